@@ -1,1 +1,1 @@
-"""What programs hold, and where its bytes are: pages over blocks, the prefix index, exports."""
+"""What programs hold and where its bytes are: pages over blocks, the prefix index, exports."""

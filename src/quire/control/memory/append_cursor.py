@@ -1,6 +1,6 @@
-"""Appending tokens to a list of pages: which slots come next, copy-on-write, canonical chains.
+"""Appends tokens to a list of pages: the next slots, copy-on-write, canonical chains.
 
-Owns the way of one command through its output pages. Knows nothing of rows or sequences.
+Owns one command's progress through its output pages. Does not know rows or sequences.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from quire.control.memory.pages import Page
 from quire.core.ids import TenantId
 
 Spans = list[tuple[Page, int]]
-"""Pages, and how many slots of each from its fill on."""
+"""Pages, and the number of slots of each from its fill on."""
 
 
 @dataclass(slots=True)
 class Prefix:
-    """What the new tokens stand behind. ``parent`` is the last full page of a canonical prefix."""
+    """What the new tokens follow. ``parent``: the last full page of a canonical prefix."""
 
     is_canonical: bool
     parent: ChainNode | None
 
 
 class AppendCursor:
-    """Appends at the fill cursors of ``pages``, in list order; nobody else may meanwhile.
+    """Appends at the fill cursors of ``pages``, in list order. The caller must be the only writer
+    of these pages.
 
-    ``num_free_slots``: slots behind the cursors. ``adapter``: with which the tokens are run, which
-    is that of a canonical ``prefix``.
+    ``num_free_slots``: slots behind the cursors. ``adapter``: index of the adapter that computes
+    the tokens; a canonical ``prefix`` was computed with the same one.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class AppendCursor:
         self.num_free_slots = sum(memory.page_size - page.fill for page in pages)
 
     def spans(self, num_tokens: int) -> Spans:
-        """Where the next tokens go."""
+        """The slots of the next ``num_tokens`` tokens; fewer if the pages end."""
         size, pages = self._memory.page_size, self.pages
         while self._first < len(pages) and pages[self._first].fill == size:
             self._first += 1
@@ -70,7 +71,8 @@ class AppendCursor:
         return found
 
     def unbound(self, spans: Spans) -> tuple[list[Content], int]:
-        """What binding ``spans`` takes: contents that must be resident, and new blocks."""
+        """What ``bind`` needs for ``spans``: contents that must be resident, and a number of new
+        blocks."""
         resident: list[Content] = []
         num_new = 0
         for page, _ in spans:
@@ -83,13 +85,14 @@ class AppendCursor:
     def bind(self, spans: Spans) -> None:
         """Give the pages of ``spans`` exclusive device blocks.
 
-        What ``unbound`` named is resident, and room has been made.
+        The contents that ``unbound`` returned are resident, and room for the new blocks has been
+        made.
         """
         for page, _ in spans:
             make_writable(page, self._memory, self._operations)
 
     def slots(self, spans: Spans) -> list[int]:
-        """Flat slots of ``spans``, which are bound."""
+        """Flat slots of ``spans``, whose pages are bound."""
         size = self._memory.page_size
         flat: list[int] = []
         for page, count in spans:
@@ -100,9 +103,10 @@ class AppendCursor:
         return flat
 
     def record(self, positions: Sequence[int], tokens: Sequence[int | None]) -> list[Content]:
-        """The next slots are written: ``tokens[i]`` (if known) at ``positions[i]``.
+        """Note that the next slots are written: ``tokens[i]`` (None if unknown) at
+        ``positions[i]``.
 
-        Returns contents that are now full and canonical, for the index.
+        Returns the contents that are now full and canonical, for the index.
         """
         if self._record_in_page(positions, tokens):
             return []
@@ -128,13 +132,13 @@ class AppendCursor:
                     filled.append(content)
                 else:
                     self.prefix = Prefix(False, None)
-        assert done == len(positions), "more tokens than slots"
+        assert done == len(positions), "there are more tokens than slots"
         self.num_free_slots -= done
         return filled
 
     def _record_in_page(self, positions: Sequence[int], tokens: Sequence[int | None]) -> bool:
-        """``record`` for what most steps of a decode do: go on in a canonical page, not to its end.
-        False: it is something else, and nothing was done."""
+        """The fast path of ``record`` for most decode steps: known tokens continue a canonical page
+        without filling it. Returns False, with nothing done, in any other case."""
         page = None if None in tokens else self._page_for(len(tokens))
         if page is None:
             return False
@@ -146,8 +150,8 @@ class AppendCursor:
         return True
 
     def record_next(self, position: int, token: int) -> bool:
-        """``record`` for one known token, where it does what most steps of a decode do: go on in a
-        canonical page, not to its end. False: it is something else, and nothing was done."""
+        """``record`` for one known token that continues a canonical page without filling it.
+        Returns False, with nothing done, in any other case."""
         page = self._page_for(1)
         if page is None:
             return False
@@ -159,8 +163,8 @@ class AppendCursor:
         return True
 
     def _page_for(self, num_tokens: int) -> Page | None:
-        """The page at hand, if it is begun and canonical, and so many known tokens do not fill
-        it."""
+        """The current page, if it is canonical, has a token already, and ``num_tokens`` more known
+        tokens do not fill it; else None."""
         page = self.pages[self._first] if self._first < len(self.pages) else None
         if page is None or not 0 < page.fill < self._memory.page_size - num_tokens:
             return None
@@ -182,7 +186,7 @@ class AppendCursor:
             self.prefix = Prefix(False, None)
 
     def map_cached(self, contents: Sequence[Content], position: int) -> int:
-        """Let the next (empty) pages mean ``contents``; returns the number of tokens they hold."""
+        """Map the next (empty) pages to ``contents``; returns the number of tokens in them."""
         size = self._memory.page_size
         pages = [page for page, _ in self.spans(len(contents) * size)]
         for page, content in zip(pages, contents, strict=True):
@@ -201,8 +205,8 @@ class AppendCursor:
         return len(contents) * size
 
     def reopen_last_slot(self) -> None:
-        """The last slot that ``map_cached`` has just filled is to be written again: binding it
-        copies the others of its page."""
+        """Make the last slot that ``map_cached`` filled writable again. Binding it copies the other
+        slots of its page."""
         page = next(page for page in reversed(self.pages) if page.fill)
         assert page.content is not None
         page.truncate(page.fill - 1)
@@ -210,7 +214,7 @@ class AppendCursor:
         self.prefix = Prefix(True, page.content.parent)
 
     def drop_unused(self) -> None:
-        """The command has ended: blocks bound for slots that it never wrote are given back."""
+        """The command has ended: free the blocks that were bound for slots it never wrote."""
         for page in self.pages[self._first :]:
             if page.fill == 0 and page.content is not None:
                 self._memory.release(page.content)

@@ -1,19 +1,19 @@
-"""Pools of numbered physical things: device blocks, host blocks, embed slots, sequence ids.
+"""Pools of numbered resources: device blocks, host blocks, embed slots, sequence ids.
 
-Owns which numbers are free. Knows nothing of what they hold.
+Owns which numbers are free. Does not know what they hold.
 """
 
 from __future__ import annotations
 
 
 def num_reserved(size: int) -> int:
-    """Of a pool of ``size``; small ones have none to spare."""
+    """The reserve of a pool of ``size``; a pool of fewer than 8 has none."""
     return size // 8
 
 
 class NumberPool:
     """Numbers 0..size-1, each free or taken. The number freed last is taken first. ``num_freed``
-    counts how often one was freed."""
+    counts calls of ``free``."""
 
     __slots__ = ("_free", "_taken", "num_freed", "size")
 
@@ -25,12 +25,13 @@ class NumberPool:
 
     @property
     def num_reserved(self) -> int:
-        """Of those that are free the last ones, which are left to holders of few: the pool has no
-        way to take a number back, and one holder of all would stop everybody else."""
+        """The last free numbers are reserved for holders of few: the pool cannot take a number
+        back, so one holder of all numbers would stop everybody else."""
         return num_reserved(self.size)
 
     def may_take(self, num_more: int, num_held: int) -> bool:
-        """Whether one that holds ``num_held`` leaves enough to others with ``num_more`` more."""
+        """Whether a holder of ``num_held`` numbers may take ``num_more`` without using the reserve,
+        or would hold no more than the reserve afterwards."""
         reserved = self.num_reserved
         return len(self._free) - num_more >= reserved or num_held + num_more <= reserved
 

@@ -1,7 +1,7 @@
-"""What a page holds, wherever it resides, and the chain of tokens that a canonical one stands for.
+"""What a page holds, on whichever tier, and the chain of tokens that identifies a canonical page.
 
-Owns no memory and knows no program. A ``Content`` is shared by every page, export and index entry
-that means the same K and V; moving it between tiers is invisible to all of them.
+Owns no memory and does not know programs. All pages, exports and index entries with the same K and
+V share one ``Content``; moving it between tiers is invisible to them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from quire.core.ids import BlockId, HostBlockId
 
 
 class ChainNode:
-    """A full canonical page: its tokens behind those of its parent. ``key`` is the SHA-256 of all.
+    """A full canonical page: its tokens, which follow those of its parent. ``key``: the SHA-256 of
+    the whole chain.
 
-    Immutable. Kept alive by contents and children, so that dropped pages can be computed again.
+    Immutable. Contents and child nodes keep it alive, so that dropped pages can be recomputed.
     """
 
     __slots__ = ("depth", "key", "parent", "tokens")
@@ -42,8 +43,8 @@ class ChainNode:
 
 
 def chain_keys(parent_key: bytes, tokens: Sequence[int], page_size: int) -> Iterator[bytes]:
-    """The key of each full page of ``tokens``, one behind the other: SHA-256 over the key before it
-    and its tokens."""
+    """The key of each full page of ``tokens``, in order: SHA-256 of the preceding key and the
+    page's tokens."""
     numbers = array("q", tokens)
     packed, num_bytes = numbers.tobytes(), numbers.itemsize * page_size
     for end in range(num_bytes, len(packed) + 1, num_bytes):
@@ -52,18 +53,20 @@ def chain_keys(parent_key: bytes, tokens: Sequence[int], page_size: int) -> Iter
 
 
 class Content:
-    """K and V of up to ``page_size`` slots: on the device, on the host, on the way between the two,
-    or (lost) nowhere.
+    """K and V of up to ``page_size`` slots: on the device, on the host, in transfer between the
+    two, or lost.
 
-    ``num_refs``   pages and exports that mean it; at 0 it is freed, or kept as cached when indexed.
-    ``num_pins``   uses that forbid to move or drop it: messages in flight, running decodes.
-    ``canonical``  slot i holds plain causal token ``tokens[i]`` behind ``parent``'s tokens.
-    ``node``       set once it is full and canonical.
-    ``adapter``    which of the engine's adapters computed it (canonical ones only), -1 for none.
-    ``block``, ``host_block``  where they may be read, and where they are while they are under way:
-                   then ``host_block`` alone is set, and nobody uses it before the transfer's end.
-    ``transfer``   the number of the transfer that they are under way in.
-    ``is_restoring``  it was lost and is being computed again: not to be used yet.
+    ``num_refs``   pages and exports that refer to it; at 0 it is freed, or cached if indexed.
+    ``num_pins``   uses during which it may not be moved or dropped: messages in flight, running
+                   decodes.
+    ``canonical``  slot i holds plain causal token ``tokens[i]``; the tokens follow those of
+                   ``parent``.
+    ``node``       its chain node, once it is full and canonical.
+    ``adapter``    index of the adapter that computed it (canonical contents only), -1 for none.
+    ``block``, ``host_block``  its places. During a transfer only ``host_block`` is set, and it is
+                   not used before the transfer's end.
+    ``transfer``   the number of its current transfer, or None.
+    ``is_restoring``  it was lost and is being recomputed: it may not be read yet.
     ``indexed``    the prefix index maps ``node.key`` to it.
     """
 
@@ -106,10 +109,10 @@ class Content:
 
     @property
     def depth(self) -> int:
-        """How many full pages stand before it in its chain."""
+        """The number of full pages before it in its chain."""
         return 0 if self.parent is None else self.parent.depth + 1
 
     def forget_tokens_from(self, fill: int) -> None:
-        """The owner writes from slot ``fill`` on: what stood there is no longer meant."""
+        """The owner writes from slot ``fill`` on: forget the tokens that were there."""
         del self.tokens[fill:]
         self.node = None

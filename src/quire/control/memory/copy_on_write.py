@@ -1,7 +1,7 @@
-"""Making one page writable: an exclusive device block with the slots that the holder sees.
+"""Makes a page writable: an exclusive device block with the slots that its holder sees.
 
-Owns the rule of who may write a content: only a page that alone means it, and never one that the
-prefix index knows.
+Owns the rule of who may write a content: a page that is its only reference, unless the content is
+in the prefix index.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ def is_shared(content: Content) -> bool:
 
 
 def needs(page: Page) -> tuple[Content | None, int]:
-    """What ``make_writable`` takes: a content that must be resident, and new blocks."""
+    """What ``make_writable`` needs: a content that must be resident (or None), and a number of new
+    blocks."""
     content = page.content
     if content is None:
         return None, 1
@@ -27,14 +28,16 @@ def needs(page: Page) -> tuple[Content | None, int]:
 
 
 def make_writable(page: Page, memory: Memory, operations: OperationList) -> None:
-    """What ``needs`` named is resident, and room has been made."""
+    """Give ``page`` a block of its own if its content is shared or not on the device. The content
+    that ``needs`` returned is resident, and room for the blocks has been made."""
     content = page.content
     if content is None or is_shared(content) or content.block is None:
         give_own(page, memory, operations)
 
 
 def give_own(page: Page, memory: Memory, operations: OperationList) -> None:
-    """Give ``page`` a block of its own with its slots, which are resident; room has been made."""
+    """Copy the slots of ``page``, which are resident, to a new block that only this page refers to.
+    Room for it has been made."""
     content = page.content
     own = memory.retain(Content(None, canonical=False))
     memory.bind(own)

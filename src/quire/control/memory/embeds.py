@@ -1,6 +1,6 @@
-"""Virtual embed slots and token slots of programs, over the engine's physical ones.
+"""Virtual embed slots of programs over the engine's physical ones.
 
-Owns the binding from a program's ids to physical numbers and what control knows of each value.
+Owns the binding from a program's ids to physical numbers, and what control knows about each value.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from quire.core.ids import EmbedId, EngineId, QueueId
 class Embed:
     """One embed slot that a program holds.
 
-    ``owner``        the queue of its program that it was allocated through.
-    ``slot``         physical slot, bound when its ``AllocEmbeds`` takes effect.
-    ``position``     where a token made of it stands: of its ``EmbedText``, or one behind the token
-                     whose hidden state it is.
-    ``token``        the literal token it was made of, if control knows it.
-    ``is_written``   something was (or is being) written to it.
-    ``num_pins``     unfinished commands that name it.
-    ``is_counted``   against the quotas of its program and those above it.
-    ``orphan_of``    the queue behind whose failure its dealloc stands.
+    ``owner``        the queue of its program on which it was allocated.
+    ``slot``         physical slot, bound when its ``AllocEmbeds`` is executed.
+    ``position``     position of a token sampled from it or embedded in it: that of its
+                     ``EmbedText``, or the one after the token whose hidden state it is.
+    ``token``        the token that was embedded, if control knows it.
+    ``is_written``   a value was (or is being) written to it.
+    ``num_pins``     number of unfinished commands that name it.
+    ``is_counted``   it counts against the quotas of its program and that program's ancestors.
+    ``orphan_of``    the queue on which its dealloc failed; it is freed when that queue is reset or
+                     closed.
     """
 
     __slots__ = (

@@ -1,10 +1,10 @@
 """Named snapshots of pages, within a tenant.
 
-Owns names, owners and times to live. A snapshot holds a reference on each content, so whoever
-writes a page afterwards copies it first. An export with a time to live may outlive its owner: it is
-then left to the tenant, and goes when memory is needed. Each tenant has a bound of its own for what
-is left to it, and memory is taken from whoever has the most there: nobody's exports go because
-another leaves many.
+Owns names, owners and times to live. A snapshot holds a reference to each content, so later writes
+to a page copy its content first. An export with a time to live may outlive its owner: it then
+belongs to the tenant and is removed when memory is needed. Each tenant has its own limit for
+ownerless exports, and memory is taken first from the tenant that has the most pages in them: one
+tenant's exports are not removed because another leaves many.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from quire.control.memory.content import Content
 from quire.core.ids import EngineId, ProgramId, TenantId
 
 MAX_LEFT = 4096
-"""Exports without an owner, of one tenant."""
+"""Ownerless exports of one tenant."""
 _MAX_STALE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class PageSnapshot:
-    """One exported page: content, fill, positions and mask at the time of the export."""
+    """One exported page: its content, fill, positions and mask at the time of the export."""
 
     content: Content | None
     fill: int
@@ -35,8 +35,9 @@ class PageSnapshot:
 
 @dataclass(slots=True)
 class Export:
-    """``owner``: None when it has ended and left the export to the tenant. ``expires_s``: None when
-    it lives as long as its owner. ``tokens``: what its owner gave as the text of the pages."""
+    """``owner``: None after the owner has ended and left the export to the tenant. ``expires_s``:
+    None if the export ends with its owner. ``tokens``: the text of the pages as the owner gave
+    it."""
 
     tenant: TenantId
     name: str
@@ -50,23 +51,24 @@ class Export:
 
 @dataclass(slots=True)
 class Kept:
-    """How many exports a tenant has, and of how many pages."""
+    """The number of a tenant's exports and of their pages."""
 
     num_exports: int = 0
     num_pages: int = 0
 
 
 class ExportTable:
-    """Every export of the node."""
+    """All exports of the node."""
 
     def __init__(self) -> None:
         self._exports: dict[tuple[TenantId, str], Export] = {}
         self._by_owner: dict[ProgramId, dict[str, Export]] = {}
         self._kept: dict[TenantId, Kept] = {}
         self._left: dict[TenantId, OrderedDict[str, Export]] = {}
-        """Without an owner: of each tenant, the longest unused first."""
+        """Ownerless exports of each tenant, least recently used first."""
         self._expiries: list[tuple[float, int, Export]] = []
-        """For each export with an end one entry, at its end or before, and some of removed ones."""
+        """A heap with one entry for each export that expires, at its expiry or earlier; it may also
+        have entries of removed exports."""
         self._num_scheduled = 0
 
     def __len__(self) -> int:
@@ -86,9 +88,9 @@ class ExportTable:
         self._schedule(export)
 
     def touch(self, export: Export, now_s: float) -> None:
-        """An import has happened: the time to live starts again."""
+        """The export was imported: its time to live starts again."""
         if export.ttl_s is not None:
-            export.expires_s = now_s + export.ttl_s  # its entry moves when it comes up
+            export.expires_s = now_s + export.ttl_s  # its entry is moved when it is popped
         if export.owner is None:
             self._left[export.tenant].move_to_end(export.name)
 
@@ -99,8 +101,8 @@ class ExportTable:
         self._left.setdefault(export.tenant, OrderedDict())[export.name] = export
 
     def left(self, engine: EngineId) -> list[Export]:
-        """Those on ``engine`` that no living program owns, in the order in which they go: the
-        longest unused of whichever tenant has the most pages there by then."""
+        """Ownerless exports on ``engine`` in the order of removal: always the least recently used
+        one of the tenant that has the most pages in the remaining ones."""
         ranked: list[tuple[int, Export]] = []
         for exports in self._left.values():
             num_pages = 0
@@ -112,8 +114,7 @@ class ExportTable:
         return [export for _, export in ranked]
 
     def surplus(self, tenant: TenantId) -> list[Export]:
-        """Those that were left to ``tenant`` and are more than ``MAX_LEFT``, the longest unused
-        first."""
+        """The ownerless exports of ``tenant`` beyond ``MAX_LEFT``, least recently used first."""
         exports = self._left.get(tenant, OrderedDict())
         return list(islice(exports.values(), max(0, len(exports) - MAX_LEFT)))
 
@@ -158,14 +159,14 @@ class ExportTable:
         return len(self._by_owner.get(program, ()))
 
     def kept_by(self, tenant: TenantId) -> Kept:
-        """With those that its programs have left to it."""
+        """All exports of ``tenant``, ownerless ones included."""
         return self._kept.get(tenant) or Kept()
 
     def num_pages_of(self, program: ProgramId) -> int:
         return sum(len(export.pages) for export in self._by_owner.get(program, {}).values())
 
     def expired(self, now_s: float) -> Iterator[Export]:
-        """Exports whose time is over; the caller removes each."""
+        """Exports whose time to live is over; the caller removes each."""
         while (at_s := self.next_expiry_s()) is not None and at_s <= now_s:
             yield heapq.heappop(self._expiries)[2]
 

@@ -1,9 +1,9 @@
 """One engine's KV memory: contents over device blocks and host blocks.
 
-Owns both pools, the prefix index and what every move between tiers means for its content. A content
-under way counts as on the host, but is neither read nor moved nor dropped before the transfer's
-end; both of its blocks are taken so long. Memory does not know programs: when its own means are
-used up (free, then cached blocks) it asks whoever wants blocks to ``Reclaim`` them.
+Owns both pools, the prefix index and the effect of each transfer on its content. A content in
+transfer counts as being on the host, but is not read, moved or dropped before the transfer's end;
+both of its blocks stay taken until then. Memory does not know programs: when it has no free and no
+cached blocks, it calls ``Reclaim`` of the caller who needs blocks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from quire.core.ids import BlockId, EngineId, HostBlockId
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """``num_held``: blocks that pages or exports mean, or that transfers keep; ``num_cached``: kept
-    for the index only; ``num_transfers``: under way; ``num_swapped_out`` and ``num_swapped_in``:
-    blocks whose transfers have ended, of ``bytes_per_block`` each."""
+    """``num_held``: blocks that pages or exports refer to, or that transfers use; ``num_cached``:
+    kept for the index only; ``num_transfers``: in progress; ``num_swapped_out`` and
+    ``num_swapped_in``: blocks whose transfers have ended; ``num_dropped``: contents that were given
+    up because they can be recomputed."""
 
     num_blocks: int
     num_free: int
@@ -43,7 +44,7 @@ class PoolStatistics:
 
 
 class Memory:
-    """Blocks of one engine. Operations go to ``operations``, in order."""
+    """The blocks of one engine. Operations are appended to ``operations``, in order."""
 
     def __init__(self, engine: EngineId, info: EngineInfo, operations: OperationList) -> None:
         self._engine = engine
@@ -57,10 +58,10 @@ class Memory:
         self.resize(info)
 
     def resize(self, info: EngineInfo) -> None:
-        """Empty pools of the engine's sizes. Nothing may reside in the old ones.
+        """Create empty pools of the engine's sizes. Nothing may reside in the old ones.
 
         Raises:
-            ConfigError: the engine has other layer groups than one of full attention.
+            ConfigError: the engine's layer groups are not exactly one group of full attention.
         """
         groups = info.pool.groups
         if len(groups) != 1 or groups[0].kind != "full":
@@ -77,24 +78,25 @@ class Memory:
 
     @property
     def num_available(self) -> int:
-        """Blocks that can be had without taking them from any program."""
+        """Blocks that are available without taking them from any program."""
         return self.device.num_free + self.index.num_cached
 
     @property
     def num_host_available(self) -> int:
-        """Host blocks that are free, or hold what can be computed again."""
+        """Host blocks that are free, or hold contents that can be recomputed."""
         droppable = sum(not content.num_pins for content in self._host_droppable.values())
         return self.host.num_free + droppable
 
     def retain(self, content: Content) -> Content:
-        """One more page or export means ``content``."""
+        """Add a reference of a page or export to ``content``."""
         if content.num_refs == 0 and content.indexed:
             self.index.uncache(content)
         content.num_refs += 1
         return content
 
     def release(self, content: Content) -> None:
-        """One fewer. The last one frees the memory, or leaves it cached."""
+        """Remove a reference. Without any, the memory is freed, or stays cached if the content is
+        indexed."""
         assert content.num_refs > 0, "a content is released twice"
         content.num_refs -= 1
         if content.num_refs == 0 and content.num_pins == 0:
@@ -106,7 +108,7 @@ class Memory:
     def unpin_all(self, contents: Iterable[Content]) -> None:
         for content in contents:
             if content.num_pins == 1 and not content.num_refs:
-                self.unpin(content)  # the last use of a content without pages
+                self.unpin(content)  # the last pin of a content without references
             else:
                 assert content.num_pins > 0, "a content is unpinned twice"
                 content.num_pins -= 1
@@ -118,8 +120,8 @@ class Memory:
             self._settle(content)
 
     def _settle(self, content: Content) -> None:
-        """Nobody means or uses ``content``: cache it on the device, or free it. What is under way
-        is looked at again at its transfer's end."""
+        """``content`` has no references and no pins: cache it on the device, or free it. A content
+        in transfer is settled at the transfer's end."""
         if content.is_moving:
             return
         if content.indexed:
@@ -143,7 +145,7 @@ class Memory:
             content.host_block = None
 
     def lose(self, content: Content) -> None:
-        """What ``content`` has on any tier is not what it should be: give it up."""
+        """Discard ``content`` on every tier, because its values are not valid."""
         if content.indexed:
             self.index.remove(content)
         if content.is_moving:
@@ -152,15 +154,15 @@ class Memory:
         self._free_host(content)
 
     def _forget_moving(self, content: Content) -> None:
-        """Its transfer goes on without it."""
+        """The transfer continues without its content."""
         assert content.transfer is not None
         self.transfers.get(content.transfer).content = None
         content.transfer, content.host_block = None, None
 
     def make_room(self, num_blocks: int, reclaim: Reclaim) -> bool:
-        """Whether ``num_blocks`` are free for ``reclaim``, which gets them from cached contents,
-        then from others. If they have yet to move out, it is promised the blocks: by the ends of
-        transfers, which have begun, they will be there."""
+        """Whether ``num_blocks`` are free for ``reclaim``. Cached contents are evicted first, then
+        ``reclaim`` takes blocks from others. If blocks become free only at the ends of transfers,
+        which have begun, they are promised to ``reclaim`` and the result is False."""
         if not num_blocks:
             return True
         while not self._has_room(num_blocks, reclaim):
@@ -179,12 +181,13 @@ class Memory:
         return True
 
     def promise(self, num_blocks: int, reclaim: Reclaim) -> None:
-        """Keep so many of the blocks that are free or become so for ``reclaim``."""
+        """Reserve ``num_blocks`` of the blocks that are free, or become free, for ``reclaim``."""
         if num_blocks and reclaim.order is not None:
             self.promises.give(reclaim.order, num_blocks)
 
     def _num_to_come(self, reclaim: Reclaim) -> int:
-        """Blocks that are free or will be by transfers under way, without what seniors wait for."""
+        """Blocks that are free or become free by transfers in progress, without those promised to
+        more senior claims."""
         num_blocks = self.device.num_free + self.transfers.num_leaving
         return num_blocks - self.promises.ahead_of(reclaim.order) if self.promises else num_blocks
 
@@ -201,7 +204,7 @@ class Memory:
         content.block = BlockId(block)
 
     def swap_in(self, content: Content) -> None:
-        """Begin to bring ``content`` back to the device; ``make_room`` has been called."""
+        """Begin the transfer of ``content`` to the device; ``make_room`` has been called."""
         host_block, block = content.host_block, self.device.take()
         assert host_block is not None
         assert block is not None, "a swap in without room"
@@ -213,10 +216,11 @@ class Memory:
         return content.block is not None and not content.num_pins
 
     def move_out(self, content: Content) -> bool:
-        """Give up the device block of a content that somebody means; False if no tier takes it.
+        """Free the device block of a referenced content; returns False if no tier takes the
+        content.
 
-        To the host if it has room: the block is free when the transfer has ended. A canonical one
-        may be dropped, because its tokens are known: its block is free at once.
+        If the host has room, a transfer begins, at whose end the block is free. Else a canonical
+        content is dropped, because its tokens are known: its block is free at once.
         """
         block = content.block
         assert block is not None
@@ -245,15 +249,15 @@ class Memory:
         return content.transfer
 
     def is_coming(self, content: Content) -> bool:
-        """Whether ``content`` is on its way to the device, where it has its block already."""
+        """Whether ``content`` is in transfer to the device, where its block is taken already."""
         transfer = content.transfer
         return transfer is not None and not self.transfers.get(transfer).leaves_device
 
     def end_transfers(self, transfers: Iterable[int]) -> None:
-        """Their contents are where they were to go, and what they came from is free.
+        """Move the contents to their targets and free their sources.
 
         Raises:
-            EngineFault: one of them is not under way.
+            EngineFault: a number that is not that of a transfer in progress.
         """
         for transfer_id in transfers:
             transfer = self.transfers.end(transfer_id)
@@ -287,8 +291,8 @@ class Memory:
         return None if host_block is None else HostBlockId(host_block)
 
     def _least_recent_droppable(self) -> Content | None:
-        """What has been on the host for longest, can be computed again, and is not on its way
-        back."""
+        """The content that has been on the host for longest, of those that can be recomputed and
+        are not pinned."""
         return next((c for c in self._host_droppable.values() if not c.num_pins), None)
 
     def add_to_index(self, contents: Iterable[Content]) -> None:
@@ -297,7 +301,8 @@ class Memory:
                 self.index.insert(content)
 
     def lose_everything(self, contents: Iterable[Content]) -> None:
-        """The engine is gone, its memory with it. ``contents``: all that pages or exports mean."""
+        """The engine is gone and its memory with it. ``contents``: all that pages or exports refer
+        to."""
         for transfer in self.transfers.abandon():
             self._pool(transfer.source).free(transfer.source.block)
             self._pool(transfer.target).free(transfer.target.block)
@@ -326,7 +331,7 @@ class Memory:
         )
 
     def check_invariants(self, held: Iterable[Content]) -> None:
-        """``held``: every content that a page or an export means, once each."""
+        """``held``: every content to which a page or an export refers, once each."""
         self.device.check_invariants()
         self.host.check_invariants()
         self.index.check_invariants()

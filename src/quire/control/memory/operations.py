@@ -1,8 +1,9 @@
 """The memory operations of the message being built.
 
-Owns the merging of neighbours of one kind into one array operation; order is never changed. Swaps
-only begin with a message, and what they name is left alone until they have ended: they depend on
-nothing in it, and are gathered into one operation for each direction.
+Owns merging adjacent operations of one kind into one array operation; the order never changes.
+Swaps are gathered into one operation for each direction: a message only begins them, and their
+blocks are not used before they have ended, so their order among the other operations does not
+matter.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class SwapList:
 
 
 class OperationList:
-    """Collects operations; ``take`` hands them over and starts again."""
+    """Collects operations; ``take`` returns them and starts again."""
 
     def __init__(self) -> None:
         self._operations: list[BatchOperation] = []
@@ -73,9 +74,11 @@ class OperationList:
         self._in.add(transfer, block, host_block)
 
     def copy_slots(self, source: int, target: int, num_slots: int) -> None:
-        """Copy ``num_slots`` flat slots from ``source`` on to ``target`` on."""
-        # Within one operation the engine is free to gather before it scatters: a copy that reads
-        # or writes what one before it wrote is an operation of its own.
+        """Copy ``num_slots`` consecutive flat slots, from ``source`` on, to those from ``target``
+        on."""
+        # Within one operation the engine may read all sources before it writes any target. A copy
+        # that reads or writes a slot that an earlier copy wrote is therefore put into an operation
+        # of its own.
         sources, targets = range(source, source + num_slots), range(target, target + num_slots)
         written = self._copied_to
         if not (written.isdisjoint(sources) and written.isdisjoint(targets)):
@@ -85,13 +88,13 @@ class OperationList:
         self._copied_to.update(targets)
 
     def reposition_slots(self, slot: int, positions: Sequence[int]) -> None:
-        """Take the flat slots from ``slot`` on to ``positions``."""
-        # No slot comes twice: a page that is turned again in this message is copied before.
+        """Move the consecutive flat slots from ``slot`` on to ``positions``."""
+        # Each slot occurs once: a page that is moved again in this message is copied first.
         for offset, position in enumerate(positions):
             self._pair(RepositionSlots, slot + offset, position)
 
     def write_entry(self, table: TableId, entry: int, block: BlockId, word: int) -> None:
-        """Set an entry of a table and its visibility word; those behind it are cut off."""
+        """Set an entry of a table and its visibility word; later entries are cut off."""
         self._pair(WriteEntries, table, entry)
         self._blocks.append(block)
         self._words.append(word)

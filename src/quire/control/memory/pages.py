@@ -1,7 +1,7 @@
-"""The virtual pages of programs: what a holder knows of the slots of each.
+"""The virtual pages of programs: what a holder knows about the slots of each.
 
-Owns fill cursors, positions and masks; contents are shared through ``Content``. Does not know where
-a content resides nor who schedules what.
+Owns fill cursors, positions and masks; contents are shared through ``Content``. Does not know on
+which tier a content is, nor the schedule.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from quire.core.ids import EngineId, PageId, QueueId
 class Page:
     """One page of one program.
 
-    ``owner``     the queue of its program that it was allocated through.
-    ``fill``      slots written, as this holder sees it; ``positions`` has one entry for each.
+    ``owner``     the queue of its program on which it was allocated.
+    ``fill``      number of written slots, as this holder sees it; ``positions`` has one entry for
+                  each.
     ``mask``      bit i set: the holder does not hide slot i. Bits from ``fill`` on are set.
-    ``num_pins``  unfinished commands that name it: a freed page stays until they have ended.
-    ``is_counted``  against the quotas of its program and those above it ·
-    ``is_released``  a dealloc was issued: no later command may name it ·
-    ``is_freed``  that dealloc has taken effect · ``is_lost``  its content cannot be had again ·
-    ``is_void``  what was to create it did not; lost too, and there for as long as it is pinned, so
-    that its id means nothing else to whoever named it.
-    ``orphan_of``  the queue behind whose failure its dealloc stands.
+    ``num_pins``  unfinished commands that name it; a freed page stays until they have ended.
+    ``is_counted``  it counts against the quotas of its program and that program's ancestors.
+    ``is_released``  a dealloc was issued: no later command may name it.
+    ``is_freed``  that dealloc was executed.
+    ``is_lost``   its content is lost and cannot be recomputed.
+    ``is_void``   the command that should have created it did not (it is lost, too). It stays while
+                  it is pinned, so that its id is not reused under commands that name it.
+    ``orphan_of``  the queue on which its dealloc failed; it is freed when that queue is reset or
+                   closed.
     ``appender``  the serial of the queue whose started commands append to it (``num_appends`` of
-    them): unlike its id, no later queue can have it.
+                  them). Unlike a queue id, a serial is never reused.
     """
 
     __slots__ = (
@@ -74,12 +77,13 @@ class Page:
 
     @property
     def is_plain(self) -> bool:
-        """Nothing written is hidden."""
+        """Whether no written slot is hidden."""
         return self.visible == (1 << self.fill) - 1
 
     @property
     def is_canonical(self) -> bool:
-        """Holds plain causal tokens, all of them shown: usable as (part of) a known prefix."""
+        """Whether it holds plain causal tokens, all visible, so that it can be (part of) a known
+        prefix."""
         content = self.content
         return (
             content is not None
@@ -109,8 +113,8 @@ class Page:
 
 @dataclass(slots=True)
 class Chain:
-    """Pages that are, in order, one canonical prefix. ``last``: the last one with any token ·
-    ``parent``: the last full one's node, which the tokens behind it stand behind."""
+    """Pages that form, in order, one canonical prefix. ``last``: the last page with a token.
+    ``parent``: the node of the last full page."""
 
     num_tokens: int
     last: Page | None
@@ -118,9 +122,9 @@ class Chain:
 
 
 def canonical_chain(pages: Iterable[Page], page_size: int, adapter: int) -> Chain | None:
-    """``pages``, if they are one canonical prefix that was computed with ``adapter``.
+    """The chain of ``pages``, if they form one canonical prefix that was computed with ``adapter``.
 
-    All but the last must be full. Empty pages behind are ignored.
+    All but the last must be full. Empty pages are ignored.
     """
     parent = last = None
     num_tokens = 0
@@ -131,7 +135,7 @@ def canonical_chain(pages: Iterable[Page], page_size: int, adapter: int) -> Chai
         if content is None or num_tokens % page_size or content.adapter != adapter:
             return None
         node = content.node
-        # one with a node is full and canonical, and what stands before it is in the node
+        # a content with a node is full and canonical, and the node includes the preceding tokens
         is_next = node is not None and node.parent is parent and page.mask == -1
         if not is_next and not (page.is_canonical and _is_same(content.parent, parent)):
             return None

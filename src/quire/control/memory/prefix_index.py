@@ -1,7 +1,7 @@
-"""The content-addressed prefix index: full canonical pages by what they stand for.
+"""The content-addressed prefix index: full canonical pages by their chain of tokens.
 
-Owns the map from key to content and the order in which unreferenced ones are evicted. It does not
-know programs; the tenant enters through the root key alone, so tenants never share pages.
+Owns the map from key to content and the order in which unreferenced contents are evicted. Does not
+know programs; the root key includes the tenant, so tenants never share pages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PrefixStatistics:
 class PrefixIndex:
     """SHA-256 chains over (model digest, tenant salt, adapter digest, tokens).
 
-    ``adapter_digests``: those of the engine's adapters; -1 stands for none of them.
+    ``adapter_digests``: those of the engine's adapters, by index; index -1 means no adapter.
     """
 
     def __init__(
@@ -61,7 +61,8 @@ class PrefixIndex:
         tokens: Sequence[int],
         adapter: int = -1,
     ) -> ChainNode:
-        """The node of one full page of ``tokens`` behind ``parent``, which has the same adapter."""
+        """The node of one full page of ``tokens`` after ``parent``, which was computed with the
+        same adapter."""
         parent_key = self.root_key(tenant, adapter) if parent is None else parent.key
         (key,) = chain_keys(parent_key, tokens, self._page_size)
         return ChainNode(parent, tuple(tokens), key)
@@ -74,7 +75,8 @@ class PrefixIndex:
         max_pages: int,
         adapter: int = -1,
     ) -> list[Content]:
-        """The longest indexed run of full pages that hold a prefix of ``tokens``."""
+        """The longest indexed run of full pages that holds a prefix of ``tokens``, at most
+        ``max_pages``."""
         found: list[Content] = []
         size = self._page_size
         parent_key = self.root_key(tenant, adapter) if parent is None else parent.key
@@ -91,7 +93,7 @@ class PrefixIndex:
         return self._contents.get(node.key)
 
     def insert(self, content: Content) -> bool:
-        """Index a full canonical content; False if its key already has another."""
+        """Index a full canonical content; returns False if its key already has another content."""
         node = content.node
         assert node is not None
         assert content.canonical
@@ -109,12 +111,12 @@ class PrefixIndex:
         content.indexed = False
 
     def cache(self, content: Content) -> None:
-        """Nobody means ``content`` any more: it stays until its memory is wanted."""
+        """``content`` has no references: keep it until its memory is needed."""
         assert content.node is not None
         self._cached[content.node.key] = content
 
     def uncache(self, content: Content) -> None:
-        """Somebody means ``content`` again."""
+        """``content`` has a reference again."""
         assert content.node is not None
         self._cached.pop(content.node.key, None)
 
@@ -135,7 +137,8 @@ class PrefixIndex:
         return iter(self._contents.values())
 
     def clear(self) -> list[Content]:
-        """Forget everything (the engine's memory is gone); returns what was only cached."""
+        """Remove everything, because the engine's memory is gone; returns the contents that were
+        only cached."""
         for content in self._contents.values():
             content.indexed = False
         cached = list(self._cached.values())

@@ -1,8 +1,8 @@
-"""Blocks that were promised to those who wait for them while they are on their way to be free.
+"""Blocks that are promised to waiting claims while transfers make them free.
 
-A claim that others' contents make way for is met when these have moved out, some messages later.
-Until then nobody junior takes the blocks: a junior one that brought its own contents back with them
-would be moved out again for the senior claim, and so on for ever. Owns the numbers alone.
+A claim for which others' contents are moved out is met when their transfers have ended, some
+messages later. Until then no junior claim may take the blocks: it would swap its own contents in,
+which would be moved out again for the senior claim, and so on without end. Owns the numbers alone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ Order = tuple[float, ...]
 
 
 class Reclaim:
-    """Somebody who wants blocks, and how others make way.
+    """A claim for blocks, and the way in which others free them.
 
-    ``order``: the smaller, the more senior; None for what takes only blocks that nobody waits for.
-    ``give_up(n)``: let others give up so many blocks, now or by transfers that begin; False when
-    nothing more can go.
+    ``order``: smaller is more senior; None for a claim that takes only blocks for which no other
+    waits. ``give_up(n)``: make others free that many blocks, now or by transfers that begin; False
+    if they cannot free any more.
     """
 
     __slots__ = ("give_up", "order")
@@ -32,13 +32,14 @@ def _nothing(num_blocks: int) -> bool:
 
 
 NO_RECLAIM = Reclaim(None, _nothing)
-"""For what is a luxury: nobody gives up memory for it."""
+"""For optional work: it takes memory from no other."""
 
 
 class Promises:
-    """How many blocks each of those who wait has been promised.
+    """The number of blocks promised to each waiting claim.
 
-    Who does not ask again from one ``renew`` to the next has ended, or waits for something else.
+    A claim that is not given again between two calls of ``renew`` has ended, or waits for something
+    else; the second call forgets it.
     """
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class Promises:
         return bool(self._renewed or self._before)
 
     def renew(self) -> None:
-        """A message is planned: everybody who waits asks once more."""
+        """A message is planned: every claim that still waits is made again."""
         self._before, self._renewed = self._renewed, {}
 
     def give(self, order: Order, num_blocks: int) -> None:
@@ -65,6 +66,6 @@ class Promises:
         self._renewed.clear()
 
     def ahead_of(self, order: Order | None) -> int:
-        """Blocks promised to those who are senior to ``order``; to all of them for None."""
+        """Blocks promised to claims senior to ``order``; to all claims for None."""
         promised = [*self._before.items(), *self._renewed.items()]
         return sum(num for other, num in promised if order is None or other < order)

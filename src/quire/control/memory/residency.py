@@ -1,8 +1,8 @@
-"""Bringing what a command needs to the device, and keeping it there while it is used.
+"""Brings the contents that a command needs to the device and pins them while it uses them.
 
-Owns the order of the steps (pin, make room, swap in) so that making room for one content can never
-push out another of the same command. What has to come is not waited for here: its transfer begins,
-and who needs it asks again when that has ended.
+Owns the order of the steps (pin, make room, swap in), which ensures that making room for one
+content never moves out another of the same command. It does not wait for contents to arrive: it
+begins their transfers, and the caller asks again when these have ended.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def secure(
 ) -> list[Content] | None:
     """Make ``contents`` resident and ``num_new`` further blocks free.
 
-    Returns the contents, pinned as often as they are named, or None (nothing is pinned): there is
-    no room, or what is to come or to make room is under way. None of them may be lost.
+    Returns the contents, pinned once for each time they are named; or None, with nothing pinned, if
+    there is no room or a needed transfer is in progress. No content may be lost.
     """
     pinned = list(contents)
     away = {id(content): content for content in pinned if content.block is None}
@@ -36,7 +36,7 @@ def secure(
 
 
 def _bring(memory: Memory, away: Iterable[Content], num_new: int, reclaim: Reclaim) -> None:
-    """Begin to bring what is on the host. Blocks for the rest stay promised."""
+    """Begin the transfers of contents that are on the host. Promise the blocks for the others."""
     num_later = num_new
     for content in away:
         if not content.is_moving:

@@ -8,14 +8,14 @@ from quire.control.memory.pages import Page
 from quire.core.ids import BlockId
 
 NO_BLOCK = BlockId(0)
-"""A page without a block shows nothing: any block may stand for it."""
+"""The block of a page without one. The page's visibility word is 0, so any block will do."""
 
 
 def table_entries(
     pages: Sequence[Page], hidden: Mapping[Page, int]
 ) -> tuple[list[BlockId], list[int]]:
-    """Blocks and visibility words of ``pages``. ``hidden``: pages whose first slots are not
-    shown, and how many."""
+    """Blocks and visibility words of ``pages``. ``hidden``: the number of first slots to hide, for
+    pages that hide any."""
     blocks = [
         NO_BLOCK if (content := page.content) is None or content.block is None else content.block
         for page in pages

@@ -1,6 +1,6 @@
-"""Page tables that are resident in an engine, and the deltas that keep them so.
+"""Page tables that are resident in an engine, and the updates that keep them current.
 
-Owns a mirror of every table and which queue it serves. Knows blocks and visibility words only.
+Owns a mirror of every table and the queue that it serves. Knows blocks and visibility words only.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ MAX_TABLES_PER_QUEUE = 4
 
 
 class ResidentTable:
-    """The mirror of one table, as lists: what changes from step to step is an entry or two, for
-    which an array costs more than the comparison.
+    """The mirror of one table, as lists: one or two entries change from step to step, for which an
+    array would cost more than the comparison.
 
-    ``is_leased``  a running sequence appends to it: the engine sets bits that the mirror lacks.
-    ``is_longer``  the engine's table has entries behind the mirror's, which a write cuts off.
-    ``step``       the last message whose rows name it.
+    ``is_leased``  a running sequence appends to it: the engine sets bits that the mirror does not
+                   have.
+    ``is_longer``  the engine's table may have entries after the mirror's last; a write cuts them
+                   off.
+    ``step``       the last message with a row that names it.
     """
 
     __slots__ = ("blocks", "id", "is_leased", "is_longer", "queue", "step", "visible")
@@ -40,14 +42,14 @@ class ResidentTable:
         self.step = -1
 
     def may_change(self, step: int) -> bool:
-        """Whether it is no sequence's, and no row of message ``step`` names it."""
+        """Whether no sequence leases it and no row of message ``step`` names it."""
         return not self.is_leased and self.step != step
 
     def is_prefix_of(self, blocks: Sequence[BlockId]) -> bool:
         return bool(self.blocks) and self.blocks == blocks[: len(self.blocks)]
 
     def num_common(self, blocks: Sequence[BlockId], visible: Sequence[int]) -> int:
-        """The number of leading entries that already are as wanted."""
+        """The number of leading entries that are already equal to the wanted ones."""
         return min(_num_common(self.blocks, blocks), _num_common(self.visible, visible))
 
     def write(
@@ -57,7 +59,7 @@ class ResidentTable:
         visible: Sequence[int],
         operations: OperationList,
     ) -> None:
-        """Set the entries from ``start`` on to these."""
+        """Replace the entries from ``start`` on."""
         self.blocks[start:] = blocks
         self.visible[start:] = visible
         self.is_longer = False
@@ -75,8 +77,8 @@ class ResidentTable:
 
 
 def _num_common(present: Sequence[int], wanted: Sequence[int]) -> int:
-    """The number of leading items that are equal. From step to step it is the last that differs,
-    and two lists are compared faster than their items one by one."""
+    """The number of leading items that are equal. Usually only the last item differs from step to
+    step, and comparing two list slices is faster than comparing items one by one."""
     num_both = min(len(present), len(wanted))
     last = num_both - 1
     if num_both and present[:last] == wanted[:last]:
@@ -85,7 +87,7 @@ def _num_common(present: Sequence[int], wanted: Sequence[int]) -> int:
 
 
 class TableCache:
-    """The tables of one engine: a few per queue, least recently used first."""
+    """The tables of one engine: a few for each queue, least recently used first."""
 
     def __init__(self) -> None:
         self._num_ids = 0
@@ -105,8 +107,8 @@ class TableCache:
     ) -> ResidentTable:
         """A table of ``queue`` that holds exactly these entries when message ``step`` runs.
 
-        All operations of a message run before its rows, so a table that a row of the same message
-        names already is used again only if nothing has to change.
+        All operations of a message run before its rows, so a table that another row of the same
+        message names is reused only if none of its entries has to change.
         """
         tables = self._by_queue.get(queue)
         if tables is None:
@@ -127,8 +129,9 @@ class TableCache:
         visible: Sequence[int],
         step: int,
     ) -> tuple[ResidentTable | None, int]:
-        """The table that needs the fewest new entries; None if a new one is as cheap. A loop goes
-        on with the blocks of the table that was used last, and that is then the one."""
+        """The table that needs the fewest new entries, and the number of entries that need no
+        change; None if a new table is as cheap. A loop usually continues with the blocks of the
+        table that was used last, which is therefore tried first."""
         last = next(reversed(tables.values()), None)
         if last is not None and last.may_change(step) and last.is_prefix_of(blocks):
             return last, _num_common(last.visible, visible)
@@ -156,11 +159,11 @@ class TableCache:
         return table
 
     def lease(self, table: ResidentTable) -> None:
-        """A sequence takes the table: only its own extensions may change it."""
+        """A sequence takes the table: until ``give_back`` only this sequence changes it."""
         table.is_leased = True
 
     def give_back(self, table: ResidentTable, num_known: int, operations: OperationList) -> None:
-        """The sequence is closed; it may have changed the entries from ``num_known`` on."""
+        """The sequence is closed; the engine may have changed the entries from ``num_known`` on."""
         table.is_leased = False
         table.is_longer = True
         table.blocks = table.blocks[:num_known]
@@ -169,13 +172,13 @@ class TableCache:
             self._drop(table, operations)
 
     def drop_queue(self, queue: Hashable, operations: OperationList) -> None:
-        """The queue is closed. A leased table goes when its sequence gives it back."""
+        """The queue is closed. A leased table is dropped when its sequence gives it back."""
         for table in self._by_queue.pop(queue, {}).values():
             if not table.is_leased:
                 self._drop(table, operations)
 
     def trim(self, queue: Hashable, operations: OperationList) -> None:
-        """Drop the queue's least recently used tables beyond the bound."""
+        """Drop the queue's least recently used tables beyond ``MAX_TABLES_PER_QUEUE``."""
         tables = self._by_queue.get(queue)
         if tables is None or len(tables) <= MAX_TABLES_PER_QUEUE:
             return

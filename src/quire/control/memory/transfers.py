@@ -1,7 +1,7 @@
-"""Moves of KV contents between places, from their beginning to their end.
+"""Transfers of KV contents between tiers, from their beginning to their end.
 
-Owns the transfers that are under way and their numbers. What a transfer means for its content, and
-which blocks become free at its end, is ``memory``'s; how bytes are copied is the engine's.
+Owns the transfers in progress and their numbers. What a transfer does to its content, and which
+blocks are free at its end, is decided in ``memory``; the engine copies the bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quire.core.ids import EngineId
 
 
 class Tier(StrEnum):
-    """Of an engine's memory. The values name it in messages to people."""
+    """A tier of an engine's memory. The values appear in messages to people."""
 
     DEVICE = "device"
     HOST = "host"
@@ -24,7 +24,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where the bytes of one block are."""
+    """The place of one block's bytes."""
 
     engine: EngineId
     tier: Tier
@@ -32,10 +32,10 @@ class Location:
 
 
 class Transfer:
-    """One block on its way. Until its end nobody reads, writes, evicts or reuses either place.
+    """One block in transfer. Until its end neither place is read, written, evicted or reused.
 
-    ``content``: what moves; None once nobody can mean it any more. The places stay taken all the
-    same, because the engine still works on them.
+    ``content``: what is moved; None if nothing can refer to it any more. The places stay taken even
+    then, because the engine still copies.
     """
 
     __slots__ = ("content", "id", "source", "target")
@@ -54,8 +54,8 @@ class Transfer:
 
 
 class TransferTable:
-    """The transfers of one engine that are under way. ``num_leaving``: device blocks that their
-    ends make free."""
+    """The transfers of one engine that are in progress. ``num_leaving``: device blocks that will be
+    free at their ends."""
 
     def __init__(self) -> None:
         self._under_way: dict[int, Transfer] = {}
@@ -69,7 +69,8 @@ class TransferTable:
         return iter(self._under_way.values())
 
     def begin(self, content: Content, source: Location, target: Location) -> Transfer:
-        """Numbers go up over all lives of the engine, so that no end can be taken for another's."""
+        """Numbers increase over all incarnations of the engine, so that a late report cannot end
+        another transfer."""
         transfer = Transfer(self._num_begun, content, source, target)
         self._num_begun += 1
         self._under_way[transfer.id] = transfer
@@ -77,11 +78,11 @@ class TransferTable:
         return transfer
 
     def get(self, transfer_id: int) -> Transfer:
-        """One that is under way."""
+        """A transfer in progress, by number."""
         return self._under_way[transfer_id]
 
     def end(self, transfer_id: int) -> Transfer:
-        """Raises ``EngineFault`` if no such transfer is under way."""
+        """Remove a transfer. Raises ``EngineFault`` if no such transfer is in progress."""
         transfer = self._under_way.pop(transfer_id, None)
         if transfer is None:
             raise EngineFault(
@@ -92,7 +93,7 @@ class TransferTable:
         return transfer
 
     def abandon(self) -> list[Transfer]:
-        """The engine is gone; none of these will end."""
+        """The engine is gone: forget all transfers in progress and return them."""
         abandoned = list(self._under_way.values())
         self._under_way.clear()
         self.num_leaving = 0
