@@ -187,7 +187,7 @@ def check_ends(world: World, begun: dict[int, Outcome], why: str) -> None:
 def test_an_answer_that_has_begun_does_not_go_on_with_other_weights() -> None:
     world, begun = lost_with_answers_begun()
     start_again(world, info("formal", digest="trained anew"), info("brief"))
-    check_ends(world, begun, "adapter 'formal' has other weights now: ask again")
+    check_ends(world, begun, "the weights of adapter 'formal' have changed: retry")
     world.program(9)
     decode = world.decode(range(6), PROMPT, 4, adapter="formal")
     assert world.do(9, world.alloc(range(6)), decode)[1].tokens == expected(PROMPT, 4, "formal")

@@ -1,7 +1,7 @@
-"""Engines come up and go down.
+"""Handles engines that come up and go down.
 
-Owns the wiring of one engine's scheduler and what happens to work and pages when its memory is
-gone.
+Owns the wiring of one engine's scheduler, and what happens to work and pages when the engine's
+memory is lost.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from quire.core.interfaces import DispatchPolicy
 
 @dataclass(slots=True)
 class EngineLife:
-    """Handles ``EngineUp`` and ``EngineDown`` of engines with memory; ``engines``, ``places`` (what
-    queues can be placed on) and ``schedulers`` are the node's."""
+    """Handles ``EngineUp`` and ``EngineDown`` of engines with memory. ``engines``, ``places``
+    (everything on which queues can be placed) and ``schedulers`` are shared with the controller."""
 
     config: SchedulerConfig
     engines: dict[EngineId, EngineState]
@@ -56,11 +56,11 @@ class EngineLife:
     time: EventTime
 
     def up(self, event: EngineUp, info: EngineInfo) -> None:
-        """A new engine, or a known one again with empty memory.
+        """Register a new engine, or resume a known one with empty memory.
 
         Raises:
-            ConfigError: its layer groups are not ones that this controller serves, or it came back
-                with another page size.
+            ConfigError: its layer groups are not served, or a known engine has another pool or
+                other adapters.
         """
         known = self.engines.get(event.engine)
         if known is not None:
@@ -104,7 +104,7 @@ class EngineLife:
         self.ranking.note_capacity(sum(engine.info.pool.max_sequences for engine in up))
 
     def down(self, event: EngineDown) -> None:
-        """Fail what was in flight; everything else waits until the engine is up again."""
+        """Fail what was in flight; other commands wait until the engine is up again."""
         engine = self.engines.get(event.engine)
         if engine is not None and engine.is_up:
             self._lose(engine, event.error)
@@ -125,8 +125,8 @@ class EngineLife:
         engine.lose_memory(programs, self.host.exports)
 
     def _forget_forwards(self, engine: EngineState, error: ErrorRecord) -> None:
-        """What waits to be run reads embeds that are gone: one that has not begun is looked at
-        again when the engine is up, one that has run in part cannot go on."""
+        """Waiting forward commands read embeds that are lost: one that has not begun is examined
+        again when the engine is up, one that has run in part fails."""
         for program in self.table.programs():
             for entry in list(program.entries.values()):
                 run = entry.run
@@ -139,8 +139,8 @@ class EngineLife:
                     entry.run = None
 
     def _end_outdated(self, engine: EngineState, changed: Collection[int]) -> None:
-        """What was begun with weights that are others now does not go on with those: its answer
-        would be of neither."""
+        """Fail decodes that began with weights that have changed: the rest of their output would
+        come from another model."""
         for entry in list(engine.unfinished):
             run = entry.run
             if isinstance(run, DecodeRun) and run.cursor.adapter in changed:
@@ -148,7 +148,7 @@ class EngineLife:
                 self.flow.fail(entry, error)
 
     def _resume(self, engine: EngineState) -> None:
-        """Queues that waited for the engine go on."""
+        """Continue queues that waited for the engine."""
         for program in list(self.table.active.values()):
             for queue in list(program.queues.values()):
                 if queue.placed_on == engine.id:
@@ -156,13 +156,13 @@ class EngineLife:
 
 
 def _replaced(engine: EngineId) -> ErrorRecord:
-    return EngineLost(f"engine {engine} came up again without having gone down: retry").record()
+    return EngineLost(f"engine {engine} restarted without having reported its end: retry").record()
 
 
 def _outdated(engine: EngineState, index: int) -> ErrorRecord:
     adapter = None if index < 0 else engine.info.adapters[index]
     what = "the model" if adapter is None else f"adapter {adapter.name!r}"
-    why = (adapter.problem if adapter is not None else "") or f"{what} has other weights now"
+    why = (adapter.problem if adapter is not None else "") or f"the weights of {what} have changed"
     return EngineLost(
-        f"engine {engine.id} was started again while this was under way, and {why}: ask again"
+        f"engine {engine.id} restarted during this command, and {why}: retry"
     ).record()

@@ -1,6 +1,6 @@
 """The actions of one ``handle`` call, in order.
 
-Owns the list; everything in control that answers or dispatches does so through it.
+Owns the list; every answer and every dispatch of control goes through it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 
 
 class Outbox:
-    """Collects actions; ``take`` hands them over.
+    """Collects actions; ``take`` returns them and starts again.
 
-    ``_done``: commands of ``_program`` that have ended one behind the other with nothing to say.
-    The next reply of that program tells them, or the last of them tells the others.
+    ``_done``: consecutive commands of ``_program`` that have ended without a reply. They are
+    reported by the next reply of that program, or by an action for the last of them.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Outbox:
     def deliver(
         self, program: ProgramId, command: CommandId, reply: Reply = None, last: bool = True
     ) -> None:
-        if type(reply) is Encoded:  # not for the program's own sink: it tells of nothing else
+        if type(reply) is Encoded:  # goes to a receiver of its own, which expects no other command
             self._add(Deliver(program=program, command=command, reply=reply, last=last))
             return
         if program != self._program:
@@ -53,7 +53,7 @@ class Outbox:
             self._tell(None, True)
 
     def _tell(self, reply: Reply, last: bool) -> None:
-        """What is to be told of the last command, and that the others are done."""
+        """Report ``reply`` for the last command of ``_done``, and that the others are done."""
         done, self._done = self._done, []
         command = done.pop()
         self._actions.append(

@@ -1,4 +1,4 @@
-"""What the controller tells of itself, as frozen values. Owns nothing."""
+"""The controller's statistics, as frozen values. Owns nothing."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from quire.core.ids import EngineId, ModelId
 class EngineStatistics:
     """One engine.
 
-    ``num_running``: decodes with an open sequence · ``num_waiting``: commands that could go into
-    the next message, and begun ones without a sequence · ``step_s``: average time of a decode step
-    · ``num_batches``, ``num_rows``, ``num_tokens``: dispatched since start · ``batch_sizes``:
-    messages by rows, in the buckets of ``BATCH_BOUNDS``.
+    ``num_running``: decodes with an open sequence. ``num_waiting``: commands that could go into the
+    next message, and begun ones without a sequence. ``step_s``: average time of a decode step.
+    ``num_batches``, ``num_rows``, ``num_tokens``: dispatched since start. ``batch_sizes``: number
+    of messages by their number of rows, in the buckets of ``BATCH_BOUNDS``.
     """
 
     engine: EngineId
@@ -42,7 +42,7 @@ class EngineStatistics:
 @dataclass(frozen=True, slots=True)
 class InstanceStatistics:
     """One process of an encoder. ``num_batches``, ``num_sequences``, ``num_tokens``: dispatched
-    since start; ``busy_s``: what the batches that have ended took it."""
+    since start; ``busy_s``: total time of its ended batches."""
 
     engine: EngineId
     is_up: bool
@@ -55,8 +55,8 @@ class InstanceStatistics:
 
 @dataclass(frozen=True, slots=True)
 class EncoderStatistics:
-    """One encoder. ``num_waiting``: requests of which a sequence waits for a batch;
-    ``num_pending_sequences``: those that wait or run."""
+    """One encoder. ``num_waiting``: requests with a sequence that waits for a batch;
+    ``num_pending_sequences``: sequences that wait or run."""
 
     model: ModelId
     kind: EncoderKind

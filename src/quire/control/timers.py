@@ -1,6 +1,6 @@
-"""When the controller has to be called again without an event of its own.
+"""The time at which the controller must be called again without another event.
 
-Owns the heap of idle times to live and the last timer that was asked for.
+Owns the heap of programs' idle times and the last timer that was requested.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ class Timers:
         self._asked_s: float | None = None
 
     def watch(self, program: Program) -> None:
-        """``program`` may end by being idle too long."""
+        """Watch ``program`` if it has an idle time to live."""
         if program.idle_ttl_s is not None:
             heapq.heappush(self._idle, (program.idle_since_s + program.idle_ttl_s, program.id))
 
     def idle_too_long(self, now_s: float) -> Iterator[Program]:
-        """Programs whose idle time is over. Those that were active meanwhile are watched on."""
+        """Programs whose idle time is over. Programs that were active meanwhile are watched
+        again."""
         while self._idle and self._idle[0][0] <= now_s:
             _, program_id = heapq.heappop(self._idle)
             program = self._table.get(program_id)
@@ -43,11 +44,12 @@ class Timers:
                 self.watch(program)
 
     def fired(self) -> None:
-        """A tick has come: the timer that was asked for is used up, on time or not."""
+        """A tick has arrived: the requested timer is used up, on time or not."""
         self._asked_s = None
 
     def next_timer_s(self, dispatch_s: Iterable[float]) -> float | None:
-        """The time to ask a tick for, if it is not the one that was asked for last."""
+        """The time for which to request a tick; None if there is none, or if it is the one
+        requested last."""
         candidates = list(dispatch_s)
         expiry_s = self._exports.next_expiry_s()
         if expiry_s is not None:

@@ -1,1 +1,2 @@
-"""What control knows of one engine: its state, the message being built, what is in flight."""
+"""What control knows about one engine: its state, the message being built, the messages in
+flight."""

@@ -10,7 +10,7 @@ def find_adapter(name: str, info: EngineInfo) -> int:
     """The index of the engine's adapter ``name``.
 
     Raises:
-        InvalidArgument: the engine has none of that name, or could not load it.
+        InvalidArgument: the engine has no adapter of that name, or could not load it.
     """
     names = [adapter.name for adapter in info.adapters]
     if name not in names:
@@ -21,6 +21,6 @@ def find_adapter(name: str, info: EngineInfo) -> int:
     index = names.index(name)
     if problem := info.adapters[index].problem:
         raise InvalidArgument(
-            f"adapter {name!r} is not loaded since model {info.model} was started again: {problem}"
+            f"adapter {name!r} could not be loaded when model {info.model} restarted: {problem}"
         )
     return index

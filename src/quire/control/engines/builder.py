@@ -1,6 +1,6 @@
-"""The message being built: rows gathered as lists, turned into flat arrays once.
+"""The message being built: rows are gathered as lists and converted to flat arrays once.
 
-Owns layout (which index belongs to whom); decides nothing.
+Owns the layout (which index belongs to which command); decides nothing.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from quire.core.ids import TableId
 
 _EMBEDS, _FORWARD = Stage.EMBEDS, Stage.FORWARD
 _DISTS, _SAMPLES = Stage.DISTS, Stage.SAMPLES
-"""Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+"""Local names, because Python 3.11 resolves an enum member on each access, which takes longer than
+its use."""
 
 
 @dataclass(slots=True)
 class ForwardRow:
-    """One row of stage 3; lists of equal length, one item per new token."""
+    """One row of the forward stage; lists of equal length, one item per new token."""
 
     table: TableId | None
     tokens: list[int]
@@ -61,9 +62,9 @@ def _i32(values: list[int]) -> NDArray[np.int32]:
 class BatchBuilder:
     """Gathers one message. Rows keep the order in which they are added.
 
-    ``budget``: tokens that it still has room for; ``prompt_budget``: how many of them may be of
-    prompts that are computed in chunks. ``runs``: decodes that stand in it, opened or advanced.
-    ``num_turned``: slots that it takes to other positions.
+    ``budget``: tokens that may still be added; ``prompt_budget``: how many of them may belong to
+    prompts computed in chunks. ``runs``: decodes in the message, opened or advanced.
+    ``num_turned``: slots that it moves to other positions.
     """
 
     def __init__(self, step: int, budget: int, prompt_budget: int | None = None) -> None:
@@ -104,8 +105,8 @@ class BatchBuilder:
         return bool(self._images)
 
     def has_room_to_turn(self, num_slots: int, most: int) -> bool:
-        """Whether that many more slots may be taken to other positions, of at most ``most``; those
-        of one page may always."""
+        """Whether ``num_slots`` more slots may be moved to other positions, of at most ``most`` in
+        a message. The first page of a message always may."""
         return not self.num_turned or self.num_turned + num_slots <= most
 
     @property
@@ -113,7 +114,7 @@ class BatchBuilder:
         return len(self.parts) + len(self.advanced)
 
     def operation(self, entry: Entry) -> None:
-        """``entry`` is done by operations alone."""
+        """Add a command that consists of operations alone."""
         self.parts.append(Part(entry, Stage.OPERATIONS, 0, 0))
 
     def embed(self, entry: Entry, tokens: list[int], slots: list[int]) -> None:
@@ -135,7 +136,7 @@ class BatchBuilder:
         undo: list[tuple[Page, int]],
         is_final: bool,
     ) -> None:
-        """A row of ``entry``, from its token ``first_token`` on."""
+        """Add a row of ``entry``, which begins at the command's token ``first_token``."""
         index = len(self._rows)
         num_new = len(row.positions)
         self._rows.append(row)
@@ -162,8 +163,8 @@ class BatchBuilder:
         self.budget -= num_new
 
     def restore(self, row: ForwardRow, contents: list[Content], requester: Entry) -> None:
-        """A row that computes lost ``contents`` again; ``requester`` is the most senior of those
-        that wait for them."""
+        """Add a row that recomputes lost ``contents``; ``requester``: the most senior command that
+        waits for them."""
         self.restores.append(Restored(len(self._rows), contents, len(row.positions), requester))
         self._rows.append(row)
         self._row_sequences.append(-1)

@@ -1,7 +1,7 @@
-"""The life of one decode command as control sees it.
+"""The life of one decode command in control.
 
-Owns what is known of it: how far its tokens have been run, what was sampled, its sequence while
-one is open. It neither builds rows nor finds memory (``lowering`` and ``engine_scheduler`` do).
+Owns its progress: which of its tokens have been run, what was sampled, its sequence while one is
+open. It neither builds rows nor finds memory (``lowering`` and ``engine_scheduler`` do).
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from quire.core.ids import SequenceId
 
 
 class DecodeRun:
-    """``tokens``: prompt, then output. ``num_run`` of them have K and V in the pages.
+    """``tokens``: prompt, then output. The first ``num_run`` have K and V in the pages.
 
-    While ``sequence`` is set the engine appends by itself: all tokens but the last have been run.
-    ``num_opened_with``: how many tokens it had when its sequence was opened.
+    While ``sequence`` is set the engine appends tokens itself: all tokens but the last have been
+    run. ``num_opened_with``: the number of tokens when the sequence was opened.
     ``num_outstanding``: tokens that messages in flight may still sample. ``table_pages``: the pages
-    behind the entries of its open table; from entry ``first_entry`` on the engine sets bits by
-    itself.
-    ``next_slot``: where the next token that is known goes, in slots of the table; the engine may
-    write up to ``limit_slot``.
-    ``pins``: their contents, which stay where they are while the sequence is open.
+    of the entries of its open table; from entry ``first_entry`` on the engine sets bits itself.
+    ``next_slot``: the table slot of the next known token; the engine may write up to
+    ``limit_slot``. ``pins``: the contents of its pages, pinned while the sequence is open.
     """
 
     def __init__(
@@ -81,7 +79,8 @@ class DecodeRun:
 
     @property
     def num_to_run(self) -> int:
-        """Tokens that forward rows have to run before a sequence can be opened (or the end)."""
+        """Tokens that forward rows have to run before a sequence can be opened or the command
+        ends."""
         return len(self.tokens) - self.num_run
 
     @property
@@ -93,7 +92,7 @@ class DecodeRun:
         return (self.command.history or []) + self.tokens
 
     def unlock(self) -> None:
-        """Others may append to its pages again."""
+        """Let other commands append to its pages."""
         for page in self.locked:
             page.unlock()
         self.locked = []
@@ -105,7 +104,7 @@ class DecodeRun:
         finish_reason: FinishReason | None,
         matched: int | bytes | None,
     ) -> DecodeChunk:
-        """The next reply; the first one carries what is said only once."""
+        """The next reply; the first one includes the fields that are sent once."""
         is_first, self._has_replied = not self._has_replied, True
         if not is_first and finish_reason is None:  # as in most steps
             return DecodeChunk(token_ids=tokens, logprobs=logprobs)

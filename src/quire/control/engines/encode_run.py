@@ -1,7 +1,7 @@
-"""What control remembers of an ``Encode`` while it is carried out: which sequences wait.
+"""The progress of one ``Encode`` command: which of its sequences wait.
 
-Sequences go one by one, in their order, to whatever batch has room. Those of a batch that was lost
-come first again, and remember that.
+Sequences are taken one by one, in order, for any batch with room. Those of a lost batch are taken
+first again and count the loss.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from quire.core.encoding import Encode
 
 
 class Part:
-    """Sequences ``start`` to ``stop`` of one command: waiting, or in a batch. ``num_losses``: how
-    often an encoder was lost under them."""
+    """Sequences ``start`` to ``stop`` of one command, waiting or in a batch. ``num_losses``: how
+    often their encoder was lost while they were in a batch."""
 
     __slots__ = ("num_losses", "run", "start", "stop")
 
@@ -32,13 +32,13 @@ class Part:
         return self.run.starts[self.stop] - self.run.starts[self.start]
 
     def cut(self, values: I32) -> I32:
-        """Its own of the command's ``tokens`` or ``types``."""
+        """The part's section of the command's ``tokens`` or ``types``."""
         return values[self.run.starts[self.start] : self.run.starts[self.stop]]
 
 
 class EncodeRun:
-    """``starts``: where each sequence begins among the tokens, and their end. ``num_left``:
-    sequences without a row."""
+    """``starts``: the index of each sequence's first token, and the end of the last. ``num_left``:
+    sequences without a result row."""
 
     def __init__(self, entry: Entry, command: Encode) -> None:
         self.entry = entry
@@ -55,12 +55,12 @@ class EncodeRun:
 
     @property
     def next_length(self) -> int:
-        """Of the sequence that goes next."""
+        """The number of tokens of the next sequence."""
         first = self._waiting[0].start
         return self.starts[first + 1] - self.starts[first]
 
     def take(self) -> Part:
-        """The sequence that goes next."""
+        """Take the next sequence."""
         waiting = self._waiting[0]
         taken = Part(self, waiting.start, waiting.start + 1, waiting.num_losses)
         waiting.start += 1
@@ -70,7 +70,7 @@ class EncodeRun:
         return taken
 
     def put_back(self, part: Part) -> None:
-        """The encoder was lost under ``part``."""
+        """``part`` waits again, because its encoder was lost."""
         part.num_losses += 1
         self.num_waiting_tokens += part.num_tokens
         self._waiting.appendleft(part)

@@ -1,7 +1,8 @@
-"""Everything control keeps for one encoder: its instances, and who waits for any of them.
+"""Everything control keeps for one encoder: its instances and its waiting commands.
 
-An encoder keeps nothing between two batches, so its instances are alike: a command is placed on all
-of them, and a batch on one. Owns what is in flight where, and how much of each tenant is pending.
+An encoder keeps no state between batches, so its instances are equal: a command is placed on the
+pool, each of its batches on one instance. Owns what is in flight on each instance, and the number
+of pending sequences of each tenant.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from quire.core.errors import ErrorRecord
 from quire.core.ids import EngineId, ModelId, TenantId
 
 MAX_IN_FLIGHT = 2
-"""Of an instance: one batch runs while the next one waits there, so that it is never idle between
-two."""
+"""Batches per instance: one runs while the next one waits in the instance, so that it is never idle
+between two."""
 
 
 class EncodeMessage:
-    """One batch on its way."""
+    """One batch in flight."""
 
     def __init__(self, number: int, parts: list[Part]) -> None:
         self.number = number
@@ -30,12 +31,12 @@ class EncodeMessage:
         self.num_sequences = sum([part.stop - part.start for part in parts])
 
     def entries(self) -> list[Entry]:
-        """The commands that it carries, each once."""
+        """The commands in the batch, each once."""
         return list(dict.fromkeys([part.run.entry for part in self.parts]))
 
 
 class EncoderInstance:
-    """One process of the encoder. ``busy_s``: what its batches have taken it."""
+    """One process of the encoder. ``busy_s``: the total time of its batches."""
 
     def __init__(self, engine: EngineId) -> None:
         self.id = engine
@@ -60,7 +61,7 @@ class EncoderInstance:
 
 
 class EncoderPool(Engine):
-    """``given_up``: why no instance will come back, or None."""
+    """``given_up``: the error if no instance will be started again, else None."""
 
     def __init__(self, model: ModelId, info: EncoderInfo) -> None:
         super().__init__(EngineId(f"{model}#*"), model)
@@ -72,7 +73,7 @@ class EncoderPool(Engine):
         self.next_number = 1
 
     def enter(self, run: EncodeRun) -> None:
-        """A command has come."""
+        """A command has arrived."""
         run.entry.run = run
         tenant = run.entry.program.tenant
         self.num_pending[tenant] = self.num_pending.get(tenant, 0) + run.num_sequences
@@ -85,7 +86,7 @@ class EncoderPool(Engine):
         return part
 
     def put_back(self, part: Part) -> None:
-        """An instance was lost under ``part``."""
+        """``part`` waits again, because its instance was lost."""
         self.num_waiting_tokens += part.num_tokens
         part.run.put_back(part)
 

@@ -1,7 +1,7 @@
-"""What every engine has in control, with memory or without: queues that are placed on it.
+"""What every engine has in control, with memory or without: the queues that are placed on it.
 
-Owns which of these queues may go on, and which wait for what. What an engine keeps besides is known
-to ``state`` and ``encoder_pool``.
+Owns which of these queues may start a command and what the others wait for. ``state`` and
+``encoder_pool`` know what each kind of engine keeps besides.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from quire.core.ids import EngineId, ModelId
 
 
 class Engine:
-    """``ready``   queues whose next command needs a message and may start now.
-    ``ended``      commands that have ended since the scheduler looked last.
-    ``stalled``    queues whose next command waits for something else than blocks and embeds;
-    ``num_ended_before``: how many commands had ended when they were last looked at.
-    ``starved``    queues whose next command waits for embeds of others, in the order of arrival.
+    """The queues and ended commands of one engine.
+
+    ``ready``    queues whose next command needs a batch message and may start now.
+    ``ended``    commands that have ended since the last ``take_ended``.
+    ``stalled``  queues whose next command waits for neither blocks nor embeds.
+    ``num_ended_before``  the number of ended commands when ``stalled`` was last examined.
+    ``starved``  queues whose next command waits for free embeds, in the order of arrival.
     """
 
     def __init__(self, engine: EngineId, model: ModelId) -> None:
@@ -33,5 +35,5 @@ class Engine:
         return ended
 
     def abandon(self, entry: Entry) -> None:
-        """Forget ``entry``, which was placed here and ends. Each kind of engine has its own way."""
+        """Forget ``entry``, which was placed here and ends. Each kind of engine implements this."""
         raise NotImplementedError

@@ -1,6 +1,6 @@
-"""The life of one forward command: which of its inputs have been run, and how it may be split.
+"""The life of one forward command: which of its inputs have been run, and whether it may be split.
 
-Owns no rows and no memory. ``scores`` adds up what was asked for beside the forward.
+Owns no rows and no memory. ``scores`` adds up the requested attention scores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ Bools = NDArray[np.bool_]
 
 
 class ForwardRun:
-    """``num_run`` inputs have been run. ``hidden``: slots of output pages outside the context."""
+    """``num_run`` inputs have been run. ``hidden``: output pages outside the context, with their
+    fills before the command."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class ForwardRun:
         self._filled: list[Page] | None = None
 
     def unlock(self) -> None:
-        """The command is over: other queues may append to its output pages."""
+        """The command has ended: other queues may append to its output pages."""
         for page in self.locked:
             page.unlock()
         self.locked = []
@@ -73,7 +74,7 @@ class ForwardRun:
 
     @property
     def is_splittable(self) -> bool:
-        """Whether no token sees one that stands behind it in ``inputs``, and K and V are kept."""
+        """Whether no token sees a later one of ``inputs``, and K and V are kept."""
         if self.cursor is None:
             return False
         if self.mask is not None:
@@ -82,7 +83,7 @@ class ForwardRun:
         return all(a <= b for a, b in zip(self.positions, self.positions[1:], strict=False))
 
     def seen(self) -> list[Content]:
-        """What the next part's tokens see, which has to be on the device."""
+        """The contents that the next part's tokens attend to, which must be on the device."""
         self._filled = filled = [page for page in self.context if page.fill]
         pages = [*filled, *self._own_pages()] if self.hidden else filled
         return [page.content for page in pages if page.content is not None]
@@ -95,7 +96,7 @@ class ForwardRun:
         return [page for page in self.hidden if page in written]
 
     def _written_slots(self, num_tokens: int) -> list[tuple[Page, int]]:
-        """Where the first ``num_tokens`` inputs went, one by one."""
+        """The slots of the first ``num_tokens`` inputs, one by one."""
         slots = [
             (page, offset)
             for page, start, count in self._written
@@ -104,22 +105,23 @@ class ForwardRun:
         return slots[:num_tokens]
 
     def table_pages(self) -> list[Page]:
-        """The pages of the row's table: all of the context where a mask counts its slots, else
-        those with something to see; then output pages that earlier parts have written."""
+        """The pages of the row's table: the whole context if a mask counts its slots, else its
+        pages that are not empty; then output pages that earlier parts have written."""
         context = self.context
         if self.mask is None:
             context = self._filled or [page for page in self.context if page.fill]
         return [*context, *self._own_pages()] if self.hidden else context
 
     def note_written(self, spans: list[tuple[Page, int]]) -> None:
-        """``spans``: (page, number of slots) that the part being added writes, before it does."""
+        """Called before a part writes ``spans``: (page, number of slots)."""
         for page, count in spans:
             self._written.append((page, page.fill, count))
             if not page.fill:
                 self._filled = None
 
     def score_columns(self, start: int, stop: int, pages: list[Page]) -> NDArray[np.int64] | None:
-        """What the columns of a row mean that runs inputs ``start:stop``, if scores are wanted."""
+        """The meaning of each column of the row for inputs ``start:stop``; None if no scores are
+        requested."""
         if self.scores is None:
             return None
         return self.scores.columns(pages, self._written_slots(start), start, stop)
@@ -127,7 +129,8 @@ class ForwardRun:
     def mask_rows(self, start: int, stop: int, pages: list[Page], page_size: int) -> Bools | None:
         """The explicit mask of inputs ``start:stop`` over the slots of ``pages`` and those inputs.
 
-        What earlier parts of this command wrote is governed by its column as a new token.
+        For slots that earlier parts of this command wrote, the mask's column of the input applies,
+        not that of the context slot.
         """
         if self.mask is None:
             return None
@@ -147,8 +150,8 @@ class ForwardRun:
 
 
 def hidden_fills(pages: Sequence[Page], context: Sequence[Page]) -> dict[Page, int]:
-    """Those of the output ``pages`` that are not in ``context``, and how far they were filled."""
-    if pages == context:  # the usual loop names one list for both
+    """The fills of those output ``pages`` that are not in ``context``."""
+    if pages == context:  # the usual loop passes one list for both
         return {}
     shown = set(context)
     return {page: page.fill for page in pages if page not in shown}

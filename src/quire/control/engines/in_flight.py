@@ -1,6 +1,6 @@
-"""What control remembers of a message until its result arrives: whose each item of it is.
+"""What control remembers of a message until its result arrives: the command of each item.
 
-Owns no memory and decides nothing. How a message is laid out is known to ``batch_builder``.
+Owns no memory and decides nothing. ``builder`` knows the layout of a message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from quire.control.programs.program import Entry
 
 
 class Stage(StrEnum):
-    """Which part of the message an item stands in; the values are those of ``RowFailure.stage``."""
+    """The part of the message that contains an item; the values are those of
+    ``RowFailure.stage``."""
 
     OPERATIONS = "operations"
     EMBEDS = "embeds"
@@ -39,11 +40,12 @@ STAGE_ORDER = {
 
 @dataclass(slots=True)
 class Part:
-    """What one command has in a message: items ``start:stop`` of ``stage``.
+    """The items ``start:stop`` of ``stage`` that belong to one command.
 
-    Of a forward row: ``token_start`` is its first token in the message, ``first_token`` in the
-    command, ``undo`` the fill of each page it writes before it did. ``is_final``: the command's
-    last part. ``scored``: its row is asked for attention scores.
+    For a forward row: ``token_start``: index of its first token in the message; ``first_token``:
+    index of the same token in the command; ``undo``: the fill of each written page before the row.
+    ``is_final``: whether this is the command's last part. ``scored``: set if attention scores of
+    the row are requested.
     """
 
     entry: Entry
@@ -60,7 +62,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A forward row that computes lost ``contents`` again, ``num_tokens`` of them, for
+    """A forward row that recomputes lost ``contents`` of ``num_tokens`` tokens, for
     ``requester``."""
 
     row: int
@@ -71,12 +73,12 @@ class Restored:
 
 @dataclass(slots=True)
 class InFlight:
-    """A dispatched message. ``filled``: contents that are full and canonical once it has run.
+    """A dispatched message.
 
-    ``restores``: forward rows that compute lost contents again.
-
-    ``runs``: in the order of the result; the first ``num_opened`` were opened in this message.
-    ``steps`` and ``epochs``: how far each may go in it, and the epoch under which it does.
+    ``filled``: contents that are full and canonical once it has run. ``restores``: forward rows
+    that recompute lost contents. ``runs``: in the order of the result; the first ``num_opened``
+    were opened in this message. ``steps`` and ``epochs``: the largest number of steps of each run
+    in this message, and the epoch of its sequence.
     """
 
     step: int
@@ -93,12 +95,12 @@ class InFlight:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing but operations stands in it."""
+        """Whether it contains nothing but operations."""
         return not (self.parts or self.runs or self.restores)
 
     @property
     def num_advanced(self) -> int:
-        """Sequences that were open before."""
+        """The number of sequences that were open before."""
         return len(self.runs) - self.num_opened
 
     @property

@@ -1,7 +1,7 @@
-"""Which queues of an engine have a command that may start now, and which of them changed.
+"""The queues of an engine whose next command may start now, and which of them have changed.
 
-Owns the set and the note of changes, so that whoever keeps an order of commands looks at those
-queues alone and not at all that wait. Decides nothing.
+Owns the set and the record of changes, so that an order of commands can be updated from the changed
+queues alone. Decides nothing.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from quire.control.programs.program import CommandQueue
 
 
 class ReadyQueues:
-    """``take_changed`` gives the queues that were added, discarded or touched since it was called
-    last, in the order in which that happened first."""
+    """``take_changed`` returns the queues that were added, discarded or touched since its last
+    call, in the order of their first change."""
 
     __slots__ = ("_changed", "_queues")
 
@@ -40,7 +40,7 @@ class ReadyQueues:
             self._changed[queue] = None
 
     def touch(self, queue: CommandQueue) -> None:
-        """Something that orders its commands is another now."""
+        """Something that determines the order of the queue's commands has changed."""
         self._changed[queue] = None
 
     @property

@@ -1,7 +1,7 @@
-"""The attention scores of one forward command: the results of its parts, added up.
+"""The attention scores of one forward command: the sum of the results of its parts.
 
-A command that is split into parts runs as several rows, whose tables change from part to part. Owns
-which column of each row means which slot of the command's context, or which of its inputs.
+A command that is split into parts runs as several rows, each with its own table. Owns the mapping
+from each row's columns to slots of the command's context or to its inputs.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ScoredPart:
-    """One row of a message. ``row``: which of the message's rows that ask · ``columns`` [C] of the
-    row: slot of the context, then input, of the command; -1 for a slot that nothing sees."""
+    """One row of a message. ``row``: its index among the message's rows with scores. ``columns``
+    [C]: the command's column for each column of the row (slots of the context, then inputs); -1 for
+    a slot that no token sees."""
 
     row: int
     columns: I64
 
 
 class ScoreSum:
-    """Adds the rows of a command up. ``context`` in the order of the command."""
+    """Adds up the scores of a command's rows. ``context``: pages in the order of the command."""
 
     def __init__(
         self, context: Sequence[Page], page_size: int, num_inputs: int, *, per_slot: bool
@@ -48,8 +49,8 @@ class ScoreSum:
     def columns(
         self, pages: Sequence[Page], written: Sequence[tuple[Page, int]], start: int, stop: int
     ) -> I64:
-        """Columns of a row with these table pages that runs inputs ``start:stop``. ``written``:
-        the slots that hold the inputs before ``start``, in their order."""
+        """The columns of a row with these table pages that runs inputs ``start:stop``. ``written``:
+        the slots of the inputs before ``start``, in order."""
         size = self._page_size
         columns = np.full((len(pages), size), -1, np.int64)
         entry = {page: index for index, page in enumerate(pages)}
@@ -62,10 +63,10 @@ class ScoreSum:
         return np.concatenate((columns.reshape(-1), self._num_context + np.arange(start, stop)))
 
     def add(self, part: ScoredPart, result: BatchResult) -> None:
-        """Take in what the engine says of ``part``.
+        """Add the engine's scores of ``part``.
 
         Raises:
-            EngineFault: it says nothing of it.
+            EngineFault: the result has another number of columns than the row.
         """
         starts = result.attention_starts
         width = int(starts[part.row + 1] - starts[part.row]) if part.row + 1 < len(starts) else 0

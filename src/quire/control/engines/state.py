@@ -1,7 +1,7 @@
 """Everything control keeps for one engine: memory, tables, slots, sequences, work.
 
-Owns the pools of the engine's numbered things and the sets of work on it. Which of the work goes
-into the next message is decided in ``engine_scheduler``.
+Owns the pools of the engine's numbered resources and the sets of work on it. ``engine_scheduler``
+decides what goes into the next message.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from quire.core.ids import EngineId, ModelId, SequenceId, TokenSlotId
 
 
 class EngineState(Engine):
-    """One engine.
+    """One engine with memory.
 
-    ``unfinished`` commands that have begun but need further messages before a sequence is open.
-    ``running``    decodes with an open sequence.
-    ``unlocked``   pages that nobody appends to any more, since the scheduler looked last;
-                   ``num_ended``: runs that have ended, in all.
-    ``num_freed_embeds``: how many had been given back when ``starved`` was last looked at.
+    ``unfinished``  commands that have begun but need further messages before a sequence is open.
+    ``running``     decodes with an open sequence.
+    ``unlocked``    pages whose appending command has ended since the last ``take_unlocked``.
+    ``num_ended``   total number of ended runs.
+    ``num_freed_embeds``  ``embeds.num_freed`` when ``starved`` was last examined.
     """
 
     def __init__(self, engine: EngineId, model: ModelId, info: EngineInfo) -> None:
@@ -71,7 +71,7 @@ class EngineState(Engine):
 
     @property
     def num_changes(self) -> int:
-        """Grows with every event that may have freed memory for a command that found none."""
+        """Increases with every event that may have freed memory for a command that found none."""
         return self.memory.device.num_freed + self.memory.host.num_freed + self.num_ended
 
     def take_unlocked(self) -> list[Page]:
@@ -82,7 +82,7 @@ class EngineState(Engine):
         return np.array(tokens, np.int32)
 
     def adapter_index(self, name: str | None) -> int:
-        """What messages call the adapter ``name``, -1 for None.
+        """The index of adapter ``name`` in messages, -1 for None.
 
         Raises:
             InvalidArgument: the engine does not have it.
@@ -103,7 +103,8 @@ class EngineState(Engine):
         builder: BatchBuilder,
         reclaim: Reclaim,
     ) -> bool:
-        """Make ``seen`` resident and ``spans`` of ``cursor`` writable, for this message."""
+        """Make ``seen`` resident and ``spans`` of ``cursor`` writable, for this message. Returns
+        False if that is not possible yet."""
         needed, num_new = seen, 0
         if cursor is not None:
             resident, num_new = cursor.unbound(spans)
@@ -124,10 +125,10 @@ class EngineState(Engine):
         return True
 
     def are_present(self, contents: Iterable[Content], builder: BatchBuilder) -> bool:
-        """Whether all are on the device or the host; lost ones are noted for recomputation.
+        """Whether all are on the device or the host; lost ones are added to ``builder.lost``.
 
         Raises:
-            PageLost: one is lost and its tokens are not known.
+            PageLost: one is lost and its tokens are not known, or its adapter is not loaded.
         """
         away = [content for content in contents if content.block is None or content.is_restoring]
         if not away:
@@ -136,19 +137,19 @@ class EngineState(Engine):
         for content in lost:
             if not content.canonical:
                 raise PageLost(
-                    "a page was lost with its engine and its tokens are not known: write it anew"
+                    "a page was lost with its engine and its tokens are not known: write it again"
                 )
             self._require_adapter(content.adapter)
         builder.lost += lost
         return not lost
 
     def _require_adapter(self, index: int) -> None:
-        """Raises ``PageLost`` if what a page was computed with has not come back."""
+        """Raises ``PageLost`` if the adapter that computed a page was not loaded again."""
         adapter = None if index < 0 else self.info.adapters[index]
         if adapter is not None and adapter.problem:
             raise PageLost(
-                f"a page was lost with its engine, and so was adapter {adapter.name!r} that it was "
-                f"computed with: {adapter.problem}"
+                f"a page was lost with its engine, and adapter {adapter.name!r}, which computed "
+                f"it, could not be loaded again: {adapter.problem}"
             )
 
     def place_table(
@@ -158,17 +159,17 @@ class EngineState(Engine):
         hidden: Mapping[Page, int],
         step: int,
     ) -> ResidentTable:
-        """A table of ``queue`` for ``pages``; of those in ``hidden`` the first slots are not
-        shown."""
+        """A table of ``queue`` for ``pages``. ``hidden``: the number of first slots to hide, for
+        pages that hide any."""
         blocks, words = table_entries(pages, hidden)
         return self.tables.place(queue.serial, blocks, words, step, self.operations)
 
     def token_slots_for(self, queue: CommandQueue, names: Sequence[TokenSlotId]) -> list[int]:
-        """Physical token slots for ``names``, bound where they are new.
+        """Physical token slots for ``names``; new names are bound.
 
         Raises:
-            PoolExhausted: every token slot of the engine is bound, or those that are left are for
-                programs that hold fewer.
+            PoolExhausted: every token slot of the engine is bound, or the free ones are reserved
+                for programs that hold fewer.
         """
         bound = queue.program.token_slots
         for name in names:
@@ -179,8 +180,8 @@ class EngineState(Engine):
             if slot is None:
                 raise PoolExhausted(
                     f"{pool.num_free} of {pool.size} token slots are free, this program holds "
-                    f"{len(bound)}, and the last {pool.num_reserved} are left to those that hold "
-                    "fewer: use names again, or close queues that no longer need theirs",
+                    f"{len(bound)}, and the last {pool.num_reserved} are reserved for programs "
+                    "that hold fewer: reuse names, or close queues that no longer need theirs",
                     num_token_slots=pool.size,
                 )
             bound[self.id, name] = slot
@@ -188,8 +189,8 @@ class EngineState(Engine):
         return [bound[self.id, name] for name in names]
 
     def take_back(self, start_fills: Iterable[tuple[Page, int]]) -> None:
-        """A command is refused half way: its pages are as they were when it began, and the blocks
-        that it alone filled are free."""
+        """Restore pages after a command was refused half way: their fills are as before it, and
+        blocks that only it filled are freed."""
         for page, fill in start_fills:
             page.truncate(fill)
             if page.content is not None and not fill:
@@ -197,7 +198,7 @@ class EngineState(Engine):
                 page.content = None
 
     def forget_written(self, entry: Entry) -> None:
-        """``entry`` has failed: what it was to write into embeds and token slots is not there."""
+        """``entry`` has failed: its embeds and token slots have no value."""
         command = entry.command
         if isinstance(command, EmbedText | EmbedImage | Forward):
             written = command.outputs if isinstance(command, Forward) else command.embeds
@@ -220,7 +221,7 @@ class EngineState(Engine):
         queue.token_slots.clear()
 
     def clear_flight(self) -> list[Entry]:
-        """The engine is gone: the commands that its messages in flight carried."""
+        """The engine is gone: forget its messages in flight and return their commands."""
         entries: dict[Entry, None] = {}
         for message in self.in_flight:
             for part in message.parts:
@@ -235,8 +236,8 @@ class EngineState(Engine):
         return list(entries)
 
     def lose_memory(self, programs: Iterable[Program], exports: ExportTable) -> None:
-        """Everything that stood on the engine is gone. Canonical pages keep their tokens and are
-        computed again when they are used; the others are lost."""
+        """Everything on the engine is gone. Canonical pages keep their tokens and are recomputed
+        when they are used; the others are lost."""
         snapshots = [s for x in exports.exports() if x.engine == self.id for s in x.pages]
         contents = [s.content for s in snapshots if s.content is not None]
         for program in programs:
@@ -256,24 +257,24 @@ class EngineState(Engine):
     def restart(self, info: EngineInfo) -> Collection[int]:
         """The engine is up again, with empty memory.
 
-        Returns the adapters whose weights are others than before; with the model's own all of them
-        are, and -1, which stands for none of them.
+        Returns the indices of the adapters whose weights have changed. If the model's own weights
+        have changed, these are all adapters and -1 (no adapter).
 
         Raises:
-            ConfigError: its pool or its adapters are others, which what programs hold would not
-                fit.
+            ConfigError: its pool or the names of its adapters differ, so that what programs hold
+                would not fit.
         """
         names = [adapter.name for adapter in info.adapters]
         known = [adapter.name for adapter in self.info.adapters]
         if names != known:
             raise ConfigError(
-                f"engine {self.id} came back with the adapters {names}, it had {known}: start it "
-                "as it was configured before"
+                f"engine {self.id} restarted with the adapters {names}, it had {known}: start it "
+                "with its earlier configuration"
             )
         if info.pool != self.info.pool:
             raise ConfigError(
-                f"engine {self.id} came back with another pool ({info.pool}) than it had "
-                f"({self.info.pool}): start it as it was configured before"
+                f"engine {self.id} restarted with the pool {info.pool}, it had {self.info.pool}: "
+                "start it with its earlier configuration"
             )
         before, self.info = self.info, info
         self.memory.resize(info)
@@ -285,7 +286,7 @@ class EngineState(Engine):
         return {index for index, (old, new) in enumerate(pairs) if old.digest != new.digest}
 
     def check_invariants(self, programs: Iterable[Program], exports: ExportTable) -> None:
-        """Pools, index and reference counts agree with what programs and exports hold."""
+        """Pools, index and reference counts agree with the holdings of programs and exports."""
         num_refs: Counter[int] = Counter()
         contents: dict[int, Content] = {}
         held = [
@@ -301,7 +302,7 @@ class EngineState(Engine):
         self.memory.check_invariants(contents.values())
         self.embeds.check_invariants()
         self.sequences.check_invariants()
-        assert len(self.in_flight) <= 2, "more than one message waits behind the running one"
+        assert len(self.in_flight) <= 2, "more than two messages are in flight"
 
     def take_sequence(self, run: DecodeRun) -> bool:
         """Give ``run`` a sequence under a new epoch; False when all are in use."""
@@ -314,7 +315,7 @@ class EngineState(Engine):
         return True
 
     def suspend(self, run: DecodeRun) -> None:
-        """Close the run's sequence, in the next message; its table goes back to its queue. The
+        """Close the run's sequence in the next message and give its table back to its queue. The
         run's tokens are known, so another sequence can be opened later."""
         assert run.sequence is not None
         assert run.table is not None
@@ -328,8 +329,8 @@ class EngineState(Engine):
         run.cursor.drop_unused()
 
     def abandon(self, entry: Entry) -> None:
-        """``entry`` ends: close its sequence, unlock its pages, forget it. Nothing of it stays but
-        what its pages hold."""
+        """``entry`` ends: close its sequence, unlock its pages, forget it. Only the contents of its
+        pages remain."""
         run, entry.run = entry.run, None
         if entry.rank is not None:
             self.ended.append(entry)

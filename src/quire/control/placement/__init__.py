@@ -1,1 +1,1 @@
-"""Which engine serves a queue."""
+"""The choice of the engine that serves a queue, and of the encoder instance that runs a batch."""

@@ -1,9 +1,9 @@
-"""Deployments: which engines serve a model, and which of them a queue is placed on.
+"""Deployments: the engines that serve each model, and the placement of queues on them.
 
-Owns the list of each model's engines and the choice between them. A queue names a model; its first
-command places it, inside control, so that a replay and a simulation see the same choice. Pages go
-with the queue that they were allocated on, and commands of other queues may name them: as long as a
-program has a queue for a model on an engine, its next ones for that model go to the same one.
+Owns the list of each model's engines and the choice between them. A queue names a model; control
+places it when its first command arrives, so that a replay and a simulation see the same choice. A
+program's commands may name pages that were allocated on another of its queues, so all of its queues
+for a model are placed on one engine as long as it has any.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quire.core.ids import EngineId, ModelId
 
 
 class Deployments:
-    """The engines of each model, in the order in which they came up first."""
+    """The engines of each model, in the order in which they first came up."""
 
     def __init__(self) -> None:
         self._engines: dict[ModelId, list[EngineState]] = {}
@@ -24,10 +24,11 @@ class Deployments:
         self._engines.setdefault(engine.model, []).append(engine)
 
     def choose(self, queue: CommandQueue) -> EngineState | None:
-        """The engine for ``queue``, whose first command has come; None: the model has none.
+        """The engine for ``queue``, whose first command has arrived; None if the model has no
+        engine.
 
-        Of several, the one where its program is at home already; else one that is up, with the
-        fewest queues that wait or run, the first of equals.
+        Of several engines, the one that has a queue of the same program for the model; else one
+        that is up, with the fewest queues and commands, the first of equals.
         """
         engines = self._engines.get(queue.model, [])
         if len(engines) <= 1:
@@ -40,7 +41,7 @@ class Deployments:
 
 
 def _home(queue: CommandQueue) -> EngineId | None:
-    """Where the queue's program has another queue for the same model, and so what that holds."""
+    """The engine of another queue of the same program for the same model, and so of its pages."""
     for other in queue.program.queues.values():
         if other.model == queue.model and other.placed_on is not None:
             return other.placed_on

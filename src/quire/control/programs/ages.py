@@ -1,6 +1,6 @@
-"""Programs sorted by age, for who asks often for the oldest or for the youngest ones.
+"""Programs sorted by age, for frequent queries for the oldest or the youngest ones.
 
-Owns the order alone. Coming and going costs the logarithm of how many there are.
+Owns the order alone. Adding and discarding take logarithmic search time.
 """
 
 from __future__ import annotations
@@ -43,4 +43,4 @@ class ByAge:
         return (self._programs[serial] for serial in reversed(self._serials))
 
     def check_invariants(self) -> None:
-        assert self._serials == sorted(self._programs), "the order by age is another"
+        assert self._serials == sorted(self._programs), "the order by age is wrong"

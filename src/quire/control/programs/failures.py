@@ -1,7 +1,7 @@
-"""Which commands of a program have failed, for what names them in ``after``.
+"""The commands of a program that have failed, for commands that name them in ``after``.
 
-Owns the bound: a session that cancels again and again is one program for as long as it lives, and
-would remember every cancelled command.
+Owns the bound: a session that cancels commands is one program for its whole life and would
+otherwise remember every cancelled command.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MAX_KEPT = 4096
 
 
 class Failures:
-    """The latest ``limit`` of one program's commands that have failed or were cancelled."""
+    """The latest ``limit`` commands of one program that failed or were cancelled."""
 
     def __init__(self, limit: int = MAX_KEPT) -> None:
         self._limit = limit
@@ -33,5 +33,5 @@ class Failures:
             self._forgotten = max(self._forgotten, oldest)
 
     def may_have_forgotten(self, command: CommandId) -> bool:
-        """``command`` has ended so long ago that nobody knows how."""
+        """Whether ``command`` is so old that its outcome may no longer be known."""
         return command <= self._forgotten

@@ -1,8 +1,8 @@
-"""A set of ids that mostly count up, kept as ranges.
+"""A set of ids that mostly increase, kept as ranges.
 
-Owns nothing but the set and its bound: a program that lives for months remembers every command it
-has ended in a few words of memory. Each call of a session has ids of its own far behind those of
-the call before, which is one range more.
+Owns the set and its bound: a program that lives for months remembers all of its ended commands in a
+few words of memory. Each call of a session starts at a new id far above the previous ones, which
+adds one range.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ MAX_RANGES = 1 << 16
 
 
 class IdRanges:
-    """Ids, as sorted disjoint ranges [start, end). Beyond ``max_ranges`` the two lowest become one:
-    the ids between them count as members, nobody begins so far behind any more."""
+    """Ids, as sorted disjoint ranges [start, end). Beyond ``max_ranges`` the two lowest ranges are
+    merged: the ids between them count as members, because no new command has an id so low."""
 
     __slots__ = ("_ends", "_max_ranges", "_starts")
 
@@ -25,7 +25,7 @@ class IdRanges:
 
     def __contains__(self, number: int) -> bool:
         if not self._ends or number >= self._ends[-1]:
-            return False  # as an id that is new
+            return False  # the usual case: a new id
         place = bisect_right(self._starts, number) - 1
         return place >= 0 and number < self._ends[place]
 

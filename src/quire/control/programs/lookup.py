@@ -1,7 +1,7 @@
-"""The pages and embeds that a command names, found when the command starts.
+"""Finds the pages and embeds that a command names, when the command starts.
 
-Owns the errors for handles whose things are not there. What a command may name is checked when it
-is issued (``commands.validation``); what happened since then is seen here.
+Owns the errors for handles without a usable page or embed. ``commands.validation`` checks the
+handles when the command is issued; this module sees what happened since then.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from quire.core.ids import EmbedId, PageId
 
 
 def find_pages(entry: Entry, page_ids: list[PageId]) -> list[Page]:
-    """The pages that a command names, when it starts.
+    """The pages that a starting command names.
 
     Raises:
-        UnknownHandle: what was to create it did not, as an import that mapped fewer pages than were
-            offered.
-        PageLost: the page's content was lost with an engine and cannot be computed again.
+        UnknownHandle: the command that should have created the page did not, as an import that
+            mapped fewer pages than were offered.
+        PageLost: the page's content was lost with an engine and cannot be recomputed.
     """
     pages: list[Page] = []
     held = entry.program.pages
@@ -28,12 +28,12 @@ def find_pages(entry: Entry, page_ids: list[PageId]) -> list[Page]:
         if page.is_lost:
             if page.is_void:
                 raise UnknownHandle(
-                    f"page {page_id} does not exist: the command that was to create it did not",
+                    f"page {page_id} does not exist: the command that should have created it "
+                    "did not",
                     page=page_id,
                 )
             raise PageLost(
-                f"page {page_id} was lost with its engine and cannot be computed again: "
-                "write it anew",
+                f"page {page_id} was lost with its engine and cannot be recomputed: write it again",
                 page=page_id,
             )
         pages.append(page)
@@ -41,23 +41,23 @@ def find_pages(entry: Entry, page_ids: list[PageId]) -> list[Page]:
 
 
 def find_embeds(entry: Entry, embed_ids: list[EmbedId], *, written: bool) -> list[Embed]:
-    """The embeds that a command names, when it starts.
+    """The embeds that a starting command names. ``written``: the command reads them.
 
     Raises:
-        UnknownHandle: the command that was to create one failed.
+        UnknownHandle: the command that should have created the embed failed.
         PageLost: its value was lost with an engine.
-        InvalidArgument: it was never written, but is to be read.
+        InvalidArgument: it is read but was never written.
     """
     embeds = []
     for embed_id in embed_ids:
         embed = entry.program.embeds.get(embed_id)
         if embed is None or embed.slot is None:
             raise UnknownHandle(
-                f"embed {embed_id} does not exist: the command that was to create it did not",
+                f"embed {embed_id} does not exist: the command that should have created it failed",
                 embed=embed_id,
             )
         if written and embed.is_lost:
-            raise PageLost(f"embed {embed_id} was lost with its engine: write it anew")
+            raise PageLost(f"embed {embed_id} was lost with its engine: write it again")
         if written and not embed.is_written:
             raise InvalidArgument(
                 f"embed {embed_id} is read before anything was written to it: embed a token or "

@@ -1,6 +1,6 @@
 """The life of a command, as a table of legal transitions.
 
-Owns nothing; every change goes through ``Entry.move``, which looks here.
+Owns no state; ``Entry.move`` checks every change against the table.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from enum import StrEnum
 
 
 class CommandState(StrEnum):
-    """QUEUED  in its queue, nothing done · STARTED  in messages, the first of which was planned ·
-    FINISHED  its work is done, earlier commands of the queue are not · the other three are ends.
-    """
+    """QUEUED: in its queue, not begun. STARTED: its first batch message was planned. FINISHED: its
+    work is done, but an earlier command of its queue has not ended. The other three are final."""
 
     QUEUED = "queued"
     STARTED = "started"
@@ -27,7 +26,7 @@ TRANSITIONS: dict[CommandState, frozenset[CommandState]] = {
     CommandState.QUEUED: frozenset(
         {
             CommandState.STARTED,
-            CommandState.FINISHED,  # at once, by control alone
+            CommandState.FINISHED,  # control executes some commands itself
             CommandState.FAILED,
             CommandState.CANCELLED,
         }
