@@ -146,5 +146,5 @@ def test_two_native_programs_do_not_share_a_module_by_name(folder: Path, tmp_pat
 def test_a_folder_without_a_main_module_is_refused(tmp_path: Path) -> None:
     put(tmp_path, "a.py", "")
     for read in (files_in, load_folder):
-        with pytest.raises(InvalidArgument, match=r"begins with main.py"):
+        with pytest.raises(InvalidArgument, match=r"needs main.py"):
             read(tmp_path)

@@ -101,7 +101,7 @@ def test_json_of_another_form_is_found_by_its_type_alone() -> None:
 
 def test_more_than_it_takes_is_refused_with_what_it_takes() -> None:
     with pytest.raises(
-        InvalidArgument, match=r"given 4 arguments by place: it takes FIRST \[SECOND\] \[THIRD\]"
+        InvalidArgument, match=r"given 4 positional arguments: it takes FIRST \[SECOND\] \[THIRD\]"
     ):
         bind("p", plain, ("1", "2", "3", "4"))
 

@@ -21,7 +21,7 @@ def test_the_page_is_up_to_date() -> None:
 def test_every_program_has_a_section_a_command_and_a_row() -> None:
     page = guide(ANSWERS)
     assert len(re.findall(r"(?m)^### ", page)) == len(LIBRARY)
-    headings = [f"\n## {theme.capitalize()}\n" for theme in THEMES] + ["\n## What each needs\n"]
+    headings = [f"\n## {theme.capitalize()}\n" for theme in THEMES] + ["\n## Required traits\n"]
     for names, heading, following in zip(THEMES.values(), headings, headings[1:], strict=False):
         section = page.partition(heading)[2].partition(following)[0]
         for name in names:

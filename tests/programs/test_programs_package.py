@@ -74,7 +74,7 @@ def test_a_name_that_programs_have_already_is_refused(path: str) -> None:
 
 
 def test_there_is_a_main_module() -> None:
-    with pytest.raises(InvalidArgument, match=r"begins with main.py, and there is none among a.py"):
+    with pytest.raises(InvalidArgument, match=r"needs main.py with its @inferlet; it has a.py"):
         check_files({"a.py": ""})
     with pytest.raises(InvalidArgument, match="would hide the module 'main'"):
         check_files({"main.py": "", "main/__init__.py": ""})

@@ -1,7 +1,8 @@
-"""A program's arguments: what a launch gives, checked and made into what the program takes.
+"""A program's arguments: checks the texts of a launch and converts them to the program's types.
 
-Arguments travel as texts, by place and by name, whoever launches a program. Owns that translation
-and its errors, which name the argument. Must not know who launches, nor where the program runs.
+Arguments are transported as texts, positional and by name, for every kind of launch. Owns the
+conversion and its errors, which name the argument. Must not know who launches, nor where the
+program runs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _PLACES = ("either", "place")
 _NAMES = ("either", "name")
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
-"""Of a launch that gives every argument by its place."""
+"""For launches with positional arguments only."""
 
 
 def check(
@@ -29,10 +30,11 @@ def check(
     args: Sequence[str],
     named: Mapping[str, str] = NO_NAMES,
 ) -> None:
-    """Whether a launch gives what ``program`` takes, as far as ``parameters`` say.
+    """Check that a launch gives what ``program`` takes, as far as ``parameters`` determine it.
 
     Raises:
-        InvalidArgument: one is missing, unknown, given twice or cannot be read; it is named.
+        InvalidArgument: an argument is missing, unknown, given twice or cannot be read; the error
+            names it.
     """
     for parameter, text in _placed(program, parameters, args, named):
         _read(program, parameter, _READ_AS[parameter.kind], text)
@@ -44,7 +46,7 @@ def bind(
     args: Sequence[str],
     named: Mapping[str, str] = NO_NAMES,
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The values to call ``main`` with behind its ``api``, by place and by name.
+    """The positional and named values with which to call ``main`` after its ``api``.
 
     Raises:
         InvalidArgument: see ``check``; or an annotation that cannot be read.
@@ -59,7 +61,7 @@ def bind(
 def _placed(
     program: str, parameters: Sequence[Parameter], args: Sequence[str], named: Mapping[str, str]
 ) -> list[tuple[Parameter, str]]:
-    """Each text with what it is for: those by place, then those by name."""
+    """Each text with its parameter: positional ones first, then those by name."""
 
     def refused(why: str) -> InvalidArgument:
         return InvalidArgument(
@@ -70,7 +72,7 @@ def _placed(
     in_order = [one for one in parameters if one.by in _PLACES]
     rest = next((one for one in parameters if one.by == "rest"), None)
     if len(args) > len(in_order) and rest is None:
-        raise refused(f"was given {len(args)} arguments by place")
+        raise refused(f"was given {len(args)} positional arguments")
     filled = in_order[: len(args)]
     placed = [(in_order[at] if at < len(in_order) else rest, arg) for at, arg in enumerate(args)]
     by_name = {one.name: one for one in parameters if one.by in _NAMES}
@@ -92,7 +94,7 @@ def _placed(
 
 
 def _parameter_name(name: str, parameters: Iterable[Parameter]) -> str:
-    """``max-tokens`` for ``max_tokens``, as command lines spell it."""
+    """The parameter name ``max_tokens`` for ``max-tokens``, as command lines spell it."""
     spelled = name.replace("-", "_")
     return spelled if any(one.name == spelled for one in parameters) else name
 
@@ -104,7 +106,8 @@ _READ_AS: Mapping[Kind, Any] = {
     "boolean": bool | None,
     "json": Any,
 }
-"""As far as a manifest tells: whether an argument may be null, its annotation alone says."""
+"""The types that a manifest determines. They allow null, because only the annotation tells whether
+an argument may be null."""
 
 
 def _read(program: str, parameter: Parameter, hint: Any, text: str) -> Any:
@@ -141,7 +144,7 @@ def _decoded(kind: Kind, hint: Any, text: str) -> Any:
         if kind != "json":
             raise
         try:
-            return msgspec.convert(text, hint)  # what JSON writes as a string: a date, an Enum
+            return msgspec.convert(text, hint)  # types that JSON has as strings: a date, an Enum
         except msgspec.MsgspecError:
             pass
         raise

@@ -1,7 +1,7 @@
 """What a program may reach beside the model: hosts, topics, stores, MCP servers.
 
-A manifest names them by patterns; a program has no more than its manifest, its node and (for a
-child) its parent allow. Pure values.
+A manifest names them by patterns. A program may reach what its manifest, its node and (for a child)
+its parent all allow. Pure values.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from quire.core.errors import Forbidden
 
 Within = Callable[[str, str], bool]
-"""Whether everything that the first pattern matches is matched by the second too."""
+"""Whether everything that matches the first pattern also matches the second."""
 
 
 def name_within(name: str, pattern: str) -> bool:
-    """``pattern``: a name, or with ``*`` at its end all that begin like it. So may ``name``."""
+    """``pattern``: a name, or a prefix followed by ``*``. ``name`` may be a pattern, too."""
     if pattern.endswith("*"):
         return name.startswith(pattern[:-1])
     return name == pattern
 
 
 def host_within(host: str, pattern: str) -> bool:
-    """``pattern``: a host, ``*.example.org`` for subdomains, or ``*``. So may ``host``."""
+    """``pattern``: a host, ``*.example.org`` for subdomains, or ``*``. ``host`` may be a pattern,
+    too."""
     host, pattern = host.lower(), pattern.lower()
     if pattern == "*" or host == pattern:
         return True
@@ -32,10 +33,10 @@ def host_within(host: str, pattern: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Patterns of what is allowed; ``None``: everything, as for programs that are trusted.
+    """Patterns of what is allowed; ``None``: everything, as for sessions.
 
     ``topics``: of broadcasts and work queues. ``stores``: namespaces of the store. ``mcp_servers``:
-    those that the node runs.
+    servers that the node runs.
     """
 
     hosts: tuple[str, ...] | None = None
@@ -77,7 +78,8 @@ def _check(kind: str, field: str, name: str, allowed: tuple[str, ...] | None) ->
 def _both(
     left: tuple[str, ...] | None, right: tuple[str, ...] | None, within: Within
 ) -> tuple[str, ...] | None:
-    """Two patterns of one kind lie one within the other or have nothing in common."""
+    """The patterns that both allow. Of two patterns, one includes the other or they have nothing in
+    common."""
     if left is None or right is None:
         return left if right is None else right
     inner = [one for one in left if any(within(one, other) for other in right)]

@@ -1,9 +1,10 @@
-"""Writes the guide to the library from the programs themselves (``make docs``).
+"""Generates the guide to the library from the programs themselves (``make docs``).
 
-``python -m quire.programs.guide docs/guide/library-answers.json > docs/guide/library.md``. Every
-technique's module docstring is its section: a title, how to run it, what it does, a picture. Behind
-each command stands what it answers with the shipped model, from that file, which
-``tools/library_answers.py`` writes. A test compares the page with what this module makes now.
+``python -m quire.programs.guide docs/guide/library-answers.json >
+docs/guide/library.md``. The module docstring of each technique is its section: a title, how to run
+it, what it does, a picture. Each command is followed by its answer with the shipped model, from the
+JSON file, which ``tools/library_answers.py`` writes. A test compares the page with the output of
+this module.
 """
 
 from __future__ import annotations
@@ -27,38 +28,38 @@ Generated from the programs by `python -m quire.programs.guide`; do not edit.
 
 Each technique is one short file under `src/quire/programs/library/`, made to be read, run, copied
 and changed. `quire run --list` names them; `quire run NAME -- ARGUMENTS` starts a node with the
-shipped model and runs one, and with `--url` it runs on a node that is there. The same files run in
-the [sandbox](sandbox.md). Inside a program a technique is a function: import it from its module and
+shipped model and runs one; with `--url` it runs on an existing node. The same files run in the
+[sandbox](sandbox.md). Inside a program a technique is a function: import it from its module and
 give it a `Context`.
 
-Behind each command stands its answer with the shipped model, and in it what the technique gains:
-pages, steps or tokens that it saves, or an answer that plain greedy decoding does not find. Where a
-program has `--compare`, `plain` is what greedy decoding says to the same prompt; it costs a second
-generation, so it is not done unasked.
+Each command is followed by its answer with the shipped model. The answer includes what the
+technique gains: pages, steps or tokens that it saves, or a result that plain greedy decoding does
+not find. Where a program has `--compare`, `plain` is the output of greedy decoding for the same
+prompt; it costs a second generation, so it is computed only on request.
 
-In the pictures `[ ]` is a page, and in tables of who sees whom `#` is seen, `.` is not.
+In the pictures `[ ]` is a page. In attention masks `#` is a visible token, `.` a hidden one.
 
-## What they are made of
+## Building blocks
 
 | of the SDK | what it does |
 |---|---|
 | `Context.generate` | a whole loop in one command: samplers, grammars, stops |
-| `Context.next_dist`, `next_dists` | one forward pass; the distributions behind its last tokens |
-| `steps(ctx, n)` | the next distribution, again and again; the loop's body fills what it chose |
-| `verify(ctx, guess)` | as much of a guess as greedy decoding would have said, and one token more |
-| `Context.fork`, `join`, `truncate` | share the pages of a text, put texts together, go back |
-| `Context.evict` | tokens that nobody sees any more; their pages go back to the pool |
-| `Context.forget` | a part of the text goes, what stands behind it moves up in its place |
-| `StreamingWindow` | `forget` whenever the window is full: any number of tokens |
-| `sees(query, key)` | which tokens a forward pass sees, as a function of two positions |
+| `Context.next_dist`, `next_dists` | one forward pass; the distributions after its last tokens |
+| `steps(ctx, n)` | the next distribution, step by step; the loop's body fills its choice |
+| `verify(ctx, guess)` | the part of a guess that greedy decoding confirms, and one more token |
+| `Context.fork`, `join`, `truncate` | share the pages of a text, concatenate texts, go back |
+| `Context.evict` | hides tokens from all later ones; empty pages return to the pool |
+| `Context.forget` | removes a part of the text; later tokens move up to its positions |
+| `StreamingWindow` | calls `forget` whenever the window is full: text of any length |
+| `sees(query, key)` | which tokens a forward pass attends to, as a function of two positions |
 | `quire.programs.sdk.dists` | arithmetic on distributions |
 """
 
 _TABLE = """\
-## What each needs
+## Required traits
 
-The traits stand in the program's manifest and are checked when it is launched. Those that a trait
-is built on are not repeated: Decode has Forward, Sample and OutputText with it, Tokenize has
+A program's manifest names the traits, which are checked when it is launched. Traits that another
+trait includes are not listed: Decode includes Forward, Sample and OutputText, Tokenize includes
 InputText.
 
 | program | what it does | traits |
@@ -66,7 +67,7 @@ InputText.
 
 
 Answers = Mapping[str, Any]
-"""What the commands of the page answer, by command."""
+"""The answers to the commands of the page, by command."""
 
 
 def guide(answers: Answers) -> str:
@@ -79,7 +80,7 @@ def guide(answers: Answers) -> str:
 
 
 def commands(name: str) -> list[str]:
-    """The command lines that the text of a program shows."""
+    """The command lines in the docstring of a program."""
     return [
         command
         for block in _blocks(_docstring(LIBRARY[name]))
@@ -96,7 +97,7 @@ def _section(name: str, answers: Answers) -> str:
     title, _, text = _docstring(LIBRARY[name]).partition("\n\n")
     title = " ".join(title.replace("``", "`").split()).removesuffix(".")
     shown = list(markdown(text))
-    end = shown.index("```") + 2  # the command is the first of the blocks
+    end = shown.index("```") + 2  # the first block is the command
     told = [line for command in commands(name) for line in _answer(command, answers)]
     return "\n".join([f"### {title}", "", *shown[:end], *told, *shown[end:]])
 
@@ -116,8 +117,8 @@ def _docstring(program: Inferlet) -> str:
 
 
 def markdown(text: str, literal: str = "text") -> Iterator[str]:
-    """A docstring's lines: indented ones are commands, or behind ``::`` in the language
-    ``literal``, such as a picture."""
+    """Converts a docstring to Markdown. Indented blocks are commands, or after ``::`` text in the
+    language ``literal``, such as a picture."""
     language = "bash"
     for block in _blocks(text):
         if block.endswith("::"):
@@ -132,12 +133,12 @@ def markdown(text: str, literal: str = "text") -> Iterator[str]:
 
 
 def _blocks(text: str) -> list[str]:
-    """Paragraphs and what is indented between them."""
+    """Paragraphs and the indented blocks between them."""
     return re.split(r"\n\n(?=\S)|(?<=\S)\n\n", text)
 
 
 def _row(name: str, program: Inferlet) -> str:
-    traits = ", ".join(sorted(program.traits)) or "see its text"
+    traits = ", ".join(sorted(program.traits)) or "see its section"
     return f"| `{name}` | {summary_of(program)} | {traits} |".replace("``", "`")
 
 

@@ -1,4 +1,4 @@
-"""What a program *is* before it runs: its entry, its manifest, and how files become programs.
+"""A program before it runs: its entry, its manifest, and how files become programs.
 
 Owns the ``@inferlet`` decorator and loading by path. Must not know how a program is executed.
 """
@@ -22,22 +22,22 @@ from quire.programs.parameters import Parameter, parameters_of
 from quire.programs.tracebacks import one_line, own_traceback
 
 Main = Callable[..., Awaitable[Any]]
-"""``async def main(api, ...)``; returns a string or another JSON value. What it takes behind
-``api`` is text, or what its annotations say (``n: int = 3``)."""
+"""``async def main(api, ...)``; returns a string or another JSON value. Its parameters after
+``api`` are text, or have the annotated types (``n: int = 3``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inferlet:
     """A program and its manifest.
 
-    ``traits``: those it needs, with the version it was written against; launching checks them.
-    ``quotas``: bounds it asks for; the tenant's own bounds still hold. ``hosts``: those that it
-    reaches over HTTP (``*.example.org`` for subdomains), ``topics`` those that it hears or tells
-    and its work queues, ``stores`` its namespaces, ``mcp_servers`` those of the node that it uses
-    (``news.*`` for all that begin so); it reaches no other, natively or sandboxed.
-    ``restartable``: after its engine was lost it begins again and is told what it was told before,
-    to where it was; for programs that decide by what the API tells them alone.
-    ``source``: its file, for tracebacks.
+    ``traits``: required traits, with the version that the program was written for; checked at
+    launch. ``quotas``: limits that it asks for; the tenant's own limits still hold. ``hosts``:
+    hosts that it reaches over HTTP (``*.example.org`` for subdomains); ``topics``: its topics and
+    work queues; ``stores``: its namespaces of the store; ``mcp_servers``: servers of the node that
+    it uses (``news.*``: all that begin with it). It can reach no others, natively or sandboxed.
+    ``restartable``: if its engine is lost, the program is run again and receives the recorded
+    answers of its earlier run; for programs whose behaviour depends on the API alone. ``source``:
+    its file, for tracebacks.
     """
 
     name: str
@@ -54,8 +54,8 @@ class Inferlet:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What its manifest names. A native program is trusted, and keeps to it all the same: it
-        reaches no more where it is tried than in a sandbox."""
+        """What its manifest names. It applies to native programs as well, although they are
+        trusted, so that a program behaves the same natively and in the sandbox."""
         return Capabilities(self.hosts, self.topics, self.stores, self.mcp_servers)
 
     @property
@@ -68,7 +68,7 @@ class Inferlet:
         return parameters_of(self.main)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
-        """Call the entry directly, e.g. from another program."""
+        """Call the entry directly, as from another program."""
         return self.main(*args, **kwargs)
 
 
@@ -84,7 +84,7 @@ def inferlet(
     mcp_servers: Sequence[str] = (),
     restartable: bool = False,
 ) -> Callable[[Main], Inferlet]:
-    """Make ``async def main(api, *args)`` a program.
+    """Make a program of ``async def main(api, *args)``.
 
     ``name`` defaults to the function's name, ``description`` to its docstring.
 
@@ -119,11 +119,12 @@ def inferlet(
 
 
 StatedTraits = Mapping[Trait, int] | Mapping[str, int] | Mapping[Trait | str, int]
-"""Traits with the version that a program was written for."""
+"""Traits, each with the version that a program was written for."""
 
 
 def check_versions(name: str, traits: StatedTraits) -> None:
-    """Raises ``TraitMissing`` unless this release has the versions that program ``name`` states."""
+    """Raises ``TraitMissing`` unless this release has the trait versions that program ``name``
+    requires."""
     for trait, version in traits.items():
         if trait not in VERSIONS:
             raise TraitMissing(
@@ -138,12 +139,13 @@ def check_versions(name: str, traits: StatedTraits) -> None:
 
 
 def load_inferlet(path: Path, *, shown_as: str | None = None) -> Inferlet:
-    """The one ``@inferlet`` of a Python file. The file's code runs: it is trusted.
+    """The ``@inferlet`` of a Python file, which must have exactly one. The file's code is executed
+    and trusted.
 
-    ``shown_as``: what errors call the file where its path says nothing to the caller.
+    ``shown_as``: the name of the file in errors, where the caller does not know its path.
 
     Raises:
-        InvalidArgument: no such file, it fails to import, or it has no (or several) entries.
+        InvalidArgument: no such file, an error while importing it, or no (or several) entries.
     """
     path = path.resolve()
     shown = shown_as or str(path)
@@ -168,10 +170,10 @@ def load_inferlet(path: Path, *, shown_as: str | None = None) -> Inferlet:
 
 
 def entry_of(namespace: Mapping[str, Any], path: Path, shown: str) -> Inferlet:
-    """The one ``@inferlet`` of a module that was executed from ``path``.
+    """The ``@inferlet`` of a module that was executed from ``path``.
 
     Raises:
-        InvalidArgument: there is none, or several.
+        InvalidArgument: there is none, or there are several.
     """
     found = [
         value

@@ -1,9 +1,8 @@
 """Programs of several files: Python texts by path, one of which is ``main.py``.
 
-Owns the form in which they travel as one text, the checks of their paths, and the importer that a
-guest has for them. Knows no disk: who reads a folder, or takes files from a request, brings texts.
-A text cannot grow when it is read and a path is only ever the name of a module, so there is nothing
-to unpack and nowhere to write to.
+Owns the format in which they are transported as one text, the checks of their paths, and the
+importer that a guest uses for them. Does no file I/O: its callers read folders or requests. Nothing
+is unpacked: a text is stored as it is, and a path is only used as a module name.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MARK = "# quire: a program of several files, as JSON\n"
 MAX_FILES = 1024
 MAX_PATH_CHARS = 256
 _RESERVED = frozenset({"app", "httpx", "msgspec", "numpy", "quire", "uploaded", "wit_world"})
-"""What a guest has beside the standard library."""
+"""Top-level modules of a guest beside the standard library."""
 _INIT = "__init__"
 
 Files = Mapping[str, str]
@@ -46,10 +45,10 @@ def is_package(source: str) -> bool:
 
 
 def files_of(source: str) -> Files:
-    """What ``package_code`` was given.
+    """The files in ``package_code``'s result.
 
     Raises:
-        InvalidArgument: ``source`` is none of its texts.
+        InvalidArgument: ``source`` is not such a result.
     """
     try:
         files = json.loads(source.removeprefix(MARK))
@@ -62,20 +61,20 @@ def files_of(source: str) -> Files:
 
 
 def check_files(files: Files) -> None:
-    """Raise ``InvalidArgument`` unless ``files`` are modules with names of their own, and a main
-    one."""
+    """Raise ``InvalidArgument`` unless ``files`` are modules with names that are not taken, and
+    include a main one."""
     if len(files) > MAX_FILES:
-        raise InvalidArgument(f"a program of {len(files)} files: at most {MAX_FILES} are taken")
+        raise InvalidArgument(f"a program of {len(files)} files: at most {MAX_FILES} are allowed")
     for path in files:
         parts = module_parts(path)
         if path != MAIN and parts[0] in sys.stdlib_module_names | _RESERVED | {"main"}:
             raise InvalidArgument(
-                f"{path} would hide the module {parts[0]!r}, which programs have already: rename it"
+                f"{path} would hide the module {parts[0]!r}, which every program has: rename it"
             )
     if MAIN not in files:
         raise InvalidArgument(
-            f"a program of several files begins with {MAIN}, and there is none among "
-            f"{', '.join(sorted(files)[:5]) or 'no files'}: put its @inferlet there"
+            f"a program of several files needs {MAIN} with its @inferlet; it has "
+            f"{', '.join(sorted(files)[:5]) or 'no files'}: add {MAIN}"
         )
 
 
@@ -83,22 +82,23 @@ def module_parts(path: str) -> tuple[str, ...]:
     """The parts of the name of the module at ``path``.
 
     Raises:
-        InvalidArgument: it is no relative path of a module, such as ``tools/parsing.py``.
+        InvalidArgument: it is not the relative path of a module, such as ``tools/parsing.py``.
     """
     *folders, file = path.split("/")
     parts = (*folders, file.removesuffix(".py"))
     is_named = all(part.isidentifier() and not iskeyword(part) for part in parts)
     if not is_named or not file.endswith(".py") or len(path) > MAX_PATH_CHARS:
         raise InvalidArgument(
-            f"{path[:80]!r} is no module of a program: give relative paths such as "
+            f"{path[:80]!r} is not a module path: give relative paths such as "
             "'tools/parsing.py', whose parts are Python names"
         )
     return parts
 
 
 class PackageModules:
-    """A finder and loader of the modules in ``files``, all but the main one. ``root``: the name of
-    the program's file; theirs begin with it, so that tracebacks tell them from other code."""
+    """A finder and loader of the modules in ``files``, except the main one. ``root``: the name of
+    the program's file; module file names begin with it, so that tracebacks can tell them from other
+    code."""
 
     def __init__(self, files: Files, root: str) -> None:
         self._root = root
@@ -124,7 +124,7 @@ class PackageModules:
         return spec_from_loader(name, self, is_package=is_package)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """The usual one."""
+        """Returns None: the default module is used."""
 
     def exec_module(self, module: ModuleType) -> None:
         if (found := self._texts.get(module.__name__)) is not None:
@@ -134,7 +134,7 @@ class PackageModules:
 
 
 def compiled(text: str, file: str) -> CodeType:
-    """The code of ``text``, whose lines tracebacks show. Its annotations are values unless it says
-    otherwise itself."""
+    """The code of ``text``, whose lines are registered for tracebacks. Annotations are evaluated,
+    unless the text itself has a ``__future__`` import."""
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     return compile(text, file, "exec", dont_inherit=True)

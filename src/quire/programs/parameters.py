@@ -1,7 +1,7 @@
-"""What a program takes: the parameters of its entry as data, with the types behind them.
+"""The parameters of a program's entry as data, with the types of their values.
 
-Owns how annotations become parameters, and the words that show them. Must not know what a launch
-gives (``arguments`` does), nor who launches.
+Owns how annotations become parameters, and their descriptions. Must not know the values of a launch
+(``arguments`` does), nor who launches.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ By = Literal["either", "place", "name", "rest", "names"]
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """One argument that a program takes, as data.
+    """One parameter of a program, as data.
 
-    ``default``: as a launch would write it; of one that is not ``required``. ``by``: how it is
-    given; ``rest`` takes all further places, ``names`` all further names. ``choices``: the only
-    texts that it may be. ``least`` and ``most`` bound a number.
+    ``default``: in the form in which a launch would write it; only for parameters that are not
+    ``required``. ``by``: how it is given; ``rest`` takes all further positional arguments,
+    ``names`` all further named ones. ``choices``: the only allowed texts. ``least`` and ``most``:
+    bounds of a number.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Parameter(msgspec.Struct, frozen=True):
 
     @property
     def expected(self) -> str:
-        """What a text must be, in words."""
+        """A description of the allowed texts."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         words = _EXPECTED[self.kind]
@@ -62,12 +63,13 @@ _EXPECTED: Mapping[Kind, str] = {
 
 
 def as_text(value: Any) -> str:
-    """A JSON value as it travels: a string as it is, anything else as its JSON."""
+    """A JSON value as transported: a string unchanged, anything else as its JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 class TypedParameters:
-    """Of one function: its parameters as data, and the types that their texts become."""
+    """The parameters of one function as data, and the types into which their texts are
+    converted."""
 
     def __init__(self, main: Callable[..., Any]) -> None:
         parameters: list[Parameter] = []
@@ -83,7 +85,7 @@ _KNOWN: WeakKeyDictionary[Callable[..., Any], TypedParameters] = WeakKeyDictiona
 
 
 def parameters_of(main: Callable[..., Any]) -> tuple[Parameter, ...]:
-    """What ``async def main(api, ...)`` takes behind ``api``.
+    """The parameters of ``async def main(api, ...)`` after ``api``.
 
     Raises:
         InvalidArgument: an annotation that cannot be read.
@@ -100,7 +102,7 @@ def typed_parameters(main: Callable[..., Any]) -> TypedParameters:
 
 def _signature(main: Callable[..., Any]) -> inspect.Signature:
     if sys.version_info >= (3, 14):
-        from annotationlib import Format  # names of a type checker alone must not stop it
+        from annotationlib import Format  # imports under TYPE_CHECKING must not raise
 
         return inspect.signature(main, annotation_format=Format.FORWARDREF)
     return inspect.signature(main)
@@ -119,7 +121,7 @@ def _hint(main: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     except Exception as exc:
         raise InvalidArgument(
             f"argument {parameter.name} of {main.__name__}: its annotation {text!r} cannot be read "
-            f"({type(exc).__name__}: {exc}): use a type that the module knows when it runs"
+            f"({type(exc).__name__}: {exc}): use a type that is defined when the module runs"
         ) from exc
 
 
@@ -160,7 +162,7 @@ def _bound(notes: Sequence[Any], name: str) -> float | None:
 
 
 def _plain(hint: Any) -> Any:
-    """Without its notes, and without the ``None`` of an argument that may be left out."""
+    """The type without its notes, and without the ``None`` of an optional argument."""
     if get_origin(hint) is Annotated:
         return _plain(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -173,7 +175,7 @@ def _kind(hint: Any) -> Kind:
     plain = _plain(hint)
     if plain in (str, Any, object) or _choices(hint):
         return "text"
-    # bool before int, whose subclass it is
+    # bool before int, because it is a subclass of int
     kinds: Mapping[Any, Kind] = {bool: "boolean", int: "integer", float: "number"}
     return kinds.get(plain, "json") if isinstance(plain, type) else "json"
 
@@ -192,7 +194,7 @@ def _shown_default(value: Any) -> str:
 
 
 def usage(parameters: Iterable[Parameter]) -> str:
-    """As a command line shows them: ``QUESTION [NUM] [--heat HEAT]``."""
+    """The parameters as a command line shows them: ``QUESTION [NUM] [--heat HEAT]``."""
     return " ".join(_usage_of(one) for one in parameters)
 
 

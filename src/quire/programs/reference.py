@@ -1,4 +1,4 @@
-"""Writes the reference of the programming interface from its source.
+"""Generates the reference of the programming interface from its source.
 
 ``python -m quire.programs.reference > docs/reference/api.md``
 """
@@ -25,17 +25,18 @@ A program is `async def main(api, *args)`. Every function below is a method of `
 blocks: issuing a command returns at once, with handles or with an awaitable reply, and commands of
 one turn of the event loop leave together.
 
-Where a function takes a **queue**, the queue comes first and may be left out: `forward(q, ...)`
-goes to `q`, `forward(...)` to the program's default queue. Within a queue commands run in order.
-Between queues only `await` orders anything, or `forward(q.after(reply), ...)`.
+Where a function takes a **queue**, the queue is the first argument and may be omitted:
+`forward(q, ...)` goes to `q`, `forward(...)` to the program's default queue. Within a queue
+commands run in order. Between queues only `await`, or `forward(q.after(reply), ...)`, orders
+commands.
 
 A command that fails without being awaited poisons its queue: every later command there fails with
 `QueuePoisoned`, whose cause is the first failure, until `reset_queue`. A program that ends with a
-failure nobody awaited has failed.
+failure that was not awaited has failed.
 
-Handles (`KvPage`, `Embed`, `TokenSlot`, `Queue`) belong to one program. Using another's, or one
-that was given back, raises `UnknownHandle` at once. `KvPage.fill` and `KvPage.positions` tell what
-the program knows of a page.
+Handles (`KvPage`, `Embed`, `TokenSlot`, `Queue`) belong to one program. Using a handle of another
+program, or a freed one, raises `UnknownHandle` at once. `KvPage.fill` and `KvPage.positions` are
+what the program knows about a page.
 """
 
 
@@ -67,7 +68,7 @@ def _signature(name: str, function: Callable[..., Any], takes_queue: bool) -> st
 
 
 def plain(annotation: Any) -> str:
-    """An annotation as one writes it."""
+    """An annotation as it is written in source."""
     return str(annotation).replace("collections.abc.", "")
 
 
@@ -76,16 +77,13 @@ def body(function: Callable[..., Any]) -> str:
     text = inspect.getdoc(function)
     assert text, f"{function.__qualname__} has no docstring"
     text = text.replace("``", "`")
-    text, _, raises = text.partition("Raises:\n")
-    when = "Raises"
-    if not raises:
-        text, _, raises = text.partition("Raises (when awaited):\n")
-        when = "Raises, when awaited"
-    if not raises:
+    found = re.search(r"^Raises(?: \(([^)]*)\))?:\n", text, flags=re.MULTILINE)
+    if found is None:
         return text.strip()
-    errors = re.sub(r"^ {4}(\w+): ", r"- `\1`: ", raises, flags=re.MULTILINE)
+    when = "Raises" if found[1] is None else f"Raises, {found[1]}"
+    errors = re.sub(r"^ {4}(\w+): ", r"- `\1`: ", text[found.end() :], flags=re.MULTILINE)
     errors = re.sub(r"\n {8}", "\n  ", errors)
-    return f"{text.strip()}\n\n{when}:\n\n{errors.strip()}"
+    return f"{text[: found.start()].strip()}\n\n{when}:\n\n{errors.strip()}"
 
 
 def _served_by(trait: type[TraitFunctions]) -> str:

@@ -1,4 +1,4 @@
-"""Writes the reference of the SDK from its source (``make docs``).
+"""Generates the reference of the SDK from its source (``make docs``).
 
 ``python -m quire.programs.sdk_reference > docs/reference/sdk.md``
 """
@@ -22,9 +22,9 @@ _INTRODUCTION = """\
 
 Generated from the source by `python -m quire.programs.sdk_reference`; do not edit.
 
-What programs are written with: `from quire.programs.sdk import Context, inferlet`. It stands on the
-[programming interface](api.md) alone and is the same natively and in the sandbox. Errors are those
-of `quire.core.errors`: catch `QuireError` for all of them.
+The higher-level interface for programs: `from quire.programs.sdk import Context, inferlet`. It uses
+only the [programming interface](api.md) and is the same natively and in the sandbox. Errors are
+those of `quire.core.errors`: catch `QuireError` for all of them.
 """
 
 SECTIONS: Mapping[str, tuple[Callable[..., Any], ...]] = {
@@ -43,8 +43,8 @@ SECTIONS: Mapping[str, tuple[Callable[..., Any], ...]] = {
     "Loops": (sdk.steps, sdk.ends, sdk.verify, sdk.Verified),
     "Distributions": (Dist, dists.log_probs, dists.bound, dists.softmax, dists.best, dists.draw),
 }
-"""What of the SDK is documented, under which heading: all of it. ``Sees`` is a kind of function,
-which ``Context.next_dist`` explains."""
+"""The documented functions and classes of the SDK by heading. All are documented except ``Sees``, a
+function type that ``Context.next_dist`` explains."""
 
 
 class _Bare:
@@ -89,7 +89,7 @@ def _function(
     name: str, function: Callable[..., Any], shown: str = "", *, skip: int = 0, level: int = 3
 ) -> Iterator[str]:
     if inspect.getdoc(function) is None:
-        return  # its name says all
+        return  # its name suffices
     yield from _block(f"{'#' * level} {name}", _call(shown or name, function, skip))
     text, mark, raises = body(function).partition("\n\nRaises")
     yield from markdown(text, "python")
@@ -121,7 +121,7 @@ def _call(name: str, function: Callable[..., Any], skip: int) -> str:
 
 
 def _about(entry: type) -> str:
-    """What a class says of itself, with what its module says where it refers to that."""
+    """The docstring of a class, with the module's docstring inserted where it refers to that."""
     text = inspect.getdoc(entry) or ""
     said, refers, rest = text.partition("See the module docstring.")
     if refers:

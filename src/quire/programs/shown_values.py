@@ -1,7 +1,7 @@
-"""What a program may leave behind as a value: JSON that every reader of it can read.
+"""Checks that a program's result is JSON that every reader can read.
 
-Python makes JSON of more than others take: its own encoder knows neither how deep an answer may
-be, nor that a name must be text in UTF-8. One such value would spoil each list that it stands in.
+Python's encoder accepts more than other readers: any depth of nesting, and names that are not valid
+UTF-8. One such value would make every listing that includes it unreadable.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 MAX_DEPTH = 64
-"""Arrays and objects in one another; so deep may the body of a request be, too."""
+"""Nesting depth of arrays and objects; the same limit holds for request bodies."""
 
 
 def problem_with(value: Any) -> str | None:
-    """Why ``value``, of which JSON can be made, cannot be shown to those who ask for it."""
+    """Why ``value``, which is encodable as JSON, cannot be shown to readers; None if it can."""
     layer, depth = [value], 0
     while layer:
         if depth > MAX_DEPTH:
@@ -33,7 +33,7 @@ def problem_with(value: Any) -> str | None:
 
 def _is_text(name: object) -> bool:
     if not isinstance(name, str) or name.isascii():
-        return True  # JSON makes text of numbers
+        return True  # JSON writes numbers as text
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,6 +1,6 @@
-"""What the owner of a failed program is told: its error, with the frames of its own file alone.
+"""The error report for a failed program's owner: its error, with frames of its own files only.
 
-Must not fail: an error that cannot be shown would keep the program that raised it from ending.
+Must not raise: an error that cannot be shown would keep the program that raised it from ending.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from quire.core.errors import ProgramFailed, QuireError
 
 MAX_TRACEBACK_CHARS = 16_384
 _MAX_GROUPS = 100
-"""A group may say that it holds itself."""
+"""Bounds the search, because a group may claim to contain itself."""
 _MAX_ERRORS = 1000
-"""Causes and members of one error that are shown; Python's traceback module follows them all."""
+"""Causes and members of one error that are followed; Python's traceback module follows any
+number."""
 _LINKS = frozenset({"__cause__", "__context__", "__getattribute__", "exceptions"})
 _BUILT_IN = (object, BaseException, Exception, BaseExceptionGroup, ExceptionGroup)
 
 
 def program_failed(name: str, source: str | None, error: BaseException) -> ProgramFailed:
-    """``error``, raised by the program ``name`` in file ``source``, as its owner sees it.
+    """The report of ``error``, raised by the program ``name`` in file ``source``.
 
     ``details`` has the ``traceback`` and, for one of Quire's own errors, its ``code``.
     """
@@ -29,7 +30,7 @@ def program_failed(name: str, source: str | None, error: BaseException) -> Progr
         details = {"traceback": text, "error": type(error).__name__}
         if isinstance(cause := _only_one_in(error), QuireError):
             details["code"] = type(cause).code
-    except BaseException:  # what an error is called, or holds, may be of the program's making
+    except BaseException:  # the program may have defined the error's name and attributes
         return ProgramFailed(f"program {name!r} raised an error that cannot be shown")
     return ProgramFailed(f"program {name!r} raised {line}\n{text}", **details)
 
@@ -37,20 +38,21 @@ def program_failed(name: str, source: str | None, error: BaseException) -> Progr
 def own_traceback(error: BaseException, source: str | None) -> str:
     """``error`` with its causes, as Python prints them, without frames outside of ``source``.
 
-    Causes that lie in other code alone are left out: what the error itself says covers them.
+    Causes that were raised entirely in other code are left out; the error's own message covers
+    them.
     """
     try:
         _check_is_finite(error)
         summary = traceback.TracebackException.from_exception(error, compact=True)
         _keep_frames(summary, source)
         text = "".join(summary.format())
-    except BaseException:  # causes nested too deep, or attributes of the program's making
+    except BaseException:  # causes nested too deep, or attributes that the program defined
         return f"{one_line(error)} (its traceback cannot be shown)\n"
     return text if len(text) <= MAX_TRACEBACK_CHARS else "...\n" + text[-MAX_TRACEBACK_CHARS:]
 
 
 def _check_is_finite(error: BaseException) -> None:
-    """Raises ValueError where following causes and members might not end."""
+    """Raise ValueError if following causes and members might not end."""
     waiting, seen = [error], {id(error)}
     while waiting:
         one = waiting.pop()
@@ -67,10 +69,11 @@ def _check_is_finite(error: BaseException) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """The type and the first line of the message; of what a group alone holds, too."""
+    """The type and the first line of the message; for a group with one member, also of the
+    member."""
     try:
         message = str(error).partition("\n")[0]
-    except BaseException:  # the program's own __str__, which may leave by SystemExit
+    except BaseException:  # the program's own __str__ may raise anything, as SystemExit
         message = "<its message cannot be shown>"
     line = f"{type(error).__name__}: {message}" if message else type(error).__name__
     inner = _only_one_in(error)
@@ -78,7 +81,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _only_one_in(error: BaseException) -> BaseException:
-    """What a group (of ``TaskGroup``) holds, if that is one error; any other error itself."""
+    """The member of a group (of ``TaskGroup``), if it has exactly one; any other error itself."""
     for _ in range(_MAX_GROUPS):
         if not isinstance(error, BaseExceptionGroup) or len(error.exceptions) != 1:
             break
@@ -87,7 +90,7 @@ def _only_one_in(error: BaseException) -> BaseException:
 
 
 def _keep_frames(summary: traceback.TracebackException, source: str | None) -> None:
-    within = f"{source}/"  # the other files of a program that has several
+    within = f"{source}/"  # the other files of a program of several files
     summary.stack[:] = [
         frame
         for frame in summary.stack
@@ -102,7 +105,7 @@ def _keep_frames(summary: traceback.TracebackException, source: str | None) -> N
 def _own(
     cause: traceback.TracebackException | None, source: str | None
 ) -> traceback.TracebackException | None:
-    """``cause`` if it is the program's own, else the nearest one behind it that is."""
+    """``cause`` if it is the program's own, else the next cause that is."""
     if cause is None:
         return None
     was_raised = bool(cause.stack)

@@ -76,7 +76,7 @@ async def test_bad_images_are_refused() -> None:
 
         six = list(range(6))
         for image, count, positions, message in (
-            (b"RIFF", 6, six, "no PNG or JPEG"),
+            (b"RIFF", 6, six, "not a PNG or JPEG"),
             (PNG + bytes(93), 6, six, "at most 100"),
             (PNG, 5, six[:5], "takes 6"),
             (PNG, 6, six[:5], "takes 6"),
@@ -104,7 +104,7 @@ async def test_a_model_that_sees_nothing() -> None:
     async with node_of() as local:
         api = connect_api(local.connect())
         assert Trait.INPUT_IMAGE not in api.available_traits()
-        with pytest.raises(TraitMissing, match="sees no images"):
+        with pytest.raises(TraitMissing, match="takes images"):
             api.num_embs_needed(PNG)
         with pytest.raises(TraitMissing, match="InputImage"):
             api.embed_img(PNG, api.alloc_emb(6), list(range(6)))

@@ -198,7 +198,7 @@ async def test_closing_a_queue_takes_its_handles_with_it(api: Api, ports: Ports)
     api.close_queue(queue)
     api.close_queue(queue)
     assert page.freed
-    with pytest.raises(UnknownHandle, match="went with queue"):
+    with pytest.raises(UnknownHandle, match="was freed with queue"):
         api.dealloc_kvpage(page)
     with pytest.raises(UnknownHandle, match="is closed"):
         api.synchronize(queue)

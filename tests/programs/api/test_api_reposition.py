@@ -43,7 +43,7 @@ async def test_what_cannot_be_is_refused() -> None:
             api.reposition_kvpage(pages, -1)
         with pytest.raises(InvalidArgument, match="at least one page"):
             api.reposition_kvpage([], 1)
-        with pytest.raises(InvalidArgument, match="stands twice"):
+        with pytest.raises(InvalidArgument, match="appears twice"):
             api.reposition_kvpage([pages[0], pages[0]], 1)
         with pytest.raises(InvalidArgument, match="shift is '3'"):
             api.reposition_kvpage(pages, "3")  # type: ignore[arg-type]

@@ -138,7 +138,7 @@ async def test_json_of_another_form_is_refused_with_an_example(
 
 
 async def test_so_many_pages_at_once_are_refused_before_there_are_handles() -> None:
-    with pytest.raises(ProgramFailed, match="pages are asked for at once"):
+    with pytest.raises(ProgramFailed, match="pages in one call"):
         await run("low_level_completion", "Hello", "1000000000")
 
 

@@ -1,7 +1,7 @@
 """The programming interface of programs: the ``Api`` object, handles and replies.
 
-One module per trait (Pie 4.4), under Pie's function names; ``docs/reference/api.md`` is generated
-from them.
+There is one module for each trait (Pie, section 4.4), with Pie's function names;
+``docs/reference/api.md`` is generated from these modules.
 """
 
 from quire.programs.api.allocate import ImportedPrefix

@@ -17,10 +17,10 @@ class Adapter(TraitFunctions):
     trait = Trait.ADAPTER
 
     def available_adapters(self, model: Model | None = None) -> list[str]:
-        """Names of the adapters of ``model`` (default: the node's default model), maybe none.
+        """Names of the adapters of ``model`` (default: the node's default model); may be empty.
 
-        Each is also listed by `available_models`: what runs on a queue of that model runs with the
-        adapter.
+        Each adapter is also an entry of `available_models`: commands on a queue of that model run
+        with the adapter.
         """
         served = model.served if model is not None else self._issuer.model()
         return [adapter.name for adapter in served.info.adapters if not adapter.problem]
@@ -36,9 +36,9 @@ class Adapter(TraitFunctions):
         oemb: Embeds = (),
         mask: Sequence[Sequence[bool]] | None = None,
     ) -> Reply[None]:
-        """`forward` with the adapter of that name; rows of one batch may have different ones.
+        """`forward` with the adapter of that name; rows of one batch may have different adapters.
 
-        K and V in ``ikv`` are taken as they are, whatever they were computed with.
+        K and V in ``ikv`` are used as they are, whichever adapter computed them.
 
         Raises:
             InvalidArgument: the model has no adapter of that name, or as for `forward`.

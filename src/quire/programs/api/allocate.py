@@ -38,14 +38,14 @@ from quire.programs.api.reply import Reply
 
 
 class ImportedPrefix(NamedTuple):
-    """Pages that hold the first ``num_tokens`` tokens of what was asked for."""
+    """Pages that hold the first ``num_tokens`` tokens of the requested text."""
 
     pages: list[KvPage]
     num_tokens: int
 
 
 class ImportedText(NamedTuple):
-    """The pages of an export, and the tokens that its exporter gave with them, if any."""
+    """The pages of an export, and the tokens that its exporter gave with them, or None."""
 
     pages: list[KvPage]
     tokens: list[int] | None
@@ -56,7 +56,7 @@ class Allocate(TraitFunctions):
 
     @queued
     def alloc_kvpage(self, queue: Queue, num_pages: int) -> list[KvPage]:
-        """``num_pages`` empty pages. Memory is bound when they are first written."""
+        """Allocate ``num_pages`` empty pages. Memory is bound when a page is first written."""
         _check_count("alloc_kvpage", num_pages)
         pages = self._issuer.new_pages(queue, num_pages)
         command = AllocPages(
@@ -69,7 +69,7 @@ class Allocate(TraitFunctions):
 
     @queued
     def dealloc_kvpage(self, queue: Queue, pages: KvPage | Sequence[KvPage]) -> Reply[None]:
-        """Give pages back, in this place of the queue; the handles are unusable at once."""
+        """Free pages, in queue order; the handles are unusable at once."""
         given = as_list(pages)
         check_all(self._issuer, given, KvPage)
         check_distinct(given)
@@ -84,11 +84,11 @@ class Allocate(TraitFunctions):
 
     @queued
     def alloc_emb(self, queue: Queue, num_embeds: int) -> list[Embed]:
-        """``num_embeds`` embedding slots, one per token.
+        """Allocate ``num_embeds`` embedding slots, one per token.
 
-        They are the engine's, for all programs. One that holds some gets no more once an eighth of
-        them is left, which is for those that hold fewer (``PoolExhausted``); one that holds none
-        waits for its turn.
+        The slots belong to the engine and all programs share them. The last eighth is reserved for
+        programs that hold at most an eighth of all slots. If too few slots are left, a program that
+        holds embeds gets ``PoolExhausted``, and one that holds none waits.
         """
         _check_count("alloc_emb", num_embeds)
         embeds = self._issuer.new_embeds(queue, num_embeds)
@@ -102,7 +102,7 @@ class Allocate(TraitFunctions):
 
     @queued
     def dealloc_emb(self, queue: Queue, embeds: Embed | Sequence[Embed]) -> Reply[None]:
-        """Give embeds back, in this place of the queue; the handles are unusable at once."""
+        """Free embeds, in queue order; the handles are unusable at once."""
         given = as_list(embeds)
         check_all(self._issuer, given, Embed)
         check_distinct(given)
@@ -127,16 +127,16 @@ class Allocate(TraitFunctions):
     ) -> Reply[None]:
         """Publish a snapshot of ``pages`` under ``name`` to the programs of the tenant.
 
-        It lives until ``ttl_s`` seconds pass without an import or ``release_export``; with
-        ``None`` as long as this program. One that outlives this program may be released by any of
-        the tenant's, and goes before anything else when memory is needed.
+        The export ends after ``ttl_s`` seconds without an import, or by ``release_export``; with
+        ``None`` it ends with this program. An export that outlives this program may be released by
+        any program of the tenant, and is removed first when memory is needed.
 
-        ``tokens``: the text of the pages, at most one token more than they have slots, for those
-        that ask for it (``import_text``).
+        ``tokens``: the text of the pages, for ``import_text``; at most one token more than the
+        pages have slots.
 
         Raises (when awaited):
-            InvalidArgument: the tenant has an export of that name, or it is no name, or there are
-                too many tokens.
+            InvalidArgument: the tenant has an export of that name, the name is not valid, or there
+                are too many tokens.
             QuotaExceeded: ``max_exports`` or ``max_exported_pages`` of the program or its tenant.
         """
         given = as_list(pages)
@@ -153,17 +153,17 @@ class Allocate(TraitFunctions):
 
     @queued
     def release_export(self, queue: Queue, name: str) -> Reply[None]:
-        """Withdraw an export of this program; pages that were imported stay with their holders."""
+        """Withdraw an export of this program. Imported pages stay with their holders."""
         command = ReleaseExport(id=self._issuer.command_id(), after=queue.dependencies, name=name)
         return self._issuer.ask(queue, command, nothing)
 
     @queued
     def list_exports(self, queue: Queue, prefix: str = "") -> Reply[list[ExportedPages]]:
-        """Exports of the tenant's programs that ``import_kvpage`` finds on this queue, by name.
+        """The exports of the tenant that ``import_kvpage`` finds on this queue, sorted by name.
 
-        Of each: ``name``, ``num_pages``, ``num_tokens`` (written slots), ``expires_in_s`` seconds
-        from now without an import (None: it lives as long as its owner), ``own`` (this program may
-        release it). ``prefix``: those whose names begin so.
+        Each has ``name``, ``num_pages``, ``num_tokens`` (written slots), ``expires_in_s`` (seconds
+        until it ends without an import; None: it ends with its owner) and ``own`` (this program may
+        release it). ``prefix``: only names that begin with it.
         """
         command = ListExports(id=self._issuer.command_id(), after=queue.dependencies, prefix=prefix)
         return self._issuer.ask(queue, command, lambda reply: list(reply.exports))
@@ -174,7 +174,7 @@ class Allocate(TraitFunctions):
     ) -> Reply[list[KvPage]]:
         """Map the pages of the export ``name`` into this program, in the order of the export.
 
-        ``max_pages``: more are refused; by default as many as the model's context holds.
+        ``max_pages``: an export with more pages is refused; by default the model's context length.
 
         Raises (when awaited):
             UnknownHandle: no such export in this tenant.
@@ -186,8 +186,8 @@ class Allocate(TraitFunctions):
     def import_text(
         self, queue: Queue, name: str, *, max_pages: int | None = None
     ) -> Reply[ImportedText]:
-        """``import_kvpage``, and the tokens that the exporter gave with the pages (None: it gave
-        none)."""
+        """As ``import_kvpage``, with the tokens that the exporter gave with the pages (None: it
+        gave none)."""
         offered, command = self._import(queue, name, max_pages)
         return self._issuer.ask(
             queue, command, lambda reply: ImportedText(_imported(reply, offered), reply.tokens)
@@ -196,7 +196,7 @@ class Allocate(TraitFunctions):
     def _import(
         self, queue: Queue, name: str, max_pages: int | None
     ) -> tuple[list[KvPage], ImportPages]:
-        """The pages that are offered, and the command that takes of them what it needs."""
+        """New pages, and the command that maps the export into as many of them as it needs."""
         info = queue.lane.model.info
         num_offered = max_pages or -(-info.max_model_len // info.pool.page_size)
         offered = self._issuer.new_pages(queue, num_offered)
@@ -212,10 +212,12 @@ class Allocate(TraitFunctions):
     def import_prefix(
         self, queue: Queue, tokens: Sequence[int], *, adapter: str | None = None
     ) -> Reply[ImportedPrefix]:
-        """Map the longest run of cached full pages that holds a prefix of ``tokens``.
+        """Map the longest run of cached full pages that holds a prefix of ``tokens``; it may be
+        empty.
 
-        Possibly none. At least one token is left over, so that its distribution can be computed.
-        ``adapter``: pages computed with it (default: with that of the queue's model, if it is one).
+        At least one token is left unmapped, so that its next-token distribution can be computed.
+        ``adapter``: only pages computed with it (default: the adapter of the queue's model, if it
+        has one).
         """
         num_pages = len(tokens) // queue.page_size
         offered = self._issuer.new_pages(queue, num_pages)
@@ -246,7 +248,7 @@ class Allocate(TraitFunctions):
         """Copy K, V and positions of ``num_slots`` written slots (default: all that fit).
 
         Raises:
-            InvalidArgument: offsets outside the page, or ``num_slots`` left out while the fill of
+            InvalidArgument: offsets outside the page, or ``num_slots`` omitted while the fill of
                 ``src`` is not known.
         """
         check_all(self._issuer, [src, dst], KvPage)
@@ -275,7 +277,7 @@ class Allocate(TraitFunctions):
 
     @queued
     def truncate_kvpage(self, queue: Queue, page: KvPage, fill: int) -> Reply[None]:
-        """Forget the slots of ``page`` from ``fill`` on; its fill cursor moves back there."""
+        """Remove the slots of ``page`` from ``fill`` on; its fill cursor moves back to ``fill``."""
         check_all(self._issuer, [page], KvPage)
         if fill < 0 or (page.fill is not None and fill > page.fill):
             raise InvalidArgument(
@@ -299,7 +301,8 @@ def _check_count(function: str, number: int) -> None:
 
 
 def _note_copy(src: KvPage, dst: KvPage, num_slots: int, src_offset: int, dst_offset: int) -> None:
-    """What is known of ``dst`` after the copy: its old slots, overwritten and extended."""
+    """Update the known positions of ``dst`` for the copy: old slots, partly overwritten, and new
+    ones."""
     dst.before_write()
     source, target = src.positions, dst.positions
     if source is None or target is None:
@@ -308,8 +311,8 @@ def _note_copy(src: KvPage, dst: KvPage, num_slots: int, src_offset: int, dst_of
     if src_offset + num_slots > len(source) or dst_offset > len(target):
         raise InvalidArgument(
             f"copy of {num_slots} slots from offset {src_offset} of a page with {len(source)} "
-            f"written slots to offset {dst_offset} of one with {len(target)}: copy written slots, "
-            "and leave no gap"
+            f"written slots to offset {dst_offset} of a page with {len(target)}: copy written "
+            "slots, and leave no gap"
         )
     if dst_offset + num_slots > dst.size:
         raise InvalidArgument(

@@ -1,6 +1,6 @@
 """The programming interface as one object: every function of every trait under its own name.
 
-A table and nothing else; each trait's module says what its functions do.
+Contains only the table; each trait's module documents its functions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TRAIT_FUNCTIONS: dict[Trait, type[TraitFunctions]] = {
         Sample, Decode, Grammar, Adapter, Scores, Reposition, Encode,
     )
 }  # fmt: skip
-"""The class that holds each trait's functions."""
+"""The class with the functions of each trait."""
 
 
 F = TypeVar("F", bound=TraitFunctions)
@@ -50,8 +50,8 @@ R = TypeVar("R")
 
 
 class bound(Generic[F, R]):  # noqa: N801 - reads as a function
-    """``find(trait)`` as an attribute of ``Api``, bound to a program at its first use: a program
-    uses few of all, and every request is one."""
+    """``find(trait)`` as an attribute of ``Api``, created at its first use: a program uses few of
+    the functions, and every request creates an ``Api``."""
 
     def __init__(self, trait: type[F], find: Callable[[F], R]) -> None:
         self._trait = trait
@@ -74,10 +74,12 @@ class bound(Generic[F, R]):  # noqa: N801 - reads as a function
 
 
 class Api:
-    """What a program's ``main(api, *args)`` is given. Belongs to one program and its loop.
+    """The first argument of a program's ``main(api, *args)``. Belongs to one program and its event
+    loop.
 
-    Nothing here blocks. Issuing a command returns at once, with a handle or an awaitable reply; a
-    command that fails without being awaited poisons its queue and surfaces at the next await there.
+    Nothing blocks. Issuing a command returns at once, with a handle or an awaitable reply. A
+    command that fails without being awaited poisons its queue; the next await on that queue raises
+    the failure.
     """
 
     get_arg = bound(Core, lambda trait: trait.get_arg)
@@ -169,7 +171,7 @@ class Api:
         }
 
     def functions(self, trait: type[F]) -> F:
-        """All of one trait."""
+        """The functions of one trait."""
         made = self._traits.get(trait)
         if made is None:
             made = self._traits[trait] = trait(self.issuer)
@@ -180,7 +182,7 @@ class Api:
         return self.issuer.program
 
     def close(self, reason: str = "finished") -> None:
-        """End the program: what it holds is freed. The runtime does this for its programs."""
+        """End the program and free what it holds. The runtime does this for its programs."""
         self.issuer.close(reason)
 
 
@@ -192,10 +194,10 @@ def connect_api(
     network: Network | None = None,
     on_end: Callable[[QuireError], None] | None = None,
 ) -> Api:
-    """An ``Api`` on the running loop over a port that ``connect`` makes.
+    """An ``Api`` on the running loop over the port that ``connect`` creates.
 
-    For trusted code that is not launched by a runtime, such as a server's sessions and tests; it
-    calls ``api.close()`` itself. ``on_end``: the node has ended the program.
+    For trusted code that no runtime launches, such as a server's sessions and tests. The caller
+    must call ``api.close()``. ``on_end`` is called when the node has ended the program.
     """
     loop = asyncio.get_running_loop()
     issuer = Issuer(loop, on_end)

@@ -1,4 +1,4 @@
-"""A program's children, as it holds them: see ``launch`` of the trait Core."""
+"""A program's handle to a child; see ``launch`` of the trait Core."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire.programs.api.issuer import Issuer
 
 
 class Child:
-    """One launched child. ``id`` is its public id: ``quire ps`` and the HTTP interface show it."""
+    """One launched child. ``id``: its public id, as in ``quire ps`` and the HTTP interface."""
 
     __slots__ = ("_issuer", "id", "name")
 
@@ -20,25 +20,25 @@ class Child:
         self.name = name
 
     async def join(self) -> Any:
-        """What the child returned, once it has ended.
+        """The child's return value, once it has ended.
 
         Raises:
-            ProgramFailed: it raised; the message has its own traceback.
+            ProgramFailed: it raised; the message includes its traceback.
             ProgramCancelled: it was cancelled.
-            QuireError: what else ended it, such as ``QuotaExceeded``.
+            QuireError: the error that ended it, such as ``QuotaExceeded``.
         """
         return await self._issuer.call("child.join", child=self.id)
 
     async def cancel(self, reason: str = "cancelled by its parent") -> None:
-        """Ask the child to end; ``join`` says when it has. Idempotent."""
+        """Ask the child to end. ``join`` returns when it has ended. Idempotent."""
         await self._issuer.call("child.cancel", child=self.id, reason=reason)
 
     async def send(self, message: str) -> None:
-        """Send to the child (its ``receive``), at its pace."""
+        """Send a message to the child's ``receive``; waits while its mailbox is full."""
         await self._issuer.call("child.send", child=self.id, message=message)
 
     async def receive(self) -> str:
-        """The child's next message (its ``send``); ``MailboxClosed`` after the last."""
+        """The next message from the child's ``send``; ``MailboxClosed`` after the last."""
         text: str = await self._issuer.call("child.receive", "child.receive.undo", child=self.id)
         return text
 

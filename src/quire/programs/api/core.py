@@ -33,11 +33,11 @@ LEVELS = ("debug", "info", "warning", "error")
 MAX_LOG_BYTES = 1 << 16
 
 Log = Callable[[str, str, Mapping[str, Any]], None]
-"""``log(level, message, fields)``."""
+"""The signature is ``log(level, message, fields)``."""
 
 
 def log_to_process(level: str, message: str, fields: Mapping[str, Any]) -> None:
-    """For programs that no runtime has launched: the process's own log."""
+    """Log to the process's own log, for programs that no runtime has launched."""
     logger.log(logging.getLevelNamesMapping()[level.upper()], "%s %s", message, dict(fields))
 
 
@@ -51,7 +51,7 @@ class Core(TraitFunctions):
         self._generators: dict[str, random.Random] = {}
 
     def get_arg(self) -> list[str]:
-        """The arguments that the program was launched with."""
+        """The arguments with which the program was launched."""
         return list(self._args)
 
     def available_models(self) -> list[Model]:
@@ -74,11 +74,11 @@ class Core(TraitFunctions):
     ) -> Queue:
         """A new command queue on ``model`` (default: the node's default model).
 
-        ``thread``: the line of calls that the queue serves, ``parent_thread``: the one that it was
-        forked from. ``depth``: its graph depth. Higher ``priority`` runs first.
+        ``thread``: the thread of calls that the queue serves; ``parent_thread``: the thread from
+        which it was forked. ``depth``: its depth in the call graph. Higher ``priority`` runs first.
 
         Raises:
-            InvalidArgument: no such model, or a number that is none.
+            InvalidArgument: no such model, or a value that is not an integer.
             QuotaExceeded: (by its first command) ``max_queues`` of the program or its tenant.
         """
         if isinstance(model, Model):
@@ -98,10 +98,10 @@ class Core(TraitFunctions):
 
     @queued
     def synchronize(self, queue: Queue) -> Reply[None]:
-        """Done when every earlier command of the queue has ended.
+        """Ends when every earlier command of the queue has ended.
 
         Raises (when awaited):
-            QuireError: the first failure of the queue, if none of its commands was awaited yet.
+            QuireError: the first failure of the queue, if no failed command of it was awaited yet.
         """
         command = Synchronize(id=self._issuer.command_id(), after=queue.dependencies)
         reply = _Synchronized(self._issuer, queue.lane, command.id, nothing)
@@ -110,26 +110,28 @@ class Core(TraitFunctions):
 
     @queued
     def set_queue_priority(self, queue: Queue, priority: int) -> None:
-        """Higher runs first, among the queues of all programs of the tenant."""
+        """Set the queue's priority among the queues of all programs of the tenant. Higher runs
+        first."""
         self._issuer.set_priority(queue, whole_number("priority", priority))
 
     @queued
     def reset_queue(self, queue: Queue) -> None:
-        """Cancel what the queue holds and clear its failure; what it allocated stays."""
+        """Cancel the queue's commands and clear its failure. Allocated pages and embeds stay."""
         self._issuer.reset_queue(queue)
 
     def close_queue(self, queue: Queue) -> None:
-        """Cancel what the queue holds and free everything that was allocated through it.
+        """Cancel the queue's commands and free everything that was allocated on it.
 
-        Handles of those things are unusable from now on. Closing twice does nothing.
+        The handles of these resources are unusable from now on. Closing a closed queue does
+        nothing.
         """
         self._issuer.close_queue(queue)
 
     async def sleep(self, seconds: float) -> None:
-        """Do nothing for ``seconds``; other tasks of the program go on.
+        """Suspend this task for ``seconds``; other tasks of the program continue.
 
         Raises:
-            InvalidArgument: negative, or no number.
+            InvalidArgument: a negative value, or not a number.
         """
         if not (seconds >= 0 and math.isfinite(seconds)):
             raise InvalidArgument(f"sleep({seconds}): give a number of seconds, 0 or more")
@@ -140,15 +142,15 @@ class Core(TraitFunctions):
         return self._issuer.port.clock.unix_s()
 
     def monotonic(self) -> float:
-        """Seconds from an unknown moment on, never going back."""
+        """Seconds since an unspecified moment; never decreases."""
         return self._issuer.port.clock.now_s()
 
     def random(self, stream: str = "") -> random.Random:
-        """The program's generator of random numbers, always the same one for a ``stream``.
+        """The program's random number generator for ``stream``, the same object on each call.
 
-        Seeded by the program's seed, which its launch gives or the node chooses and records:
-        launched again with that seed it draws the same numbers. Streams are independent, so that
-        tasks that run side by side each have their own.
+        It is seeded with the program's seed, which the launch gives or the node chooses and
+        records: a program launched again with that seed draws the same numbers. Streams are
+        independent, so concurrent tasks can each use their own.
         """
         if stream not in self._generators:
             text = f"{self._issuer.port.seed}/{stream}"
@@ -156,12 +158,12 @@ class Core(TraitFunctions):
         return self._generators[stream]
 
     def log(self, level: str, message: str, /, **fields: Any) -> None:
-        """Put a line into the program's log: ``quire logs``, ``GET /v1/programs/{id}/logs``.
+        """Write a line to the program's log: ``quire logs``, ``GET /v1/programs/{id}/logs``.
 
         ``level``: debug, info, warning or error. ``fields``: JSON values by name.
 
         Raises:
-            InvalidArgument: no such level, fields that are not JSON, or over 64 KiB of both.
+            InvalidArgument: no such level, fields that are not JSON, or more than 64 KiB in total.
         """
         if level not in LEVELS:
             raise InvalidArgument(f"log level {level!r}: use one of {', '.join(LEVELS)}")
@@ -185,19 +187,21 @@ class Core(TraitFunctions):
         quotas: Quotas | None = None,
         seed: int | None = None,
     ) -> Child:
-        """Start a child: a program of the library or an uploaded one by name, an ``Inferlet``, or
-        Python ``source``, which always runs in the sandbox. See ``Child`` for what it offers.
+        """Start a child: a program of the library or an uploaded program by name, an ``Inferlet``,
+        or Python ``source``, which always runs in the sandbox. Returns a ``Child``.
 
-        ``args`` are its arguments by place, ``named`` by name: strings, or other JSON values.
+        ``args``: positional arguments; ``named``: arguments by name. Each is a string or another
+        JSON value.
 
-        It belongs to the same tenant, reaches nothing that this program may not reach, has no
-        larger quotas, and ends when this program ends. A sandboxed program's children are
+        The child belongs to the same tenant, reaches nothing that this program may not reach, has
+        no larger quotas, and ends when this program ends. Children of a sandboxed program are
         sandboxed; it may launch itself by its own name. ``quotas`` tighten those of the child's
-        manifest. ``seed``: of its randomness; by default it follows from this program's.
+        manifest. ``seed``: of the child's random numbers; by default it is derived from this
+        program's seed.
 
         Raises:
             UnknownHandle: no such program.
-            InvalidArgument: an argument is missing, unknown, or not what the program takes.
+            InvalidArgument: an argument is missing, unknown, or of the wrong type.
             QuotaExceeded: the family has as many descendants as ``max_children`` allows, or the
                 tenant as many programs.
             TraitMissing: the default model lacks a trait that the child needs.
@@ -219,16 +223,16 @@ class Core(TraitFunctions):
         return Child(self._issuer, launched["id"], launched["name"])
 
     async def join(self, child: Child) -> Any:
-        """What ``child`` returned, once it has ended; raises what it ended with."""
+        """The return value of ``child``, once it has ended. Raises the error that ended it."""
         return await child.join()
 
     async def cancel(self, child: Child, reason: str = "cancelled by its parent") -> None:
-        """Ask ``child`` to end; ``join`` says when it has. Idempotent."""
+        """Ask ``child`` to end. ``join`` returns when it has ended. Idempotent."""
         await child.cancel(reason)
 
 
 class _Synchronized(Reply[None]):
-    """Synchronizing is answered even on a poisoned queue; the failure surfaces here."""
+    """``Synchronize`` succeeds even on a poisoned queue; awaiting this reply raises the failure."""
 
     __slots__ = ()
 
@@ -238,7 +242,7 @@ class _Synchronized(Reply[None]):
 
 
 def _asked(quotas: Quotas) -> dict[str, int | None]:
-    """The bounds that differ from the defaults."""
+    """The quotas that differ from the defaults."""
     default = Quotas()
     return {
         name: value

@@ -42,17 +42,18 @@ class Decode(TraitFunctions):
         cache: bool = True,
         adapter: str | None = None,
     ) -> DecodeStream:
-        """Run ``tokens`` on top of ``ikv``, then sample and append until ``stop`` says so.
+        """Run ``tokens`` after the pages ``ikv``, then sample and append until ``stop`` applies.
 
-        K and V go to ``okv``, which must have room for ``tokens``; the decode ends with reason
-        ``length`` when it is full. The last sampled token is not run. ``position``: of the first of
-        ``tokens`` (default: behind the highest position in ``ikv``). ``history``: tokens before
-        ``tokens``, for penalties. ``cache``: reuse pages of the prefix index and add to it; works
-        where ``ikv`` and ``okv`` hold plain causal tokens from position 0. ``adapter``: run with
-        the LoRA adapter of that name (default: that of the queue's model, if it is one).
+        K and V are appended to ``okv``, which must have free slots for ``tokens``; the decode ends
+        with reason ``length`` when it is full. The last sampled token is not run. ``position``: of
+        the first of ``tokens`` (default: after the highest position in ``ikv``). ``history``:
+        tokens before ``tokens``, for penalties. ``cache``: reuse pages of the prefix index and add
+        to it; effective where ``ikv`` and ``okv`` hold plain causal tokens from position 0.
+        ``adapter``: run with the LoRA adapter of that name (default: the adapter of the queue's
+        model, if it has one).
 
         Raises:
-            InvalidArgument: no tokens, no room, an unknown position or adapter.
+            InvalidArgument: no tokens, too few free slots, an unknown position or adapter.
             UnknownHandle: a handle that this program does not hold.
         """
         context, output = as_list(ikv), as_list(okv)

@@ -1,6 +1,4 @@
-"""Trait Encode: texts to vectors and relevance scores. Served by the node's encoders, without
-control.
-"""
+"""Trait Encode: vectors and relevance scores of texts. Served by the node's encoders."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ class Encode(TraitFunctions):
     trait = Trait.ENCODE
 
     async def available_encoders(self) -> list[Encoder]:
-        """The encoders that are loaded, in the order of the configuration. Empty without any."""
+        """The loaded encoders, in the order of the configuration; may be empty."""
         found: list[dict[str, Any]] = await self._issuer.call("encoders.list")
         return [Encoder(**one) for one in found]
 
@@ -43,18 +41,18 @@ class Encode(TraitFunctions):
         dimensions: int | None = None,
         truncate: bool = False,
     ) -> list[list[float]]:
-        """A vector for each of ``texts``, as ``/v1/embeddings`` gives: [texts, dimensions].
+        """A vector for each of ``texts``, as from ``/v1/embeddings``: [texts, dimensions].
 
-        ``model``: an embedding model of the node (default: the first). ``dimensions``: only the
-        first so many values, scaled to length 1 again, for models that were trained for it.
-        ``truncate``: cut what is longer than the model reads. Cancelling the wait takes back what
-        is not computed yet.
+        ``model``: an embedding model of the node (default: the first). ``dimensions``: return only
+        that many leading values, normalised to length 1, for models that were trained for it.
+        ``truncate``: truncate texts that are longer than the model reads. Cancelling the wait
+        cancels what is not computed yet.
 
         Raises:
             ModelNotFound: the node has no such embedding model, or none at all.
             EngineLost: the encoder is being loaded, was lost, or is given up.
             PromptTooLong: a text is longer than the model reads.
-            InvalidArgument: no texts, over 2048 of them or 4 Mi characters, an empty text, more
+            InvalidArgument: no texts, over 2048 texts or 4 Mi characters, an empty text, more
                 dimensions than the model has, or a model of another kind.
             QuotaExceeded: over ``max_encoded_tokens``, or too many texts of the tenant wait.
         """
@@ -75,11 +73,11 @@ class Encode(TraitFunctions):
         model: str | None = None,
         truncate: bool = False,
     ) -> list[float]:
-        """How relevant each of ``documents`` is to ``query``, in their order: the scores of
+        """The relevance of each of ``documents`` to ``query``, in their order: the scores of
         ``/v1/rerank``.
 
-        ``model``: a cross-encoder of the node (default: the first). ``truncate``: cut the end of
-        documents that are too long, never the query. Errors as with ``embed``.
+        ``model``: a cross-encoder of the node (default: the first). ``truncate``: truncate
+        documents that are too long, never the query. Errors as for ``embed``.
         """
         rows = await self._issuer.call(
             "encoders.rerank",
@@ -93,14 +91,14 @@ class Encode(TraitFunctions):
 
 def _listed(function: str, name: str, texts: Sequence[str]) -> list[str]:
     if isinstance(texts, str):
-        raise InvalidArgument(f"{function}: {name} is a list of texts, not one text")
+        raise InvalidArgument(f"{function}: {name} must be a list of texts, not one text")
     return list(texts)
 
 
 def _vectors(rows: dict[str, Any]) -> list[list[float]]:
-    """``values``: little-endian float32, row by row."""
+    """The rows of ``values``, which are little-endian float32, row by row."""
     values = rows["values"]
-    # a sandboxed program's answers are JSON, which says bytes as base64
+    # answers to a sandboxed program are JSON, with bytes as base64
     flat = base64.b64decode(values) if isinstance(values, str) else values
     row = struct.Struct(f"<{rows['dimensions']}f")
     return [list(one) for one in row.iter_unpack(flat)]

@@ -41,15 +41,16 @@ class Forward(TraitFunctions):
     ) -> Reply[None]:
         """Run the transformer over ``iemb``, one new token each, at the positions of the embeds.
 
-        Visible to a new token: the written, unmasked slots of ``ikv`` at lower positions, the new
-        tokens at lower positions, and itself. Their K and V are appended to ``okv`` at its fill
-        cursors, in order (empty: not kept). ``oemb`` receives the final hidden states of the last
-        ``len(oemb)`` tokens. ``mask`` [len(iemb), len(ikv) * page_size + len(iemb)] replaces the
-        rule of positions. With three arguments ``forward(ikv, iemb, oemb)`` is understood too.
+        A new token sees the written, unmasked slots of ``ikv`` at lower positions, the new tokens
+        at lower positions, and itself. K and V of the new tokens are appended to ``okv`` at its
+        fill cursors, in order (if empty, they are not kept). ``oemb`` receives the final hidden
+        states of the last ``len(oemb)`` tokens. ``mask`` [len(iemb), len(ikv) * page_size +
+        len(iemb)] replaces the rule of positions. The three-argument form ``forward(ikv, iemb,
+        oemb)`` is accepted too.
 
         Raises:
-            InvalidArgument: an embed that was never written, more outputs than inputs, no room in
-                ``okv``, a mask of another shape.
+            InvalidArgument: an embed that was never written, more outputs than inputs, too few free
+                slots in ``okv``, a mask of another shape.
             UnknownHandle: a handle that this program does not hold.
         """
         return issue_forward(
@@ -63,7 +64,7 @@ class Forward(TraitFunctions):
 
     @queued
     def mask_kvpage(self, queue: Queue, page: KvPage, visible: Sequence[bool]) -> Reply[None]:
-        """Set this program's mask of one page, ``page_size`` flags: false hides the slot."""
+        """Set this program's mask of one page, ``page_size`` flags: False hides the slot."""
         check_all(self._issuer, [page], KvPage)
         if len(visible) != page.size:
             raise InvalidArgument(
@@ -96,7 +97,7 @@ def issue_forward(
     context, inputs, outputs = as_list(ikv), as_list(iemb), as_list(oemb)
     check_all(issuer, context, KvPage)
     output = context
-    if okv is not ikv:  # a loop over one list of pages names it for both
+    if okv is not ikv:  # a decode loop passes one list of pages for both
         output = as_list(cast(Pages, okv))
         check_all(issuer, output, KvPage)
     check_all(issuer, inputs, Embed)
@@ -124,7 +125,8 @@ def issue_forward(
 
 
 def _flags(row: Sequence[bool]) -> list[bool]:
-    """0 and 1, or numpy's flags, are as good; a row may have thousands, and most are right."""
+    """``row`` as bools. Integers and numpy flags are accepted; rows of bools, the usual case, may
+    have thousands of entries and are not converted."""
     flags = list(row)
     return flags if set(map(type, flags)) == {bool} else list(map(bool, flags))
 

@@ -1,4 +1,4 @@
-"""Trait Grammar: constraints on what a decode may produce. Compiled and enforced beside the engine.
+"""Trait Grammar: constraints on the output of a decode. Compiled and enforced beside the engine.
 
 These functions build the constraint as data; a source that cannot be compiled fails the decode with
 ``GrammarError``.
@@ -20,7 +20,7 @@ MAX_SOURCE_BYTES = 1 << 18
 
 
 def json_schema(schema: Mapping[str, Any] | str) -> GrammarSpec:
-    """The output is JSON that fits ``schema`` (a schema, or its JSON text)."""
+    """The output is JSON that conforms to ``schema`` (a schema, or its JSON text)."""
     if not isinstance(schema, str):
         try:
             schema = json.dumps(schema)
@@ -35,7 +35,7 @@ def regex(pattern: str) -> GrammarSpec:
 
 
 def lark(source: str) -> GrammarSpec:
-    """The output is derived from ``start`` of a Lark grammar in llguidance's dialect."""
+    """The output is derived from the rule ``start`` of a Lark grammar in llguidance's dialect."""
     return _bounded(GrammarSpec("lark", source))
 
 
@@ -62,7 +62,7 @@ class Grammar(TraitFunctions):
     trait = Trait.GRAMMAR
 
     def json_schema(self, schema: Mapping[str, Any] | str) -> GrammarSpec:
-        """The output is JSON that fits ``schema`` (a schema, or its JSON text)."""
+        """The output is JSON that conforms to ``schema`` (a schema, or its JSON text)."""
         return json_schema(schema)
 
     def regex(self, pattern: str) -> GrammarSpec:
@@ -70,7 +70,8 @@ class Grammar(TraitFunctions):
         return regex(pattern)
 
     def lark(self, source: str) -> GrammarSpec:
-        """The output is derived from ``start`` of a Lark grammar in llguidance's dialect."""
+        """The output is derived from the rule ``start`` of a Lark grammar in llguidance's
+        dialect."""
         return lark(source)
 
     def choice(self, options: Sequence[str]) -> GrammarSpec:

@@ -1,8 +1,8 @@
-"""Handles: what a program holds. Opaque names with an owner; the bytes are elsewhere.
+"""Handles: a program's names for its pages, embeds, token slots and queues.
 
-A handle knows who may use it and what its issuer knows of the thing: how far a page is filled and
-at which positions, where an embed stands. Using a handle of another program, or one that was given
-back, raises ``UnknownHandle`` here; control checks again.
+A handle knows its owner and what the issuer knows of the resource: a page's fill and positions, an
+embed's position. Using a handle of another program, or one that was freed, raises ``UnknownHandle``
+here; control checks again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quire.programs.api.reply import Answer
 
 
 class Handle:
-    """Owner and life of one handle. ``lane``: the queue that it was allocated through."""
+    """Owner and lifetime of one handle. ``lane``: the queue on which it was allocated."""
 
     __slots__ = ("_freed", "_lane", "_owner", "id")
     kind = "handle"
@@ -30,7 +30,7 @@ class Handle:
 
     @property
     def freed(self) -> bool:
-        """Given back, or its queue closed."""
+        """Whether it was freed, or its queue was closed."""
         return self._freed or self._lane.closed
 
     def check(self, owner: object) -> None:
@@ -41,11 +41,11 @@ class Handle:
                 "program that got them, or export and import pages"
             )
         if self._freed:
-            raise UnknownHandle(f"{self.kind} {self.id} has been given back; allocate a new one")
+            raise UnknownHandle(f"{self.kind} {self.id} was freed: allocate a new one")
         if self._lane.closed:
             raise UnknownHandle(
-                f"{self.kind} {self.id} went with queue {self._lane.id}, through which it was "
-                "allocated and which is closed"
+                f"{self.kind} {self.id} was freed with queue {self._lane.id}, on which it was "
+                "allocated: allocate a new one on an open queue"
             )
 
     def forget(self) -> None:
@@ -56,10 +56,10 @@ class Handle:
 
 
 class Decoding(Protocol):
-    """A decode under way, as the pages that it writes see it."""
+    """A running decode, as seen by the pages that it writes."""
 
     def note_written(self) -> None:
-        """Bring its pages up to what it has written by now."""
+        """Update its pages with what it has written so far."""
         ...
 
 
@@ -78,22 +78,22 @@ class KvPage(Handle):
 
     @property
     def positions(self) -> tuple[int, ...] | None:
-        """Positions of the written slots after everything issued so far; ``None``: not known.
+        """Positions of the written slots after all commands issued so far; ``None`` if not known.
 
-        While a decode is under way these are the positions it has certainly written. Something
-        issued onto the page behind a running decode makes them unknown.
+        During a decode these are the positions that it has reported. A command that writes the page
+        after a running decode makes them unknown.
         """
         known = self._up_to_now()
         return None if known is None else tuple(known)
 
     @property
     def fill(self) -> int | None:
-        """Number of written slots, as far as known (see ``positions``)."""
+        """Number of written slots, if known (see ``positions``)."""
         known = self._up_to_now()
         return None if known is None else len(known)
 
     def _up_to_now(self) -> list[int] | None:
-        # decodes say what they have written when it is asked for: seldom, and they write often
+        # updated on demand: positions are read seldom, and decodes write often
         for decode in self._decodes:
             decode.note_written()
         return self._positions
@@ -103,8 +103,8 @@ class KvPage(Handle):
             self._positions.extend(positions)
 
     def append_from(self, position: int, num_tokens: int) -> int | None:
-        """Up to ``num_tokens`` more slots are written at ``position`` and on, as far as there is
-        room: how many; ``None`` if nobody knows."""
+        """Note that up to ``num_tokens`` more slots are written, at ``position`` and following.
+        Returns how many fit into the page; ``None`` if its fill is not known."""
         positions = self._positions
         if positions is None:
             return None
@@ -116,14 +116,14 @@ class KvPage(Handle):
         return max(num_here, 0)
 
     def cut(self, fill: int) -> None:
-        """Slots from ``fill`` on are forgotten; an empty page is known again."""
+        """Forget the slots from ``fill`` on. The positions of an empty page are known again."""
         if fill == 0 and not self._decodes:
             self._positions = []
         elif self._positions is not None:
             del self._positions[fill:]
 
     def move(self, shift: int) -> None:
-        """Its slots are taken to other positions."""
+        """Its slots are moved to other positions."""
         if self._positions is not None:
             self._positions = [position + shift for position in self._positions]
 
@@ -131,7 +131,8 @@ class KvPage(Handle):
         self._positions = None
 
     def before_write(self) -> None:
-        """Something issued now will write the page; behind a running decode nobody knows where."""
+        """A command that writes the page is issued. After a running decode its positions are not
+        known."""
         if self._decodes:
             self.lose_track()
 
@@ -155,7 +156,8 @@ class Embed(Handle):
 
 
 class TokenSlot(Handle):
-    """A place for one sampled token that a later command may name before the host has seen it."""
+    """Device memory for one sampled token. A later command may name it before the host has seen the
+    token."""
 
     __slots__ = ()
     kind = "token slot"
@@ -166,7 +168,7 @@ class TokenSlot(Handle):
 
 
 class Queue:
-    """A command queue. ``after`` gives the same queue with a dependency for one command."""
+    """A command queue. ``after`` returns the same queue with dependencies for one command."""
 
     __slots__ = ("_lane", "_owner", "dependencies")
 
@@ -188,9 +190,10 @@ class Queue:
         return self._lane.model.info.pool.page_size
 
     def after(self, *answers: Answer) -> Queue:
-        """This queue; a command issued through the result waits for ``answers`` of other queues.
+        """This queue, for a command that also waits for ``answers`` of other queues.
 
-        ``forward(q2.after(reply), ...)``: between queues nothing else orders commands.
+        ``forward(q2.after(reply), ...)``: apart from this, commands of different queues are not
+        ordered.
         """
         ids = tuple(answer.command for answer in answers if answer.lane is not self._lane)
         return Queue(self._owner, self._lane, self.dependencies + ids)
@@ -209,12 +212,13 @@ H = TypeVar("H", bound=Handle)
 
 
 def as_list(handles: H | Sequence[H]) -> list[H]:
-    """One handle or a sequence of them, as a list (Pie's listings pass either)."""
+    """One handle or a sequence of handles, as a list (Pie's listings pass either)."""
     return [handles] if isinstance(handles, Handle) else list(handles)
 
 
 def check_all(owner: object, handles: Sequence[Handle], kind: type[Handle]) -> None:
-    """All are of ``kind``, usable by ``owner``; else the error of the first that is not."""
+    """Check that all are of ``kind`` and usable by ``owner``; raise the error of the first that is
+    not."""
     for handle in handles:
         if not isinstance(handle, kind):
             raise InvalidArgument(
@@ -228,7 +232,7 @@ def check_all(owner: object, handles: Sequence[Handle], kind: type[Handle]) -> N
 def check_distinct(handles: Sequence[Handle]) -> None:
     if len({handle.id for handle in handles}) != len(handles):
         raise InvalidArgument(
-            f"a {handles[0].kind} stands twice in one list of {len(handles)}: name each once"
+            f"a {handles[0].kind} appears twice in one list of {len(handles)}: name each once"
         )
 
 
@@ -236,14 +240,14 @@ def append_positions(pages: Sequence[KvPage], positions: Sequence[int]) -> None:
     """Note that ``positions`` are written at the fill cursors of ``pages``, in order.
 
     Raises:
-        InvalidArgument: the fills are known and there is no room; nothing is noted then.
+        InvalidArgument: the fills are known and the slots do not suffice; nothing is noted then.
     """
     places: list[tuple[KvPage, int, int]] = []
     num_placed = 0
     for page in pages:
         known = page._positions
         if known is None or page._decodes:
-            for each in pages:  # behind an unknown fill nobody knows what lands where
+            for each in pages:  # after an unknown fill, all positions are unknown
                 each.lose_track()
             return
         room = page.size - len(known)

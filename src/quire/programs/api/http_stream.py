@@ -1,4 +1,4 @@
-"""An HTTP answer as a program reads it: by bytes, lines or server-sent events, as they come."""
+"""A streamed HTTP response in a program: bytes, lines or server-sent events, as they arrive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.programs.services.server_sent_events import EventParser, ServerSentEv
 
 
 class OpenStream(Protocol):
-    """An answer under way; ``HttpStream`` of the network, or a guest's of its host."""
+    """An open response: ``HttpStream`` of the network, or a guest's stream from its host."""
 
     status: int
     headers: Mapping[str, str]
@@ -23,9 +23,9 @@ class OpenStream(Protocol):
 
 
 class StreamedReply:
-    """What ``http_stream`` gives: ``async with`` it, then iterate over bytes, lines or events.
+    """The result of ``http_stream``: use ``async with``, then iterate over bytes, lines or events.
 
-    ``status`` and ``headers`` are there inside of ``async with``.
+    ``status`` and ``headers`` are available inside ``async with``.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class StreamedReply:
         return 200 <= self.status < 300
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The body in the pieces in which it comes."""
+        """The pieces of the body as they arrive."""
         stream = self._opened()
         while (part := await stream.read()) is not None:
             yield part
 
     async def lines(self) -> AsyncIterator[str]:
-        """Lines of UTF-8 text without their ends."""
+        """Lines of UTF-8 text without line ends."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         rest = ""
         async for part in self:
@@ -84,7 +84,7 @@ class StreamedReply:
             yield rest
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
-        """Server-sent events: ``data``, ``event``, ``id``, ``retry_ms`` of each."""
+        """Server-sent events, each with ``data``, ``event``, ``id`` and ``retry_ms``."""
         parser = EventParser()
         async for part in self:
             for event in parser.feed(part):

@@ -1,4 +1,4 @@
-"""Trait InputImage: embeddings of images. Served by the engine, for models that see images."""
+"""Trait InputImage: embeddings of images. Served by the engine, for models that take images."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from quire.programs.api.queued import TraitFunctions, queued
 from quire.programs.api.reply import Reply
 
 _SIGNATURES = {"PNG": b"\x89PNG\r\n\x1a\n", "JPEG": b"\xff\xd8\xff"}
-"""How files of a format begin."""
+"""The first bytes of each file format."""
 
 
 class InputImage(TraitFunctions):
     trait = Trait.INPUT_IMAGE
 
     def num_embs_needed(self, image: bytes | tuple[int, int], model: Model | None = None) -> int:
-        """How many embeds `embed_img` writes for ``image``, the bytes of its file or its (width,
-        height) in pixels; ``model``: the node's default model.
+        """The number of embeds that `embed_img` writes for ``image``, the bytes of its file or its
+        (width, height) in pixels; ``model``: by default the node's default model.
 
         Raises:
-            InvalidArgument: a size that the model does not take, no PNG or JPEG.
-            TraitMissing: the model sees no images.
+            InvalidArgument: a size that the model does not take, or not a PNG or JPEG file.
+            TraitMissing: the model takes no images.
         """
         served = model.served if model is not None else self._issuer.model()
         images = served.info.images
         if images is None:
             raise TraitMissing(
-                f"model {served.id!r} does not have the trait {Trait.INPUT_IMAGE}: it sees no "
-                "images"
+                f"model {served.id!r} does not have the trait {Trait.INPUT_IMAGE}: choose a model "
+                "that takes images"
             )
         if isinstance(image, bytes):
             check_image(image, images)
@@ -53,12 +53,12 @@ class InputImage(TraitFunctions):
         embs: Embed | Sequence[Embed],
         positions: Sequence[int],
     ) -> Reply[None]:
-        """Write the embeddings of ``image``, the bytes of a PNG or JPEG file, into ``embs``, which
-        stand at ``positions``: ``num_embs_needed(image)`` of both, row after row of the picture.
+        """Write the embeddings of ``image``, the bytes of a PNG or JPEG file, into ``embs`` at
+        ``positions``: ``num_embs_needed(image)`` of both, in row order of the picture.
 
         Raises:
-            InvalidArgument: another number of embeds or positions, no PNG or JPEG, too many bytes;
-                when awaited: a damaged file, too many pixels.
+            InvalidArgument: another number of embeds or positions, not a PNG or JPEG file, too many
+                bytes; when awaited: a damaged file, too many pixels.
             UnknownHandle: a handle that this program does not hold.
         """
         embeds = as_list(embs)
@@ -84,14 +84,15 @@ class InputImage(TraitFunctions):
 
 
 def check_image(image: bytes, images: ImageInput) -> None:
-    """Raise ``InvalidArgument`` for what is no image file by its first bytes or its size."""
+    """Raise ``InvalidArgument`` if the first bytes are not those of an image format, or the file is
+    too large."""
     if not any(image.startswith(_SIGNATURES[name]) for name in images.formats):
         raise InvalidArgument(
-            f"the file of {len(image)} bytes is no {' or '.join(images.formats)} image: convert "
-            "it to one"
+            f"the file of {len(image)} bytes is not a {' or '.join(images.formats)} image: convert "
+            "it"
         )
     if len(image) > images.max_bytes:
         raise InvalidArgument(
-            f"the image has {len(image)} bytes; at most {images.max_bytes} are taken: make it "
+            f"the image has {len(image)} bytes; at most {images.max_bytes} are allowed: make it "
             "smaller"
         )

@@ -1,4 +1,4 @@
-"""Numbers that programs give: what else they may be, the scheduler cannot sort or count by."""
+"""Checks integers from programs, because the scheduler sorts and counts by them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def whole_number(name: str, value: int) -> int:
     """``value`` as an int of 64 bits.
 
     Raises:
-        InvalidArgument: it is none. Arguments of programs are strings, and easily forgotten to be.
+        InvalidArgument: it is not an integer, such as a program argument that was not converted.
     """
     try:
         number = operator.index(value)

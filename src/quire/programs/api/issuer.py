@@ -1,10 +1,10 @@
-"""One program's line to its node: chooses ids, sends commands, hands answers out.
+"""One program's connection to its node: chooses ids, sends commands, distributes answers.
 
-Owns the queues' local state, what has been issued but not sent, and every answer that is still to
-come. Commands issued in one turn of the loop leave together, in the order in which they were issued
-(control must know a page before another queue names it), one ``Issue`` per run of commands for the
-same queue; awaiting an answer sends at once. Lives on the program's loop; must not know the
-traits' functions.
+Owns the queues' local state, commands that are issued but not sent, and pending answers. Commands
+issued in one turn of the loop are sent together, in the order in which they were issued (control
+must know a page before another queue names it), with one ``Issue`` for each run of commands on the
+same queue; awaiting an answer sends at once. Lives on the program's loop; must not know the traits'
+functions.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ from quire.programs.api.stream import DecodeStream
 T = TypeVar("T")
 
 MAX_NEW_PAGES = 1 << 18
-"""Of one call, which makes a handle for each before control can say that they never fit."""
+"""Pages of one call. The call creates a handle for each of them before control can report that they
+never fit."""
 
 
 def nothing(_: Any) -> None:
-    """The conversion of commands that only finish."""
+    """The conversion for commands without a result."""
 
 
 class Issuer:
@@ -89,7 +90,7 @@ class Issuer:
     # -- life ----------------------------------------------------------------------------------
 
     def attach(self, port: ProgramPort) -> None:
-        """Give it the port that was made for it, before anything is issued."""
+        """Set the port that was created for it, before anything is issued."""
         self._port = port
         first = port.first_number
         self._commands, self._numbers, self._questions = count(first), count(first), count(first)
@@ -111,8 +112,8 @@ class Issuer:
         return self.port.quotas
 
     def close(self, reason: str = "finished", error: QuireError | None = None) -> None:
-        """The program is over: send what was issued, free everything, fail what is awaited, with
-        ``error`` if there is one to tell."""
+        """The program has ended: send issued commands, free everything, and fail pending answers,
+        with ``error`` if there is one."""
         if self._port is None or self._closed:
             return
         self._closed = True
@@ -132,7 +133,7 @@ class Issuer:
             answer.on_failure(record)
 
     async def drain(self) -> None:
-        """Wait until everything that was issued has ended; decodes under way are cancelled."""
+        """Wait until all issued commands have ended; running decodes are cancelled."""
         for answer in list(self._pending.values()):
             if isinstance(answer, DecodeStream):
                 answer.cancel()
@@ -140,7 +141,7 @@ class Issuer:
             await next(iter(self._pending.values())).ended()
 
     def unseen_failures(self) -> tuple[ErrorRecord, ...]:
-        """First failures of queues that no await has surfaced."""
+        """First failures of queues that no await has raised."""
         lanes = self._lanes.values()
         return tuple(lane.failure for lane in lanes if lane.failure and not lane.failure_seen)
 
@@ -150,10 +151,10 @@ class Issuer:
         return list(self.port.models())
 
     def model(self, name: ModelId | None = None) -> ServedModel:
-        """The model of that name; the node's default one for ``None``.
+        """The model of that name; the node's default model for ``None``.
 
         Raises:
-            EngineLost: none is there yet.
+            EngineLost: no model is loaded yet.
             InvalidArgument: no such model.
         """
         models = self.models()
@@ -163,7 +164,7 @@ class Issuer:
             if name is None or model.id == name:
                 return model
         raise InvalidArgument(
-            f"no model {name!r} here; there are {', '.join(model.id for model in models)}"
+            f"this node has no model {name!r}: use one of {', '.join(m.id for m in models)}"
         )
 
     def create_queue(
@@ -213,7 +214,7 @@ class Issuer:
     def new_pages(self, queue: Queue, num_pages: int) -> list[KvPage]:
         if num_pages > MAX_NEW_PAGES:
             raise NeverFits(
-                f"{num_pages} pages are asked for at once; at most {MAX_NEW_PAGES} may be: "
+                f"{num_pages} pages in one call; at most {MAX_NEW_PAGES} are allowed: "
                 "allocate what the next tokens need",
                 num_pages=num_pages,
             )
@@ -233,7 +234,7 @@ class Issuer:
         return CommandId(next(self._commands))
 
     def issue(self, queue: Queue, command: Command, answer: Answer) -> None:
-        """Put ``command`` on its queue; it leaves at the end of this turn or at the next await."""
+        """Put ``command`` on its queue; it is sent at the end of this turn or at the next await."""
         if self._ended is not None:
             raise self._ended
         lane = queue.lane
@@ -247,7 +248,7 @@ class Issuer:
             self.loop.call_soon(self.flush)
 
     def ask(self, queue: Queue, command: Command, convert: Callable[[Any], T]) -> Reply[T]:
-        """Issue a command that is answered once, with what ``convert`` makes of the reply."""
+        """Issue a command that has one reply; ``convert`` makes its result."""
         reply = Reply(self, queue.lane, command.id, convert)
         self.issue(queue, command, reply)
         return reply
@@ -267,7 +268,7 @@ class Issuer:
             self.port.post(Cancel(command))
 
     async def call(self, name: str, undo: str | None = None, /, **arguments: Any) -> Any:
-        """Ask a service of the node; see ``ProgramPort.ask``."""
+        """Call a service of the node; see ``ProgramPort.ask``."""
         return await self.port.ask(AskService(next(self._questions), name, arguments), undo)
 
     # -- ReplySink ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the issuer remembers of one queue: its model, its traits, its first failure."""
+"""The issuer's state of one queue: its model, its traits, its first failure."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Lane:
         self.failure_seen = False
 
     def fail(self, error: ErrorRecord) -> None:
-        """A command of the queue has failed: the first failure is the one to tell."""
+        """A command of the queue has failed. The first failure is kept."""
         if self.failure is None and error.code not in ("program_cancelled", "queue_poisoned"):
             self.failure = error
             self.failure_seen = False
 
     def raise_unseen(self) -> None:
-        """Raise the failure that no await has told yet."""
+        """Raise the failure if no await has raised it yet."""
         if self.failure is not None and not self.failure_seen:
             self.failure_seen = True
             raise from_record(self.failure)

@@ -1,6 +1,6 @@
-"""A program's session with an MCP server (Model Context Protocol), however the server is reached.
+"""A program's session with an MCP server (Model Context Protocol), over any channel.
 
-Owns what a program sees: tools, and what they give. A ``McpChannel`` speaks the protocol: over HTTP
+Owns the program's view: tools and their results. A ``McpChannel`` speaks the protocol: over HTTP
 (``mcp_http``), or through the node to a server that it runs (``mcp_node``).
 """
 
@@ -16,19 +16,19 @@ _MAX_PAGES = 100
 
 
 class McpChannel(Protocol):
-    """The way to one server. ``open`` comes first, ``close`` last."""
+    """The connection to one server. ``open`` is called first, ``close`` last."""
 
     @property
     def server(self) -> str:
-        """What errors call the server."""
+        """The server's name in errors."""
         ...
 
     async def open(self) -> str:
-        """Agree on the protocol; the server's own name."""
+        """Agree on the protocol; returns the name that the server reports."""
         ...
 
     async def list_tools(self, cursor: str | None) -> dict[str, Any]:
-        """The result of ``tools/list``; ``cursor``: where the page before ended."""
+        """The result of ``tools/list``; ``cursor``: the ``nextCursor`` of the preceding page."""
         ...
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -49,9 +49,9 @@ class McpTool:
 
 @dataclass(frozen=True, slots=True)
 class McpResult:
-    """What a tool gave. ``text``: of all its text blocks; ``content``: every block as it came;
-    ``structured``: by the tool's output schema, if it has one; ``is_error``: the tool says that it
-    failed, in words that are meant for the model."""
+    """The result of a tool call. ``text``: of all its text blocks; ``content``: every block as
+    received; ``structured``: by the tool's output schema, if it has one; ``is_error``: the tool
+    reports that it failed, with an explanation for the model."""
 
     text: str
     content: list[dict[str, Any]]
@@ -60,7 +60,7 @@ class McpResult:
 
 
 class McpServer:
-    """A session with one server: ``async with`` it."""
+    """A session with one server; use ``async with``."""
 
     def __init__(self, channel: McpChannel) -> None:
         self._channel = channel
@@ -91,7 +91,7 @@ class McpServer:
         """Call a tool.
 
         Raises:
-            ProgramError: the server refuses the call, or does not answer as it should.
+            ProgramError: the server refuses the call, or its answer breaks the protocol.
         """
         result = await self._channel.call_tool(name, dict(arguments or {}))
         content = result.get("content", [])

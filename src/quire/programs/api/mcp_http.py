@@ -1,8 +1,8 @@
 """An MCP server over streamable HTTP.
 
-JSON-RPC in POST requests; the answer is JSON, or a stream of events that ends with it. Owns the
-session with one server. Runs in the program, natively and sandboxed, over the program's own HTTP;
-must not know its policy.
+Sends JSON-RPC in POST requests; the response is JSON, or a stream of events that ends with the
+answer. Owns the session with one server. Runs in the program, natively and sandboxed, over the
+program's own HTTP; must not know its network policy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Request = Callable[[str, str, bytes | None, Mapping[str, str]], StreamedReply]
 
 
 class HttpChannel:
-    """``McpChannel`` to the server at ``url``. ``headers`` go with every request."""
+    """``McpChannel`` to the server at ``url``. ``headers`` are sent with every request."""
 
     def __init__(self, request: Request, url: str, headers: Mapping[str, str]) -> None:
         self._request = request
@@ -39,7 +39,7 @@ class HttpChannel:
         return name
 
     async def close(self) -> None:
-        """Let the server forget the session; one that does not want to be told is left alone."""
+        """End the session. Servers may refuse the request (status 405); that is ignored."""
         if "mcp-session-id" in self._headers:
             async with self._request("DELETE", self._url, None, self._headers):
                 pass

@@ -1,4 +1,4 @@
-"""An MCP server that the node runs, asked through the node's service."""
+"""An MCP server that the node runs, called through the node's service."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from quire.programs.api.issuer import Issuer
 
 
 class NodeChannel:
-    """``McpChannel`` to the server that the node's configuration calls ``server``.
+    """``McpChannel`` to the server that the node's configuration names ``server``.
 
-    The process is shared by the programs that may use it, so there is nothing to open or close but
-    the program's own view of it.
+    All programs that may use the server share its process, so opening and closing changes only the
+    program's own view.
     """
 
     def __init__(self, issuer: Issuer, server: str) -> None:
@@ -39,4 +39,4 @@ class NodeChannel:
         return result
 
     async def close(self) -> None:
-        """The node ends the process when nobody uses it."""
+        """Nothing to do: the node ends the process when no program uses it."""

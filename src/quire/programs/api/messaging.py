@@ -1,4 +1,4 @@
-"""Trait Messaging: a program, the client that launched it, and the other programs of its tenant.
+"""Trait Messaging: messages between a program and its client, and among the programs of a tenant.
 
 Served by the node, without control.
 """
@@ -24,11 +24,13 @@ class Messaging(TraitFunctions):
         self._mailbox = mailbox
 
     def send(self, message: str) -> Sent:
-        """Send to the client. The message is under way at once; awaiting keeps the client's pace.
+        """Send a message to the client. It is sent at once; awaiting the result waits for the
+        client to read.
 
         Raises:
-            MailboxFull: the client does not read and the bound is reached.
-            MailboxClosed: the client has gone, or the program was launched without one.
+            MailboxFull: the client does not read and the mailbox is full.
+            MailboxClosed: the client has disconnected, or the program was launched without a
+                client.
         """
         return self._connected().to_client.send(message)
 
@@ -36,18 +38,19 @@ class Messaging(TraitFunctions):
         """The client's next message.
 
         Raises:
-            MailboxClosed: the client has closed its side, or there is none.
+            MailboxClosed: the client has closed its side, or there is no client.
         """
         return await self._connected().to_program.receive()
 
     async def broadcast(self, topic: str, message: str) -> int:
-        """Tell every program of the tenant that has subscribed to ``topic``; how many there are.
+        """Send to every program of the tenant that has subscribed to ``topic``; returns their
+        number.
 
         Never waits for a reader. Messages of one program reach each reader in order.
 
         Raises:
-            Forbidden: the manifest of this (sandboxed) program does not name the topic.
-            InvalidArgument: no name, not text, or over 1 MiB of it.
+            Forbidden: the manifest of this program does not name the topic.
+            InvalidArgument: an invalid name, not text, or more than 1 MiB of text.
             QuotaExceeded: 256 MiB wait for readers of the tenant's topics.
         """
         reached: int = await self._issuer.call("topic.broadcast", topic=topic, message=message)
@@ -56,13 +59,14 @@ class Messaging(TraitFunctions):
     async def subscribe(
         self, topic: str, *, buffer: int = 64, lossless: bool = False
     ) -> Subscription:
-        """Hear what is broadcast on ``topic`` from now on; see ``Subscription``.
+        """Receive what is broadcast on ``topic`` from now on; see ``Subscription``.
 
-        ``buffer``: so many messages wait for a slow reader, 1024 at most. Behind it the oldest are
-        dropped and counted; with ``lossless`` the subscription ends with an error instead.
+        ``buffer``: the number of messages that wait for a slow reader, at most 1024. Beyond it the
+        oldest are dropped and counted; with ``lossless`` the subscription ends with an error
+        instead.
 
         Raises:
-            Forbidden: the manifest of this (sandboxed) program does not name the topic.
+            Forbidden: the manifest of this program does not name the topic.
             QuotaExceeded: the tenant's programs hold too many subscriptions.
         """
         number = await self._issuer.call(
@@ -71,13 +75,14 @@ class Messaging(TraitFunctions):
         return Subscription(self._issuer, topic, number)
 
     async def push(self, queue: str, message: str, *, ttl_s: float = 3600.0) -> None:
-        """Put ``message`` at the end of the tenant's work queue; one program will take it.
+        """Append ``message`` to the tenant's work queue; one program will take it.
 
-        Waits while 1024 messages are in the queue. What nobody takes within ``ttl_s`` seconds is
-        dropped. Queues need no creation and outlive their programs, not the node.
+        Waits while the queue has 1024 messages. A message that is not taken within ``ttl_s``
+        seconds is dropped. Queues need not be created. They outlive the programs that use them, but
+        not the node.
 
         Raises:
-            Forbidden: the manifest of this (sandboxed) program does not name the queue as a topic.
+            Forbidden: the manifest of this program does not name the queue as a topic.
             QuotaExceeded: the tenant's queues hold too much.
         """
         await self._issuer.call("queue.push", queue=queue, message=message, ttl_s=ttl_s)
@@ -85,25 +90,25 @@ class Messaging(TraitFunctions):
     async def pull(self, queue: str) -> str:
         """Take the oldest message of the tenant's work queue; waits for one.
 
-        Nobody else gets it. A wait that is cancelled takes nothing.
+        No other program gets the message. Cancelling the wait takes nothing.
 
         Raises:
-            Forbidden: the manifest of this (sandboxed) program does not name the queue as a topic.
+            Forbidden: the manifest of this program does not name the queue as a topic.
         """
         message: str = await self._issuer.call("queue.pull", "queue.pull.undo", queue=queue)
         return message
 
     def _connected(self) -> Mailbox:
         if self._mailbox is None:
-            raise MailboxClosed("this program was launched without a client to talk to")
+            raise MailboxClosed("this program was launched without a client")
         return self._mailbox
 
 
 class Subscription:
     """Messages of one topic, in order: ``async for message in subscription``, or ``receive``.
 
-    ``num_missed``: messages that were dropped so far because the program read too slowly. It ends
-    with ``close``, at the end of ``async with``, or with the program.
+    ``num_missed``: messages dropped so far because the program read too slowly. The subscription
+    ends with ``close``, at the end of ``async with``, or with the program.
     """
 
     def __init__(self, issuer: Issuer, topic: str, number: int) -> None:
@@ -119,7 +124,7 @@ class Subscription:
 
         Raises:
             MailboxFull: the subscription is lossless and the program was too slow.
-            MailboxClosed: it is closed.
+            MailboxClosed: the subscription is closed.
         """
         while not self._heard:
             if self._closed:
@@ -140,7 +145,7 @@ class Subscription:
             yield message
 
     async def close(self) -> None:
-        """Hear nothing more. Idempotent."""
+        """End the subscription. Idempotent."""
         if not self._closed:
             self._closed = True
             self._heard.clear()

@@ -1,4 +1,4 @@
-"""A served model as one program sees it."""
+"""A served model as seen by one program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quire.programs.api.issuer import Issuer
 
 
 class Model:
-    """What ``available_models`` lists. ``Context(model)`` works on it directly."""
+    """An entry of ``available_models``. ``Context(model)`` accepts it directly."""
 
     __slots__ = ("issuer", "served")
 
@@ -27,12 +27,13 @@ class Model:
 
     @property
     def max_model_len(self) -> int:
-        """Largest number of positions that the model was made for."""
+        """The largest number of positions that the model supports."""
         return self.served.info.max_model_len
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens of one sequence here: the context, or the pool if that is smaller."""
+        """The largest number of tokens of one sequence on this node: ``max_model_len``, or the size
+        of the pool if that is smaller."""
         return self.served.max_tokens
 
     @property

@@ -24,19 +24,19 @@ class Net(TraitFunctions):
         self._network = network
 
     async def http_get(self, url: str, headers: Mapping[str, str] | None = None) -> HttpReply:
-        """GET ``url``. Any status is an answer; see ``HttpReply``.
+        """GET ``url``. A response of any status is returned; see ``HttpReply``.
 
         Raises:
             Forbidden: the policy does not allow the host, or the program has no network.
-            InvalidArgument: not an http(s) URL, or an answer over the body limit.
-            ProgramError: the request could not be made (connection, timeout).
+            InvalidArgument: not an http(s) URL, or a response over the body limit.
+            ProgramError: the request failed (connection, timeout).
         """
         return await self._allowed().request("GET", url, headers=headers)
 
     async def http_post(
         self, url: str, body: str | bytes = b"", headers: Mapping[str, str] | None = None
     ) -> HttpReply:
-        """POST ``body`` to ``url``; errors as with ``http_get``."""
+        """POST ``body`` to ``url``; errors as for ``http_get``."""
         content = body.encode() if isinstance(body, str) else body
         return await self._allowed().request("POST", url, content=content, headers=headers)
 
@@ -48,17 +48,18 @@ class Net(TraitFunctions):
         body: str | bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> StreamedReply:
-        """A request whose answer is read as it comes: ``async with api.http_stream(url) as reply``.
+        """A request whose response is read as it arrives:
+        ``async with api.http_stream(url) as reply``.
 
-        Inside, ``reply.status`` and ``reply.headers`` are known, and ``async for`` goes over
-        ``reply`` (bytes), ``reply.lines()`` or ``reply.events()`` (server-sent events). A read that
-        is cancelled ends the answer.
+        Inside, ``reply.status`` and ``reply.headers`` are available, and ``async for`` iterates
+        over ``reply`` (bytes), ``reply.lines()`` or ``reply.events()`` (server-sent events).
+        Cancelling a read ends the response.
 
         Raises (when entered or read):
             Forbidden: the policy does not allow the host, or the program has no network.
             InvalidArgument: not an http(s) URL.
-            ProgramError: the request could not be made, or nothing came for 30 s.
-            QuotaExceeded: the answer has over 256 MiB or takes over 10 minutes.
+            ProgramError: the request failed, or no data arrived for 30 s.
+            QuotaExceeded: the response is larger than 256 MiB or takes longer than 10 minutes.
         """
         content = body.encode() if isinstance(body, str) else body
         return StreamedReply(self._allowed(), method, url, content or None, headers)
@@ -66,26 +67,27 @@ class Net(TraitFunctions):
     def mcp_connect(self, server: str, headers: Mapping[str, str] | None = None) -> McpServer:
         """A session with an MCP server: ``async with api.mcp_connect(server) as session``.
 
-        ``server``: a URL (streamable HTTP, under the policy of ``http_get``; ``headers`` go with
-        every request, such as an API key), or the name of a server that the node runs for its
+        ``server``: a URL (streamable HTTP, under the policy of ``http_get``; ``headers``, such as
+        an API key, are sent with every request), or the name of a server that the node runs for its
         programs (over standard streams, shared by all programs that may use it).
 
-        Inside: ``await session.list_tools()``, ``await session.call_tool(name, arguments)``;
-        ``mcp_tools(session)`` of the SDK makes them tools for a model.
+        Inside: ``await session.list_tools()``, ``await session.call_tool(name, arguments)``; the
+        SDK's ``mcp_tools(session)`` makes them tools for a model.
 
         Raises (when entered, and by calls):
-            Forbidden: the policy does not allow the host, or the manifest of this (sandboxed)
-                program does not name the server.
+            Forbidden: the policy does not allow the host, or the manifest of this program does not
+                name the server.
             UnknownHandle: the node runs no server of that name for this tenant.
             InvalidArgument: headers for a server of the node, or a message that is too long.
-            ProgramError: there is no server, it ended or did not answer in time, or it speaks
+            ProgramError: the server cannot be reached, ended, did not answer in time, or speaks
                 another version of the protocol.
-            QuotaExceeded: too many calls of the tenant are under way at the node's server.
+            QuotaExceeded: too many calls of the tenant are in progress at the node's server.
         """
         if "://" not in server:
             if headers:
                 raise InvalidArgument(
-                    f"mcp_connect: {server!r} is a server of the node, which takes no headers"
+                    f"mcp_connect: {server!r} is run by the node and takes no headers: leave them "
+                    "out"
                 )
             return McpServer(NodeChannel(self._issuer, server))
 

@@ -21,7 +21,7 @@ class OutputText(TraitFunctions):
     def get_next_dist(
         self, queue: Queue, emb: Embed | Sequence[Embed], *, top_k: int = 256
     ) -> Reply[Dist]:
-        """The next-token distribution after one embed, its ``top_k`` most likely tokens.
+        """The next-token distribution after one embed: its ``top_k`` most likely tokens.
 
         Raises:
             InvalidArgument: not exactly one embed (see ``get_next_dists``).

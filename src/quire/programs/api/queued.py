@@ -1,7 +1,7 @@
-"""Functions of a queue that may be left out, as in Pie's listings.
+"""Functions whose queue argument may be omitted, as in Pie's listings.
 
-``api.forward(q, ikv, iemb, okv, oemb)`` and ``api.forward(ikv, iemb, okv, oemb)`` are both right;
-the second goes to the program's default queue.
+``api.forward(q, ikv, iemb, okv, oemb)`` issues on queue ``q``, ``api.forward(ikv, iemb, okv,
+oemb)`` on the program's default queue.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class TraitFunctions:
-    """Base of a trait's functions: where they issue, and which trait a model must have."""
+    """Base of a trait's functions: the issuer that they use, and the trait that a model must
+    have."""
 
     trait: ClassVar[Trait]
 
@@ -39,7 +40,8 @@ class TraitFunctions:
         self._issuer = issuer
 
     def resolve(self, queue: Queue | None) -> Queue:
-        """The queue to use: usable by this program, its model has the trait."""
+        """The queue to use, after checking that this program may use it and that its model has the
+        trait."""
         if queue is None:
             queue = self._issuer.default_queue()
         else:
@@ -56,7 +58,7 @@ F = TypeVar("F", bound=TraitFunctions)
 
 
 class QueuedFunction(Protocol[P, R_co]):
-    """A function bound to its trait, callable with or without a queue in front."""
+    """A function bound to its trait, callable with or without a queue as first argument."""
 
     @overload
     def __call__(self, queue: Queue, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
@@ -66,7 +68,7 @@ class QueuedFunction(Protocol[P, R_co]):
 
 
 class _Bound:
-    """Implements ``QueuedFunction``: takes the queue off the arguments, or the default one."""
+    """Implements ``QueuedFunction``: uses the queue in the arguments, or the default queue."""
 
     __slots__ = ("__wrapped__", "_trait")
 

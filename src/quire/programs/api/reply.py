@@ -1,7 +1,7 @@
-"""The answer to one command: a small future that costs nothing while nobody waits for it.
+"""The answer to one command: a small future whose event loop future is created only when awaited.
 
-Owns waiting and conversion. Failures that nobody awaits make no noise here: they stand in the
-queue (``Lane``) and surface at the next await on it.
+Owns waiting and conversion. Failures that are not awaited are recorded in the queue (``Lane``); the
+next await on the queue raises them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ T = TypeVar("T")
 
 
 class CommandOwner(Protocol):
-    """What a reply needs of the issuer."""
+    """The part of the issuer that a reply needs."""
 
     def flush(self) -> None:
-        """Send what has been issued but not sent."""
+        """Send commands that are issued but not sent."""
         ...
 
     def cancel(self, command: CommandId) -> None: ...
 
 
 class Answer:
-    """What replies and decode streams share: the end of a command, and waiting for news of it."""
+    """The common part of replies and decode streams: the end of a command, and waiting for its
+    replies."""
 
     __slots__ = ("_done", "_error", "_owner", "_waiters", "command", "lane")
 
@@ -45,16 +46,17 @@ class Answer:
         return self._done
 
     def cancel(self) -> None:
-        """Cancel the command; its end arrives as ``ProgramCancelled``. No-op when it has ended."""
+        """Cancel the command, which then ends with ``ProgramCancelled``. No effect if it has
+        ended."""
         if not self._done:
             self._owner.cancel(self.command)
 
     def failure(self) -> ErrorRecord | None:
-        """The failure as it came, ``None`` if there is none (yet)."""
+        """The failure as it was received, ``None`` if there is none (yet)."""
         return self._error
 
     def exception(self) -> QuireError | None:
-        """The failure as an exception, with its cause. Looking at it counts as seeing it."""
+        """The failure as an exception, with its cause. Marks the queue's failure as seen."""
         if self._error is None:
             return None
         error = from_record(self._error)
@@ -65,34 +67,35 @@ class Answer:
         return error
 
     async def next_news(self) -> None:
-        """Wait until something arrives; at once if the command has ended."""
+        """Wait until a reply arrives; returns at once if the command has ended."""
         if not self._done:
             await self.news()
 
     async def ended(self) -> None:
-        """Wait for the end, whatever it is; raises nothing of the command's own."""
+        """Wait for the end; does not raise the command's failure."""
         while not self._done:
             await self.end()
 
     def on_reply(self, reply: actions.Reply, last: bool) -> None:
-        """For the issuer: a reply has arrived; ``last`` ends the command."""
+        """Called by the issuer: a reply has arrived; ``last`` ends the command."""
         raise NotImplementedError
 
     def on_failure(self, error: ErrorRecord) -> None:
-        """For the issuer: the command has failed or was cancelled."""
+        """Called by the issuer: the command has failed or was cancelled."""
         self._error = error
         self._done = True
         self._wake()
 
     def news(self) -> asyncio.Future[None]:
-        """Done when something arrives. Sends what has been issued: it may be what is awaited."""
+        """A future that is done when a reply arrives. Sends all issued commands, because the
+        awaited one may be among them."""
         self._owner.flush()
         future = asyncio.get_running_loop().create_future()
         self._waiters += (future,)
         return future
 
     def end(self) -> asyncio.Future[None]:
-        """As ``news``, for who waits for the command's end alone."""
+        """As ``news``, for callers that wait only for the command's end."""
         return self.news()
 
     def _wake(self) -> None:
@@ -103,9 +106,9 @@ class Answer:
 
 
 class Reply(Answer, Generic[T]):
-    """The future answer to one command. ``await`` it, any number of times, or leave it.
+    """The future answer to one command. It may be awaited any number of times, or not at all.
 
-    Cancelling a task that awaits it leaves the command on its queue; ``cancel()`` takes it off.
+    Cancelling a task that awaits it does not cancel the command; ``cancel()`` does.
     """
 
     __slots__ = ("_convert", "_result")
@@ -122,7 +125,7 @@ class Reply(Answer, Generic[T]):
         self._result: T
 
     def result(self) -> T:
-        """The answer of a command that is ``done()``; raises its failure."""
+        """The result of a command that is ``done()``; raises its failure."""
         if not self._done:
             raise asyncio.InvalidStateError("the command has not ended: await its reply")
         error = self.exception()

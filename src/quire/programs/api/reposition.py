@@ -1,4 +1,4 @@
-"""Trait Reposition: pages that go to other positions. Served by the engine."""
+"""Trait Reposition: moves pages to other positions. Served by the engine."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ class Reposition(TraitFunctions):
     def reposition_kvpage(
         self, queue: Queue, pages: KvPage | Sequence[KvPage], shift: int
     ) -> Reply[None]:
-        """Take the written slots of ``pages`` ``shift`` positions on (back, if it is negative).
+        """Move the written slots of ``pages`` by ``shift`` positions (backwards if it is negative).
 
-        K is turned as if the model's rotary embedding had put it there; V, fill and masks stay. So
-        a window over sinks streams past the model's context, and what was computed once stands
-        anywhere. Pages that are shared (forks, exports, imports) are copied first: what others have
-        stays where it is.
+        K is rotated as if the model's rotary embedding had computed it there; V, fill and masks do
+        not change. With this, a window over sinks can stream past the model's context length, and a
+        cached module can be used at any position. Shared pages (forks, exports, imports) are copied
+        first: other holders keep their positions.
 
-        Exact, but for rounding, is the first layer; and all of them for a whole context that is
-        taken by one distance. Deeper layers of pages that move alone keep what they saw of their
-        old neighbours, so such pages are never found by their tokens. In bfloat16 a turn costs
-        about what writing the key cost, and turns add up: turn from the original, in one go.
+        The result is exact, except for rounding, in the first layer; and in all layers if a whole
+        context moves by one distance. Deeper layers of pages that move alone still contain what
+        they attended to at their old place, so such pages are not entered into the prefix index. In
+        bfloat16 one rotation has about the rounding error of writing the key, and errors of several
+        rotations add up: rotate from the original, in one step.
 
         The reply is that of the last page.
 
-        Raises (when awaited, where the positions are not known here):
+        Raises (when awaited, if the positions are not known here):
             InvalidArgument: no pages, or a position that would be negative.
             PromptTooLong: a position beyond the model's.
         """
@@ -61,19 +62,19 @@ class Reposition(TraitFunctions):
 
 
 def _check(page: KvPage, shift: int, max_model_len: int) -> None:
-    """Raise if a position that is known would be none."""
+    """Raise if a known position would become invalid."""
     positions = page.positions
     if not positions:
         return
     first, last = min(positions), max(positions)
     if first + shift < 0:
         raise InvalidArgument(
-            f"page {page.id} holds position {first}, which a shift of {shift} takes below 0: the "
-            "first position is 0"
+            f"page {page.id} holds position {first}, which a shift of {shift} makes negative: "
+            f"shift by {-first} or more"
         )
     if last + shift >= max_model_len:
         raise PromptTooLong(
-            f"page {page.id} holds position {last}, which a shift of {shift} takes beyond the "
-            f"model's {max_model_len} positions",
+            f"page {page.id} holds position {last}, which a shift of {shift} moves beyond the "
+            f"model's {max_model_len} positions: shift by {max_model_len - 1 - last} at most",
             max_model_len=max_model_len,
         )

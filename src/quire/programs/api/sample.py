@@ -1,4 +1,4 @@
-"""Trait Sample: tokens drawn where the logits are. Served by the engine."""
+"""Trait Sample: draws tokens on the engine, where the logits are. Served by the engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class Sample(TraitFunctions):
 
     @queued
     def alloc_token_slot(self, queue: Queue, num_slots: int) -> list[TokenSlot]:
-        """Names for tokens that stay on the device, to be embedded before the host sees them."""
+        """Allocate names for tokens that stay on the device, so that they can be embedded before
+        the host has seen them."""
         return self._issuer.new_token_slots(queue, num_slots)
 
     @queued
@@ -36,10 +37,11 @@ class Sample(TraitFunctions):
         token_slots: TokenSlot | Sequence[TokenSlot] | None = None,
         history: Sequence[int] | None = None,
     ) -> Reply[list[int]]:
-        """One token after each of ``embs``.
+        """Sample one token after each of ``embs``.
 
-        ``positions``: of the sampled tokens; they feed the random numbers (default: behind each
-        embed). ``token_slots`` keep the tokens on the device too. ``history`` feeds penalties.
+        ``positions``: of the sampled tokens; the random numbers depend on them (default: after each
+        embed). ``token_slots``: also keep the tokens on the device. ``history``: tokens for
+        penalties.
         """
         embeds = as_list(embs)
         check_all(self._issuer, embeds, Embed)

@@ -1,4 +1,4 @@
-"""Trait Scores: a forward that tells where its tokens looked. Served by the engine."""
+"""Trait Scores: a forward that also returns attention scores. Served by the engine."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from quire.programs.api.reply import Reply
 
 @dataclass(frozen=True, slots=True)
 class AttentionScores:
-    """The attention mass that one forward's new tokens gave, layer by layer.
+    """The attention mass that the new tokens of one forward gave, for each layer.
 
     The mass of a slot is the sum over the new tokens of its attention probability, averaged over
-    the query heads: a layer's masses add up to the number of new tokens (less what attention sinks
-    took).
+    the query heads: the masses of a layer add up to the number of new tokens (less the share of
+    attention sinks).
 
-    ``pages`` [layer][page of ikv] · ``slots`` [layer][page of ikv][slot], None unless asked for ·
+    ``pages`` [layer][page of ikv]; ``slots`` [layer][page of ikv][slot], None unless requested;
     ``inputs`` [layer][new token]. A slot that was hidden, or empty before the forward, has 0: what
-    the forward itself wrote stands in ``inputs``, also where ``ikv`` names the page.
+    the forward itself wrote is counted in ``inputs``, even if ``ikv`` names its page.
     """
 
     pages: list[list[float]]
@@ -37,11 +37,11 @@ class AttentionScores:
         return len(self.pages)
 
     def by_page(self) -> list[float]:
-        """Mass of each page of ``ikv``, averaged over the layers."""
+        """The mass of each page of ``ikv``, averaged over the layers."""
         return [sum(masses) / self.num_layers for masses in zip(*self.pages, strict=True)]
 
     def by_slot(self) -> list[list[float]]:
-        """Mass ``[page][slot]`` of ``ikv``, averaged over the layers; needs ``slots``."""
+        """The mass ``[page][slot]`` of ``ikv``, averaged over the layers; needs ``slots``."""
         assert self.slots is not None, "ask for slots=True"
         return [
             [sum(masses) / self.num_layers for masses in zip(*page, strict=True)]
@@ -64,14 +64,14 @@ class Scores(TraitFunctions):
         *,
         slots: bool = False,
     ) -> Reply[AttentionScores]:
-        """`forward`, and the attention mass that its new tokens gave to each page of ``ikv`` and to
-        one another, in every layer.
+        """As `forward`, and returns the attention mass that its new tokens gave to each page of
+        ``ikv`` and to one another, for each layer.
 
         ``pages[layer][page]``, ``inputs[layer][new token]`` and, with ``slots``,
         ``slots[layer][page][slot]`` are sums over the new tokens of attention probabilities,
         averaged over the query heads. To score by the last tokens of a prompt only (SnapKV), run
-        those in a forward of their own; to gather over time (H2O), add up. K, V and hidden states
-        are those of `forward`; the tokens that ask cost a second pass over the keys.
+        these in a forward of their own; to accumulate over time (H2O), add up. K, V and hidden
+        states are those of `forward`; scoring costs a second pass over the keys for the new tokens.
 
         Raises:
             InvalidArgument: the model does not have this trait, or as for `forward`.

@@ -19,36 +19,36 @@ class Store(TraitFunctions):
     async def store_put(
         self, key: str, value: Any, *, store: str = DEFAULT_STORE, ttl_s: float | None = None
     ) -> None:
-        """Keep ``value``, any JSON value but null, under ``key`` for the programs of the tenant.
+        """Store ``value``, any JSON value but null, under ``key`` for the programs of the tenant.
 
-        ``store``: a namespace; a sandboxed program names those that it uses in its manifest.
-        ``ttl_s``: seconds after which it is gone, by the node's clock (None: never). With a data
-        directory (``quire serve --data-dir``) the node keeps it over restarts.
+        ``store``: a namespace; the manifest names those that a program uses. ``ttl_s``: seconds
+        after which the value is removed, by the node's clock (None: never). With a data directory
+        (``quire serve --data-dir``) values survive a restart of the node.
 
         Raises:
-            InvalidArgument: not JSON, null, over 1 MiB, or a key that is no printable text of at
+            InvalidArgument: not JSON, null, over 1 MiB, or a key that is not printable text of at
                 most 512 bytes.
-            Forbidden: the manifest of this (sandboxed) program does not name the store.
+            Forbidden: the manifest of this program does not name the store.
             QuotaExceeded: the tenant's stores hold too much.
         """
         await self._issuer.call("store.put", store=store, key=key, value=_json(value), ttl_s=ttl_s)
 
     async def store_get(self, key: str, default: Any = None, *, store: str = DEFAULT_STORE) -> Any:
-        """The value under ``key``, ``default`` without one."""
+        """The value under ``key``, or ``default``."""
         text = await self._issuer.call("store.get", store=store, key=key)
         return default if text is None else json.loads(text)
 
     async def store_delete(self, key: str, *, store: str = DEFAULT_STORE) -> bool:
-        """Forget ``key``; whether it was there."""
+        """Remove ``key``; returns whether it existed."""
         deleted: bool = await self._issuer.call("store.delete", kind="value", store=store, key=key)
         return deleted
 
     async def store_list(
         self, prefix: str = "", *, store: str = DEFAULT_STORE, after: str = "", limit: int = 1000
     ) -> list[str]:
-        """Keys that begin with ``prefix``, in order, ``limit`` (at most 10,000) at a time.
+        """Keys that begin with ``prefix``, sorted, ``limit`` (at most 10,000) at a time.
 
-        ``after``: the last key of the list before.
+        ``after``: the last key of the preceding list.
         """
         keys: list[str] = await self._issuer.call(
             "store.list", kind="value", store=store, prefix=prefix, after=after, limit=limit
@@ -64,10 +64,11 @@ class Store(TraitFunctions):
         store: str = DEFAULT_STORE,
         ttl_s: float | None = None,
     ) -> bool:
-        """Set ``key`` to ``value`` if it is ``expected`` now, in one step; whether it was.
+        """Set ``key`` to ``value`` if its value is ``expected``, atomically; returns whether it was
+        set.
 
-        ``expected=None``: if there is no such key. ``value=None``: delete it. Values are equal if
-        their JSON is, whatever the order of their names; 1 and 1.0 differ.
+        ``expected=None``: only if there is no such key. ``value=None``: delete the key. Values are
+        equal if their JSON is, in any order of names; 1 and 1.0 differ.
         """
         done: bool = await self._issuer.call(
             "store.compare_and_set",
@@ -82,9 +83,10 @@ class Store(TraitFunctions):
     async def blob_put(
         self, key: str, content: bytes, *, store: str = DEFAULT_STORE, ttl_s: float | None = None
     ) -> None:
-        """Keep bytes: 64 MiB at most, for a sandboxed program 6 MiB. Errors as with ``store_put``.
+        """Store bytes, at most 64 MiB (6 MiB from a sandboxed program). Errors as for
+        ``store_put``.
 
-        Blobs and values have keys of their own.
+        Blobs and values have separate keys.
         """
         if not isinstance(content, bytes | bytearray | memoryview):
             raise InvalidArgument(f"blob_put: a blob is bytes, not {type(content).__name__}")
@@ -93,20 +95,20 @@ class Store(TraitFunctions):
         )
 
     async def blob_get(self, key: str, *, store: str = DEFAULT_STORE) -> bytes | None:
-        """The bytes under ``key``, ``None`` without any."""
+        """The bytes under ``key``, or ``None``."""
         content = await self._issuer.call("blob.get", store=store, key=key)
-        # a sandboxed program's answers are JSON, which says bytes as base64
+        # answers to a sandboxed program are JSON, with bytes as base64
         return base64.b64decode(content) if isinstance(content, str) else content
 
     async def blob_delete(self, key: str, *, store: str = DEFAULT_STORE) -> bool:
-        """Forget the blob; whether it was there."""
+        """Remove the blob; returns whether it existed."""
         deleted: bool = await self._issuer.call("store.delete", kind="blob", store=store, key=key)
         return deleted
 
     async def blob_list(
         self, prefix: str = "", *, store: str = DEFAULT_STORE, after: str = "", limit: int = 1000
     ) -> list[str]:
-        """Keys of blobs; see ``store_list``."""
+        """Keys of blobs; parameters as for ``store_list``."""
         keys: list[str] = await self._issuer.call(
             "store.list", kind="blob", store=store, prefix=prefix, after=after, limit=limit
         )

@@ -1,7 +1,7 @@
-"""The answer to a decode: chunks as they come, or the whole.
+"""The answer to a decode: its chunks as they arrive, or the whole result.
 
-Owns the chunks that nobody has read yet (at most the tokens of one decode) and tells the pages what
-has been written to them.
+Owns the received chunks (at most the tokens of one decode) and reports written positions to the
+pages.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quire.programs.api.reply import Answer, CommandOwner
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A whole decode. Fields as in ``DecodeChunk``."""
+    """A complete decode. Fields as in ``DecodeChunk``."""
 
     token_ids: list[int]
     finish_reason: FinishReason
@@ -36,8 +36,8 @@ class Decoded:
 class DecodeStream(Answer):
     """``async for chunk in stream`` or ``await stream``; ``cancel()`` ends the decode early.
 
-    A loop that is left (``break``, an exception, cancellation) leaves the decode running: use
-    ``async with stream`` to have it cancelled.
+    Leaving the loop (``break``, an exception, cancellation) does not cancel the decode; ``async
+    with stream`` does.
     """
 
     __slots__ = (
@@ -66,7 +66,8 @@ class DecodeStream(Answer):
             page.decode_started(self)
 
     def __await__(self) -> Generator[Any, None, Decoded]:
-        """Wait for the end; everything as one ``Decoded``, whether chunks were read or not."""
+        """Wait for the end; returns all chunks as one ``Decoded``, whether they were read or
+        not."""
         while not self._done:
             yield from self.end()
         error = self.exception()
@@ -94,12 +95,13 @@ class DecodeStream(Answer):
         raise StopAsyncIteration
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` whenever ``take`` would find something new."""
+        """Call ``listener`` whenever ``take`` has something new."""
         self._owner.flush()
         self._listener = listener
 
     def take(self) -> DecodeChunk | None:
-        """A chunk that has arrived, ``None`` if there is none now; raises the decode's failure."""
+        """The next chunk that has arrived, ``None`` if there is none now; raises the decode's
+        failure."""
         chunk = self._next()
         if chunk is not None:
             return chunk
@@ -109,7 +111,7 @@ class DecodeStream(Answer):
         return None
 
     def _next(self) -> DecodeChunk | None:
-        """The first chunk that was not read."""
+        """The next chunk that was not read."""
         chunks, index = self._chunks, self._num_read
         if index == len(chunks):
             return None
@@ -123,7 +125,7 @@ class DecodeStream(Answer):
         return chunks
 
     def end(self) -> asyncio.Future[None]:
-        """Its chunks wake nobody who waits for all of them."""
+        """A future for the end alone: chunks do not wake its waiters."""
         self._owner.flush()
         future = asyncio.get_running_loop().create_future()
         self._at_end = (*(other for other in self._at_end if not other.done()), future)
@@ -161,7 +163,8 @@ class DecodeStream(Answer):
         self._at_end = ()
 
     def note_written(self) -> None:
-        """For its pages: every sampled token but the last one has been run, and stands in them."""
+        """Called by its pages: every sampled token but the last has been run and is in the
+        pages."""
         num_written = max(self._num_sampled - 1, 0) - self._num_noted
         self._num_noted += num_written
         while num_written > 0 and self._page < len(self._output):
@@ -169,7 +172,7 @@ class DecodeStream(Answer):
             if num_here is None:
                 break
             if not num_here:
-                self._page += 1  # full for good: a running decode's pages only fill up
+                self._page += 1  # stays full: the pages of a running decode are not truncated
             self._position += num_here
             num_written -= num_here
 
@@ -177,7 +180,7 @@ class DecodeStream(Answer):
         chunks = self._chunks
         first, last = chunks[0], chunks[-1]
         logprobs = [entry for chunk in chunks for entry in chunk.logprobs or ()]
-        assert last.finish_reason is not None, "the last chunk says why the decode ended"
+        assert last.finish_reason is not None, "the last chunk has no finish reason"
         return Decoded(
             token_ids=[token for chunk in chunks for token in chunk.token_ids],
             finish_reason=last.finish_reason,

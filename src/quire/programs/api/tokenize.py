@@ -1,4 +1,4 @@
-"""Trait Tokenize: text to token ids and back. Served in the program's runtime, at once."""
+"""Trait Tokenize: text to token ids and back. Served in the program's runtime, without waiting."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Tokenize(TraitFunctions):
     def tokenize(self, queue: Queue, text: str, *, special: bool = True) -> list[int]:
         """Token ids of ``text`` for the queue's model.
 
-        ``special``: literal special tokens in it are recognised.
+        ``special``: special tokens that occur literally in the text are recognised.
 
         Raises:
-            InvalidArgument: a lone surrogate, which is not text.
+            InvalidArgument: the text has a lone surrogate and is not valid Unicode.
         """
         try:
             text.encode()
@@ -34,7 +34,7 @@ class Tokenize(TraitFunctions):
     def detokenize(
         self, queue: Queue, token_ids: int | Sequence[int], *, skip_special: bool = False
     ) -> str:
-        """Text of one token id or of several."""
+        """The text of one or several token ids."""
         ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
         return queue.lane.model.tokenizer.decode(ids, skip_special=skip_special)
 
