@@ -9,7 +9,8 @@ from typing import get_args
 import pytest
 from cli_invoke import invoke
 
-from quire.cli.scheduler_options import PolicyOption
+from quire.cli.scheduler_options import BalancerOption, PolicyOption
+from quire.control.placement.balancers import BALANCERS
 from quire.control.policies import POLICIES
 
 Capture = pytest.CaptureFixture[str]
@@ -108,6 +109,7 @@ def test_what_cannot_be_done_ends_with_status_2(
 
 def test_the_choices_of_policies_are_those_there_are() -> None:
     assert set(get_args(PolicyOption)) == set(POLICIES)
+    assert set(get_args(BalancerOption)) == set(BALANCERS)
 
 
 @pytest.mark.parametrize(

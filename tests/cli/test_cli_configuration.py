@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.configuration import check_exposure, encoder_configs, engine_configs, tenants
+from quire.cli.configuration import (
+    check_exposure,
+    encoder_configs,
+    engine_configs,
+    tenants,
+    with_replicas,
+)
 from quire.core.config import AdapterConfig, EngineConfig, TenantConfig, TenantTotals
 from quire.core.errors import ConfigError
 from quire.core.events import Quotas
@@ -173,3 +179,25 @@ def test_encoders_have_the_instances_that_are_named(
 def test_instances_that_mean_nothing_are_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         encoder_configs(["a=/x"], [text])
+
+
+def test_replicas_of_all_models_or_of_one() -> None:
+    configs = engine_configs(["a=x", "b=y"], None, EngineConfig(source="", name=ModelId("")), ())
+    assert [one.replicas for one in with_replicas(configs, [])] == [1, 1]
+    assert [one.replicas for one in with_replicas(configs, ["2", "b=3"])] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("c=2", "--replicas c=2: no model is called 'c'; there are: a, b"),
+        ("a=", "--replicas a=: write N or NAME=N"),
+        ("two", "--replicas two: write N or NAME=N"),
+        ("0", "replicas is 0; 1 to 64"),
+        ("65", "replicas is 65; 1 to 64"),
+    ],
+)
+def test_replicas_that_make_no_sense_are_refused(text: str, message: str) -> None:
+    configs = engine_configs(["a=x", "b=y"], None, EngineConfig(source="", name=ModelId("")), ())
+    with pytest.raises(ConfigError, match=message):
+        with_replicas(configs, [text])

@@ -94,6 +94,22 @@ def _with_adapters(
     )
 
 
+def with_replicas(
+    configs: Sequence[EngineConfig], replicas: Sequence[str]
+) -> tuple[EngineConfig, ...]:
+    """``configs`` with their numbers of engines: each of ``replicas`` is ``N``, for all models that
+    no other names, or ``NAME=N``.
+
+    Raises:
+        ConfigError: no such model, or no number of engines.
+    """
+    counts = _counts("--replicas", "model", replicas, [str(config.name) for config in configs])
+    return tuple(
+        dataclasses.replace(config, replicas=counts.get(config.name, counts.get("", 1)))
+        for config in configs
+    )
+
+
 def encoder_configs(
     encoders: Sequence[str], instances: Sequence[str] = ()
 ) -> tuple[EncoderConfig, ...]:
@@ -109,25 +125,26 @@ def encoder_configs(
         source = source if separator else text
         served = ModelId(name) if separator else default_name(source)
         configs.append(EncoderConfig(source=source, name=served))
-    counts = _instances(instances, [str(config.name) for config in configs])
+    names = [str(config.name) for config in configs]
+    counts = _counts("--encoder-instances", "encoder", instances, names)
     return tuple(
         dataclasses.replace(config, instances=counts.get(config.name, counts.get("", 1)))
         for config in configs
     )
 
 
-def _instances(texts: Sequence[str], encoders: Sequence[str]) -> dict[str, int]:
-    """How many of each encoder; under no name: of all others."""
+def _counts(option: str, kind: str, texts: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+    """How many of each of ``names``; under no name: of all others."""
     counts: dict[str, int] = {}
     for text in texts:
         name, _, number = text.rpartition("=")
-        if name and name not in encoders:
+        if name and name not in names:
             raise ConfigError(
-                f"--encoder-instances {text}: no encoder is called {name!r}; there are: "
-                f"{', '.join(encoders) or 'none'}"
+                f"{option} {text}: no {kind} is called {name!r}; there are: "
+                f"{', '.join(names) or 'none'}"
             )
         if not number.isdecimal():
-            raise ConfigError(f"--encoder-instances {text}: write N or NAME=N, for example 2")
+            raise ConfigError(f"{option} {text}: write N or NAME=N, for example 2")
         counts[name] = int(number)
     return counts
 

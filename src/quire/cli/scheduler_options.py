@@ -10,6 +10,7 @@ from quire.core.config import LevelsConfig, SchedulerConfig
 from quire.core.errors import ConfigError
 
 PolicyOption = Literal["fcfs", "program_fcfs", "round_robin", "mlfq", "plas", "atlas"]
+BalancerOption = Literal["round_robin", "least_used", "autellix", "quire"]
 PriorityScopeOption = Literal["tenant", "node"]
 UnitOption = Literal["tokens", "seconds"]
 WITH_LEVELS = ("mlfq", "plas", "atlas")
@@ -63,6 +64,25 @@ PolicyBeta = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+Replicas = Annotated[
+    list[str] | None,
+    typer.Option(
+        envvar="QUIRE_REPLICAS",
+        metavar="[MODEL=]N",
+        help="Engines of each model, or of the one that is named; they share its calls, and each "
+        "has weights and KV cache of its own. Repeatable [default: 1].",
+        rich_help_panel=_PANEL,
+    ),
+]
+Balancer = Annotated[
+    BalancerOption,
+    typer.Option(
+        envvar="QUIRE_BALANCER",
+        help="Choice among a model's engines: in turn, the least used, the program's own for long "
+        "prompts (autellix), or what is cached against what waits (quire).",
+        rich_help_panel=_PANEL,
+    ),
+]
 PriorityScope = Annotated[
     PriorityScopeOption,
     typer.Option(
@@ -77,6 +97,7 @@ PriorityScope = Annotated[
 def scheduler_config(
     policy: PolicyOption,
     priority_scope: PriorityScopeOption,
+    balancer: BalancerOption = "quire",
     *,
     thresholds: str | None,
     quanta: str | None,
@@ -106,7 +127,9 @@ def scheduler_config(
         unit=unit or _DEFAULTS.unit,
         beta=_DEFAULTS.beta if beta is None else (beta or None),
     )
-    return SchedulerConfig(policy=policy, levels=levels, priority_scope=priority_scope)
+    return SchedulerConfig(
+        policy=policy, levels=levels, balancer=balancer, priority_scope=priority_scope
+    )
 
 
 def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:

@@ -9,7 +9,13 @@ from quire.cli import options as o
 from quire.cli import program_options as po
 from quire.cli import sandbox_options as so
 from quire.cli import scheduler_options as sco
-from quire.cli.configuration import check_exposure, encoder_configs, engine_configs, tenants
+from quire.cli.configuration import (
+    check_exposure,
+    encoder_configs,
+    engine_configs,
+    tenants,
+    with_replicas,
+)
 from quire.cli.console import messages
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
@@ -53,6 +59,8 @@ def serve(
     policy_quanta: sco.PolicyQuanta = None,
     policy_unit: sco.PolicyUnit = None,
     policy_beta: sco.PolicyBeta = None,
+    replicas: sco.Replicas = None,
+    balancer: sco.Balancer = "quire",
     priority_scope: sco.PriorityScope = "tenant",
     record: o.Record = None,
     data_dir: po.DataDir = None,
@@ -104,7 +112,7 @@ def serve(
 
         quire serve ~/models/Qwen3-0.6B --adapter formal=~/adapters/formal
 
-        quire serve ~/models/Qwen3-0.6B --policy atlas
+        quire serve ~/models/Qwen3-0.6B --policy atlas --replicas 2 --balancer autellix
 
         quire serve --encoder bge=~/models/bge-small --encoder-instances bge=2
     """
@@ -129,11 +137,14 @@ def serve(
         tensor_parallel=tensor_parallel,
     )
     node = NodeConfig(
-        engines=engine_configs(models or (), model_name, shared, adapter or ()),
+        engines=with_replicas(
+            engine_configs(models or (), model_name, shared, adapter or ()), replicas or ()
+        ),
         encoders=encoder_configs(encoder or (), encoder_instances or ()),
         scheduler=sco.scheduler_config(
             policy,
             priority_scope,
+            balancer,
             thresholds=policy_thresholds,
             quanta=policy_quanta,
             unit=policy_unit,

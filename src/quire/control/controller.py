@@ -19,6 +19,7 @@ from quire.control.engines.engine import Engine
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
+from quire.control.placement.balancers import create_balancer
 from quire.control.placement.deployments import Deployments
 from quire.control.policies import create_policy
 from quire.control.programs.families import check_family, join_family, leave_family
@@ -33,6 +34,7 @@ from quire.control.timers import Timers
 from quire.core import calls as c
 from quire.core import events as e
 from quire.core.actions import Action
+from quire.core.commands import Command
 from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.encoding import EncoderInfo
 from quire.core.errors import (
@@ -79,9 +81,9 @@ class Controller:
         self._engines: dict[EngineId, EngineState] = {}
         self._places: dict[EngineId, Engine] = {}
         self._schedulers: dict[EngineId, EngineScheduler] = {}
-        self._deployments = Deployments()
         self._holdings = Holdings(self._engines)
         self._host = HostCommands(self._engines, self._holdings)
+        self._deployments = Deployments(create_balancer(config.balancer), self._host.exports)
         self._flow = Flow(
             self._table, self._places, self._holdings, self._host, self._outbox, self._time
         )
@@ -184,7 +186,11 @@ class Controller:
             self._life.down(event)
 
     def _engine_given_up(self, event: e.EngineGivenUp) -> None:
-        self._encoding.given_up(event.engine, event.model, event.error)
+        engine = self._engines.get(event.engine)
+        if engine is None:
+            self._encoding.given_up(event.engine, event.model, event.error)
+        else:
+            self._life.given_up(engine, event.error)
 
     # -- programs and queues ---------------------------------------------------------------------
 
@@ -293,21 +299,29 @@ class Controller:
             self._refuse(program.id, call, refused or _no_queue(program.id, call.queue))
             return
         if queue.placed_on is None:
-            self._place(queue)
+            self._place(queue, call.commands)
+        elif (error := self._given_up(queue.placed_on)) is not None:
+            self._refuse(program.id, call, error)
+            return
         for command in call.commands:
             self._flow.issue(queue, command)
         self._flow.advance(queue)
         if queue.placed_on is not None:
             self._schedulers[queue.placed_on].anticipation.issued(queue, self._time.now_s)
 
+    def _given_up(self, engine: EngineId) -> ErrorRecord | None:
+        """Why ``engine`` will not come up again, if it will not."""
+        known = self._engines.get(engine)
+        return None if known is None else known.given_up
+
     def _refuse(self, program: ProgramId, call: c.Issue, error: ErrorRecord) -> None:
         for command in call.commands:
             self._outbox.fail(program, command.id, error)
 
-    def _place(self, queue: CommandQueue) -> None:
+    def _place(self, queue: CommandQueue, commands: Sequence[Command]) -> None:
         """Choose the queue's engine; a model that has none leaves it without, and its commands are
         refused."""
-        engine = self._deployments.choose(queue)
+        engine = self._deployments.choose(queue, commands)
         if engine is not None:
             queue.placed_on = engine.id
             self._outbox.placed(queue.program.id, queue.id, engine.id)

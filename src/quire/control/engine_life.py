@@ -18,6 +18,7 @@ from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
 from quire.control.placement.deployments import Deployments
+from quire.control.programs.program import CommandQueue
 from quire.control.programs.states import CommandState
 from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.completion import Completion
@@ -102,6 +103,22 @@ class EngineLife:
     def _note_capacity(self) -> None:
         up = [engine for engine in self.engines.values() if engine.is_up]
         self.ranking.note_capacity(sum(engine.info.pool.max_sequences for engine in up))
+
+    def given_up(self, engine: EngineState, error: ErrorRecord) -> None:
+        """It will not come up again, and other engines of its model go on: what waits for it fails,
+        and no queue is placed on it any more."""
+        engine.given_up = error
+        self.deployments.remove(engine)
+        for program in self.table.programs():
+            for queue in list(program.queues.values()):
+                if queue.placed_on == engine.id:
+                    self._fail_queue(queue, error)
+
+    def _fail_queue(self, queue: CommandQueue, error: ErrorRecord) -> None:
+        waiting = next((one for one in queue.entries if one.state is CommandState.QUEUED), None)
+        if waiting is not None:
+            self.flow.fail(waiting, error)
+            self.flow.advance(queue)
 
     def down(self, event: EngineDown) -> None:
         """Fail what was in flight; other commands wait until the engine is up again."""

@@ -47,7 +47,7 @@ class AdapterConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """One model on one engine.
+    """One model, on one engine or on ``replicas`` engines alike.
 
     ``source``: a Hugging Face directory or hub id. ``kv_cache_bytes``: device memory for pages;
     None: ``DEFAULT_CACHE_BYTES``, on the CUDA backend most of the memory that the weights leave
@@ -57,7 +57,9 @@ class EngineConfig:
     ``batch_invariant``: a row's results do not depend, bit for bit, on the other rows of its batch.
     ``weights``: float8 (cuda backend) and int8 (cpu backend) quantise projections while loading;
     auto keeps the checkpoint's format where the backend has a matrix product for it.
-    ``tensor_parallel``: processes of this host that share the model; cache sizes are per process.
+    ``replicas``: engines, each a process with weights and memory of its own, which share the
+    model's calls. ``tensor_parallel``: processes of this host that share one engine; cache sizes
+    are per process.
     ``adapters``: LoRA adapters that rows may be run with; each is also served under its own name.
     """
 
@@ -79,6 +81,7 @@ class EngineConfig:
     kernel_isa: str | None = None
     batch_invariant: bool = False
     weights: WeightsName = "auto"
+    replicas: int = 1
     tensor_parallel: int = 1
     seed: int = 0
     adapters: tuple[AdapterConfig, ...] = ()
@@ -93,6 +96,8 @@ class EngineConfig:
                 f"max_batch_tokens is {self.max_batch_tokens} and max_sequences "
                 f"{self.max_sequences}: choose at least 1 for each"
             )
+        if not 1 <= self.replicas <= 64:
+            raise ConfigError(f"replicas is {self.replicas}; 1 to 64 engines can serve a model")
         if not 1 <= self.tensor_parallel <= 64:
             raise ConfigError(
                 f"tensor_parallel is {self.tensor_parallel}; 1 to 64 ranks can share a model"
@@ -188,7 +193,8 @@ class LevelsConfig:
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """``policy``: fcfs, program_fcfs, round_robin, mlfq, plas or atlas. ``levels``: the queues of
-    the last three.
+    the last three. ``balancer``: the choice among the engines of one model: round_robin,
+    least_used, autellix or quire.
 
     ``step_quantum_s`` bounds the time of a message of several decode steps. ``chunk_steps``: how
     long a prompt chunk may take in a message that also decodes, in multiples of the decode step's
@@ -201,6 +207,7 @@ class SchedulerConfig:
 
     policy: str = "fcfs"
     levels: LevelsConfig = LevelsConfig()
+    balancer: str = "quire"
     step_quantum_s: float = 0.010
     max_steps_per_message: int = 32
     chunk_steps: float = 0.8

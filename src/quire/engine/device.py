@@ -66,19 +66,19 @@ def choose_dtype(
     return torch.float32
 
 
-def choose_num_threads(wanted: int | None, num_parameters: int) -> int:
+def choose_num_threads(wanted: int | None, num_parameters: int, replicas: int = 1) -> int:
     """Threads for one PyTorch operation: one for small models, whose operations take less time than
-    synchronising threads."""
+    synchronising threads. ``replicas``: engines among which the cores are divided."""
     if wanted is None and num_parameters <= _CACHE_RESIDENT_PARAMETERS:
         return 1
-    return wanted_threads(wanted, num_usable_cores())
+    return wanted_threads(wanted, max(1, num_usable_cores() // replicas))
 
 
-def choose_team_size(wanted: int | None, num_parameters: int) -> int:
+def choose_team_size(wanted: int | None, num_parameters: int, replicas: int = 1) -> int:
     """Threads of the CPU kernel. They synchronise in less than a microsecond, so even a model that
     fits into a cache gains from a second core, unless it is very small."""
     share = max(1, num_parameters // _PARAMETERS_PER_THREAD)
-    return wanted_threads(wanted, min(num_usable_cores(), share))
+    return wanted_threads(wanted, min(max(1, num_usable_cores() // replicas), share))
 
 
 def wanted_threads(wanted: int | None, default: int) -> int:

@@ -83,7 +83,9 @@ class Engine:
             runner: ModelRunner
             if ranks is None:
                 loaded = load_model(config, directory, progress)
-                torch.set_num_threads(choose_num_threads(config.num_threads, loaded.num_parameters))
+                torch.set_num_threads(
+                    choose_num_threads(config.num_threads, loaded.num_parameters, config.replicas)
+                )
                 backend = choose_backend(config, loaded)
                 runner = backend.make_runner(config, loaded)
             else:
@@ -212,7 +214,7 @@ def _image_encoder(config: EngineConfig, loaded: LoadedModel) -> ImageEncoder | 
     if loaded.vision is None:
         return None
     tower, processor = loaded.vision
-    num_threads = choose_num_threads(config.num_threads, loaded.num_parameters)
+    num_threads = choose_num_threads(config.num_threads, loaded.num_parameters, config.replicas)
     return ImageEncoder(tower, processor, loaded.device, num_threads)
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
@@ -86,7 +86,8 @@ class ControlThread:
     """``post``, ``post_gathered``, ``add_program``, ``call`` and ``submit`` are for any thread; the
     methods of engines are for coroutines that ``submit`` runs here.
 
-    ``on_failure`` is called here when the controller has failed. ``debug``: check the controller's
+    ``on_failure`` is called here when the controller has failed. ``replicas``: engines of a model,
+    if it has more than one. ``debug``: check the controller's
     invariants whenever it has been idle for a moment.
     """
 
@@ -97,9 +98,12 @@ class ControlThread:
         clock: ProgramClock,
         observers: Sequence[Observer] = (),
         on_failure: Callable[[], None] | None = None,
+        replicas: Mapping[ModelId, int] | None = None,
         debug: bool = False,
     ) -> None:
         self._controller = controller
+        self._replicas = replicas or {}
+        self._num_given_up: Counter[ModelId] = Counter()
         self.clock = clock
         self._observers = observers
         self._on_failure = on_failure
@@ -219,8 +223,14 @@ class ControlThread:
         self._engines.pop(engine, None)
 
     def engine_given_up(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
-        """No engine of the model will come back: programs with queues for it would wait for ever,
-        so they are ended."""
+        """It will not come back. What waits for it fails; if it was the last of its model, programs
+        with queues for the model would wait for ever, so they are ended."""
+        self._num_given_up[model] += 1
+        if self._num_given_up[model] < self._replicas.get(model, 1):
+            self._handle_now(
+                lambda t: EngineGivenUp(time_s=t, engine=engine, model=model, error=error)
+            )
+            return
         self._given_up[model] = error
         for program in self._users.of(model):
             self._terminate(program, error)

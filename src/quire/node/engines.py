@@ -7,6 +7,7 @@ reached or what it executes.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -52,9 +53,10 @@ class EngineFleet:
         self._backend = backend
         self._control = control
         self._files: dict[ModelId, ModelFiles] = {}
+        self._reading: defaultdict[ModelId, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._supervisors = [
             EngineSupervisor(
-                engine_id(config.name),
+                engine_id(config.name, index),
                 config,
                 backend.make_transport,
                 control,
@@ -62,11 +64,16 @@ class EngineFleet:
                 prepare=partial(self._read, config),
                 on_ready=partial(self._on_ready, config),
                 on_change=on_change,
-                on_progress=partial(_named, on_progress, config.name),
+                on_progress=partial(_named, on_progress, _label(config, index)),
                 limits=backend.limits,
             )
             for config in configs
+            for index in range(config.replicas)
         ]
+        self._replicas = {
+            config.name: [engine_id(config.name, index) for index in range(config.replicas)]
+            for config in configs
+        }
 
     def health(self) -> Mapping[EngineId, EngineHealth]:
         return {supervisor.engine: supervisor.health for supervisor in self._supervisors}
@@ -76,12 +83,13 @@ class EngineFleet:
 
         Raises:
             ModelNotFound: no model has that name.
-            EngineLost: it is still loading, or its engine has been given up.
+            EngineLost: it is still loading, or all of its engines have been given up.
         """
         wanted = self.models.name_of(name)
-        health = self.health()[engine_id(self.models.base_of(wanted))]
-        if health.state is EngineReadiness.FAILED:
-            raise EngineLost(f"model {wanted} cannot be served: {health.detail}")
+        health = self.health()
+        replicas = [health[engine] for engine in self._replicas[self.models.base_of(wanted)]]
+        if all(one.state is EngineReadiness.FAILED for one in replicas):
+            raise EngineLost(f"model {wanted} cannot be served: {replicas[0].detail}")
         return self.models.get(wanted)
 
     async def start(self, *, wait_ready: bool) -> None:
@@ -114,8 +122,11 @@ class EngineFleet:
         )
 
     async def _read(self, config: EngineConfig) -> None:
-        """On the control thread, while the engine loads: loading a tokenizer takes time too."""
-        if config.name not in self._files:
+        """On the control thread, while the engine loads: loading a tokenizer takes time too.
+        Once for all replicas."""
+        async with self._reading[config.name]:
+            if config.name in self._files:
+                return
             self._files[config.name] = await asyncio.to_thread(self._backend.read_files, config)
 
     def _on_ready(self, config: EngineConfig, info: EngineInfo) -> None:
@@ -126,6 +137,10 @@ class EngineFleet:
 def engine_id(model: ModelId, index: int = 0) -> EngineId:
     """The id of engine ``index`` of ``model``."""
     return EngineId(f"{model}#{index}")
+
+
+def _label(config: EngineConfig, index: int) -> str:
+    return config.name if config.replicas == 1 else engine_id(config.name, index)
 
 
 def _named(on_progress: OnProgress, engine: str, stage: str, fraction: float) -> None:

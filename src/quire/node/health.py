@@ -6,7 +6,7 @@ Knows nothing of how engines run; ``supervisor`` changes the states, ``node`` co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -102,11 +102,11 @@ class SandboxHealth:
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """``ready``: new work is accepted and every engine can do it.
+    """``ready``: new work is accepted, and for every model an engine can do it.
 
-    ``alive``: nothing is dead (loading and draining count as alive). ``detail``: the first reason
-    why the node is not ready; of one that is, what is wrong with a process of its ``sandbox``,
-    which nobody else notices.
+    ``alive``: every model has an engine that is not dead (loading and draining count as alive).
+    ``detail``: the first reason why the node is not ready; of one that is, what is wrong with an
+    engine whose model has others, or with a process of its ``sandbox``.
     """
 
     ready: bool
@@ -117,6 +117,19 @@ class NodeHealth:
     detail: str = ""
 
 
+_DEAD = (EngineReadiness.SILENT, EngineReadiness.RESTARTING, EngineReadiness.FAILED)
+
+
+def _by_model(
+    engines: Mapping[EngineId, EngineHealth],
+) -> Iterable[Mapping[EngineId, EngineHealth]]:
+    """The engines of each model, whose ids differ in the number behind the model's name alone."""
+    groups: dict[str, dict[EngineId, EngineHealth]] = {}
+    for engine, health in engines.items():
+        groups.setdefault(engine.rpartition("#")[0] or engine, {})[engine] = health
+    return groups.values()
+
+
 def node_health(
     engines: Mapping[EngineId, EngineHealth],
     sandbox: Mapping[str, SandboxHealth],
@@ -125,18 +138,21 @@ def node_health(
     failure: str | None,
 ) -> NodeHealth:
     """Join engine states; ``failure`` is why the control thread has died, if it has."""
-    unready = [
-        f"engine {engine} is {health.state}" + (f": {health.detail}" if health.detail else "")
-        for engine, health in engines.items()
-        if health.state is not EngineReadiness.READY
-    ]
-    dead = any(
-        health.state in (EngineReadiness.SILENT, EngineReadiness.RESTARTING, EngineReadiness.FAILED)
-        for health in engines.values()
-    )
     reasons = ([failure] if failure else []) + (["the node is draining"] if draining else [])
-    reasons += unready
-    besides = [f"sandbox {name}: {one.detail}" for name, one in sandbox.items() if one.detail]
+    besides: list[str] = []
+    dead = False
+    for replicas in _by_model(engines):
+        unready = [
+            f"engine {engine} is {health.state}" + (f": {health.detail}" if health.detail else "")
+            for engine, health in replicas.items()
+            if health.state is not EngineReadiness.READY
+        ]
+        if len(unready) == len(replicas):
+            reasons += unready
+            dead |= all(health.state in _DEAD for health in replicas.values())
+        else:
+            besides += unready
+    besides += [f"sandbox {name}: {one.detail}" for name, one in sandbox.items() if one.detail]
     return NodeHealth(
         ready=not reasons,
         alive=failure is None and not dead,

@@ -82,6 +82,7 @@ class NodeParts:
             clock=self.clock,
             observers=self.observers,
             on_failure=notices.health_changed,
+            replicas={engine.name: engine.replicas for engine in config.engines},
             debug=around.debug,
         )
         self.figures = ProgramFigures(lambda: self.control.call(lambda _: None))

@@ -32,7 +32,7 @@ from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.core.batch import I32
 from quire.core.commands import EmbedImage, EmbedText, Forward, Sample
 from quire.core.engine_info import EngineInfo
-from quire.core.errors import ConfigError, PageLost, PoolExhausted
+from quire.core.errors import ConfigError, ErrorRecord, PageLost, PoolExhausted
 from quire.core.ids import EngineId, ModelId, SequenceId, TokenSlotId
 
 
@@ -56,6 +56,7 @@ class EngineState(Engine):
         self.token_slots = NumberPool(info.pool.num_token_slots)
         self.sequences = NumberPool(info.pool.max_sequences)
         self.is_up = True
+        self.given_up: ErrorRecord | None = None
         self.next_step = 0
         self.next_epoch = 1
         self.in_flight: deque[InFlight] = deque()

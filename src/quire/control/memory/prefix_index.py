@@ -89,6 +89,10 @@ class PrefixIndex:
         self._num_hit_tokens += len(found) * size
         return found
 
+    def has(self, key: bytes) -> bool:
+        """Whether the page with this chain key is here."""
+        return key in self._contents
+
     def lookup(self, node: ChainNode) -> Content | None:
         return self._contents.get(node.key)
 

@@ -1,43 +1,87 @@
 """Deployments: the engines that serve each model, and the placement of queues on them.
 
-Owns the list of each model's engines and the choice between them. A queue names a model; control
-places it when its first command arrives, so that a replay and a simulation see the same choice. A
-program's commands may name pages that were allocated on another of its queues, so all of its queues
-for a model are placed on one engine as long as it has any.
+Owns the list of each model's engines and what binds a queue to one of them. A queue names a model;
+control places it when its first commands arrive, so that a replay and a simulation see the same
+choice. The choice among engines that would all do is the balancer's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quire.control.engines.state import EngineState
+from quire.control.memory.exports import ExportTable
+from quire.control.placement.balancers import Balancer, Placing, least_used
 from quire.control.programs.program import CommandQueue
-from quire.core.ids import EngineId, ModelId
+from quire.core import commands as c
+from quire.core.ids import EngineId, ModelId, PageId
 
 
 class Deployments:
     """The engines of each model, in the order in which they first came up."""
 
-    def __init__(self) -> None:
+    def __init__(self, balancer: Balancer, exports: ExportTable) -> None:
+        self._balancer = balancer
+        self._exports = exports
         self._engines: dict[ModelId, list[EngineState]] = {}
 
     def add(self, engine: EngineState) -> None:
         """``engine`` is up for the first time."""
         self._engines.setdefault(engine.model, []).append(engine)
 
-    def choose(self, queue: CommandQueue) -> EngineState | None:
-        """The engine for ``queue``, whose first command has arrived; None if the model has no
+    def remove(self, engine: EngineState) -> None:
+        """``engine`` will not come up again."""
+        self._engines[engine.model].remove(engine)
+
+    def choose(self, queue: CommandQueue, commands: Sequence[c.Command]) -> EngineState | None:
+        """The engine for ``queue``, whose first ``commands`` have arrived; None if the model has no
         engine.
 
-        Of several engines, the one that has a queue of the same program for the model; else one
-        that is up, with the fewest queues and commands, the first of equals.
+        Of several engines, the one that has a page or an export that the commands name; for an
+        inferlet, which may name any page of its own later, the one that has another queue of it;
+        else the balancer's choice among those that are up, or the least used if none is.
         """
         engines = self._engines.get(queue.model, [])
         if len(engines) <= 1:
             return engines[0] if engines else None
-        home = _home(queue)
+        bound = self._named(queue, commands)
+        if bound is None and queue.program.form != "session":
+            bound = _home(queue)
         for engine in engines:
-            if engine.id == home:
+            if engine.id == bound:
                 return engine
-        return min(engines, key=lambda engine: (not engine.is_up, _load(engine)))
+        up = [engine for engine in engines if engine.is_up]
+        if len(up) > 1:
+            return self._balancer.choose(_placing(queue, commands), up)
+        return up[0] if up else least_used(engines)
+
+    def _named(self, queue: CommandQueue, commands: Sequence[c.Command]) -> EngineId | None:
+        """The engine of the first page or export that ``commands`` name and that exists."""
+        program = queue.program
+        for command in commands:
+            for page_id in _pages_read(command):
+                page = program.pages.get(page_id)
+                if page is not None:
+                    return page.engine
+            if isinstance(command, c.ImportPages):
+                export = self._exports.get(program.tenant, command.name)
+                if export is not None:
+                    return export.engine
+        return None
+
+
+def _pages_read(command: c.Command) -> Sequence[PageId]:
+    """Pages that ``command`` names and does not create."""
+    match command:
+        case c.Forward() | c.Decode():
+            return [*command.context, *command.output]
+        case c.CopyPage():
+            return [command.source, command.target]
+        case c.ExportPages() | c.DeallocPages():
+            return command.pages
+        case c.MaskPage() | c.TruncatePage() | c.RepositionPage():
+            return [command.page]
+    return ()
 
 
 def _home(queue: CommandQueue) -> EngineId | None:
@@ -48,5 +92,11 @@ def _home(queue: CommandQueue) -> EngineId | None:
     return None
 
 
-def _load(engine: EngineState) -> int:
-    return len(engine.ready) + len(engine.unfinished) + len(engine.running)
+def _placing(queue: CommandQueue, commands: Sequence[c.Command]) -> Placing:
+    for command in commands:
+        if isinstance(command, c.Decode):
+            prompt = command.tokens if command.cache and not command.position else ()
+            return Placing(queue, prompt, command.adapter)
+        if isinstance(command, c.ImportPrefix):
+            return Placing(queue, command.tokens, command.adapter)
+    return Placing(queue)

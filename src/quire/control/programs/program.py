@@ -51,7 +51,8 @@ class Program:
     ``failed`` remember the others for ``after``. ``account`` is its tenant's. ``launcher`` and
     ``launched`` are its family (``control.families``), ``num_family_tokens`` what all below it have
     generated too. ``family_figures`` are one object for it, its ``parent`` and all below: to
-    policies these are one program. It begins with its parent's critical path.
+    policies these are one program. It begins with its parent's critical path. ``home_engines``:
+    those that a balancer has chosen for its long prompts.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Program:
         self.last_arrival_s: float | None = None
         self.last_completion_s: float | None = None
         self.num_preemptions = 0
+        self.home_engines: dict[ModelId, EngineId] = {}
 
     @property
     def state(self) -> ProgramState:

@@ -52,7 +52,9 @@ class CpuBackend:
     def make_runner(self, config: EngineConfig, loaded: LoadedModel) -> NativeRunner:
         assert isinstance(loaded.model, Decoder)
         library = load_kernel(config.kernel_isa)
-        team = Team(library, choose_team_size(config.num_threads, loaded.num_parameters))
+        team = Team(
+            library, choose_team_size(config.num_threads, loaded.num_parameters, config.replicas)
+        )
         pool = _make_pool(config, loaded, team)
         model = PackedDecoder(
             loaded.model,

@@ -72,7 +72,9 @@ class FollowingRank:
         config = local_engine_config(config, self._device)
         try:
             loaded = load_model(config, locate(config.source), ranks=self._collectives)
-            torch.set_num_threads(choose_num_threads(config.num_threads, loaded.num_parameters))
+            torch.set_num_threads(
+                choose_num_threads(config.num_threads, loaded.num_parameters, config.replicas)
+            )
             runner = TorchBackend().make_runner(config, loaded)
         except QuireError as exc:
             return m.Loaded(error=exc.record())

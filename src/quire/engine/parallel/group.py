@@ -219,6 +219,6 @@ def device_of_rank(config: EngineConfig, rank: int) -> torch.device:
 def local_engine_config(config: EngineConfig, device: torch.device) -> EngineConfig:
     """The configuration of one rank: its device, its share of the host's cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    share = max(1, (cores or 1) // config.tensor_parallel)
+    share = max(1, (cores or 1) // (config.tensor_parallel * config.replicas))
     num_threads = config.num_threads or (share if device.type == "cpu" else None)
     return replace(config, device=str(device), num_threads=num_threads)

@@ -37,7 +37,9 @@ def lead(
     local = local_engine_config(config, group.device)
     try:
         loaded = load_model(local, directory, progress, group.collectives)
-        torch.set_num_threads(choose_num_threads(local.num_threads, loaded.num_parameters))
+        torch.set_num_threads(
+            choose_num_threads(local.num_threads, loaded.num_parameters, local.replicas)
+        )
         runner = TorchBackend().make_runner(local, loaded)
     except QuireError:
         group.hear_loads()  # the others failed in the same way; the group can load another model

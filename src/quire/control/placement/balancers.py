@@ -1,0 +1,140 @@
+"""Balancers: which of a model's engines serves a queue that may be served by any of them.
+
+Owns the four choices. What binds a queue to one engine (pages, exports, other queues of its
+program) is decided in ``deployments`` before a balancer is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+from quire.control.engines.state import EngineState
+from quire.control.memory.content import chain_keys
+from quire.control.programs.program import CommandQueue
+from quire.core.errors import ConfigError
+from quire.core.ids import EngineId
+
+SHORT_PROMPT_TOKENS = 2048
+"""Up to this length a prompt is mostly a system prompt that every engine has (Autellix 4.3)."""
+
+TOKENS_PER_CALL = 256
+"""The length of prompt whose computation delays a call as much as one more call beside it does."""
+
+
+@dataclass(slots=True)
+class Placing:
+    """A queue to be placed. ``prompt``: the tokens that its first command will run from position
+    0 and may find in a prefix index; empty if it does not. ``adapter``: to run them with, by name.
+    """
+
+    queue: CommandQueue
+    prompt: Sequence[int] = ()
+    adapter: str | None = None
+
+
+class Balancer(Protocol):
+    """Chooses among engines that are up, at least two. May keep state, but sees no clock: the same
+    queues in the same order are placed alike in a replay."""
+
+    def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState: ...
+
+
+class InTurn:
+    """``round_robin``: one engine after the other."""
+
+    def __init__(self) -> None:
+        self._num_placed = 0
+
+    def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
+        self._num_placed += 1
+        return engines[(self._num_placed - 1) % len(engines)]
+
+
+class LeastUsed:
+    """``least_used``: the engine with the fewest calls, the first of equals."""
+
+    def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
+        return least_used(engines)
+
+
+class ShortOrHome:
+    """``autellix``: short prompts go to the least used engine; long ones to the engine of their
+    program, which is the least used one when the first of them comes (algorithm 2)."""
+
+    def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
+        if len(placing.prompt) <= SHORT_PROMPT_TOKENS:
+            return least_used(engines)
+        queue = placing.queue
+        homes = queue.program.home_engines
+        home = homes.get(queue.model)
+        for engine in engines:
+            if engine.id == home:
+                return engine
+        chosen = least_used(engines)
+        homes[queue.model] = chosen.id
+        return chosen
+
+
+class CachedAgainstLoad:
+    """``quire``: the engine where prompt and neighbours cost least. What its prefix index has of
+    the prompt need not be computed there; each call that it already has counts like so many tokens.
+    So leaving an engine costs the prefill that is lost, and staying costs the queue."""
+
+    def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
+        cached = cached_tokens(placing, engines)
+        return min(engines, key=lambda one: num_calls(one) * TOKENS_PER_CALL - cached[one.id])
+
+
+BALANCERS: Mapping[str, Callable[[], Balancer]] = MappingProxyType(
+    {
+        "round_robin": InTurn,
+        "least_used": LeastUsed,
+        "autellix": ShortOrHome,
+        "quire": CachedAgainstLoad,
+    }
+)
+
+
+def create_balancer(name: str) -> Balancer:
+    """A new balancer.
+
+    Raises:
+        ConfigError: none has this name.
+    """
+    if name not in BALANCERS:
+        raise ConfigError(f"no balancer is called {name!r}: choose from {sorted(BALANCERS)}")
+    return BALANCERS[name]()
+
+
+def num_calls(engine: EngineState) -> int:
+    """Queues that wait for the engine, and commands that it has begun or that are on their way."""
+    begun = engine.unfinished.keys() | engine.running.keys()
+    sent = {part.entry for message in engine.in_flight for part in message.parts}
+    return len(engine.ready) + len(begun | sent)
+
+
+def least_used(engines: Sequence[EngineState]) -> EngineState:
+    return min(engines, key=num_calls)
+
+
+def cached_tokens(placing: Placing, engines: Sequence[EngineState]) -> dict[EngineId, int]:
+    """Of the prompt's tokens, how many each engine's prefix index has. Keys are computed once, and
+    only as far as any engine has them; engines of one model have the same keys."""
+    found = dict.fromkeys([engine.id for engine in engines], 0)
+    if not placing.prompt:
+        return found
+    first = engines[0]
+    adapter = first.adapter_index(placing.adapter)
+    root = first.memory.index.root_key(placing.queue.program.tenant, adapter)
+    having = list(engines)
+    size = first.page_size
+    for key in chain_keys(root, placing.prompt, size):
+        having = [engine for engine in having if engine.memory.index.has(key)]
+        if not having:
+            break
+        for engine in having:
+            found[engine.id] += size
+    return found

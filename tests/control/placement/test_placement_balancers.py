@@ -1,0 +1,271 @@
+"""Balancers: which engine of a model a queue goes to, by what it says and what engines have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from control_world import ENGINE, World, alone
+
+from quire.control.placement.balancers import (
+    BALANCERS,
+    SHORT_PROMPT_TOKENS,
+    TOKENS_PER_CALL,
+    create_balancer,
+)
+from quire.core import commands as c
+from quire.core.actions import QueuePlaced
+from quire.core.calls import CloseQueue, CreateQueue, Issue
+from quire.core.errors import ConfigError, EngineLost
+from quire.core.events import Called, EngineGivenUp, ProgramStarted
+from quire.core.ids import EngineId, ModelId, ProgramId, QueueId, TenantId
+from quire.testing import FakeEngine
+from quire.testing.fake_engine import fake_pool
+
+OTHER = EngineId("fake#1")
+PAGE = 4
+POOL = {"num_blocks": 2048, "max_batch_tokens": 8192}
+
+
+class Replicas:
+    """Two engines of one model under ``balancer``; sessions ask them, one queue a request."""
+
+    def __init__(self, balancer: str) -> None:
+        self.world = World(config={"balancer": balancer}, **POOL)
+        self.world.harness.start_engine(OTHER, FakeEngine(fake_pool(**POOL)))
+        self.num_queues = 0
+        self.programs: set[int] = set()
+
+    def session(self, program: int) -> None:
+        if program not in self.programs:
+            self.programs.add(program)
+            self.world.harness.post(
+                ProgramStarted(
+                    time_s=self.world.harness.now_s,
+                    program=ProgramId(program),
+                    tenant=TenantId("t"),
+                    form="session",
+                    name="s",
+                )
+            )
+
+    def ask(self, program: int, prompt: list[int], max_tokens: int = 2, **fields: Any) -> EngineId:
+        """A request: pages and a decode in one call, as an edge sends them. Where it went."""
+        self.session(program)
+        self.num_queues += 1
+        queue = self.num_queues
+        self.world.queue(program, queue)
+        pages = [queue * 1000 + n for n in range(-(-(len(prompt) + max_tokens) // PAGE))]
+        commands = [
+            self.world.alloc(pages),
+            self.world.decode(pages, prompt, max_tokens, **fields),
+        ]
+        actions = self.world.harness.post(
+            Called(
+                time_s=self.world.harness.now_s,
+                program=ProgramId(program),
+                call=Issue(QueueId(queue), commands),
+            )
+        )
+        [placed] = [one.engine for one in actions if isinstance(one, QueuePlaced)]
+        return placed
+
+    def done(self, program: int) -> None:
+        """Its requests end, and their queues with them."""
+        self.world.run()
+        controller = self.world.controller
+        known = controller._table.get(ProgramId(program))
+        assert known is not None
+        for queue in list(known.queues):
+            self.world.harness.post(
+                Called(time_s=0.0, program=ProgramId(program), call=CloseQueue(queue))
+            )
+        self.world.run()
+
+
+def prompt_of(number: int, length: int = 64) -> list[int]:
+    return [number, *(5 + n % 200 for n in range(length - 1))]
+
+
+def test_in_turn() -> None:
+    replicas = Replicas("round_robin")
+    places = [replicas.ask(number, prompt_of(number)) for number in range(1, 5)]
+    assert places == [ENGINE, OTHER, ENGINE, OTHER]
+
+
+def test_the_least_used() -> None:
+    replicas = Replicas("least_used")
+    assert replicas.ask(1, prompt_of(1), 50) == ENGINE
+    assert replicas.ask(2, prompt_of(2), 50) == OTHER
+    assert replicas.ask(3, prompt_of(3), 2) == ENGINE
+    assert replicas.ask(4, prompt_of(4), 50) == OTHER
+    replicas.done(3)
+    assert replicas.ask(5, prompt_of(5)) == ENGINE
+
+
+def test_autellix_sends_short_prompts_to_the_least_used_engine_and_pins_long_ones() -> None:
+    """Algorithm 2."""
+    replicas = Replicas("autellix")
+    long = prompt_of(1, SHORT_PROMPT_TOKENS + 1)
+    assert replicas.ask(1, long, 100) == ENGINE
+    assert replicas.ask(1, long, 100) == ENGINE, "though the other one is idle"
+    assert replicas.ask(1, long[:-1], 100) == OTHER, "a short one is not pinned"
+    assert replicas.ask(2, long, 100) == OTHER
+    assert replicas.ask(2, long, 100) == OTHER
+    assert replicas.ask(3, long, 100) == ENGINE, "the least used when the first of them comes"
+
+
+def test_autellix_pins_a_program_anew_when_its_engine_is_lost() -> None:
+    replicas = Replicas("autellix")
+    long = prompt_of(1, SHORT_PROMPT_TOKENS + 1)
+    assert replicas.ask(1, long) == ENGINE
+    replicas.world.harness.lose_engine(ENGINE)
+    assert replicas.ask(1, long) == OTHER
+    replicas.world.harness.start_engine(ENGINE, FakeEngine(fake_pool(**POOL)))
+    assert replicas.ask(1, long) == ENGINE, "its home, up again"
+
+
+def test_quire_goes_where_the_prompt_is_cached_until_the_queue_there_costs_more() -> None:
+    replicas = Replicas("quire")
+    cached = prompt_of(1, 2 * TOKENS_PER_CALL + 2 * PAGE)
+    assert replicas.ask(1, cached) == ENGINE
+    replicas.done(1)
+    assert replicas.ask(2, prompt_of(2)) == ENGINE, "nothing is cached for it, and none is busy"
+    replicas.done(2)
+    assert replicas.ask(3, [*cached, 7, 7], 100) == ENGINE
+    assert replicas.ask(4, [*cached, 8, 8], 100) == ENGINE
+    assert replicas.ask(5, [*cached, 9, 9], 100) == ENGINE
+    assert replicas.ask(6, [*cached, 6, 6], 100) == OTHER, "three calls cost more than two prompts"
+    assert replicas.ask(7, prompt_of(7)) == OTHER
+
+
+def test_quire_sees_no_cache_where_the_request_does_not_use_it() -> None:
+    replicas = Replicas("quire")
+    cached = prompt_of(1, 1024)
+    replicas.ask(1, cached)
+    replicas.done(1)
+    replicas.ask(2, prompt_of(2), 50)
+    assert replicas.ask(3, cached, cache=False) == OTHER
+    assert replicas.ask(4, cached) == ENGINE
+
+
+def test_another_tenants_cache_is_no_reason() -> None:
+    replicas = Replicas("quire")
+    cached = prompt_of(1, 1024)
+    replicas.ask(1, cached)
+    replicas.done(1)
+    replicas.ask(2, prompt_of(2), 50)
+    world = replicas.world
+    world.program(9, queues=0, tenant="other")
+    world.queue(9, 1)
+    actions = world.harness.post(
+        Called(
+            time_s=0.0,
+            program=ProgramId(9),
+            call=Issue(QueueId(1), [world.alloc([1]), world.decode([1], cached, 1)]),
+        )
+    )
+    assert [one.engine for one in actions if isinstance(one, QueuePlaced)] == [OTHER]
+
+
+@pytest.mark.parametrize("name", sorted(BALANCERS))
+def test_pages_bind_a_queue_and_engines_that_are_down_get_none(name: str) -> None:
+    replicas = Replicas(name)
+    world = replicas.world
+    replicas.session(1)
+    for queue in (1, 2, 3):
+        world.queue(1, queue)
+    world.issue(1, world.alloc([1, 2]), queue=1)
+    home = world.controller._table.get(ProgramId(1)).queues[QueueId(1)].placed_on  # type: ignore[union-attr]
+    for number in (5, 6, 7):  # the balancer would choose another one now and then
+        replicas.ask(number, prompt_of(number), 50)
+    for queue in (2, 3):
+        world.issue(1, world.decode([1, 2], prompt_of(queue, 6), 1), queue=queue)
+        placed = world.controller._table.get(ProgramId(1)).queues[QueueId(queue)].placed_on  # type: ignore[union-attr]
+        assert placed == home
+    world.harness.lose_engine(OTHER)
+    assert {replicas.ask(number, prompt_of(number)) for number in (10, 11, 12)} == {ENGINE}
+
+
+def test_an_export_binds_a_queue() -> None:
+    replicas = Replicas("round_robin")
+    world = replicas.world
+    replicas.session(1)
+    world.queue(1, 1)
+    world.issue(1, world.alloc([1]), world.decode([1], [1, 2, 3], 1), queue=1)
+    world.run()
+    world.issue(1, c.ExportPages(id=world.id(), pages=[1], name="kept"), queue=1)
+    world.run()
+    for program in (2, 3):
+        replicas.session(program)
+        world.queue(program, 100 + program)
+        [imported] = world.issue(
+            program, c.ImportPages(id=world.id(), name="kept", pages=[1]), queue=100 + program
+        )
+        world.run()
+        assert imported.status == "done"
+
+
+def test_an_unknown_balancer_is_refused_with_the_choices() -> None:
+    with pytest.raises(ConfigError, match=r"'best': choose from \['autellix', 'least_used', 'qu"):
+        create_balancer("best")
+
+
+# -- an engine that does not come back -------------------------------------------------------------
+
+
+def give_up(world: World, engine: EngineId) -> None:
+    error = EngineLost(f"engine {engine} was lost 5 times").record()
+    world.harness.post(
+        EngineGivenUp(time_s=world.harness.now_s, engine=engine, model=ModelId("fake"), error=error)
+    )
+
+
+def test_what_waits_for_an_engine_that_is_given_up_fails_and_the_others_go_on() -> None:
+    replicas = Replicas("round_robin")
+    world = replicas.world
+    world.program(1)
+    world.program(2)
+    pages = range(8)
+    world.harness.lose_engine(ENGINE)
+    world.harness.start_engine(ENGINE, FakeEngine(fake_pool(**POOL)))
+    [_, first] = world.issue(1, world.alloc(pages), world.decode(pages, [1, 2, 3], 20))
+    [_, second] = world.issue(2, world.alloc(pages), world.decode(pages, [1, 2, 3], 20))
+    world.harness.lose_engine(ENGINE)
+    [behind] = world.issue(1, world.decode(pages, [4], 2, context=pages))
+    give_up(world, ENGINE)
+    world.run()
+    assert second.tokens == alone([1, 2, 3], 20)
+    assert first.error is not None
+    assert behind.error is not None
+    [later] = world.issue(1, world.alloc([50]))
+    assert later.error is not None
+    world.queue(1, 7)
+    [anew] = world.issue(1, world.alloc([60]), queue=7)
+    assert anew.status == "done", "a new queue goes to an engine that is there"
+
+
+def test_commands_for_an_engine_that_is_given_up_are_told_why() -> None:
+    replicas = Replicas("round_robin")
+    world = replicas.world
+    world.program(1)
+    world.issue(1, world.alloc([1]))
+    world.harness.lose_engine(ENGINE)
+    give_up(world, ENGINE)
+    [late] = world.issue(1, world.alloc([2]))
+    assert late.error is not None
+    assert "was lost 5 times" in late.error.message
+    assert {replicas.ask(number, prompt_of(number)) for number in (5, 6)} == {OTHER}
+
+
+def test_a_queue_that_is_created_is_not_placed_before_its_first_command() -> None:
+    replicas = Replicas("round_robin")
+    replicas.session(1)
+    actions = replicas.world.harness.post(
+        Called(
+            time_s=0.0,
+            program=ProgramId(1),
+            call=CreateQueue(QueueId(77), ModelId("fake")),
+        )
+    )
+    assert not [one for one in actions if isinstance(one, QueuePlaced)]
