@@ -359,7 +359,7 @@ async def test_what_a_task_raised_and_nobody_awaited_stands_in_the_programs_log(
     await running.result()
     ((level, text),) = lines
     assert level == "error"
-    assert text.startswith("background work has failed, and nobody awaited it\n")
+    assert text.startswith("background work failed and was not awaited\n")
     assert text.endswith("ValueError: lost\n")
     assert "contained" not in text, "lines of the node's code are left out"
 

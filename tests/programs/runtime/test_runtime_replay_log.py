@@ -44,7 +44,7 @@ async def test_what_is_not_kept_is_carried_out_and_not_repeated(
     for number in range(2):
         assert await again.ask((f"{number}",), counter) == answer
     assert counter.num_asked == 5
-    with pytest.raises(ProgramTerminated, match="more than is kept"):
+    with pytest.raises(ProgramTerminated, match="more than is recorded"):
         await again.ask(("2",), counter)
 
 

@@ -57,4 +57,4 @@ def test_a_round_reports_once_and_says_when_the_loop_turns_again(
     assert [(report.program, report.threshold_s) for report in reports] == [("7 (slow)", 0.5)]
     assert "watchdog.probe()" in reports[0].stack
     assert "program 7 (slow) has blocked the program loop for 0.5 s" in caplog.text
-    assert "turns again after 2.500 s" in caplog.text
+    assert "was blocked for 2.500 s" in caplog.text

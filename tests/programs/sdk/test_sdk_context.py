@@ -253,10 +253,10 @@ async def test_one_context_is_not_for_two_tasks(api: Api) -> None:
     first = asyncio.create_task(ctx.next_dist())
     await asyncio.sleep(0)
     for action in (ctx.next_dist, ctx.prefill):
-        with pytest.raises(InvalidArgument, match=r"another task waits|is generating"):
+        with pytest.raises(InvalidArgument, match=r"another task is computing|is generating"):
             await action()  # type: ignore[operator]
     for change in (lambda: ctx.fill("x"), lambda: ctx.truncate(1), ctx.fork):
-        with pytest.raises(InvalidArgument, match=r"another task waits|is generating"):
+        with pytest.raises(InvalidArgument, match=r"another task is computing|is generating"):
             change()  # type: ignore[operator]
     assert (await first).max_index() == expected
     assert (await ctx.next_dist()).max_index() == expected
@@ -305,7 +305,7 @@ async def test_what_the_text_does_not_tell_is_not_computed_again() -> None:
         ctx.evict(0, 8)
         with pytest.raises(QuireError):
             await ctx.generate(max_tokens=200, ignore_eos=True)
-        with pytest.raises(InvalidArgument, match=r"has failed \(.*\), and tokens"):
+        with pytest.raises(InvalidArgument, match=r"has failed \(.*\), and its pages"):
             await ctx.next_dist()
         api.close()
 
@@ -371,7 +371,7 @@ async def test_pages_travel_between_programs_by_name(api: Api, node: LocalNode) 
     assert said.token_ids == await going_on(ctx)
     exact = await Context.from_export(other, "fox", TOKENIZER_TOKENS[:-1])
     assert await going_on(exact) == await fresh(api, TOKENIZER_TOKENS[:-1], 6)
-    with pytest.raises(InvalidArgument, match="pass those that the exporter had"):
+    with pytest.raises(InvalidArgument, match="pass the exporter"):
         await Context.from_export(other, "fox", [1])
     other.close()
     stranger = connect_api(node.connect("stranger", tenant="elsewhere"))
@@ -397,7 +397,7 @@ async def test_pages_exported_by_hand_may_have_no_text(api: Api) -> None:
     await api.decode(queue, [], [5, 6], pages, stop=StopSpec(0))
     await api.export_kvpage(queue, pages, "silent", ttl_s=None)
     await api.export_kvpage(queue, pages, "telling", ttl_s=None, tokens=[5, 6, 7])
-    with pytest.raises(InvalidArgument, match="made without its tokens: pass those"):
+    with pytest.raises(InvalidArgument, match="made without tokens: pass the"):
         await Context.from_export(api, "silent")
     assert (await Context.from_export(api, "silent", [5, 6])).tokens == (5, 6)
     assert (await Context.from_export(api, "telling")).tokens == (5, 6, 7)

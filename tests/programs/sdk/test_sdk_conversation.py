@@ -215,7 +215,7 @@ async def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(InvalidArgument, match="is generating"):
             chat.answer()
         await answering
-        with pytest.raises(InvalidArgument, match="has called double: give what came of it"):
+        with pytest.raises(InvalidArgument, match="has called double: give the results"):
             chat.answer()
         with pytest.raises(InvalidArgument, match="has called double"):
             chat.say("Well?")

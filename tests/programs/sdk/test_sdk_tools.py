@@ -143,7 +143,7 @@ async def test_a_toolbox_tells_the_model_what_went_wrong() -> None:
     assert results[:3] == [
         "2.0",
         "error: no celsius",
-        "error: no tool 'fly'; there are weather, add, fail",
+        "error: no tool 'fly'; the tools are weather, add, fail",
     ]
     assert results[3].startswith("error: add: ")
 
@@ -168,7 +168,7 @@ def local_hint() -> Any:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("get_weather", "'get_weather' is no function"),
+        ("get_weather", "'get_weather' is not a function"),
         (functools.partial(add, b=1), "give a function, or Tool.of"),
         (local_hint(), "tool 'tool': its type hints cannot be read: name 'Nowhere'"),
     ],

@@ -1,4 +1,4 @@
-"""Running programs: the handle of a running program, hosting them on a loop, the native runtime."""
+"""Runs programs: the handle of a running program, hosting on an event loop, the native runtime."""
 
 from quire.programs.runtime.event_port import EventPort, Models, TimedEvent
 from quire.programs.runtime.host import ProgramHost

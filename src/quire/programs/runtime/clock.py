@@ -1,4 +1,4 @@
-"""The clock of a running node: its control, its services and its programs read the same one."""
+"""The clock of a running node, which its control, its services and its programs share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 
 class SystemClock:
-    """``ProgramClock`` of this machine. Monotonic seconds are those that loops' timers count in."""
+    """``ProgramClock`` of this machine. ``now_s`` uses the clock of the event loops' timers."""
 
     def now_s(self) -> float:
         return time.monotonic()

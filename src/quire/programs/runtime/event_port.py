@@ -1,6 +1,6 @@
-"""``ProgramPort`` as events: stamps the program's identity on all that it asks of control.
+"""``ProgramPort`` as events: adds the program's id to all of its calls to control.
 
-Where the events go is the caller's choice; replies do not come through here.
+The caller chooses where the events go; replies do not pass through here.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ TimedEvent = Callable[[float], Event]
 PostEvent = Callable[[TimedEvent], None]
 
 Prepare = Callable[[list[Command], ImageFraming | None, Callable[[list[Command]], None]], bool]
-"""``prepare(commands, framing, done)`` calls ``done`` later, on the loop that it was called on,
-with commands whose images are pixels and whose grammars have been tried, or that are refused.
-``framing`` is that of the queue's model, if it has one. False: there is nothing to do, or it cannot
-be done from here, and ``done`` is not called."""
+"""``prepare(commands, framing, done)`` later calls ``done``, on the calling loop, with the commands
+prepared: images decoded to pixels and grammars checked, or replaced by commands that are refused.
+``framing``: that of the queue's model, if it has one. Returns False if there is nothing to prepare,
+or it is not possible here; ``done`` is then not called."""
 
 
 class EventPort:
-    """The port of one program. ``post_event`` takes what builds an event for the time it is handled
-    at.
+    """The port of one program. ``post_event`` takes a function that builds the event for the time
+    at which it is handled.
 
-    ``services``: what the node offers beside the model; they end with the program. ``close`` ends
-    the program; only the first one counts. ``post_now`` takes that end: behind all that was posted,
-    without waiting for more. ``prepare``: does what images and grammars need before they are
-    posted; what the program asks for meanwhile waits, so that its order is kept.
+    ``services``: the node's services; they end with the program. ``close`` ends the program; only
+    its first call counts. ``post_now`` takes this end: it is handled after all that was posted,
+    without waiting for further events. ``prepare``: prepares images and grammars before they are
+    posted; later calls of the program wait meanwhile, so that their order is kept.
     """
 
     def __init__(
@@ -118,7 +118,8 @@ class EventPort:
         return await self._services.call(question.name, question.arguments)
 
     def _prepare_first(self, call: Issue) -> bool:
-        """Post ``call`` once its commands are prepared; False if there is nothing to do."""
+        """Post ``call`` once its commands are prepared; returns False if there is nothing to
+        prepare."""
         if self._prepare is None:
             return False
 
@@ -137,7 +138,8 @@ class EventPort:
         return None if images is None else images.framing
 
     def _let_go(self, prepared: Issue) -> None:
-        """Post it and what was held behind it, as far as what is to be prepared next."""
+        """Post ``prepared`` and the calls that waited for it, up to the next one that needs
+        preparation."""
         assert self._held is not None
         held, self._held = self._held, None
         self._pass_on(prepared)

@@ -1,7 +1,7 @@
-"""One program being run on a loop: from its first step until everything it held is freed.
+"""The execution of one program on a loop, from its first step until everything it held is freed.
 
-Owns the program's task and child tasks and the way each end is turned into a state. Lives on the
-loop; only ``request_cancel`` may be called from other threads.
+Owns the program's task and child tasks, and the state for each kind of end. Lives on the loop; only
+``request_cancel`` may be called from other threads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Ts = TypeVarTuple("Ts")
 logger = logging.getLogger(__name__)
 
 current_execution: ContextVar[Execution | None] = ContextVar("current_execution", default=None)
-"""The program that the running code belongs to; child tasks inherit it."""
+"""The program to which the running code belongs; child tasks inherit it."""
 
 
 class ProgramTask(asyncio.Task[Any]):
@@ -40,7 +40,7 @@ class ProgramTask(asyncio.Task[Any]):
 
 
 class Execution:
-    """Runs ``inferlet`` once, with ``args`` and ``named`` as its entry takes them.
+    """Runs ``inferlet`` once, with ``args`` and ``named`` converted for its entry.
 
     ``grace_s``: how long a cancelled program may clean up.
     """
@@ -68,7 +68,7 @@ class Execution:
         self.running: RunningProgram
 
     def start(self) -> None:
-        """Begin on the loop. A program that was cancelled before never takes a step."""
+        """Start on the loop. A program that was cancelled before never executes a step."""
         if self._stop_error is not None:
             self._conclude(self._stop_state, None, self._stop_error)
             return
@@ -86,16 +86,16 @@ class Execution:
             self._conclude(self._stop_state, None, self._stop_error)
 
     def request_cancel(self, reason: str) -> None:
-        """From any thread."""
+        """Ask the program to end. May be called from any thread."""
         error = ProgramCancelled(f"program {self.inferlet.name!r}: {reason}")
         on_loop(self._loop, self.stop, ProgramState.CANCELLED, error)
 
     def terminated(self, error: QuireError) -> None:
-        """The node has ended the program: what it held is gone already."""
+        """The node has ended the program and freed what it held."""
         self.stop(ProgramState.TERMINATED, error)
 
     def stop(self, state: ProgramState, error: QuireError) -> None:
-        """Cancel the program's task; behind the grace time its commands are taken from it too."""
+        """Cancel the program's task; after the grace time its commands are cancelled, too."""
         if self.ended.is_set():
             return
         if self._stop_error is None:
@@ -105,7 +105,7 @@ class Execution:
             self._task.cancel()
 
     def adopt(self, task: ProgramTask) -> None:
-        """A task that the program has started."""
+        """The program has started ``task``."""
         task.execution = self
         self._children.add(task)
         task.add_done_callback(self._children.discard)
@@ -121,10 +121,10 @@ class Execution:
             if self._stop_error is None:  # the program cancelled itself
                 failure = self._failed(exc)
         except ProgramFailed as exc:
-            # one of the program's own making need not say what ours say
+            # the program may have raised a subclass of its own without our message
             failure = exc if _is_plain(exc) else self._failed(exc)
         except BaseException as exc:
-            # SystemExit too: a program ends itself, never the loop that it shares
+            # SystemExit too: it ends the program, never the loop that it shares
             failure = self._failed(exc)
         finally:
             await self._end_children()
@@ -139,7 +139,7 @@ class Execution:
         return program_failed(self.inferlet.name, self.inferlet.source, error)
 
     async def _drain(self) -> None:
-        """Let what was issued end, and tell failures that no await has told."""
+        """Wait for issued commands, and raise a failure that no await has raised."""
         await self._cancel_children()
         await self.issuer.drain()
         unseen = self.issuer.unseen_failures()
@@ -171,7 +171,7 @@ class Execution:
             try:
                 await asyncio.shield(waiting)
             except asyncio.CancelledError:
-                continue  # a second cancel must not skip the clean-up, which is bounded anyway
+                continue  # a second cancel must not skip the clean-up, which is bounded in time
         for task in children:
             if not task.done():
                 logger.error("task %s of program %s does not end", task.get_name(), self.running.id)
@@ -199,13 +199,13 @@ def _check_json(name: str, result: Any) -> None:
         ) from exc
     if (problem := problem_with(result)) is not None:
         raise ProgramFailed(
-            f"program {name!r} returned a value that cannot be shown: {problem}; return a flatter "
-            "or plainer one, or its JSON as a string"
+            f"program {name!r} returned a value that cannot be shown: {problem}; return a simpler "
+            "value, or its JSON as a string"
         )
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], object], *args: *Ts) -> None:
-    """Call ``callback`` on ``loop``: now, if that runs the caller, else soon."""
+    """Call ``callback`` on ``loop``: at once if the caller runs on it, else soon."""
     try:
         here = asyncio.get_running_loop()
     except RuntimeError:
@@ -217,7 +217,7 @@ def on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], object], 
 
 
 async def contained(work: Coroutine[Any, Any, Any]) -> Any:
-    """A child task's work; ``sys.exit`` in it fails that task instead of the shared loop."""
+    """Runs a child task; ``sys.exit`` in it fails that task and does not stop the shared loop."""
     try:
         return await work
     except (SystemExit, KeyboardInterrupt) as exc:

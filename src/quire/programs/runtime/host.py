@@ -1,7 +1,7 @@
-"""The programs of one event loop: launching, their tasks, ending them all.
+"""The programs of one event loop: launch, their tasks, shutdown.
 
-Owns the loop's task factory, by which every task knows its program. Works on any running loop; the
-native runtime gives it one of its own.
+Owns the loop's task factory, through which every task knows its program. Works on any running loop;
+the native runtime uses a loop of its own.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ logger = logging.getLogger(__name__)
 class ProgramHost:
     """Runs programs on ``loop``. ``launch`` and ``programs`` may be called from any thread.
 
-    ``grace_s``: how long a program that was cancelled may clean up before its commands are taken
-    from it. ``new_mailbox(name)`` replaces the mailboxes of this process, whose bounds are
-    ``mailbox_limits``.
+    ``grace_s``: how long a cancelled program may clean up before its commands are cancelled.
+    ``new_mailbox(name)`` replaces the in-process mailboxes, whose bounds are ``mailbox_limits``.
     """
 
     def __init__(
@@ -74,14 +73,14 @@ class ProgramHost:
         """Start ``inferlet``; see ``Runtime.launch``.
 
         Raises:
-            InvalidArgument: an argument is missing, unknown, or not what the program takes.
+            InvalidArgument: an argument is missing, unknown, or of the wrong type.
             TraitMissing: the default model lacks a trait that the manifest names.
             EngineLost: no model is loaded yet.
             Draining: the host is closing.
         """
-        with self._lock:  # against a shutdown that would not wait for this program
+        with self._lock:  # a concurrent shutdown must either see this program or refuse it
             if self._closed:
-                raise Draining("this runtime is closing and starts no further program")
+                raise Draining("this runtime is closing and starts no further programs")
             return self._launch(inferlet, args, connect, named)
 
     def _launch(
@@ -106,7 +105,8 @@ class ProgramHost:
         running = RunningProgram(port.program, inferlet.name, mailbox, execution.request_cancel)
         execution.running = running
         network = self._network
-        if isinstance(network, Network):  # a guest's asks its host, which has the manifest
+        # a guest's network asks its host, which checks the manifest
+        if isinstance(network, Network):
             network = network.within(inferlet.hosts)
         if isinstance(port, ReplayPort) and network is not None:
             network = port.network(network)
@@ -123,7 +123,7 @@ class ProgramHost:
         return [execution.running for execution in list(self._executions.values())]
 
     def current_program(self) -> str | None:
-        """What the loop is running now, for the watchdog's thread."""
+        """The program that the loop runs now, for the watchdog's thread."""
         task = asyncio.current_task(self.loop)
         if not isinstance(task, ProgramTask):
             return None
@@ -131,7 +131,7 @@ class ProgramHost:
         return f"{running.id} ({running.name})"
 
     def report_uncaught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """For ``set_exception_handler``: what a task raised and nobody awaited goes into its
+        """For ``set_exception_handler``: logs exceptions of tasks that were not awaited to their
         program's log."""
         task, error = context.get("future"), context.get("exception")
         if not isinstance(task, ProgramTask) or error is None:
@@ -139,12 +139,12 @@ class ProgramHost:
             return
         running = task.execution.running
         trace = own_traceback(error, task.execution.inferlet.source)
-        text = f"{task.get_name()} has failed, and nobody awaited it\n{trace}"
+        text = f"{task.get_name()} failed and was not awaited\n{trace}"
         logger.error("program %s (%s): %s", running.id, running.name, text)
         running.log("error", text)
 
     async def shutdown(self) -> None:
-        """Cancel every program, wait until all have ended, give the loop its task factory back."""
+        """Cancel every program, wait until all have ended, restore the loop's task factory."""
         with self._lock:
             self._closed = True
         for execution in list(self._executions.values()):
@@ -173,7 +173,7 @@ class ProgramHost:
 
 def check_traits(name: str, traits: StatedTraits, model: ServedModel) -> None:
     """Raises ``TraitMissing`` unless this release has the versions that ``traits`` names, and
-    ``model`` (or the node itself) has all of them."""
+    ``model`` or the node itself has all of the traits."""
     check_versions(name, traits)
     missing = sorted(set(traits) - model.traits)
     if not missing:
@@ -191,8 +191,8 @@ def check_traits(name: str, traits: StatedTraits, model: ServedModel) -> None:
 
 
 def check_any_model(name: str, traits: StatedTraits, models: Sequence[ServedModel]) -> None:
-    """Raises ``TraitMissing``, that of the first one, if none of ``models`` has all of ``traits``;
-    nothing is said while none is loaded."""
+    """Raises the ``TraitMissing`` of the first model if none of ``models`` has all of ``traits``;
+    passes while no model is loaded."""
     refusals: list[TraitMissing] = []
     for model in models:
         try:

@@ -1,7 +1,7 @@
-"""The native runtime: trusted Python programs on a loop thread of their own.
+"""The native runtime: trusted Python programs on an event loop in a separate thread.
 
 Owns the thread, its loop, the HTTP client that its programs share, and the watchdog. User code runs
-here and nowhere else; a program that blocks its loop holds up other native programs, never control.
+only on this thread; a program that blocks the loop delays other native programs, never control.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NativeConfig:
-    """``blocked_after_s``: a loop that does not turn for so long is reported.
+    """``blocked_after_s``: a loop that does not turn for that long is reported.
 
     ``grace_s``: how long a cancelled program may clean up.
     """
@@ -44,10 +44,11 @@ class NativeConfig:
 
 
 class NativeRuntime:
-    """``Runtime`` of trusted programs. ``launch``, ``programs`` and ``close`` from any thread.
+    """``Runtime`` of trusted programs. ``launch``, ``programs`` and ``close`` may be called from
+    any thread.
 
-    ``on_blocked`` is called on the watchdog's thread. ``http_client`` is called on the loop thread
-    and what it makes is closed there.
+    ``on_blocked`` is called on the watchdog's thread. ``http_client`` is called on the loop thread,
+    where its client is closed, too.
     """
 
     def __init__(
@@ -91,9 +92,9 @@ class NativeRuntime:
         return [] if self._host is None else self._host.programs()
 
     def close(self) -> None:
-        """Cancel every program, wait for their ends and the thread's. Idempotent.
+        """Cancel every program, then wait until all programs and the thread have ended. Idempotent.
 
-        Blocks for at most the grace time (twice) unless a program blocks the loop itself.
+        Blocks for at most twice the grace time, unless a program blocks the loop.
         """
         thread, self._thread = self._thread, None
         host, stop = self._host, self._stop
@@ -142,4 +143,4 @@ class NativeRuntime:
 
 
 def _ignore(_: BlockedLoop) -> None:
-    """The watchdog logs by itself."""
+    """The default: the watchdog logs anyway."""

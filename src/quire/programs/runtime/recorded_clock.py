@@ -1,6 +1,6 @@
-"""The time as a program that may begin again reads it: what it has read is told it the second time.
+"""The clock of a restartable program: recorded readings are returned when the program is run again.
 
-Must not know why a program begins again.
+Must not know why a program is run again.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from quire.core.interfaces import ProgramClock
 
 MAX_READINGS = 100_000
-"""What is read behind these is not kept, and another time when the program begins again."""
+"""Later readings are not recorded and differ when the program is run again."""
 
 
 class RecordedClock:
-    """``ProgramClock`` over ``clock`` of one incarnation. All incarnations share ``readings``."""
+    """``ProgramClock`` over ``clock`` for one incarnation. All incarnations share ``readings``."""
 
     def __init__(self, clock: ProgramClock, readings: list[float]) -> None:
         self._clock = clock
@@ -31,7 +31,7 @@ class RecordedClock:
         await self._clock.sleep(seconds)
 
     def _read(self, look: Callable[[], float]) -> float:
-        """The reading in this place: recorded, or new."""
+        """The next reading: recorded, or new."""
         place, self._num_read = self._num_read, self._num_read + 1
         if place < len(self._readings):
             return self._readings[place]

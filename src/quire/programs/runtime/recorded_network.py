@@ -1,6 +1,6 @@
-"""HTTP of a program that may begin again: what was answered is told, not asked, the second time.
+"""HTTP of a restartable program: recorded responses are returned when the program is run again.
 
-Must not know why a program begins again, nor how a request is made.
+Must not know why a program is run again, nor how a request is made.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from quire.programs.services.network import HttpReply, HttpStream, Network
 
 
 class RecordedNetwork(Network):
-    """HTTP whose answers are kept in ``asked``: a request that was answered is not made again."""
+    """HTTP with responses recorded in ``asked``: a request with a recorded response is not
+    repeated."""
 
     def __init__(self, network: Network, asked: list[Asked]) -> None:
         self._network = network
@@ -43,8 +44,8 @@ class RecordedNetwork(Network):
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpStream:
-        """Raises ``InvalidArgument``: what is read as it comes is not kept."""
+        """Raises ``InvalidArgument``: streamed responses are not recorded."""
         raise InvalidArgument(
-            f"{method} {url}: a restartable program reads answers whole, not as streams: use "
-            "http_get or http_post, or leave restartable=True out"
+            f"{method} {url}: a restartable program cannot stream a response: use http_get or "
+            "http_post, or leave restartable=True out"
         )

@@ -1,7 +1,7 @@
-"""Commands that were answered before, put so that they rebuild pages and change nothing else.
+"""Rewrites commands that were answered before, so that they rebuild pages and nothing else.
 
-Pure functions. Tokens that were sampled are not sampled again but run as a prompt: whatever the
-arithmetic of another batch would choose, the pages hold what the program was told.
+Pure functions. Sampled tokens are not sampled again but run as a prompt, so that the pages hold the
+tokens that the program received, whatever another batch would have sampled.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ NewId = Callable[[], CommandId]
 
 
 def again(entry: Issued, slots: Mapping[TokenSlotId, int], new_id: NewId) -> list[c.Command]:
-    """What to issue for a command that has ended; nothing for one that failed: it changed nothing,
-    but for a decode that was cancelled, whose pages hold what it told.
+    """The commands to issue for a command that has ended. None for a failed one, because it changed
+    nothing; except for a cancelled decode, whose pages hold the tokens of its replies.
 
     ``slots``: the tokens in token slots, as far as they are known.
     """
@@ -29,7 +29,7 @@ def again(entry: Issued, slots: Mapping[TokenSlotId, int], new_id: NewId) -> lis
         is_cut = entry.error.code == "program_cancelled" and entry.tokens()
         return [_ran(command, entry.tokens())] if is_cut and isinstance(command, c.Decode) else []
     match command:
-        case c.GetNextDist() | c.Sample():  # others may wait for it
+        case c.GetNextDist() | c.Sample():  # keeps its id, for which other commands may wait
             return [c.Synchronize(id=command.id, after=command.after)]
         case c.Decode():
             return [_ran(command, entry.tokens())]
@@ -43,7 +43,7 @@ def again(entry: Issued, slots: Mapping[TokenSlotId, int], new_id: NewId) -> lis
 
 
 def seeded(command: c.Command, seed: int) -> c.Command:
-    """With a seed, so that it can be said again."""
+    """``command`` with a seed, so that it can be repeated."""
     if isinstance(command, c.Decode | c.Sample):
         sampler = command.sampler
         if not sampler.greedy and sampler.seed is None:
@@ -53,7 +53,7 @@ def seeded(command: c.Command, seed: int) -> c.Command:
 
 
 def without(command: c.Command, gone: frozenset[CommandId] | set[CommandId]) -> c.Command:
-    """Not waiting for commands that are not issued this time."""
+    """``command`` without dependencies on commands that are not issued this time."""
     if not command.after or gone.isdisjoint(command.after):
         return command
     left = tuple(one for one in command.after if one not in gone)
@@ -61,7 +61,8 @@ def without(command: c.Command, gone: frozenset[CommandId] | set[CommandId]) -> 
 
 
 def _ran(decode: c.Decode, tokens: list[int]) -> c.Command:
-    """The last sampled token has not been run, then as now."""
+    """A decode that runs the prompt and all sampled tokens but the last, which was not run
+    either."""
     return msgspec.structs.replace(
         decode,
         tokens=[*decode.tokens, *tokens[:-1]],
@@ -74,7 +75,7 @@ def _ran(decode: c.Decode, tokens: list[int]) -> c.Command:
 
 
 def _computed(wanted: c.ImportPrefix, entry: Issued, new_id: NewId) -> list[c.Command]:
-    """The prefix index has lost its pages with the engine: compute them."""
+    """Compute the pages, because the prefix index was lost with the engine."""
     (reply,) = entry.replies
     assert isinstance(reply, c.Imported)
     if not reply.pages:

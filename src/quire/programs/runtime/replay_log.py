@@ -1,8 +1,8 @@
-"""What a restartable program has asked and been told: enough to bring it back to where it was.
+"""The commands and questions of a restartable program with their answers, from which it is resumed.
 
-Owned by whoever launched the program; it outlives the program's incarnations. Holds no page and no
-loop. What a sandboxed program reads from the clock is not in it, for it asks nobody: one whose
-commands depend on that does not repeat itself, which is noticed and said.
+Owned by the code that launched the program; it outlives the program's incarnations. Holds no page
+and no loop. A sandboxed program's clock readings are not recorded, because its host does not see
+them: if its commands depend on them, the replay notices the difference and fails.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from quire.core.errors import ErrorRecord, ProgramTerminated
 from quire.core.ids import CommandId, ProgramId, QueueId, TokenSlotId
 
 LOSSES = frozenset({"engine_lost", "page_lost"})
-"""Failures after which a restartable program begins again."""
+"""Failures after which a restartable program is run again."""
 MAX_ANSWERS = 200_000
 MAX_QUESTIONS = 20_000
 MAX_ANSWERED_BYTES = 64 << 20
-"""Of questions and their answers, together."""
+"""Bytes of questions and answers together."""
 MAX_RESTARTS = 5
 
 
 @dataclass(slots=True)
 class Issued:
-    """One command: as the program asked it, as it went out, and what came of it so far."""
+    """One command: as the program asked, as it was sent, and its replies so far."""
 
     queue: QueueId
     asked: Command
@@ -38,7 +38,7 @@ class Issued:
     ended: bool = False
 
     def tokens(self) -> list[int]:
-        """Those that were sampled for it."""
+        """The tokens that were sampled for it."""
         found: list[int] = []
         for reply in self.replies:
             if isinstance(reply, DecodeChunk | Sampled):
@@ -48,7 +48,8 @@ class Issued:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """One answer. ``turn``: answers with the same number reached the program together."""
+    """One answer. ``turn``: answers with the same number reached the program in one turn of its
+    loop."""
 
     turn: int
     command: CommandId
@@ -59,7 +60,7 @@ class Heard:
 
 @dataclass(slots=True)
 class Asked:
-    """A question to a service or another host, by its place among all of them."""
+    """A question to a service or another host, in order of asking."""
 
     what: tuple[Any, ...]
     answer: Any = None
@@ -68,8 +69,8 @@ class Asked:
 
 
 class ReplayLog:
-    """The record of one program. ``on_loss`` is told when its pages or commands have been lost and
-    it has to begin again, on the program's loop."""
+    """The record of one program. ``on_loss`` is called on the program's loop when pages or commands
+    were lost and the program has to be run again."""
 
     def __init__(self) -> None:
         self.issued: dict[CommandId, Issued] = {}
@@ -77,9 +78,9 @@ class ReplayLog:
         self.calls: list[Asked] = []
         self.requests: list[Asked] = []
         self.readings: list[float] = []
-        """Of the clock."""
+        """Clock readings."""
         self.record: ProgramId | None = None
-        """The program's number when it first began."""
+        """The id of the first incarnation."""
         self.slots: dict[TokenSlotId, int] = {}
         """Tokens that were sampled into token slots."""
         self.num_restarts = 0
@@ -87,13 +88,13 @@ class ReplayLog:
 
     @property
     def is_full(self) -> bool:
-        """Too long to be repeated; the program can no longer begin again."""
+        """Whether it has reached its bound; the program can then no longer be resumed."""
         return len(self.heard) >= MAX_ANSWERS
 
     def note(
         self, turn: int, command: CommandId, reply: Reply, error: ErrorRecord | None, last: bool
     ) -> None:
-        """The program is told this now, for the first time."""
+        """Record an answer that the program receives for the first time."""
         entry = self.issued.get(command)
         if entry is None or self.is_full:
             return
@@ -114,16 +115,17 @@ def cannot_resume(why: str) -> ProgramTerminated:
 
 def not_repeated(what: str) -> ProgramTerminated:
     return cannot_resume(
-        f"it did not repeat itself ({what}); a restartable program decides by what the API tells "
-        "it alone"
+        f"it did not repeat itself ({what}); the behaviour of a restartable program must depend on "
+        "the API alone"
     )
 
 
 class Questions:
-    """The questions of one kind in one incarnation: what was answered is not asked again.
+    """The questions of one kind in one incarnation: recorded answers are used instead of asking
+    again.
 
-    ``asked`` ends with ``_UNKEPT`` once there is too much of it: questions behind are carried out
-    and not kept, and a later incarnation that comes there cannot go on.
+    ``asked`` ends with ``_UNKEPT`` once it has reached its bound: later questions are asked and not
+    recorded, and a later incarnation that reaches that point fails.
     """
 
     def __init__(self, asked: list[Asked], name: str) -> None:
@@ -134,10 +136,10 @@ class Questions:
         self._is_beyond = False
 
     async def ask(self, what: tuple[Any, ...], carry_out: Callable[[], Any]) -> Any:
-        """The recorded answer to the question in this place, or that of ``carry_out()``.
+        """The recorded answer to the next question, or that of ``carry_out()``.
 
         Raises:
-            ProgramTerminated: another question stood here the first time, or it was not kept.
+            ProgramTerminated: the recorded question is another one, or was not recorded.
         """
         entry = self._place(what)
         if entry is None:
@@ -156,7 +158,7 @@ class Questions:
         return entry.answer
 
     def _place(self, what: tuple[Any, ...]) -> Asked | None:
-        """Where ``what`` is kept; None: there is no room."""
+        """The record for ``what``; None beyond the bound."""
         index, self._next = self._next, self._next + 1
         if self._is_beyond:
             return None
@@ -169,7 +171,7 @@ class Questions:
             self._asked.append(Asked(what))
         entry = self._asked[index]
         if entry is _UNKEPT:
-            raise cannot_resume(f"it had asked more than is kept ({self._name} {what[0]})")
+            raise cannot_resume(f"it had asked more than is recorded ({self._name} {what[0]})")
         return entry
 
 
@@ -177,7 +179,7 @@ _UNKEPT = Asked(())
 
 
 def _size(value: Any) -> int:
-    """About how many bytes ``value`` takes: those of its text and content."""
+    """The approximate number of bytes of ``value``: those of its text and content."""
     match value:
         case str() | bytes():
             return len(value)
@@ -186,7 +188,7 @@ def _size(value: Any) -> int:
         case list() | tuple():
             return sum(_size(item) for item in value)
         case _:
-            return len(getattr(value, "content", b""))  # an answer over HTTP
+            return len(getattr(value, "content", b""))  # an HTTP response
 
 
 def frozen_arguments(arguments: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:

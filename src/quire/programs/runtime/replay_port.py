@@ -1,11 +1,11 @@
-"""Between a restartable program and its node: records what it is told, and tells it again.
+"""The port between a restartable program and its node: records answers, and replays them.
 
-One port for each incarnation, all with the same ``ReplayLog``. While the log lasts, the program
-hears the recorded answers in their order; commands that it repeats are issued as far as they
-rebuild its pages, and what the engine says to them is dropped. That a command has ended it hears
-when the command has ended again: what it does then, on whatever queue, finds what it found the
-first time. Behind the log everything is passed on. Belongs to the program's loop. Must not know
-what runs the program.
+Each incarnation has its own port; all share one ``ReplayLog``. During replay the program receives
+the recorded answers in their order. Commands that it repeats are issued if they rebuild its pages,
+and the engine's replies to them are dropped. The end of a command is replayed only after the
+command has ended again, so that the program's next commands, on any queue, find the same state as
+the first time. After the log's end all calls are passed on. Belongs to the program's loop. Must not
+know what runs the program.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from quire.programs.runtime.replay_log import (
 from quire.programs.services.network import Network
 
 _OWN_IDS = 1 << 40
-"""Commands that the program did not ask for have ids from here on."""
+"""Ids from here on are for commands that the program did not issue."""
 
 
 class ReplayPort:
@@ -61,18 +61,19 @@ class ReplayPort:
         self._limit = len(log.heard)
         self._asked: set[CommandId] = set()
         self._dropped: set[CommandId] = set()
-        """Issued for their pages alone: the program has its answer."""
+        """Commands that are issued to rebuild pages; the program already has their answers."""
         self._left_out: set[CommandId] = set()
         self._known: dict[CommandId, list[int]] = {}
-        """Of decodes that were under way: tokens that the program has, and that come again."""
+        """For decodes that were running: tokens that the program has and that will be sampled
+        again."""
         self._remaking: dict[CommandId, QueueId] = {}
-        """Of what is done once more: that which was issued and has not ended, and where."""
+        """Repeated commands that were issued and have not ended, with their queues."""
         self._unmade: set[CommandId] = set()
-        """Of what is done once more: that which has not ended, issued or not."""
+        """Repeated commands that have not ended, issued or not."""
         self._num_remaking: Counter[QueueId] = Counter()
         self._closing: set[QueueId] = set()
         self._waiting: deque[QueueCall] = deque()
-        """A reset, and what waits behind it, in order."""
+        """A reset and all later calls, in order."""
         self._held: list[tuple[CommandId, Reply, ErrorRecord | None, bool]] = []
         self._pumping = False
         self._turn = log.heard[-1].turn + 1 if log.heard else 0
@@ -81,7 +82,7 @@ class ReplayPort:
         self._calls = Questions(log.calls, "service")
 
     def attach(self, port: ProgramPort) -> None:
-        """The node's own port, before anything is asked."""
+        """Set the node's own port, before anything is asked."""
         self._port = port
         self._clock = RecordedClock(port.clock, self._log.readings)
         if self._log.record is None:
@@ -89,7 +90,7 @@ class ReplayPort:
 
     @property
     def record(self) -> ProgramId:
-        """The number of the first incarnation: by it all are known."""
+        """The id of the first incarnation, which identifies all of them."""
         assert self._log.record is not None, "attach() comes first"
         return self._log.record
 
@@ -130,7 +131,8 @@ class ReplayPort:
             self._in_order(call)
 
     def _is_made_again(self, command: CommandId) -> bool:
-        """The program has its answer; what is issued for it is not the program's to cancel."""
+        """Whether the program already has the answer, so that it cannot cancel what is issued
+        instead."""
         return command in self._dropped or command in self._left_out
 
     def _issued(self, call: Issue) -> None:
@@ -150,14 +152,15 @@ class ReplayPort:
         self._schedule_pump()
 
     def _in_order(self, call: QueueCall) -> None:
-        """At once if nothing waits; else when all before it was passed on."""
+        """Pass ``call`` on at once if none waits; else after all earlier calls."""
         self._waiting.append(call)
         if len(self._waiting) == 1:
             self._go_on()
 
     def _go_on(self) -> None:
-        """A reset goes behind what is done once more on its queue, which it would cancel: the first
-        time that had ended, told or not. All that the program asks for later waits with it."""
+        """Pass on waiting calls. A reset waits for the repeated commands of its queue, because it
+        would cancel them; in the first run they had ended before the reset. All later calls wait,
+        too."""
         while self._waiting and not self._over:
             call = self._waiting[0]
             if isinstance(call, ResetQueue) and self._num_remaking[call.queue]:
@@ -166,7 +169,7 @@ class ReplayPort:
             if isinstance(call, Issue):
                 self._note_remaking(call)
             elif isinstance(call, CloseQueue) and self._num_remaking[call.queue]:
-                self._closing.add(call.queue)  # and goes behind that as well, alone
+                self._closing.add(call.queue)  # closed after them; later calls need not wait
                 continue
             self._port.post(call)
 
@@ -231,7 +234,7 @@ class ReplayPort:
         self._schedule_pump()
 
     def _unheard(self, command: CommandId, reply: Reply) -> Reply:
-        """``reply`` without the tokens that the program has; they must be the same."""
+        """``reply`` without the tokens that the program has, which must be the same."""
         known = self._known[command]
         if not isinstance(reply, DecodeChunk) or not known:
             return reply
@@ -239,8 +242,8 @@ class ReplayPort:
         if reply.token_ids[:size] != known[:size]:
             self._end(
                 cannot_resume(
-                    "the new one chose other tokens than those that the program has (batches "
-                    "change the last bits of float16 and bfloat16)"
+                    "the new engine sampled other tokens than those that the program has received "
+                    "(batch composition changes the last bits of float16 and bfloat16)"
                 )
             )
         del known[:size]
@@ -304,11 +307,12 @@ class ReplayPort:
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Tell the program what it heard together, once all of it was asked for and has ended."""
+        """Replay the answers of one turn, once the program has issued all their commands and these
+        have ended again."""
         self._pumping = False
         together = self._next_together()
         if self._over or not all(map(self._may_be_told, together)):
-            return  # issuing what is missing comes back here, and so does its end
+            return  # called again when a missing command is issued or ends
         self._cursor += len(together)
         for one in together:
             self._pass_on(one.command, one.reply, one.error, one.last)

@@ -1,7 +1,7 @@
-"""A program from launch to end, as its owner sees it; and the Protocol of what runs it.
+"""A program from launch to end, as its owner sees it, and the Protocol of runtimes.
 
 Owns the program's state and result. Thread-safe: the owner (a server's loop, a test) and the
-runtime (its own thread) both hold the same object. Must not know how the program is executed.
+runtime (its own thread) share the object. Must not know how the program is executed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from quire.programs.services.mailbox import Mailbox, Sent
 from quire.programs.services.waiting import Waiters
 
 Connect = Callable[[ReplySink, asyncio.AbstractEventLoop], ProgramPort]
-"""How a runtime gets a program's port: the node puts the program into its process table and returns
-the port, whose replies it will deliver to the sink on that loop. Called in ``launch``'s thread."""
+"""Creates a program's port: the node enters the program into its process table and returns the
+port, whose replies it will deliver to the sink on that loop. Called on the thread of ``launch``."""
 
 
 LogListener = Callable[[str, str, Mapping[str, Any]], object]
-"""``listener(level, text, fields)``."""
+"""The signature is ``listener(level, text, fields)``."""
 
 
 class ProgramState(StrEnum):
@@ -46,15 +46,15 @@ _NEXT: dict[ProgramState, frozenset[ProgramState]] = {
     ProgramState.STARTING: frozenset(ProgramState) - {ProgramState.STARTING, ProgramState.FINISHED},
     ProgramState.RUNNING: frozenset(state for state in ProgramState if state.ended),
 }
-"""Legal transitions; an end is final."""
+"""Legal transitions; ended states are final."""
 
 
 _MAX_EARLY_LOG = 256
 
 
 class GuestSpent:
-    """What a sandboxed program has used of its sandbox, told at its end or soon after; of others
-    nothing is told. ``memory_bytes``: the most that it had, if the sandbox can tell."""
+    """The resources that a sandboxed program has used, set at its end or soon after; None for other
+    programs. ``memory_bytes``: its peak memory, if the sandbox can measure it."""
 
     def __init__(self) -> None:
         self.cpu_s: float | None = None
@@ -91,16 +91,16 @@ class RunningProgram:
 
     @property
     def error(self) -> QuireError | None:
-        """Why the program did not finish; ``None`` while it runs and when it finished."""
+        """Why the program did not finish; ``None`` while it runs and if it finished."""
         return self._error
 
     async def result(self) -> Any:
-        """What ``main`` returned: a string or another JSON value.
+        """The return value of ``main``: a string or another JSON value.
 
-        Cancelling the wait leaves the program running.
+        Cancelling the wait does not cancel the program.
 
         Raises:
-            ProgramFailed: the program raised; the message has its own traceback.
+            ProgramFailed: the program raised; the message includes its traceback.
             ProgramCancelled: its owner cancelled it.
             ProgramTerminated: the node ended it (or the node's own error, such as QuotaExceeded).
         """
@@ -114,23 +114,23 @@ class RunningProgram:
 
     @property
     def has_outcome(self) -> bool:
-        """It has ended: its result or error is there, and no further message comes."""
+        """Whether it has ended: its result or error is set, and it sends no further messages."""
         return self._has_outcome
 
     def outcome(self) -> Any:
-        """The result of a program that has ended, or its error, as ``result`` tells them."""
-        assert self._has_outcome, "it runs"
+        """The result of an ended program; raises its error, as ``result`` does."""
+        assert self._has_outcome, "the program has not ended"
         if self._error is not None:
             raise self._error
         return self._result
 
     def cancel(self, reason: str = "cancelled by its owner") -> None:
-        """Ask the program to end; idempotent, in every state. ``result()`` says when it has."""
+        """Ask the program to end. ``result()`` returns when it has. Idempotent, in every state."""
         if not self._state.ended:
             self._request_cancel(reason)
 
     def send(self, message: str) -> Sent:
-        """Send to the program (its ``receive``); see ``Channel.send`` for back-pressure."""
+        """Send a message to the program's ``receive``; see ``Channel.send`` for back-pressure."""
         return self._mailbox.to_program.send(message)
 
     async def receive(self) -> str:
@@ -142,8 +142,8 @@ class RunningProgram:
         return aiter(self._mailbox.to_client)
 
     def follow(self, on_news: Callable[[], object]) -> None:
-        """Call ``on_news``, in any thread, whenever there is something to ``take`` again, and when
-        the program has its outcome: for one reader of many programs, instead of ``receive``."""
+        """Call ``on_news``, on any thread, whenever ``take`` has a new message, and when the
+        program has its outcome. For one reader of many programs, instead of ``receive``."""
         self._mailbox.to_client.listen(on_news)
         with self._lock:
             if not self._has_outcome:
@@ -152,16 +152,17 @@ class RunningProgram:
         on_news()
 
     def take(self) -> str | None:
-        """The program's next message; ``None``: there is none now."""
+        """The program's next message; ``None`` if there is none now."""
         return self._mailbox.to_client.take()
 
     def close_input(self) -> None:
-        """The client will send no more: the program's ``receive`` ends with ``MailboxClosed``."""
+        """The client sends no further messages: the program's ``receive`` ends with
+        ``MailboxClosed``."""
         self._mailbox.to_program.close("the client has closed its side")
 
     def add_done_callback(self, callback: Callable[[RunningProgram], object]) -> None:
-        """Call ``callback(self)`` once when the program has ended, on the runtime's thread; now if
-        it has already. It must not raise."""
+        """Call ``callback(self)`` once when the program has ended, on the runtime's thread; at once
+        if it has already ended. It must not raise."""
         with self._lock:
             if not self._has_outcome:
                 self._when_done.append(callback)
@@ -169,10 +170,10 @@ class RunningProgram:
         callback(self)
 
     def listen_log(self, listener: LogListener) -> None:
-        """Call ``listener`` for what the program logs or prints, on the runtime's thread.
+        """Call ``listener`` for log entries and prints of the program, on the runtime's thread.
 
-        Only a runtime that runs each program by itself can tell whose prints they are. What came
-        before is told at once.
+        Prints can be attributed only by a runtime that runs each program separately. Earlier
+        entries are passed to the listener at once.
         """
         with self._lock:
             self._on_log = listener
@@ -181,7 +182,7 @@ class RunningProgram:
             listener(level, text, fields)
 
     def log(self, level: str, text: str, fields: Mapping[str, Any] | None = None) -> None:
-        """For the runtime: the program has logged or printed something."""
+        """Called by the runtime: the program has logged or printed a text."""
         with self._lock:
             listener = self._on_log
             if listener is None:
@@ -194,7 +195,8 @@ class RunningProgram:
     def advance(
         self, state: ProgramState, *, result: Any = None, error: QuireError | None = None
     ) -> None:
-        """For the runtime: the only way a state changes. An end needs a result or an error."""
+        """Called by the runtime; the only way to change the state. An ended state needs a result or
+        an error."""
         with self._lock:
             assert state in _NEXT.get(self._state, ()), f"{self._state} -> {state}"
             assert not state.ended or (error is None) == (state is ProgramState.FINISHED)
@@ -215,7 +217,7 @@ class RunningProgram:
 
 
 def _nothing_to_cancel(reason: str) -> None:
-    """Of a program that has ended: its handle is kept, what ran it need not be."""
+    """Used after the end, so that a kept handle does not keep the execution alive."""
 
 
 _PAST = {
@@ -227,11 +229,11 @@ _PAST = {
 
 
 class Runtime(Protocol):
-    """What runs programs: the native runtime here, a sandbox elsewhere.
+    """Runs programs: the native runtime, or a sandbox.
 
-    ``launch`` returns at once; the runtime owns the port from then on and closes it when the
-    program has ended, in whatever way. How a runtime itself ends is its own: one with a thread is
-    closed by a call that blocks, one on a loop by one that is awaited.
+    ``launch`` returns at once; the runtime then owns the port and closes it when the program has
+    ended in any way. How a runtime is closed is not part of the Protocol: a runtime with a thread
+    has a blocking call, one on a loop an awaitable call.
     """
 
     def launch(
@@ -243,5 +245,5 @@ class Runtime(Protocol):
     ) -> RunningProgram: ...
 
     def programs(self) -> list[RunningProgram]:
-        """Those that have not ended."""
+        """The programs that have not ended."""
         ...

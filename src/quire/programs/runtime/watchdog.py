@@ -1,7 +1,7 @@
-"""Notices a loop that does not turn, and names the program that holds it.
+"""Detects an event loop that is blocked, and names the program that blocks it.
 
-Owns the probing of one loop from a thread of its own. It reports and changes nothing: a native
-program is trusted, and Python cannot stop it from outside.
+Owns the probing of one loop from a separate thread. It only reports: a native program is trusted,
+and Python cannot stop it from outside.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BlockedLoop:
-    """``program``: what was running, as ``current_program`` told; ``stack``: where, as text."""
+    """``program``: the running program, from ``current_program``; ``stack``: its stack, as text."""
 
     program: str | None
     stack: str
@@ -28,7 +28,7 @@ class BlockedLoop:
 
 
 Wait = Callable[[threading.Event, float | None], bool]
-"""Waits for an event for so many seconds (``None``: for ever); whether it is set."""
+"""Waits for an event for that many seconds (``None``: without limit); returns whether it is set."""
 
 
 def _wait(event: threading.Event, timeout_s: float | None) -> bool:
@@ -36,11 +36,11 @@ def _wait(event: threading.Event, timeout_s: float | None) -> bool:
 
 
 class Watchdog:
-    """Probes a loop: posts a callback and waits for it, ``threshold_s`` at most.
+    """Probes a loop: posts a callback and waits for it, at most ``threshold_s``.
 
     ``post``             runs a callback on the loop (``loop.call_soon_threadsafe``).
-    ``current_program``  what the loop is running now, called from the watchdog's thread.
-    ``on_blocked``       called once for each time that the loop is found blocked.
+    ``current_program``  the program that the loop runs now; called on the watchdog's thread.
+    ``on_blocked``       called once each time that the loop is found blocked.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Watchdog:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop probing; the loop must still turn or be stopped right after."""
+        """Stop probing. Blocks until the loop has answered a pending probe."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
@@ -80,7 +80,7 @@ class Watchdog:
             self._wait(self._stopped, self._threshold_s)
 
     def probe(self) -> bool:
-        """One round: whether the loop answered in time. Returns when it has answered."""
+        """One probe: returns whether the loop answered in time, after it has answered."""
         answered = threading.Event()
         asked_s = self._clock.now_s()
         self._post(answered.set)
@@ -88,7 +88,7 @@ class Watchdog:
             return True
         self._report()
         self._wait(answered, None)
-        logger.warning("the program loop turns again after %.3f s", self._clock.now_s() - asked_s)
+        logger.warning("the program loop was blocked for %.3f s", self._clock.now_s() - asked_s)
         return False
 
     def _report(self) -> None:

@@ -1,4 +1,5 @@
-"""The SDK: what makes programs short. Contexts, conversations, tools, samplers, constraints."""
+"""The SDK, the higher-level interface for programs: contexts, conversations, tools, samplers,
+constraints."""
 
 from quire.programs.api.grammar import choice, json_schema, lark, regex
 from quire.programs.inferlet import inferlet

@@ -1,4 +1,4 @@
-"""``Context``: a text that grows, with its pages handled for it.
+"""``Context``: a growing text whose pages are managed automatically.
 
 ::
 
@@ -6,9 +6,9 @@
     ctx.fill("Hello,")
     await ctx.generate_until(max_tokens=10)
 
-Owns what a program says to it: strings, chats, stops, limits. The tokens and pages are those of a
-``PagedText``. Filling costs nothing until something is generated; pages that the prefix index has
-are reused by themselves. Forks share full pages.
+Owns the conversion from strings, chats, stops and limits. A ``PagedText`` has the tokens and pages.
+Filled text is computed when something is generated; pages in the prefix index are reused
+automatically. Forks share full pages.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from quire.programs.sdk.stepping import ScoredStep
 
 
 class Context:
-    """See the module docstring. ``model`` may be an ``Api`` too: its default model. ``adapter``:
-    the LoRA adapter of the model that everything here is computed with.
+    """See the module docstring. ``model`` may be an ``Api``, whose default model is used.
+    ``adapter``: the LoRA adapter of the model with which everything is computed.
 
-    ``drop`` it, or use ``async with``, to give its pages back before the program ends. One thing
-    happens to it at a time: tasks side by side take a ``fork`` each. After a failure that you have
-    caught it can be used again: the text is kept, and computed anew with what comes next.
+    Use ``drop`` or ``async with`` to free its pages before the program ends. Only one operation may
+    run at a time: concurrent tasks each take a ``fork``. After a failure that the program has
+    caught, the context can be used again: its text is kept and recomputed by the next operation.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Context:
 
     @property
     def model(self) -> Model:
-        """What it is computed with."""
+        """The model that computes it."""
         return self._paged.model
 
     @property
@@ -71,27 +71,27 @@ class Context:
 
     @property
     def text(self) -> str:
-        """All tokens as text, special ones spelled out; also of a context that was dropped."""
+        """All tokens as text, with special tokens spelled out; also available after ``drop``."""
         return self.model.tokenizer.decode(self._paged.tokens)
 
     @property
     def num_pages(self) -> int:
-        """Pages that it holds now, those that it shares with its forks included."""
+        """Pages that it holds now, those shared with forks included."""
         return self._paged.num_pages
 
     @property
     def num_shared_pages(self) -> int:
-        """Of ``num_pages``, those that a context it was forked from, or a fork, holds too."""
+        """Pages of ``num_pages`` that another context of its family of forks holds too."""
         return self._paged.num_shared_pages
 
     @property
     def num_own_pages(self) -> int:
-        """Of ``num_pages``, those that no other context of its family of forks holds."""
+        """Pages of ``num_pages`` that no other context of its family of forks holds."""
         return self.num_pages - self.num_shared_pages
 
     @property
     def generating(self) -> bool:
-        """Whether a generation is under way; until it ends nothing else can be done here."""
+        """Whether a generation is running; until it ends no other operation may start."""
         return self._paged.running
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ class Context:
         """Append text or token ids. They are computed with the next generation.
 
         Raises:
-            InvalidArgument: neither text nor token ids of the model, or something is running.
+            InvalidArgument: neither text nor token ids of the model, or an operation is running.
         """
         self._paged.check_free()
         if isinstance(text, str):
@@ -116,7 +116,8 @@ class Context:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **variables: Any,
     ) -> Self:
-        """Append a conversation in the model's own format, ready for the assistant's turn."""
+        """Append a conversation in the model's own chat format, up to the start of the assistant's
+        turn."""
         template = chat_template(self.model.served)
         prompt = template.render(as_messages(messages), tools=tools, variables=variables)
         return self.fill(prompt)
@@ -135,16 +136,16 @@ class Context:
         num_logprobs: int | None = None,
         shown: Container[int] = (),
     ) -> Generation:
-        """Go on with the text; it runs at once, so several contexts generate side by side.
+        """Continue the text. It starts at once, so several contexts can generate concurrently.
 
-        ``max_tokens``: at most, and by default, as many as the model can hold. ``stop``: strings
-        that end it; they stay in the context and are left out of the text that is returned, as
-        special tokens are but for those in ``shown``.
+        ``max_tokens``: limited to the number that the model can hold, which is the default.
+        ``stop``: strings that end the generation; they stay in the context but not in the returned
+        text. Special tokens are omitted from that text, too, except those in ``shown``.
 
         Raises:
-            InvalidArgument: nothing to go on from, a number that is none, or a generation is
-                running.
-            PromptTooLong: no room is left in the model's context.
+            InvalidArgument: the context is empty, ``max_tokens`` is not an integer, or an operation
+                is running.
+            PromptTooLong: the model's context is full.
         """
         paged = self._paged
         paged.check_free()
@@ -164,12 +165,12 @@ class Context:
     async def generate_until(
         self, *, max_tokens: int | None = None, stop: str | Sequence[str] = (), **options: Any
     ) -> str:
-        """Generate and return the text; options as in ``generate``."""
+        """Generate and return the text; options as for ``generate``."""
         generated = await self.generate(max_tokens=max_tokens, stop=stop, **options)
         return generated.text
 
     async def prefill(self, *, num_tokens: int | None = None) -> None:
-        """Compute what has been filled now: ``num_tokens``, by default all but the last."""
+        """Compute filled tokens now: the first ``num_tokens``, by default all but the last."""
         if num_tokens is None:
             num_tokens = max(len(self) - 1, 0)
         await self._paged.prefill(whole_number("num_tokens", num_tokens))
@@ -177,78 +178,82 @@ class Context:
     # -- one step at a time ------------------------------------------------------------------------
 
     async def next_dist(self, *, top_k: int = 256, sees: Sees | None = None) -> Dist:
-        """The distribution of the next token; what was filled is computed for it: by a decode of no
-        tokens, which finds it in the prefix cache, or by ``forward`` under ``sees``.
+        """The distribution of the next token. Filled tokens are computed first: by a decode without
+        output tokens, which uses the prefix index, or by ``forward`` if ``sees`` is given.
 
-        The program chooses: ``ctx.fill([dist.max_index()])``, and so on. ``sees(query, key)`` says
-        whether the token at position ``query`` sees the one at ``key`` before it (default: it
-        does); it is asked for tokens that are computed now, and not for those that were evicted.
+        The program chooses the token: ``ctx.fill([dist.max_index()])``, and so on.
+        ``sees(query, key)`` decides whether the token at position ``query`` attends to the earlier
+        token at ``key`` (default: it does). It is called for tokens that are computed now, but not
+        for evicted ones.
         """
         return (await self.next_dists(1, top_k=top_k, sees=sees))[0]
 
     async def next_dists(
         self, num: int, *, top_k: int = 256, sees: Sees | None = None
     ) -> list[Dist]:
-        """The distributions behind each of the last ``num`` tokens, from one forward pass.
+        """The distributions after each of the last ``num`` tokens, from one forward pass.
 
-        So a program checks tokens that it has guessed: ``fill`` them, look, ``truncate``.
+        With this a program verifies guessed tokens: ``fill`` them, compare, ``truncate``.
 
         Raises:
             InvalidArgument: the context has fewer tokens, or is generating.
-            PromptTooLong: no room is left in the model's context.
+            PromptTooLong: the model's context is full.
         """
         return await self._paged.dists(whole_number("num", num), top_k, sees)
 
     async def next_dists_scored(self, num: int, *, top_k: int = 256) -> ScoredStep:
-        """``next_dists``, and how much the ``num`` tokens attended to each page of the text.
+        """``next_dists``, and the attention that the ``num`` tokens gave to each page of the text.
 
         Raises:
-            TraitMissing: the model does not tell attention scores.
+            TraitMissing: the model does not have the trait Scores.
         """
         return await self._paged.scored(whole_number("num", num), top_k)
 
     def evict(self, start: int, stop: int) -> None:
-        """No later token sees the tokens ``start`` to ``stop``; they stay in the text.
+        """Hide the tokens ``start`` to ``stop`` from all later tokens; they stay in the text.
 
-        Pages of which nothing is seen any more are given back at once; positions stay as they are.
-        A fork still sees what it saw. There is no way back but to ``truncate`` before them.
+        Pages whose tokens are all hidden are freed at once; positions do not change. Existing forks
+        are not affected. Eviction can only be undone by ``truncate`` to a point before the tokens.
 
         Raises:
-            InvalidArgument: tokens that are not there, or not computed yet, or the last one.
+            InvalidArgument: tokens that do not exist or are not computed yet, or the last token.
         """
         self._paged.evict(whole_number("start", start), whole_number("stop", stop))
 
     def forget(self, start: int, stop: int) -> int:
-        """Drop the whole pages between the tokens ``start`` and ``stop``, text and all; what stands
-        behind moves up in their place. Returns how many tokens that were.
+        """Drop the whole pages between the tokens ``start`` and ``stop``, also from the text; later
+        tokens move up to their positions. Returns the number of dropped tokens.
 
-        So there is room again in the model's context. Unlike ``evict`` it moves positions: K of
-        what moves is turned to them. Its deeper layers keep what they saw of the dropped tokens,
-        and in bfloat16 each turn rounds anew: drop much at a time. A fork keeps what it had.
+        This frees space in the model's context. Unlike ``evict`` it changes positions: K of the
+        moved tokens is rotated. Their deeper layers still contain what they attended to in the
+        dropped tokens, and in bfloat16 each rotation adds a rounding error: drop many tokens at a
+        time. Existing forks are not affected.
 
         Raises:
-            InvalidArgument: tokens that are not there, or not computed yet, or the last one.
-            TraitMissing: the model cannot take pages to other positions (trait Reposition).
+            InvalidArgument: tokens that do not exist or are not computed yet, or the last token.
+            TraitMissing: the model cannot move pages to other positions (trait Reposition).
         """
         return self._paged.forget(whole_number("start", start), whole_number("stop", stop))
 
     # -- shape -------------------------------------------------------------------------------------
 
     def fork(self) -> Context:
-        """A context with the same text that goes its own way; full pages are shared.
+        """A copy of the context that continues independently; full pages are shared.
 
-        What was filled and not computed yet is computed by each: ``await prefill()`` first to have
-        it computed once.
+        Filled tokens that are not computed yet are computed by each fork: ``await prefill()`` first
+        to compute them once.
         """
         return Context._of(self._paged.fork())
 
     def join(self, *children: Context) -> Self:
-        """Append what each child has gained since its fork, in order, and drop the children.
+        """Append the tokens that each child has gained since its fork, in order, and drop the
+        children.
 
-        An end token that closes a child's text is left out: the joined text goes on.
+        An end token at the end of a child's text is left out, because the joined text continues.
 
         Raises:
-            InvalidArgument: something is running, or it would join itself.
+            InvalidArgument: an operation is running, a child is given twice, or is the context
+                itself.
         """
         paged = self._paged
         paged.check_free()
@@ -265,16 +270,16 @@ class Context:
         return self
 
     def truncate(self, num_tokens: int) -> None:
-        """Forget the tokens from ``num_tokens`` on."""
+        """Remove the tokens from ``num_tokens`` on."""
         self._paged.truncate(whole_number("num_tokens", num_tokens))
 
     async def export(self, name: str, *, ttl_s: float | None = 600.0) -> int:
-        """Publish the pages to other programs of the tenant; the number of tokens in them.
+        """Publish the pages to other programs of the tenant. Returns the number of tokens in them.
 
-        The text goes with them, so that an importer goes on where this context is.
+        The text is exported with the pages, so that an importer can continue it.
 
         Raises:
-            InvalidArgument: something was evicted.
+            InvalidArgument: tokens were evicted.
         """
         return await self._paged.export(name, ttl_s)
 
@@ -289,14 +294,14 @@ class Context:
     ) -> Context:
         """A context over exported pages, with the text that was exported with them.
 
-        ``tokens``: another text for it, those in the pages and any that follow; needed for pages
-        that were exported by hand (``export_kvpage``) without their tokens. ``adapter``: what
-        follows is computed with it; the pages stay as their exporter wrote them.
+        ``tokens``: another text, which begins with the tokens in the pages; required for pages that
+        were exported by ``export_kvpage`` without tokens. ``adapter``: used for all further tokens;
+        the imported pages stay as their exporter computed them.
 
         Raises:
             UnknownHandle: no such export.
-            InvalidArgument: the pages hold more tokens than were given, or none were given and the
-                export has none.
+            InvalidArgument: the pages hold more tokens than were given, or no tokens were given and
+                the export has none.
         """
         ctx = cls(model, adapter=adapter)
         try:
@@ -307,7 +312,8 @@ class Context:
         return ctx
 
     def drop(self) -> None:
-        """Give the pages back and end what runs. Idempotent; nothing can follow."""
+        """Free the pages and cancel what is running. Idempotent; the context cannot be used
+        afterwards."""
         self._paged.drop()
 
     async def __aenter__(self) -> Self:

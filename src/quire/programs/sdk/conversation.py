@@ -1,4 +1,4 @@
-"""``Conversation``: what a user, a model and its tools say in turn, in the model's own format.
+"""``Conversation``: the turns of a user, a model and its tools, in the model's own chat format.
 
 ::
 
@@ -7,9 +7,9 @@
         chat.add_results(await chat.tools.call_all(answer.calls))
     return answer.content
 
-Owns the messages, and that its context holds what the model's chat template makes of them. In which
-form a model writes its calls and its reasoning is told by that template (``quire.programs.chat``),
-so the same program works with models of every form.
+Owns the messages, and keeps its context equal to the chat template's rendering of them. The
+template determines the format of tool calls and reasoning (``quire.programs.chat``), so the same
+program works with models of different formats.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from quire.programs.sdk.tools import Tool, Toolbox
 
 class Answering:
     """One turn of the model: ``await`` it for the whole ``Answer``, ``async for piece in`` it for
-    its pieces as they come.
+    its pieces as they arrive.
 
-    It runs from the moment it is made, and its conversation has it once it was read to its end.
-    Leaving the loop early leaves it running: ``cancel`` it, or use ``async with``.
+    It starts when it is created. Its conversation includes it once it was read to its end. Leaving
+    the loop early does not stop it: call ``cancel``, or use ``async with``.
     """
 
     def __init__(
         self, generation: Generation, parser: AnswerParser, on_end: Callable[[Answer], None]
     ) -> None:
         self.generation = generation
-        """What runs; ``(await answering.generation).finish_reason`` says how it ended."""
+        """The generation; ``(await answering.generation).finish_reason`` tells how it ended."""
         self._parser = parser
         self._on_end = on_end
         self._texts: list[str] = []
@@ -53,11 +53,11 @@ class Answering:
 
     @property
     def text(self) -> str:
-        """What the model has written, as far as it was read: calls, reasoning and markers too."""
+        """The model's output as far as it was read, including calls, reasoning and markers."""
         return "".join(self._texts)
 
     def cancel(self) -> None:
-        """End it early: whoever awaits it is told so, and the conversation goes on without it."""
+        """End it early. Awaiting it raises, and the conversation does not include it."""
         self.generation.cancel()
 
     async def __aenter__(self) -> Self:
@@ -95,14 +95,14 @@ class Answering:
 
 
 class Conversation:
-    """See the module docstring. It stands behind what ``context`` has now, and the context is its
-    own from here on.
+    """See the module docstring. The conversation is appended to the present text of ``context``,
+    which from then on must be changed by the conversation alone.
 
-    ``messages``: how it begins. ``tools``: what the model may call, functions or a ``Toolbox``.
+    ``messages``: the first ones. ``tools``: functions, or a ``Toolbox``, that the model may call.
     ``variables``: further names for the chat template, such as ``enable_thinking=False``.
 
     Raises:
-        InvalidArgument: the model has no chat template, or a tool is none.
+        InvalidArgument: the model has no chat template, or a tool is not a function.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Conversation:
         self._variables = variables
         self._start = len(context)
         self._pending: Answer | None = None
-        """The last answer, whose calls have no results yet."""
+        """The last answer, if its calls have no results yet."""
         chat_template(context.model.served)
         self._dialect = dialect_of(context.model.served)
         self._markers: dict[Dialect, frozenset[int]] = {}
@@ -129,20 +129,20 @@ class Conversation:
         """Append a message.
 
         Raises:
-            InvalidArgument: the model has called tools, and there are no results yet.
+            InvalidArgument: the model has called tools whose results are missing.
         """
         self._check_results()
         self.messages.append({"role": role, "content": text})
         return self
 
     def answer(self, **options: Any) -> Answering:
-        """The model's turn; options as in ``Context.generate``. A ``grammar`` writes calls, if it
-        does, in Hermes' form.
+        """The model's turn; options as for ``Context.generate``. With a ``grammar``, calls are
+        expected in Hermes' format.
 
         Raises:
             InvalidArgument: no messages, or the template refuses them; calls without results; the
                 context is generating.
-            PromptTooLong: no room is left in the model's context.
+            PromptTooLong: the model's context is full.
         """
         self._check_results()
         template = chat_template(self.context.model.served)
@@ -162,10 +162,10 @@ class Conversation:
         return Answering(generation, parser, self._answered)
 
     def add_results(self, results: Sequence[str]) -> Self:
-        """What the calls of the last answer gave, in their order.
+        """Append the results of the last answer's calls, in their order.
 
         Raises:
-            InvalidArgument: as many were not asked for.
+            InvalidArgument: the number of results is not the number of calls.
         """
         num_calls = 0 if self._pending is None else len(self._pending.calls)
         if self._pending is None or len(results) != num_calls:
@@ -178,8 +178,8 @@ class Conversation:
         return self
 
     def _new_id(self) -> str:
-        """Nine letters and digits, as templates of Mistral want, and the same ones when the program
-        runs again: some templates show them to the model."""
+        """Nine letters and digits, as Mistral's templates require. Deterministic, because some
+        templates show ids to the model and a program may be replayed."""
         return f"call{next(self._call_numbers):05d}"
 
     def _answered(self, answer: Answer) -> None:
@@ -192,11 +192,12 @@ class Conversation:
         if self._pending is not None:
             names = ", ".join(call.name for call in self._pending.calls)
             raise InvalidArgument(
-                f"the model has called {names}: give what came of it with add_results() first"
+                f"the model has called {names}: give the results with add_results() first"
             )
 
     def _hold(self, prompt: str) -> None:
-        """Have the context go on with ``prompt``; what it has of it already stays computed."""
+        """Set the context's text to ``prompt``; the common prefix with its present text stays
+        computed."""
         tokens = self.context.model.tokenizer.encode(prompt)
         held = self.context.tokens[self._start :]
         num_same = sum(1 for _ in takewhile(bool, map(eq, held, tokens)))

@@ -1,7 +1,7 @@
-"""Arithmetic on next-token distributions, for programs that choose for themselves.
+"""Arithmetic on next-token distributions, for programs that choose tokens themselves.
 
-A distribution is truncated to its top K. What is not listed is less likely than what is: where a
-value for such a token is needed, the last listed one bounds it from above.
+A distribution is truncated to its top K tokens. All other tokens are less likely: where a value for
+one of them is needed, the last listed probability is an upper bound.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def log_probs(dist: Dist) -> dict[int, float]:
 
 
 def bound(listed: Mapping[int, float]) -> float:
-    """An upper bound of what is not listed."""
+    """An upper bound for tokens that are not listed."""
     return min(listed.values())
 
 
 def softmax(scores: Mapping[int, float], temperature: float = 1.0) -> dict[int, float]:
-    """Probabilities of ``scores``, which may be log probabilities that were changed."""
+    """Probabilities from ``scores``, such as modified log probabilities."""
     highest = max(scores.values())
     weights = {token: math.exp((score - highest) / temperature) for token, score in scores.items()}
     total = sum(weights.values())
@@ -35,14 +35,14 @@ def softmax(scores: Mapping[int, float], temperature: float = 1.0) -> dict[int, 
 
 
 def best(scores: Mapping[int, float]) -> int:
-    """The token of the highest score, ties to the lower id, as greedy decoding has it."""
+    """The token with the highest score; of equals the lowest id, as in greedy decoding."""
     return min(scores, key=lambda token: (-scores[token], token))
 
 
 def draw(probs: Mapping[int, float], uniform: float) -> int:
-    """The token at ``uniform`` (0 up to 1) of the cumulated ``probs``, in their order."""
+    """The token at ``uniform`` (0 to 1) of the cumulative ``probs``, in their order."""
     token, left = -1, uniform * sum(probs.values())
-    for token, prob in probs.items():  # noqa: B007 - the last one, should rounding leave some
+    for token, prob in probs.items():  # noqa: B007 - rounding may leave the last token
         left -= prob
         if left < 0:
             break

@@ -1,4 +1,4 @@
-"""One generation of a context: its text as it comes, or the whole."""
+"""One generation of a context: its text piece by piece, or the whole result."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from quire.programs.chat.detokenize import TextStream
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """``text`` excludes what stopped it; ``token_ids`` are all that were sampled.
+    """``text`` excludes the stop string or stop token; ``token_ids``: all sampled tokens.
 
-    ``stop``: the stop string or token id that ended it, if one did. ``num_cached_tokens``: tokens
-    of the prompt that were not computed again.
+    ``stop``: the stop string or token id that ended the generation, or None. ``num_cached_tokens``:
+    prompt tokens that were found in the prefix index and not computed again.
     """
 
     text: str
@@ -29,10 +29,10 @@ class Generated:
 
 
 class Generation:
-    """``await generation`` for the whole, ``async for text in generation`` for pieces.
+    """``await generation`` returns the whole result, ``async for text in generation`` its pieces.
 
-    It runs from the moment it is made. Leaving the loop early leaves it running: ``cancel`` it, or
-    use ``async with``.
+    It starts when it is created. Leaving the loop early does not stop it: call ``cancel``, or use
+    ``async with``.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Generation:
 
     @property
     def ended(self) -> bool:
-        """Whether it has come to its end, a failure or a cancellation too."""
+        """Whether it has ended, also by a failure or a cancellation."""
         return self._ended
 
     def cancel(self) -> None:
-        """End it early; the context keeps the tokens that were generated."""
+        """End it early; the context keeps the generated tokens."""
         self._stream.cancel()
 
     async def __aenter__(self) -> Generation:
@@ -87,7 +87,7 @@ class Generation:
         tokens = tuple(token for chunk in self._chunks for token in chunk.token_ids)
         last = self._chunks[-1]
         logprobs = [entry for chunk in self._chunks for entry in chunk.logprobs or ()]
-        assert last.finish_reason is not None, "a decode that has ended says why"
+        assert last.finish_reason is not None, "the last chunk has no finish reason"
         return Generated(
             text="".join(self._parts),
             token_ids=tokens,
@@ -103,12 +103,13 @@ class Generation:
             raise error
 
     def _on_news(self) -> None:
-        """Take what has arrived, so that the context is up to date whether anyone reads or not."""
+        """Process what has arrived, so that the context is up to date even if the result is not
+        read."""
         for chunk in self._stream.take_all():
             self._chunks.append(chunk)
             tokens = chunk.token_ids
             if isinstance(chunk.matched, int) and tokens and tokens[-1] == chunk.matched:
-                tokens = tokens[:-1]  # a stop token is never text
+                tokens = tokens[:-1]  # a stop token is not part of the text
             self._parts.append(self._text.add(tokens))
             if chunk.finish_reason is not None:
                 self._parts.append(self._text.finish())

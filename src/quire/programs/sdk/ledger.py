@@ -1,7 +1,7 @@
-"""Which contexts hold which pages, so that forks share them and the last holder gives them back.
+"""The holders of pages, so that forks share pages and the last holder frees them.
 
-Owns the counts of one family of forks. A queue takes everything that was allocated through it with
-it, so it stays open, idle, until the last such page has no holder.
+Owns the counts of one family of forks. Closing a queue frees all pages that were allocated on it,
+so a queue stays open, idle, until the last of its pages has no holder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PageLedger:
         self._retired: dict[QueueId, tuple[Queue, bool]] = {}
 
     def add(self, pages: Sequence[KvPage], queue: Queue) -> None:
-        """New pages, allocated (or imported) through ``queue``, with one holder."""
+        """New pages, allocated or imported on ``queue``, with one holder."""
         for page in pages:
             self._holders[page.id] = 1
             self._origin[page.id] = queue
@@ -39,14 +39,14 @@ class PageLedger:
             self._holders[page.id] += 1
 
     def num_shared(self, pages: Sequence[KvPage]) -> int:
-        """How many of ``pages`` have another holder too."""
+        """How many of ``pages`` have more than one holder."""
         return sum(self.is_shared(page) for page in pages)
 
     def is_shared(self, page: KvPage) -> bool:
         return self._holders[page.id] > 1
 
     def release(self, pages: Sequence[KvPage], via: Queue) -> None:
-        """One holder fewer; pages without one are given back through the queue ``via``."""
+        """Remove one holder of each page; pages without a holder are freed on the queue ``via``."""
         free = []
         for page in pages:
             self._holders[page.id] -= 1
@@ -61,14 +61,14 @@ class PageLedger:
         self._close_retired()
 
     def retire(self, queue: Queue, *, at_once: bool = False) -> None:
-        """Nothing more is issued on ``queue``: close it when its pages have no holder. ``at_once``:
-        nobody waits for what it holds."""
+        """No further command is issued on ``queue``: close it when none of its pages has a holder.
+        ``at_once``: do not wait for its commands."""
         self._retired[queue.id] = queue, at_once
         self._close_retired()
 
     def _close_retired(self) -> None:
-        """Closing cancels what a queue holds, and with it what other contexts wait for: a fork's
-        copy behind a truncation. So the queue runs dry first."""
+        """Closing a queue cancels its commands, for which other contexts may wait (a fork's copy
+        after a truncation). So the queue is closed after its commands have ended."""
         for queue_id in [queue_id for queue_id in self._retired if not self._live[queue_id]]:
             del self._live[queue_id]
             queue, at_once = self._retired.pop(queue_id)

@@ -13,9 +13,10 @@ from quire.programs.sdk.page_span import Sees
 async def steps(
     ctx: Context, max_tokens: int, *, top_k: int = 256, sees: Sees | None = None
 ) -> AsyncIterator[Dist]:
-    """The next distribution, then the one behind what the loop's body has filled, and so on.
+    """The next distribution, then the one after the tokens that the loop's body has filled, and so
+    on.
 
-    Ends behind an end token, behind ``max_tokens`` tokens, or where the model's context is full::
+    Ends after an end token, after ``max_tokens`` tokens, or when the model's context is full::
 
         async for dist in steps(ctx, max_tokens=64):
             ctx.fill([dist.max_index()])
@@ -27,13 +28,14 @@ async def steps(
 
 
 def ends(ctx: Context, start: int) -> bool:
-    """Whether an end token is the last of those from ``start`` on."""
+    """Whether the context has grown beyond ``start`` and its last token is an end token."""
     return len(ctx) > start and ctx.tokens[-1] in ctx.model.eos_token_ids
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """``tokens`` were appended. ``rest``: what followed the guess, from where it was wrong on."""
+    """``tokens``: the appended tokens. ``rest``: the greedy tokens after the remaining tokens of
+    the guess, from its first wrong token on."""
 
     tokens: list[int]
     num_accepted: int
@@ -41,11 +43,12 @@ class Verified:
 
 
 async def verify(ctx: Context, guess: Sequence[int], max_tokens: int) -> Verified:
-    """Append the greedy continuation as far as ``guess`` foresaw it and one token more, from one
+    """Append the part of ``guess`` that greedy decoding confirms, and one more token, with one
     forward pass (Leviathan et al., 2023: the greedy case of speculative decoding).
 
-    The tokens are those of greedy decoding whatever the guess is; a wrong one costs the work on it,
-    an empty one makes this a plain step. At most ``max_tokens`` and nothing behind an end token.
+    The appended tokens are those of greedy decoding, whatever the guess; a wrong guess costs its
+    computation, an empty one makes this a plain step. Appends at most ``max_tokens`` tokens, and
+    none after an end token.
     """
     start, ends_with = len(ctx), ctx.model.eos_token_ids
     room = min(max_tokens, ctx.model.max_tokens - start) - 1

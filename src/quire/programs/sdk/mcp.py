@@ -10,10 +10,11 @@ from quire.programs.sdk.tools import Tool
 
 
 async def mcp_tools(server: McpServer) -> list[Tool]:
-    """What ``server`` offers, for a ``Toolbox``: calls go to the server, which checks arguments.
+    """The tools of ``server``, for a ``Toolbox``. Calls go to the server, which checks their
+    arguments.
 
-    A tool that fails raises ``ProgramError`` with what it said, which a ``Toolbox`` tells the
-    model.
+    A tool that fails raises ``ProgramError`` with the server's message; a ``Toolbox`` passes it to
+    the model.
     """
     return [_tool(server, offered) for offered in await server.list_tools()]
 

@@ -1,6 +1,6 @@
-"""The pages of one context: the first ``num_run`` tokens of its text, on pages in order.
+"""The pages of one context: they hold the first ``num_run`` tokens of its text, in order.
 
-Owns the pages and the order of what is done to them. Must not know the text.
+Owns the pages and the order of operations on them. Must not know the text.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from quire.programs.api.reposition import Reposition
 from quire.programs.sdk.ledger import PageLedger
 
 Sees = Callable[[int, int], bool]
-"""Whether the token at the first position sees the one at the second, which stands before it."""
+"""Whether the token at the first position sees the token at the second, earlier position."""
 
 
 class PageSpan:
-    """Every page but the last written one is full. A page that others hold is never written.
+    """Every page but the last written one is full. A page with other holders is never written.
 
-    Token ``i`` stands at position ``i``, in slot ``i % page_size`` of page ``i // page_size``.
-    Tokens that were evicted are hidden there, and a full page of nothing else is given back.
+    Token ``i`` is at position ``i``, in slot ``i % page_size`` of page ``i // page_size``. Evicted
+    tokens are hidden in their page; a page of which all slots are hidden is freed.
     """
 
     def __init__(self, model: Model, queue: Queue, ledger: PageLedger) -> None:
@@ -45,7 +45,7 @@ class PageSpan:
 
     @property
     def written_places(self) -> list[int]:
-        """Which pages of the text ``written`` are: the first is 0."""
+        """The indices of the ``written`` pages in the text, from 0."""
         return [
             index
             for index, page in enumerate(self._pages[: -(-self.num_run // self._size)])
@@ -58,43 +58,44 @@ class PageSpan:
 
     @property
     def writable(self) -> list[KvPage]:
-        """From the page on that takes the next token."""
+        """The pages from the one on that takes the next token."""
         pages = self._pages[self.num_run // self._size :]
         return [page for page in pages if page is not None]
 
     @property
     def num_pages(self) -> int:
-        """Pages that are held, those that it shares with forks included."""
+        """Pages that it holds, those shared with forks included."""
         return sum(page is not None for page in self._pages)
 
     @property
     def num_shared_pages(self) -> int:
-        """Of these, those that a fork holds too."""
+        """Pages of these that a fork holds too."""
         return self._ledger.num_shared([page for page in self._pages if page is not None])
 
     def ordered(self) -> Queue:
-        """The queue, behind what other contexts' queues still do with these pages."""
+        """The queue, ordered after operations on these pages from other contexts' queues."""
         self._behind = [answer for answer in self._behind if not answer.done()]
         return self.queue.after(*self._behind)
 
     def issued(self, answer: Answer) -> None:
-        """Whoever uses the pages from another queue waits for this."""
+        """Make later uses of the pages on other queues wait for ``answer``."""
         self._behind.append(answer)
 
     def ensure(self, num_tokens: int) -> None:
-        """Have pages for so many tokens."""
+        """Allocate pages for ``num_tokens`` tokens in total."""
         missing = -(-num_tokens // self._size) - len(self._pages)
         if missing > 0:
             self._pages += self._new_pages(missing)
 
     def adopt(self, pages: Sequence[KvPage]) -> None:
-        """Begin with imported pages."""
+        """Start with imported pages."""
         self._ledger.add(pages, self.queue)
         self._pages = list(pages)
         self.num_run = sum(page.fill or 0 for page in pages)
 
     def fork_from(self, other: PageSpan) -> None:
-        """Begin with what ``other`` has: its full pages, and a copy of the one that it writes."""
+        """Start with the pages of ``other``: its full pages are shared, its partly filled one is
+        copied."""
         num_full = other.num_run // self._size
         rest = other.num_run % self._size
         self._pages = other._pages[:num_full]
@@ -104,20 +105,21 @@ class PageSpan:
         if rest:
             self.ensure(other.num_run)
             copied = self._copy(other._held(num_full), num_full, rest)
-            other.issued(copied)  # it must not shorten the page before
+            other.issued(copied)  # it must not truncate the page before the copy
         self.num_run = other.num_run
 
     def rewind(self, num_run: int) -> None:
-        """Keep only ``num_run`` tokens; pages behind them are given back.
+        """Keep only ``num_run`` tokens; later pages are freed.
 
         Raises:
-            InvalidArgument: the page of the last of them was given back by ``evict``.
+            InvalidArgument: the page of the last kept token was evicted.
         """
         num_pages, rest = -(-num_run // self._size), num_run % self._size
         if rest and self._pages[num_pages - 1] is None:
             raise InvalidArgument(
-                f"cannot go back to {num_run} tokens, the page of the last of them was evicted: go "
-                f"back to {num_run - rest} or {num_run - rest + self._size}, or evict later"
+                f"cannot go back to {num_run} tokens, because the page of the last one was "
+                f"evicted: go back to {num_run - rest} or {num_run - rest + self._size}, or evict "
+                "later"
             )
         surplus = [page for page in self._pages[num_pages:] if page is not None]
         del self._pages[num_pages:]
@@ -130,16 +132,16 @@ class PageSpan:
         self.num_run = num_run
 
     def forget(self, start: int, stop: int) -> tuple[int, int]:
-        """Drop the whole pages between the tokens ``start`` and ``stop``; those behind move up.
-        The first token that was dropped, and how many were.
+        """Drop the whole pages between the tokens ``start`` and ``stop``; later tokens move up.
+        Returns the index of the first dropped token and the number of dropped tokens.
 
         Raises:
-            InvalidArgument: tokens that are not there, or not computed yet.
-            TraitMissing: the model cannot take pages to other positions.
+            InvalidArgument: tokens that do not exist or are not computed yet.
+            TraitMissing: the model cannot move pages to other positions.
         """
         if not 0 <= start <= stop <= self.num_run:
             raise InvalidArgument(
-                f"forget tokens {start} to {stop}: {self.num_run} are computed, and no other can be"
+                f"forget tokens {start} to {stop}: choose computed tokens, from 0 to {self.num_run}"
             )
         self._reposition.resolve(self.queue)
         size = self._size
@@ -171,18 +173,18 @@ class PageSpan:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether something was evicted."""
+        """Whether any token was evicted."""
         return bool(self._hidden)
 
     def evict(self, start: int, stop: int) -> None:
-        """Hide the tokens ``start`` to ``stop``; full pages of hidden tokens are given back.
+        """Hide the tokens ``start`` to ``stop``; full pages of hidden tokens are freed.
 
         Raises:
-            InvalidArgument: tokens that are not there, or not computed yet.
+            InvalidArgument: tokens that do not exist or are not computed yet.
         """
         if not 0 <= start <= stop <= self.num_run:
             raise InvalidArgument(
-                f"evict tokens {start} to {stop}: {self.num_run} are computed, and no other can be"
+                f"evict tokens {start} to {stop}: choose computed tokens, from 0 to {self.num_run}"
             )
         freed = []
         for index in range(start // self._size, -(-stop // self._size)):
@@ -204,7 +206,7 @@ class PageSpan:
     def mask(self, num_new: int, sees: Sees) -> list[list[bool]]:
         """``sees`` as the mask of a forward of the next ``num_new`` tokens over ``written``.
 
-        What is hidden on its page stays hidden whatever the mask says.
+        Slots that are hidden in their page stay hidden in any case.
         """
         first = self.num_run
         keys = [
@@ -222,7 +224,7 @@ class PageSpan:
         ]
 
     def drop(self) -> None:
-        """Give everything back; of a queue that has failed at once, as nothing runs there."""
+        """Free all pages. A failed queue whose commands have ended is closed at once."""
         pages, self._pages = self._pages, []
         self._ledger.release([page for page in pages if page is not None], self.queue)
         is_idle = all(answer.done() for answer in self._behind)
@@ -242,7 +244,8 @@ class PageSpan:
         return pages
 
     def _copy(self, source: KvPage, index: int, fill: int) -> Answer:
-        """The first ``fill`` slots of ``source`` on page ``index``, hidden where they were."""
+        """Copy the first ``fill`` slots of ``source`` to page ``index``, with the same hidden
+        slots."""
         target = self._held(index)
         copied = self._allocate.copy_kvpage(self.ordered(), source, target, num_slots=fill)
         self.issued(copied)
@@ -256,7 +259,7 @@ class PageSpan:
         self.issued(self._forward.mask_kvpage(self.ordered(), self._held(index), visible))
 
     def _unshare(self, index: int, fill: int | None = None) -> list[KvPage]:
-        """Put a copy in the place of a page that others hold; the page that is left over."""
+        """Replace a shared page by a copy. Returns the page that is no longer needed, if any."""
         page = self._held(index)
         if not self._ledger.is_shared(page):
             return []
@@ -267,7 +270,8 @@ class PageSpan:
         return [page]
 
     def _cut(self, index: int, fill: int) -> list[KvPage]:
-        """Shorten a page, or a copy of it if others hold it; what became superfluous."""
+        """Truncate a page, or a copy of it if it is shared. Returns the page that is no longer
+        needed, if any."""
         if self._held(index).fill == fill:
             return []
         surplus = self._unshare(index, fill)

@@ -1,6 +1,6 @@
-"""A text whose beginning stands on pages: its tokens, its pages, and what runs on them.
+"""A text whose first tokens are in pages: its tokens, its pages, and the operations on them.
 
-Owns what may happen to a text when, and what of it counts as computed afterwards. Knows nothing of
+Owns the rules of which operation may start when, and of what counts as computed after it. Knows no
 strings or chats: tokens go in, generations and distributions come out.
 """
 
@@ -26,7 +26,7 @@ GREEDY = greedy()
 
 
 class PagedText:
-    """Has a queue of its own. One thing runs at a time; ``ledger`` is shared with its forks."""
+    """Has its own queue. One operation runs at a time; ``ledger`` is shared with its forks."""
 
     def __init__(
         self,
@@ -46,12 +46,13 @@ class PagedText:
         self._running: Generation | None = None
         self._is_stepping = False
         self._is_plain = True
-        """Whether every token sees all before it: then the pages can be computed from the text."""
+        """Whether every token sees all before it, so that the pages can be recomputed from the
+        text."""
         self._num_forked = 0
         self._dropped = False
 
     def _begin(self) -> None:
-        """With no page, on a queue where nothing has failed."""
+        """Start without pages, on a new queue."""
         core = Core(self.model.issuer)
         self.queue = core.create_queue(self.model, priority=self._priority, thread=self._thread)
         self._span = PageSpan(self.model, self.queue, self._ledger)
@@ -67,18 +68,18 @@ class PagedText:
 
     @property
     def running(self) -> bool:
-        """Whether a generation is under way."""
+        """Whether a generation is running."""
         return self._running is not None
 
     # -- what may happen when ----------------------------------------------------------------------
 
     def check_free(self) -> None:
-        """Whether something may begin. After a failure that the program was told of, on new pages:
-        what the old ones hold is not known.
+        """Check that an operation may start. After a failure that the program has seen, start again
+        with new pages, because the contents of the old ones are unknown.
 
         Raises:
-            InvalidArgument: it was dropped, a generation or a step is under way, or it has failed
-                and the text does not tell what its pages held.
+            InvalidArgument: it was dropped, a generation or a step is running, or it has failed and
+                its pages cannot be recomputed from the text.
         """
         if self._dropped:
             raise InvalidArgument("this context has been dropped: make a new one")
@@ -88,8 +89,8 @@ class PagedText:
             )
         if self._is_stepping:
             raise InvalidArgument(
-                "another task waits for a distribution of this context: await that first, or give "
-                "each task a fork"
+                "another task is computing a distribution of this context: await that first, or "
+                "give each task a fork"
             )
         lane = self.queue.lane
         if lane.failure is not None and lane.failure_seen:
@@ -98,8 +99,8 @@ class PagedText:
     def _begin_again(self, failure: ErrorRecord) -> None:
         if not self._is_plain:
             raise InvalidArgument(
-                f"this context has failed ({failure.message}), and tokens of it were evicted, "
-                "masked or imported, so its pages cannot be computed again: make a new one"
+                f"this context has failed ({failure.message}), and its pages cannot be recomputed "
+                "because tokens were evicted, masked or imported: make a new context"
             )
         span, stepper = self._span, self._stepper
         self._begin()
@@ -108,7 +109,7 @@ class PagedText:
 
     @contextmanager
     def _stepping(self) -> Iterator[None]:
-        """A step waits between its commands; its tokens must stay those that it began with."""
+        """A step awaits between its commands; the tokens must not change meanwhile."""
         self.check_free()
         self._is_stepping = True
         try:
@@ -117,11 +118,11 @@ class PagedText:
             self._is_stepping = False
 
     def room(self) -> int:
-        """How many tokens fit behind the text.
+        """The number of tokens that fit after the text.
 
         Raises:
-            InvalidArgument: there is no text to go on from.
-            PromptTooLong: none do.
+            InvalidArgument: the text is empty.
+            PromptTooLong: no token fits.
         """
         if not self.tokens:
             raise InvalidArgument("the context is empty: fill it before generating")
@@ -137,13 +138,13 @@ class PagedText:
         num_logprobs: int | None,
         text: TextStream,
     ) -> Generation:
-        """Go on with the whole text, of which at least the last token is run (again)."""
+        """Continue the text, of which at least the last token is run (again)."""
         if self._span.num_run == len(self.tokens):
             self._span.rewind(len(self.tokens) - 1)
         return self._decode(stop, sampler, grammar, num_logprobs, text, len(self.tokens))
 
     async def prefill(self, num_tokens: int) -> None:
-        """Have the first ``num_tokens`` computed; those that are stay."""
+        """Compute those of the first ``num_tokens`` tokens that are not computed yet."""
         self.check_free()
         if not 0 <= num_tokens <= len(self.tokens):
             raise InvalidArgument(
@@ -157,20 +158,20 @@ class PagedText:
             await self._decode(StopSpec(0), GREEDY, None, None, silent, num_tokens)
 
     async def dists(self, num: int, top_k: int, sees: Sees | None) -> list[Dist]:
-        """The distributions behind the last ``num`` tokens; see ``Context.next_dists``."""
+        """The distributions after each of the last ``num`` tokens; see ``Context.next_dists``."""
         with self._stepping():
             self._is_plain = self._is_plain and sees is None
             await self._before_last(num, sees)
             return await self._stepper.dists(self.tokens[-num:], top_k, sees)
 
     async def scored(self, num: int, top_k: int) -> ScoredStep:
-        """``dists``, and where the tokens looked."""
+        """``dists``, with attention scores."""
         with self._stepping():
             await self._before_last(num, None)
             return await self._stepper.scored(self.tokens[-num:], top_k)
 
     async def _before_last(self, num: int, sees: Sees | None) -> None:
-        """Have all tokens computed but the last ``num``."""
+        """Compute all tokens but the last ``num``."""
         self.room()
         first = len(self.tokens) - num
         if num < 1 or first < 0:
@@ -181,7 +182,7 @@ class PagedText:
         if first < self._span.num_run:
             self._span.rewind(first)
         elif sees is None and not self._span.has_gaps and first > self._span.num_run:
-            await self._prefill(first)  # it may be in the prefix index
+            await self._prefill(first)  # uses the prefix index
         await self._stepper.run(self.tokens[self._span.num_run : first], sees)
 
     def _decode(
@@ -216,9 +217,10 @@ class PagedText:
         return self._running
 
     def _ended(self, start: int, end: int, token_ids: list[int], error: ErrorRecord | None) -> None:
-        """Tokens ``start`` to ``end`` were run and ``token_ids`` sampled, all but the last run.
+        """Tokens ``start`` to ``end`` were run and ``token_ids`` sampled, all but the last of which
+        were run.
 
-        What a decode without an answer has run is unknown, so nothing of it counts.
+        If a decode failed without a reply, how much it has run is unknown: nothing of it counts.
         """
         self._running = None
         if self._dropped:
@@ -234,7 +236,7 @@ class PagedText:
     # -- shape -------------------------------------------------------------------------------------
 
     def fork(self) -> PagedText:
-        """The same text on the same full pages."""
+        """A copy of the text that shares the full pages."""
         self.check_free()
         fork = PagedText(
             self.model,
@@ -250,7 +252,7 @@ class PagedText:
         return fork
 
     def gained(self) -> list[int]:
-        """What has come behind the text that it was forked with."""
+        """The tokens after those with which it was forked."""
         return self.tokens[self._num_forked :]
 
     def truncate(self, num_tokens: int) -> None:
@@ -270,8 +272,8 @@ class PagedText:
         self.check_free()
         if stop >= len(self.tokens):
             raise InvalidArgument(
-                f"evict up to token {stop} of {len(self.tokens)}: never the last, whose "
-                "distribution may be asked for again"
+                f"evict up to token {stop} of {len(self.tokens)}: the last token cannot be "
+                "evicted, because its next distribution may still be needed"
             )
         self._span.evict(start, stop)
         self._is_plain = False
@@ -281,8 +283,8 @@ class PagedText:
         self.check_free()
         if stop >= len(self.tokens):
             raise InvalidArgument(
-                f"forget up to token {stop} of {len(self.tokens)}: never the last, whose "
-                "distribution may be asked for again"
+                f"forget up to token {stop} of {len(self.tokens)}: the last token cannot be "
+                "dropped, because its next distribution may still be needed"
             )
         first, num_tokens = self._span.forget(start, stop)
         if num_tokens:
@@ -303,8 +305,8 @@ class PagedText:
         return span.num_run
 
     async def adopt(self, name: str, tokens: Sequence[int] | None) -> None:
-        """Begin with the pages that are exported as ``name``, and with ``tokens``: by default those
-        that the exporter gave.
+        """Start with the pages of export ``name``, and with ``tokens``: by default those that the
+        exporter gave.
 
         Raises:
             UnknownHandle: no such export.
@@ -316,17 +318,18 @@ class PagedText:
         given = imported.tokens if tokens is None else tokens
         if given is None:
             raise InvalidArgument(
-                f"export {name!r} was made without its tokens: pass those that the exporter had"
+                f"export {name!r} was made without tokens: pass the exporter's tokens"
             )
         if self._span.num_run > len(given):
             raise InvalidArgument(
                 f"export {name!r} holds {self._span.num_run} tokens, {len(given)} were given: "
-                "pass those that the exporter had"
+                "pass the exporter's tokens"
             )
         self.tokens += given
 
     def drop(self) -> None:
-        """Give the pages back and end what runs. Idempotent; nothing can follow."""
+        """Free the pages and cancel what is running. Idempotent; the text cannot be used
+        afterwards."""
         if self._dropped:
             return
         self._dropped = True

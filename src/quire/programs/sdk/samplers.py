@@ -1,7 +1,7 @@
-"""How the next token is chosen, in words that users of models know.
+"""Samplers, by their usual names.
 
-Steps come in the standard order, that of HTTP requests: bias, words, penalties, DRY, processors of
-packages, top-k, temperature, min-p, top-p, typical.
+Processors are applied in the standard order, which HTTP requests use too: bias, allowed and bad
+words, penalties, DRY, processors of packages, top-k, temperature, min-p, top-p, typical.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from quire.core.errors import InvalidArgument
 
 
 class Shaping(TypedDict, total=False):
-    """What is done to scores before the choice, greedy or drawn.
+    """Changes to the scores before the token is chosen, greedily or at random.
 
-    ``bad_words``: token ids, and lists of them for words of several. ``dry``: the parameters of
-    ``docs/reference/sampling.md``, ``multiplier`` at least. ``processors``: any others, by name.
+    ``bad_words``: token ids, and lists of ids for words of several tokens. ``dry``: the parameters
+    in ``docs/reference/sampling.md``, at least ``multiplier``. ``processors``: any others, by name.
     """
 
     logit_bias: Mapping[int, float] | None
@@ -33,7 +33,7 @@ class Shaping(TypedDict, total=False):
 
 
 def greedy(**shaping: Unpack[Shaping]) -> SamplerSpec:
-    """Always the most likely token (after what ``shaping`` does)."""
+    """Always choose the most likely token (after ``shaping``)."""
     return SamplerSpec(tuple(_shape(shaping)), greedy=True)
 
 
@@ -47,8 +47,8 @@ def temperature(
     seed: int | None = None,
     **shaping: Unpack[Shaping],
 ) -> SamplerSpec:
-    """Draw a token. 0 is ``greedy``; ``top_k`` 0, ``top_p`` and ``typical_p`` 1 and ``min_p`` 0
-    leave all tokens in.
+    """Draw a token at random; a ``value`` of 0 is ``greedy``. ``top_k`` 0, ``top_p`` 1,
+    ``typical_p`` 1 and ``min_p`` 0 exclude no token.
 
     Raises:
         InvalidArgument: a value out of its range.
@@ -56,7 +56,7 @@ def temperature(
     numbers = (value, top_p, top_k, min_p, typical_p)
     if wrong := [one for one in numbers if not isinstance(one, Real)]:
         raise InvalidArgument(
-            f"temperature: {wrong[0]!r} is no number: give e.g. float({wrong[0]!r})"
+            f"temperature: {wrong[0]!r} is not a number: give e.g. float({wrong[0]!r})"
         )
     if (
         not (0 <= value < math.inf and 0 < top_p <= 1 and 0 < typical_p <= 1)

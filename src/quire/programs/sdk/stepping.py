@@ -1,6 +1,7 @@
-"""Steps of a context that its program looks at: tokens in, one forward pass, distributions out.
+"""Steps of a context whose results its program reads: tokens in, one forward pass, distributions
+out.
 
-Owns the embeds that the tokens pass through. What is in pages is the span's.
+Owns the embeds of the tokens. The span owns the pages.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from quire.programs.api.scores import AttentionScores, Scores
 from quire.programs.sdk.page_span import PageSpan, Sees
 
 MAX_STEP_TOKENS = 64
-"""Tokens of one command: what a mask of them covers stays small, and other programs get turns."""
+"""Tokens of one command. The bound keeps masks small and lets other programs' commands run in
+between."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredStep:
-    """What came behind the tokens of a step, and where they looked.
+    """The distributions after the tokens of a step, and their attention scores.
 
-    ``masses``: by page, counted from the text's beginning, the attention probability that all
-    tokens of the step gave to its tokens, averaged over query heads and layers.
+    ``masses``: by index of the page in the text, the attention probability that all tokens of the
+    step gave to the page's tokens, averaged over query heads and layers.
     """
 
     dists: list[Dist]
@@ -40,7 +42,7 @@ class ScoredStep:
 
 
 class Stepper:
-    """Belongs to one context. Its commands go to the queue of the span, one behind another."""
+    """Belongs to one context. Its commands go to the queue of the span, in order."""
 
     def __init__(self, model: Model, span: PageSpan, adapter: str | None) -> None:
         issuer = model.issuer
@@ -55,13 +57,13 @@ class Stepper:
         self._embeds: list[Embed] = []
 
     async def run(self, tokens: Sequence[int], sees: Sees | None) -> None:
-        """Append the K and V of ``tokens`` to the pages, piece by piece."""
+        """Append the K and V of ``tokens`` to the pages, in commands of ``MAX_STEP_TOKENS``."""
         for start in range(0, len(tokens), MAX_STEP_TOKENS):
             piece = tokens[start : start + MAX_STEP_TOKENS]
             await self._run(piece, (), self._forward, self._mask(piece, sees))
 
     async def dists(self, tokens: Sequence[int], top_k: int, sees: Sees | None) -> list[Dist]:
-        """Append ``tokens`` in one forward pass; the distribution after each of them."""
+        """Append ``tokens`` in one forward pass; returns the distribution after each of them."""
         outputs = self._embeds_for(len(tokens))
         self._run(tokens, outputs, self._forward, self._mask(tokens, sees))
         return await self._output.get_next_dists(self._span.queue, outputs, top_k=top_k)
@@ -70,8 +72,8 @@ class Stepper:
         """``dists``, and the attention that the tokens gave to every page."""
         if self._adapter is not None:
             raise InvalidArgument(
-                f"attention scores with adapter {self._adapter!r}: make the context on the model "
-                "of that name instead"
+                f"attention scores with adapter {self._adapter!r}: make the context on the "
+                "adapter's own model name instead"
             )
         start, pages = self._span.num_run, self._span.written_places
         outputs = self._embeds_for(len(tokens))
@@ -82,14 +84,15 @@ class Stepper:
     def _by_page(
         self, scores: AttentionScores, pages: Sequence[int], start: int
     ) -> Mapping[int, float]:
-        """What was there before, then the step's own tokens from position ``start`` on."""
+        """The masses of earlier pages, plus those of the step's own tokens from position ``start``
+        on."""
         masses = Counter(dict(zip(pages, scores.by_page(), strict=True)))
         for offset, shares in enumerate(zip(*scores.inputs, strict=True)):
             masses[(start + offset) // self._span.page_size] += sum(shares) / len(shares)
         return masses
 
     def drop(self) -> None:
-        """Give the embeds back, behind everything that uses them."""
+        """Free the embeds, after all commands that use them."""
         embeds, self._embeds = self._embeds, []
         if embeds:
             self._allocate.dealloc_emb(self._span.queue, embeds)

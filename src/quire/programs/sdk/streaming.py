@@ -1,7 +1,8 @@
-"""A window over sinks that streams past the model's context (StreamingLLM, Xiao et al., 2024).
+"""A window over sinks that streams past the model's context length (StreamingLLM, Xiao et al.,
+2024).
 
-Owns when the oldest part of the window goes. What goes, and how the rest moves up, is
-``Context.forget``.
+Owns the decision when the oldest part of the window is dropped. ``Context.forget`` drops it and
+moves the rest up.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from quire.programs.sdk.paged_text import GREEDY
 class StreamingWindow:
     """Reads and generates any number of tokens with the pages of ``size`` tokens.
 
-    The first ``num_sinks`` tokens of ``ctx``, as whole pages, stay. When ``size`` tokens (by
-    default the model's context) are full, the older half of those behind the sinks is forgotten,
-    and the others move up. So memory and the cost of a token are bounded, a token sees the sinks
-    and at least half a window, and K is turned once or twice before it goes. ``num_forgotten``
-    tokens have gone so far. Nothing else may change ``ctx`` meanwhile.
+    The first ``num_sinks`` tokens of ``ctx``, rounded up to whole pages, are kept. When ``size``
+    tokens (by default the model's context length) are in the context, the older half of those after
+    the sinks is dropped, and the others move up. So memory and the cost of a token are bounded, a
+    token sees the sinks and at least half a window, and each key is rotated once or twice before it
+    is dropped. ``num_forgotten``: the number of tokens dropped so far. The program must not change
+    ``ctx`` by other means.
 
     Raises:
-        InvalidArgument: the window has no room for two pages behind the sinks, or is more than the
+        InvalidArgument: the window does not hold two pages after the sinks, or is longer than the
             model's context.
     """
 
@@ -35,14 +37,14 @@ class StreamingWindow:
         self._num_dropped = (self.size - self.first) // 2 // page_size * page_size
         if num_sinks < 0 or self._num_dropped < 1 or self.size > most:
             raise InvalidArgument(
-                f"a window of {self.size} tokens over {num_sinks} sinks: it needs the sinks' pages "
-                f"and two more of {page_size} tokens, and at most the model's {most} tokens"
+                f"a window of {self.size} tokens over {num_sinks} sinks: choose a size that holds "
+                f"the sinks' pages and two more of {page_size} tokens, and at most {most} tokens"
             )
         self.ctx = ctx
         self.num_forgotten = 0
 
     async def read(self, text: str | Sequence[int]) -> None:
-        """Append and compute text or tokens, however many; all but the last one."""
+        """Append text or tokens of any length and compute all of them but the last."""
         ctx = self.ctx
         start = len(ctx)
         rest = ctx.fill(text).tokens[start:]
@@ -61,7 +63,7 @@ class StreamingWindow:
         ignore_eos: bool = False,
         stop_token_ids: Sequence[int] = (),
     ) -> list[int]:
-        """Generate up to ``max_tokens`` tokens, however many the model's context holds."""
+        """Generate up to ``max_tokens`` tokens, also more than the model's context holds."""
         tokens: list[int] = []
         while len(tokens) < max_tokens:
             generated = await self.ctx.generate(
@@ -76,7 +78,7 @@ class StreamingWindow:
         return tokens
 
     async def _room(self) -> int:
-        """How many tokens fit now; at least one."""
+        """The number of tokens that fit now, at least 1."""
         ctx = self.ctx
         while len(ctx) >= self.size:
             await ctx.prefill()

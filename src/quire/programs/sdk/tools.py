@@ -1,7 +1,7 @@
 """Tools: Python functions that a model may call.
 
 The schema comes from the type hints, the description from the docstring. Arguments are checked
-against the hints before the function runs; what it raises becomes an answer that the model reads.
+against the hints before the function runs; an exception becomes an answer that the model reads.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MAX_RESULT_CHARS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One callable tool. ``parameters`` is a JSON schema of an object; ``arguments`` checks calls
-    against it, or is ``None`` where the function does that itself.
+    """One callable tool. ``parameters``: a JSON schema of an object; ``arguments``: checks calls
+    against it, or ``None`` if the function does that itself.
 
     Make one with ``Tool.of(function)``. A plain ``def`` runs in a thread, so that it may block.
     """
@@ -41,17 +41,18 @@ class Tool:
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, name: str | None = None) -> Tool:
-        """The tool that ``function`` is. ``Annotated[int, "what it means"]`` describes a parameter.
+        """A tool that calls ``function``. ``Annotated[int, "what it means"]`` describes a
+        parameter.
 
         Raises:
-            InvalidArgument: no function, a parameter without a type hint, or with one that JSON
-                cannot carry.
+            InvalidArgument: not a function, a parameter without a type hint, or with a type that
+                JSON cannot represent.
         """
         if name is None:
             name = getattr(function, "__name__", None)
         if name is None or not callable(function):
             raise InvalidArgument(
-                f"{function!r} is no function with a name: give a function, or "
+                f"{function!r} is not a function with a name: give a function, or "
                 "Tool.of(function, name=...)"
             )
         inner = _inner(function)
@@ -83,7 +84,7 @@ class Tool:
         )
 
     def schema(self) -> dict[str, Any]:
-        """As OpenAI's ``tools`` and chat templates spell it."""
+        """The entry for OpenAI's ``tools`` and chat templates."""
         return {
             "type": "function",
             "function": {
@@ -94,11 +95,11 @@ class Tool:
         }
 
     async def call(self, arguments: str) -> str:
-        """Run with JSON ``arguments``; the result as text, JSON unless it is a string already. Of a
-        long one the first ``MAX_RESULT_CHARS`` characters, and words that say so.
+        """Run with JSON ``arguments``. Returns the result as text, which is JSON unless the result
+        is a string; a result of more than ``MAX_RESULT_CHARS`` characters is cut, with a note.
 
         Raises:
-            InvalidArgument: the arguments are not JSON that fits the schema.
+            InvalidArgument: the arguments are not JSON that conforms to the schema.
         """
         keywords = self._keywords(arguments or "{}")
         if inspect.iscoroutinefunction(self.function):
@@ -125,8 +126,8 @@ class Tool:
 
 
 class Toolbox:
-    """Tools by name. What goes wrong in a call is told to the model, not raised; an exception of
-    the tool itself is logged with its traceback."""
+    """Tools by name. A failed call does not raise: its error becomes the result that the model
+    reads. Exceptions of the tool itself are logged with their traceback."""
 
     def __init__(self, tools: Iterable[Tool | Callable[..., Any]]) -> None:
         self._tools: dict[str, Tool] = {}
@@ -138,36 +139,36 @@ class Toolbox:
 
     @property
     def names(self) -> Sequence[str]:
-        """In the order in which they were given."""
+        """Names in the order in which the tools were given."""
         return tuple(self._tools)
 
     def schemas(self) -> list[dict[str, Any]]:
-        """What a chat template is given as ``tools``."""
+        """The ``tools`` of a chat template."""
         return [tool.schema() for tool in self._tools.values()]
 
     def get(self, name: str) -> Tool | None:
-        """The tool of that name, if there is one."""
+        """The tool of that name, or None."""
         return self._tools.get(name)
 
     async def call(self, call: Call) -> str:
         """The result of ``call`` as text; an error as ``error: ...``."""
         tool = self.get(call.name)
         if tool is None:
-            return f"error: no tool {call.name!r}; there are {', '.join(self.names) or 'none'}"
+            return f"error: no tool {call.name!r}; the tools are {', '.join(self.names) or 'none'}"
         try:
             return await tool.call(call.arguments)
-        except Exception as exc:  # the model may correct itself, so it must read what went wrong
-            if not isinstance(exc, InvalidArgument):  # nor may a fault of the tool be lost
+        except Exception as exc:  # the model reads the error and may correct itself
+            if not isinstance(exc, InvalidArgument):  # keeps the traceback of a faulty tool
                 logger.info("tool %r failed", call.name, exc_info=exc)
             return f"error: {exc or type(exc).__name__}"
 
     async def call_all(self, calls: Sequence[Call]) -> list[str]:
-        """Results in the order of ``calls``, which run side by side."""
+        """Results in the order of ``calls``, which run concurrently."""
         return list(await asyncio.gather(*(self.call(call) for call in calls)))
 
 
 def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What has the hints and the docstring, of which a ``partial`` has none."""
+    """The function inside a ``partial``, which has no hints and no docstring itself."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
@@ -176,12 +177,12 @@ def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
 def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as exc:  # a class of another scope, an object that is called
+    except (NameError, TypeError) as exc:  # a class from another scope, a callable object
         raise InvalidArgument(f"tool {name!r}: its type hints cannot be read: {exc}") from exc
 
 
 def _described(hint: Any) -> Any:
-    """``Annotated[T, "text"]`` as msgspec spells a description."""
+    """``Annotated[T, "text"]`` in msgspec's form of a description."""
     if get_origin(hint) is not Annotated:
         return hint
     kind, *notes = get_args(hint)
