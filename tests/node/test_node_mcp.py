@@ -282,7 +282,7 @@ async def test_what_it_has_started_ends_with_it(make: Make) -> None:
         ({"command": "/no/such/file"}, r"cannot be started \(FileNotFoundError\)"),
         ({"args": ("-c", "raise SystemExit(3)")}, "it exited with 3"),
         ({"args": ("-c", "print('hello')")}, "it exited with 0"),
-        ({"env": {"MCP_VERSION": "1999-01-01"}}, "speaks '1999-01-01', understood are"),
+        ({"env": {"MCP_VERSION": "1999-01-01"}}, "speaks version '1999-01-01' of the protocol"),
         (
             {"args": ("-c", "import signal; signal.pause()"), "timeout_s": 0.1},
             "has not answered initialize within 0.1 s",

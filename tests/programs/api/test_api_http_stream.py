@@ -105,7 +105,7 @@ async def test_limits_of_bytes_and_time(connected: Connected) -> None:
         await read_all(over(large, NetworkPolicy(max_stream_bytes=5)))
     assert large.closed
     silent = Body([b"1"], endless=True)
-    with pytest.raises(ProgramError, match=r"no answer within 0\.001 s"):
+    with pytest.raises(ProgramError, match=r"no response within 0\.001 s"):
         await read_all(over(silent, NetworkPolicy(timeout_s=0.001)))
     assert silent.closed
     long = Body([b"1", b"2"])

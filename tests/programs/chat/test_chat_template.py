@@ -62,7 +62,7 @@ def test_going_on_with_the_last_message() -> None:
 
 
 def test_a_template_can_refuse() -> None:
-    with pytest.raises(InvalidArgument, match="refuses: only user"):
+    with pytest.raises(InvalidArgument, match="refuses the messages: only user"):
         render("{{ raise_exception('only user') }}")
     with pytest.raises(InvalidArgument, match="cannot use these messages"):
         render("{{ messages[0].content + 1 }}")
@@ -142,7 +142,7 @@ def test_hostile_templates_reach_nothing(source: str) -> None:
 def test_a_list_of_shared_lists_is_as_large_as_its_text(use: str) -> None:
     doubled = "{% for _ in range(60) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}"
     template = ChatTemplate("{% set ns = namespace(l=[1]) %}" + doubled + use)
-    with pytest.raises(InvalidArgument, match=r"too long|makes a value"):
+    with pytest.raises(InvalidArgument, match=r"too many operations|makes a value"):
         template.render([{"role": "user", "content": "hi"}])
 
 
@@ -158,7 +158,7 @@ def test_a_list_of_shared_lists_is_as_large_as_its_text(use: str) -> None:
     ],
 )
 def test_copies_and_scans_of_long_text_are_charged_by_its_length(source: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"too long|makes a (value|text)"):
+    with pytest.raises(InvalidArgument, match=r"too many operations|makes a (value|text)"):
         ChatTemplate(source).render([{"role": "user", "content": "x" * 100_000}])
 
 

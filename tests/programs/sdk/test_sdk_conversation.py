@@ -224,7 +224,7 @@ async def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(InvalidArgument, match="two tools are named"):
             Conversation(ctx, tools=[double, double])
         for wrong in ("Hello.", ["Hello."]):
-            with pytest.raises(InvalidArgument, match="a message is 'H"):
+            with pytest.raises(InvalidArgument, match="is not a message"):
                 Conversation(ctx, wrong)  # type: ignore[arg-type]
-            with pytest.raises(InvalidArgument, match="a message is 'H"):
+            with pytest.raises(InvalidArgument, match="is not a message"):
                 ctx.fill_chat(wrong)  # type: ignore[arg-type]

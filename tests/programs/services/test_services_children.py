@@ -424,7 +424,7 @@ async def test_what_ended_children_keep_is_bounded(
     for child in ids[-num_kept:]:
         assert await service.join(child) == child
     for child in ids[:-num_kept]:
-        with pytest.raises(UnknownHandle, match="up to 64 MiB: join each soon"):
+        with pytest.raises(UnknownHandle, match=r"up to 64 MiB\): join children soon"):
             await service.join(child)
 
 

@@ -58,7 +58,7 @@ async def test_closing_delivers_what_was_sent() -> None:
     with pytest.raises(MailboxClosed, match="done"):
         channel.send("2")
     assert [message async for message in channel] == ["1"]
-    with pytest.raises(MailboxClosed, match="done; no further"):
+    with pytest.raises(MailboxClosed, match="done; there are no more"):
         await channel.receive()
 
 

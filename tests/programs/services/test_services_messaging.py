@@ -83,7 +83,7 @@ class TestTopics:
         for number in range(4):
             await api.broadcast("news", str(number))
         assert [await reader.receive(), await reader.receive()] == ["0", "1"]
-        with pytest.raises(MailboxFull, match="2 messages waited when one more came"):
+        with pytest.raises(MailboxFull, match="its buffer of 2 messages is full"):
             await reader.receive()
 
     async def test_closing_ends_the_iteration_and_the_subscription(self, node: LocalNode) -> None:
@@ -177,7 +177,7 @@ class TestWorkQueues:
         with pytest.raises(QuotaExceeded, match="put back"):
             queues.put_back(TENANT, "work", "1")
         queues.put_back(TENANT, "more", "12345678")
-        with pytest.raises(QuotaExceeded, match="of 12 bytes"):
+        with pytest.raises(QuotaExceeded, match=r"\(12 bytes"):
             queues.put_back(TENANT, "other", "12345")
         assert queues.num_messages(TENANT, "other") == 0
         few = WorkQueues(VirtualClock(), QueueLimits(max_queues=1))
@@ -308,7 +308,7 @@ class TestCapabilities:
             ("topic.broadcast", {"topic": "t"}, "missing required field `message`"),
             ("topic.broadcast", {"topic": 1, "message": "m"}, "Expected `str`, got `int`"),
             ("topic.broadcast", {"topic": "t", "message": "m", "x": 1}, "unknown field `x`"),
-            ("topic.broadcast", {"topic": "", "message": "m"}, "a topic's name is text"),
+            ("topic.broadcast", {"topic": "", "message": "m"}, "a topic's name must be text"),
             ("topic.broadcast", {"topic": "\n", "message": "m"}, "must be printable"),
             ("topic.broadcast", {"topic": "t" * 513, "message": "m"}, "at most 512"),
         ],

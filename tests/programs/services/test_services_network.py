@@ -304,5 +304,5 @@ async def test_limits_and_failures() -> None:
         raise AssertionError
 
     client = httpx.AsyncClient(transport=httpx.MockTransport(hang))
-    with pytest.raises(ProgramError, match="no answer within 0"):
+    with pytest.raises(ProgramError, match="no response within 0"):
         await Network(client, NetworkPolicy(timeout_s=0)).request("GET", "http://host/")

@@ -46,7 +46,7 @@ async def test_the_end_makes_none() -> None:
     make = Maker()
     services = ProgramServices(make)
     services.close()
-    with pytest.raises(ProgramTerminated, match="double is not carried out"):
+    with pytest.raises(ProgramTerminated, match="double is no longer executed"):
         await services.call("double", {"number": 1})
     assert make.made == []
 

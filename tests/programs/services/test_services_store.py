@@ -192,7 +192,7 @@ class TestTable:
             store.open()
         store.close()
         nowhere = Store(tmp_path / FILE_NAME / "data")
-        with pytest.raises(ConfigError, match="cannot be made"):
+        with pytest.raises(ConfigError, match="cannot be created"):
             nowhere.open()
         nowhere.close()
         newer = tmp_path / "newer.sqlite"

@@ -1,8 +1,8 @@
-"""The programs behind the HTTP routes: what an ordinary client's request becomes.
+"""The programs behind the HTTP routes.
 
 ``complete(api, request)`` (module ``completion``) yields the ``ChoiceChunk``s of a
-``CompletionRequest`` as an async iterator over one program's ``Api``; it opens queues of its own
-and frees everything when it ends, is closed (``aclose``) or cancelled.
+``CompletionRequest`` as an async iterator over one program's ``Api``. It creates its own queues and
+frees everything when it ends, is closed (``aclose``) or cancelled.
 """
 
 from quire.programs.builtin.completion import complete

@@ -1,4 +1,4 @@
-"""One choice of a completion: the engine's chunks become the edge's."""
+"""One choice of a completion: converts the engine's chunks to ``ChoiceChunk``s."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quire.programs.chat.detokenize import TextStream
 
 
 class Choice:
-    """Turns ``DecodeChunk``s of one decode into ``ChoiceChunk``s, in order."""
+    """Converts the ``DecodeChunk``s of one decode to ``ChoiceChunk``s, in order."""
 
     def __init__(self, index: int, request: CompletionRequest, model: Model) -> None:
         self.index = index
@@ -28,13 +28,13 @@ class Choice:
     def prompt_known(
         self, num_cached_tokens: int, prompt_logprobs: tuple[TokenLogprobs, ...] | None
     ) -> None:
-        """What a separate run over the prompt has found; told with the first chunk."""
+        """The results of a separate run over the prompt, for the first chunk."""
         self._num_cached_tokens = num_cached_tokens
         self._prompt_logprobs = prompt_logprobs
 
     def chunk(self, chunk: DecodeChunk) -> ChoiceChunk:
         if not self._first and chunk.finish_reason is None and chunk.logprobs is None:
-            # as nearly every one: what is said only once has been said
+            # the usual case: the fields that are sent once have been sent
             tokens = chunk.token_ids
             return ChoiceChunk(self.index, self._text.add(tokens), tuple(tokens))
         first, self._first = self._first and self.index == 0, False
@@ -55,7 +55,7 @@ class Choice:
     def _told(self, chunk: DecodeChunk) -> str:
         tokens = chunk.token_ids
         if isinstance(chunk.matched, int) and tokens and tokens[-1] == chunk.matched:
-            tokens = tokens[:-1]  # a stop token is never text
+            tokens = tokens[:-1]  # a stop token is not part of the text
         text = self._text.add(tokens)
         return text + self._text.finish() if chunk.finish_reason is not None else text
 

@@ -1,8 +1,8 @@
 """The completion program: one prompt, one or several continuations, as chunks of text and tokens.
 
-What every ordinary client's request becomes. Owns its queues and pages from the first command to
-the end, however it ends. The prompt of several choices is computed once: its full pages are shared,
-each choice runs the rest on pages of its own.
+Executes the HTTP completion requests. Owns its queues and pages from the first command to the end,
+however it ends. The prompt of several choices is computed once: its full pages are shared, and each
+choice runs the rest on its own pages.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ from quire.programs.builtin.requests import ChoiceChunk, CompletionRequest, Prom
 def complete(
     api: Api, request: CompletionRequest, *, thread: int = 0
 ) -> AsyncGenerator[ChoiceChunk, None]:
-    """Run ``request`` as part of ``api``'s program; chunks of all choices as they come.
+    """Run ``request`` as part of ``api``'s program; yields chunks of all choices as they arrive.
 
     Every choice ends with one chunk that has a ``finish_reason``. Closing the generator
-    (``aclose``), or cancelling the task in it, cancels what runs and frees everything.
+    (``aclose``), or cancelling the task that iterates over it, cancels what is running and frees
+    everything.
 
     Raises:
-        PromptTooLong: the prompt leaves no room in the model's context.
-        QuireError: whatever ended a decode; no further chunk comes.
+        PromptTooLong: the prompt fills the model's context.
+        QuireError: the error that ended a decode; no further chunk follows.
     """
     return _Completion(api, request, thread).chunks()
 
 
 @dataclass(slots=True)
 class _Shared:
-    """The part of the prompt that all choices share: full pages, or all up to its last image."""
+    """The part of the prompt that all choices share: full pages, or the prompt up to its last
+    image."""
 
     pages: list[KvPage]
     num_tokens: int
@@ -49,7 +51,7 @@ class _Shared:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """One choice under way."""
+    """One running choice."""
 
     text: Choice
     queue: Queue
@@ -85,7 +87,7 @@ class _Completion:
                 async for index, chunk in merge([one.stream for one in running]):
                     yield self._told(running[index], chunk)
         except QueuePoisoned as exc:
-            # the client is told why the first command failed: a quota may be free again soon
+            # report why the first command failed, as a quota that may be free again soon
             if isinstance(exc.__cause__, QuireError):
                 raise exc.__cause__ from None
             raise
@@ -94,12 +96,12 @@ class _Completion:
                 self._api.close_queue(queue)
 
     def _told(self, choice: _Running, chunk: DecodeChunk) -> ChoiceChunk:
-        if chunk.finish_reason is not None:  # another may be waiting for its pages
+        if chunk.finish_reason is not None:  # frees pages for which other commands may wait
             self._api.close_queue(choice.queue)
         return choice.text.chunk(chunk)
 
     async def _start(self) -> list[_Running]:
-        """What the choices share, then each of them."""
+        """Compute what the choices share, then start each of them."""
         request = self._request
         shared = None
         if request.images:
@@ -118,9 +120,9 @@ class _Completion:
     async def _share(self) -> _Shared | None:
         """Compute the prompt's full pages once; ``None`` if it does not fill one.
 
-        One token more is run: the prefix index never gives the last token of a prompt, and so
-        would not give the last of these pages. With log probabilities of the prompt all of it is
-        computed here, since the choices do not see the tokens before theirs.
+        One more token is run, because the prefix index never returns the page with the last token
+        of a prompt, which would be the last of these pages. With log probabilities of the prompt
+        all of it is computed here, because the choices do not compute the shared tokens.
         """
         request, page_size = self._request, self._model.page_size
         num_shared = (len(request.prompt) - 1) // page_size * page_size
@@ -150,8 +152,8 @@ class _Completion:
         )
 
     async def _see(self) -> _Shared:
-        """Compute the prompt up to its last image: text in decodes of no tokens, which the prefix
-        index knows as far as the first image, images by their embeddings."""
+        """Compute the prompt up to its last image: text by decodes without output tokens, which use
+        the prefix index up to the first image, and images by their embeddings."""
         request, api = self._request, self._api
         last = request.images[-1]
         num_shared = last.start + last.num_embeds
@@ -171,7 +173,7 @@ class _Completion:
         return _Shared(pages, num_shared, computed, None, num_cached)
 
     async def _see_image(self, queue: Queue, pages: list[KvPage], image: PromptImage) -> Answer:
-        """Its embeddings, then their K and V; the second has happened when it returns."""
+        """Compute the image's embeddings, then their K and V; returns when both are computed."""
         embeds = self._api.alloc_emb(queue, image.num_embeds)
         span = list(range(image.start, image.start + image.num_embeds))
         await self._api.embed_img(queue, image.file, embeds, span)

@@ -1,4 +1,4 @@
-"""Several decodes read as one stream, chunks in the order in which they arrive."""
+"""Reads several decodes as one stream, with chunks in the order in which they arrive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.programs.api import DecodeStream
 
 
 async def merge(streams: Sequence[DecodeStream]) -> AsyncIterator[tuple[int, DecodeChunk]]:
-    """Chunks with the index of their stream. The first stream that fails raises its failure."""
+    """Chunks with the index of their stream. Raises the failure of the first stream that fails."""
     arrived: deque[int] = deque()
     news = asyncio.Event()
 

@@ -1,6 +1,6 @@
-"""What the completion program is asked and what it answers, as frozen values.
+"""Requests and results of the completion program, as frozen values.
 
-The edge (HTTP) builds a request from whatever dialect its client speaks; nothing here knows HTTP.
+HTTP routes convert their formats to these requests; nothing here knows HTTP.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GREEDY = SamplerSpec()
 
 @dataclass(frozen=True, slots=True)
 class PromptImage:
-    """An image in a prompt: its embeddings stand in place of tokens ``start`` to
+    """An image in a prompt: its embeddings replace the tokens ``start`` to
     ``start + num_embeds - 1``. ``file``: the bytes of a PNG or JPEG file."""
 
     start: int
@@ -38,15 +38,15 @@ class CompletionRequest:
     ``prompt``             token ids, at least one.
     ``model``              ``None``: the node's default model.
     ``max_tokens``         0 computes the prompt only (with ``num_prompt_logprobs``: scoring).
-    ``stop``               strings that end a choice; cut from its text unless ``include_stop``.
-    ``stop_token_ids``     end a choice, beside the model's own end tokens (``ignore_eos`` drops
-                           those); their text is never part of the output.
+    ``stop``               strings that end a choice; removed from its text unless ``include_stop``.
+    ``stop_token_ids``     tokens that end a choice, in addition to the model's end tokens (which
+                           ``ignore_eos`` disables); their text is never part of the output.
     ``num_logprobs``       alternatives reported with each token; ``None``: no log probabilities.
-    ``num_prompt_logprobs`` likewise for each prompt token after the first.
-    ``sampler.seed``       choice ``i`` draws with ``seed + i``; ``None``: control picks.
-    ``skip_special``       special tokens add nothing to the text, but for ``shown_special``.
+    ``num_prompt_logprobs`` the same for each prompt token after the first.
+    ``sampler.seed``       choice ``i`` uses ``seed + i``; ``None``: control chooses a seed.
+    ``skip_special``       special tokens add nothing to the text, except ``shown_special``.
     ``priority``           of the queues; higher runs first.
-    ``images``             by their start; text follows the last one.
+    ``images``             sorted by their start; text must follow the last one.
     """
 
     prompt: tuple[int, ...]
@@ -86,7 +86,7 @@ class CompletionRequest:
         end = 0
         for image in self.images:
             if image.start < end:
-                raise InvalidArgument("images overlap, or do not stand in the order of the prompt")
+                raise InvalidArgument("images overlap, or are not in the order of the prompt")
             end = image.start + image.num_embeds
         if self.images and end >= len(self.prompt):
             raise InvalidArgument("the prompt ends with an image: text must follow the last one")
@@ -100,10 +100,10 @@ class ChoiceChunk(msgspec.Struct, frozen=True):
     """A part of one choice, in the order in which its tokens were sampled.
 
     ``text`` is complete UTF-8 and never contains (a part of) a stop string, so it may lag behind
-    ``token_ids``; concatenated over the chunks it is the choice's text. The last chunk of a choice
-    carries ``finish_reason`` (``stop``, ``length`` or ``cancelled``) and ``stop_reason``, the stop
-    string or stop token id that ended it (``None``: an end token of the model).
-    ``num_cached_tokens`` and ``prompt_logprobs`` stand in the first chunk of choice 0 alone.
+    ``token_ids``; the concatenation over all chunks is the choice's text. The last chunk of a
+    choice has ``finish_reason`` (``stop``, ``length`` or ``cancelled``) and ``stop_reason``: the
+    stop string or stop token id that ended it (``None``: an end token of the model).
+    ``num_cached_tokens`` and ``prompt_logprobs`` are only in the first chunk of choice 0.
     """
 
     index: int

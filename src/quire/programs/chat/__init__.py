@@ -1,6 +1,6 @@
 """The text side of conversations: messages to prompts, tokens to text, text to calls.
 
-Used by the SDK and by servers alike. Knows no HTTP and no wire format.
+Used by the SDK and by servers. Knows no HTTP and no wire format.
 """
 
 from quire.programs.chat.answer import AnswerParser, parse_answer

@@ -1,4 +1,4 @@
-"""The parser of a whole answer: reasoning first, then content and tool calls."""
+"""The parser of a whole answer: reasoning, then content and tool calls."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from quire.programs.chat.text_reader import TextReader
 
 
 class AnswerParser:
-    """Splits one answer's text into pieces as it arrives; ``feed``, then ``finish`` once.
+    """Splits one answer's text into pieces as it arrives; call ``feed``, then ``finish`` once.
 
-    ``tools``: tool calls are read in the form of ``dialect``, or only those to them where names are
-    given. ``reasoning``: reasoning is told apart (in ``HARMONY`` always). With neither, all text is
-    content. However the text is cut into calls of ``feed``, the pieces add up to the same.
+    ``tools``: whether tool calls are parsed in the format of ``dialect``, or the names of the
+    tools, if only calls of these are. ``reasoning``: whether reasoning is separated (in ``HARMONY``
+    it always is). With neither, all text is content. The pieces are the same however the text is
+    divided among calls of ``feed``.
     """
 
     def __init__(
@@ -38,7 +39,8 @@ class AnswerParser:
 
     @property
     def open_call(self) -> int | None:
-        """The call before whose arguments' end the text so far ends."""
+        """The index of the call whose arguments are incomplete at the end of the text so far, or
+        None."""
         return None if self._reader is None else self._reader.open_call
 
     def feed(self, text: str) -> list[Piece]:
@@ -88,6 +90,6 @@ def parse_answer(
     dialect: Dialect = Dialect.HERMES,
     new_id: Callable[[], str] | None = None,
 ) -> Answer:
-    """A whole text with its tool calls."""
+    """The parsed answer of a complete text, with its tool calls."""
     parser = AnswerParser(tools=tools, reasoning=reasoning, dialect=dialect, new_id=new_id)
     return whole_answer(parser.feed(text) + parser.finish())

@@ -1,7 +1,7 @@
-"""One tool call's JSON read character by character: ``{"name": ..., "arguments": ...}``.
+"""Parses one tool call's JSON character by character: ``{"name": ..., "arguments": ...}``.
 
-Owns how far the object has been read. Tells the name as soon as it is complete and the arguments as
-they come, so that a call can be streamed; a body that is no such object is ``bad``.
+Owns the parsing state. Returns the name as soon as it is complete and the arguments as they arrive,
+so that a call can be streamed. A body that is not such an object becomes ``bad``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Phase = Literal["start", "key", "colon", "value", "done", "bad"]
 
 
 class ValueScanner:
-    """Where one JSON value ends. Reads strings and nesting, checks nothing else."""
+    """Finds the end of one JSON value. Tracks strings and nesting, checks nothing else."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -25,11 +25,12 @@ class ValueScanner:
 
     @property
     def is_scalar(self) -> bool:
-        """A number or word: it ends in front of the next character that is not part of it."""
+        """Whether it is a number or word, which ends before the next character that is not part of
+        it."""
         return self._kind is not None and self._kind not in '"{['
 
     def ends_with(self, char: str) -> bool:
-        """Take ``char`` of a string, object or array; whether it is the last one."""
+        """Process ``char`` of a string, object or array; returns whether it is the last one."""
         if self._kind is None:
             self._kind = char
         if self._in_string:
@@ -52,9 +53,9 @@ class ValueScanner:
 
 
 class CallBody:
-    """``add`` characters until ``phase`` is ``done`` or ``bad``.
+    """Call ``add`` until ``phase`` is ``done`` or ``bad``.
 
-    ``name``: known once read. ``take_arguments`` gives what may be told of the arguments.
+    ``name``: None until it was read. ``take_arguments`` returns new text of the arguments.
     """
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ class CallBody:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it can be run; models forget the last brace at times."""
+        """Whether the call can be executed. Some models omit the last brace."""
         return self.phase == "done" or (self.name is not None and self._has_arguments)
 
     def add(self, char: str) -> None:
@@ -87,7 +88,7 @@ class CallBody:
             self._begin_value()
 
     def add_text(self, text: str) -> int:
-        """``add`` up to the object's end; how many characters were used."""
+        """``add`` characters up to the object's end; returns how many were used."""
         for position, char in enumerate(text):
             self.add(char)
             if self.phase in ("done", "bad"):
@@ -95,7 +96,7 @@ class CallBody:
         return len(text)
 
     def take_arguments(self) -> str:
-        """Arguments that may be told and have not been; nothing before the name is known."""
+        """Text of the arguments that was not returned before; empty until the name is known."""
         if self.name is None:
             return ""
         taken, self._arguments = self._arguments, ""
@@ -150,7 +151,7 @@ class CallBody:
         try:
             value = json.loads(self._value, strict=False)
         except ValueError:
-            # what has been told cannot be taken back; the call keeps what the model wrote
+            # streamed text cannot be taken back; the call keeps the text as the model wrote it
             value = None
             if not self._streaming:
                 self.phase = "bad"
@@ -172,7 +173,7 @@ class CallBody:
         elif self._key in ("arguments", "parameters") and not self._has_arguments:
             self._has_arguments = True
             if not self._streaming:
-                # some models write the arguments as a string that holds JSON
+                # some models write the arguments as a string that contains JSON
                 self._arguments = value if isinstance(value, str) else self._value
                 if value is None:
                     self._arguments = "{}"

@@ -1,4 +1,4 @@
-"""The calls of one answer, told piece by piece while they are read."""
+"""The calls of one answer, returned piece by piece while they are parsed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from quire.programs.chat.pieces import CallArguments, CallStarted, Piece
 
 
 def new_call_id() -> str:
-    """As OpenAI's look."""
+    """An id in OpenAI's format."""
     return f"call_{secrets.token_hex(12)}"
 
 
 def new_short_call_id() -> str:
-    """Nine letters and digits: templates of Mistral models refuse any other."""
+    """Nine letters and digits, because templates of Mistral models refuse other ids."""
     letters = string.ascii_letters + string.digits
     return "".join(secrets.choice(letters) for _ in range(9))
 
 
 class CallPieces:
-    """Numbers the calls. ``is_started``: the present one has been told of, and so is one."""
+    """Numbers the calls. ``is_started``: whether a piece of the present call was returned, which
+    makes it a call for good."""
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
@@ -30,7 +31,7 @@ class CallPieces:
         self.is_started = False
 
     def begin(self) -> None:
-        """What follows may be a call."""
+        """The following text may be a call."""
         self.is_started = False
 
     def start(self, name: str) -> Piece:
@@ -42,7 +43,7 @@ class CallPieces:
         return [CallArguments(self.num_calls - 1, text)] if text else []
 
     def of_body(self, body: CallBody) -> list[Piece]:
-        """What ``body`` gives since the last time."""
+        """The new pieces of ``body`` since the last call."""
         if body.name is None:
             return []
         started = [] if self.is_started else [self.start(body.name)]

@@ -1,7 +1,7 @@
-"""Token ids to text as they come: complete UTF-8, stop strings cut and never shown in part.
+"""Token ids to text as they arrive: complete UTF-8, without stop strings or parts of them.
 
-Owns the bytes that must not be told yet: an unfinished character, and what may become a stop
-string. Whatever way the tokens are split into calls, the concatenated text is the same.
+Owns the bytes that may not be returned yet: an incomplete character, and the possible start of a
+stop string. The concatenated text is the same however the tokens are divided among calls.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from quire.programs.chat.markers import num_suspect
 
 
 class TextStream:
-    """The text of one output. ``add`` tokens, then ``finish`` once.
+    """The text of one output. Call ``add``, then ``finish`` once.
 
-    ``stop``: the text ends before the first of these (behind it with ``include_stop``).
-    ``skip_special``: special tokens add nothing, but for those in ``shown``; else their own text.
+    ``stop``: the text ends before the first of these (after it with ``include_stop``).
+    ``skip_special``: special tokens add nothing, except those in ``shown``; else their own text.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class TextStream:
         self.matched: str | None = None
 
     def add(self, token_ids: Sequence[int]) -> str:
-        """What may be told after ``token_ids``; after a stop string nothing more is."""
+        """The text that is available after ``token_ids``; empty after a stop string."""
         if self._stopped:
             return ""
         if len(token_ids) == 1:
@@ -63,7 +63,7 @@ class TextStream:
         return self._decode(told)
 
     def finish(self) -> str:
-        """The rest: nothing more comes, so what was held back is text after all."""
+        """The rest of the text, after the last token."""
         if self._stopped:
             return ""
         self._stopped = True
@@ -71,7 +71,8 @@ class TextStream:
         return self._decode(rest, final=True)
 
     def _decode(self, told: bytes, *, final: bool = False) -> str:
-        """Whole characters; the bytes of the next one wait for the rest of it, unless ``final``."""
+        """Whole characters; bytes of an incomplete character wait for the rest, unless
+        ``final``."""
         if self._undecoded:
             told = self._undecoded + told
         text, num_used = codecs.utf_8_decode(told, "replace", final)
@@ -85,7 +86,7 @@ class TextStream:
         return piece
 
     def _find_stop(self) -> int | None:
-        """Where the told text ends, if a stop string is there: the one that is complete first."""
+        """The end of the text if a stop string was found: the one that is complete first."""
         best: tuple[int, int, bytes] | None = None
         for stop in self._stops:
             start = self._held.find(stop)
@@ -99,5 +100,5 @@ class TextStream:
         return end if self._include_stop else start
 
     def _num_suspect(self) -> int:
-        """Length of the longest end of the held bytes that begins a stop string."""
+        """Length of the longest suffix of the held bytes that is a prefix of a stop string."""
         return max((num_suspect(self._held, stop) for stop in self._stops), default=0)

@@ -1,7 +1,7 @@
-"""In which form a model writes its tool calls and its reasoning.
+"""The formats in which models write tool calls and reasoning.
 
-Owns how the form is known by the chat template, which shows earlier calls to the model and so
-teaches it. Must not know how a form is read (``answer``).
+Owns how a format is recognised in the chat template, which shows earlier calls to the model and so
+determines its format. Must not know how a format is parsed (``answer``).
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from quire.core.interfaces import Tokenizer
 
 
 class Dialect(StrEnum):
-    """``HERMES``   ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``: Hermes, Qwen, and
-                 whatever is none of the others ·
-    ``LLAMA``    ``{"name": ..., "parameters": {...}}`` and nothing else: Llama 3.1 to 3.3 ·
-    ``MISTRAL``  ``[TOOL_CALLS]`` and a list of calls, or a name with its ``[ARGS]`` ·
-    ``HARMONY``  channels with headers, a call is a message to a function: gpt-oss.
+    """The format of a model's answers.
+
+    ``HERMES``   ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``: Hermes, Qwen, and
+                 models with none of the other formats.
+    ``LLAMA``    ``{"name": ..., "parameters": {...}}`` and nothing else: Llama 3.1 to 3.3.
+    ``MISTRAL``  ``[TOOL_CALLS]`` and a list of calls, or a name with its ``[ARGS]``.
+    ``HARMONY``  channels with headers; a call is a message to a function: gpt-oss.
 
     All but the last may begin with reasoning between ``<think>`` and ``</think>``.
     """
@@ -41,7 +43,7 @@ _CHANNELS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|
 
 @lru_cache(maxsize=64)
 def dialect_taught_by(template: str) -> Dialect:
-    """By what stands in a chat template."""
+    """The dialect, recognised by the markers in a chat template."""
     if "<tool_call>" in template:
         return Dialect.HERMES
     if "<|channel|>" in template and "<|message|>" in template:
@@ -54,8 +56,9 @@ def dialect_taught_by(template: str) -> Dialect:
 
 
 def marker_tokens(dialect: Dialect, tokenizer: Tokenizer, *, tools: bool) -> frozenset[int]:
-    """What the reader of an answer looks for, if it is a special token: its text is to be seen,
-    though special tokens are left out of an answer's text. ``tools``: calls are read."""
+    """The special tokens among the markers that the answer's parser needs. Their text must be
+    shown, although other special tokens are left out of the text. ``tools``: whether calls are
+    parsed."""
     reasoning = _CHANNELS if dialect is Dialect.HARMONY else _REASONING
     markers = (*reasoning, *(_CALL_MARKERS[dialect] if tools else ()))
     tokens = (tokenizer.encode(marker) for marker in markers)

@@ -1,12 +1,13 @@
-"""Answers in channels, as gpt-oss writes them: messages with headers, a call is one to a function.
+"""Answers in channels, the format of gpt-oss: messages with headers; a call is a message to a
+function.
 
     <|channel|>analysis<|message|>...<|end|>
     <|start|>assistant<|channel|>commentary to=functions.NAME <|message|>{...}<|call|>
     <|start|>assistant<|channel|>final<|message|>...<|return|>
 
 The prompt ends with ``<|start|>assistant``. Messages on ``analysis`` are reasoning, and so are
-those to tools that are built into the model, which nobody runs here; other ones are content. Text
-without a header (a grammar allows none, or the prompt has had it) is content.
+messages to tools that are built into the model, which are not executed here; others are content.
+Text without a header (because of a grammar, or because the prompt contains the header) is content.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from quire.programs.chat.text_reader import TextReader
 
 _MESSAGE = "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
-"""Behind a message. The last two begin the next one's header."""
+"""Markers after a message. The last two begin the header of the next one."""
 _MARKER = "<|"
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
@@ -32,7 +33,7 @@ State = Literal["first", "header", "content", "reasoning", "call"]
 
 
 class HarmonyReader(TextReader):
-    """``tools``: calls are read, else they are text."""
+    """``tools``: whether calls are parsed; else they are content."""
 
     def __init__(self, calls: CallPieces, *, tools: bool) -> None:
         super().__init__(calls)
@@ -46,7 +47,7 @@ class HarmonyReader(TextReader):
         return self._calls.num_calls - 1 if self._state == "call" and not self._is_whole else None
 
     def finish(self) -> list[Piece]:
-        """A header alone says nothing."""
+        """The rest of the text; an incomplete header is dropped."""
         rest, self._held = self._held, ""
         if self._state == "header" or not rest:
             return []

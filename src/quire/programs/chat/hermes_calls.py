@@ -1,7 +1,7 @@
 """Tool calls in an answer's text: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``.
 
-The convention of Hermes and Qwen models, and of the shipped one. Owns the text that may still turn
-out to be a marker. Text that is no well-formed call stays content; nothing is lost.
+The format of Hermes and Qwen models, and of the shipped one. Owns text that may still become a
+marker. Text that is not a well-formed call stays content; nothing is lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CALL_END = "</tool_call>"
 
 
 class HermesCalls(TextReader):
-    """White space around calls is not content."""
+    """White space around calls is dropped."""
 
     def __init__(self, calls: CallPieces) -> None:
         super().__init__(calls)
@@ -70,11 +70,12 @@ class HermesCalls(TextReader):
             return True
         pieces += self._calls.of_body(body)
         if body.phase == "bad":
-            body.phase = "done"  # it has been told; what follows up to the end marker is dropped
+            # pieces were returned already; text up to the end marker is dropped
+            body.phase = "done"
         return True
 
     def _no_call(self, pieces: list[Piece]) -> None:
-        """What looked like a call is text: the marker is told, the rest is read again."""
+        """The text is not a call: return the marker as content and parse the rest again."""
         rest = self._raw[len(CALL_START) :] + self._held
         self._body, self._held = None, rest
         pieces.append(Content(self._gap + CALL_START))

@@ -1,9 +1,8 @@
-"""Tool calls that are a whole answer: ``{"name": ..., "parameters": {...}}``, several with ``;``
-between them.
+"""Tool calls that are a whole answer: ``{"name": ..., "parameters": {...}}``, separated by ``;``.
 
-The convention of Llama 3.1 to 3.3, which may write ``<|python_tag|>`` in front. Nothing marks a
-call but its form, so where the tools' names are known an object counts as one if its name is among
-them; any other answer is content.
+The format of Llama 3.1 to 3.3, which may write ``<|python_tag|>`` before it. A call has no marker,
+so if the tools' names are known, an object is a call only if its name is one of them; any other
+answer is content.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ State = Literal["before", "inside", "behind", "content"]
 
 
 class LlamaCalls(TextReader):
-    """``names``: those of the tools, if known."""
+    """``names``: the names of the tools, if known."""
 
     def __init__(self, calls: CallPieces, names: Collection[str] | None = None) -> None:
         super().__init__(calls)
@@ -55,7 +54,7 @@ class LlamaCalls(TextReader):
         return self._outside()
 
     def _outside(self) -> bool:
-        """In front of a call, or between two, or of what is none."""
+        """Before a call, between calls, or in other text."""
         bare = self._held.lstrip(_BETWEEN if self._state == "behind" else None)
         if bare.startswith(PYTHON_TAG):
             bare = bare.removeprefix(PYTHON_TAG).lstrip()
@@ -66,7 +65,7 @@ class LlamaCalls(TextReader):
             self._calls.begin()
             return True
         if PYTHON_TAG.startswith(bare):
-            return False  # white space, or a marker that is not complete
+            return False  # white space, or an incomplete marker
         if self._state == "behind":
             self._held = bare
         self._state = "content"

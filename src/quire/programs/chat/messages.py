@@ -1,7 +1,7 @@
-"""Answers, and the results of their calls, as the messages that chat templates read.
+"""Answers and the results of their calls, as messages for chat templates.
 
-Templates want a call's arguments as an object, its id, and beside each result the name and id of
-the call. Must not know who renders the messages.
+Templates require a call's arguments as an object, its id, and the name and id of the call with each
+result. Must not know who renders the messages.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ from quire.programs.chat.pieces import Answer, Call
 from quire.programs.chat.template import Message
 
 _ONE_CALL_A_MESSAGE = frozenset({Dialect.LLAMA, Dialect.HARMONY})
-"""Templates of Llama 3 refuse a message with several calls, those of gpt-oss show the first."""
+"""Templates of Llama 3 refuse a message with several calls; those of gpt-oss show only the
+first."""
 
 
 def as_messages(given: Iterable[Message]) -> list[Message]:
-    """Raises ``InvalidArgument`` for what is no list of messages, such as a text."""
+    """Raises ``InvalidArgument`` unless ``given`` is a list of messages."""
     messages = list(given)
     for message in messages:
         if not isinstance(message, Mapping):
             raise InvalidArgument(
-                f'a message is {message!r}: give a list of {{"role": "user", "content": "..."}}'
+                f'{message!r} is not a message: give a list of {{"role": "user", "content": "..."}}'
             )
     return messages
 
 
 def parsed_arguments(arguments: str) -> Any:
-    """The object that a call's arguments spell; the text itself where they spell none."""
+    """The object in a call's arguments; the text itself if it is not a JSON object."""
     try:
         value = json.loads(arguments or "{}")
     except ValueError:
@@ -47,7 +48,7 @@ def template_call(call: Call) -> dict[str, Any]:
 
 
 def turn_messages(answer: Answer, results: Sequence[str]) -> list[dict[str, Any]]:
-    """``answer`` and what its calls gave, one result for each, in their order."""
+    """``answer`` and the results of its calls, one for each, in order."""
     said: dict[str, Any] = {"role": "assistant", "content": answer.content}
     if answer.reasoning:
         said["reasoning_content"] = answer.reasoning
@@ -60,8 +61,8 @@ def turn_messages(answer: Answer, results: Sequence[str]) -> list[dict[str, Any]
 
 
 def for_template(messages: Sequence[Message], dialect: Dialect) -> Sequence[Message]:
-    """``messages`` as the templates of ``dialect`` take them: where those take one call in a
-    message, several are messages of their own, each with its result behind it."""
+    """``messages`` for the templates of ``dialect``. If these take one call per message, a message
+    with several calls is split, each part followed by its result."""
     if dialect not in _ONE_CALL_A_MESSAGE:
         return messages
     told: list[Message] = []
@@ -79,7 +80,7 @@ def for_template(messages: Sequence[Message], dialect: Dialect) -> Sequence[Mess
 
 
 def _in_pairs(message: Message, results: list[Message]) -> Iterator[Message]:
-    """Each call of ``message`` and the result that names it; then the results that name none."""
+    """Each call of ``message`` with the result that names it; then results that name none."""
     said = message
     for call in message["tool_calls"]:
         yield {**said, "tool_calls": [call]}

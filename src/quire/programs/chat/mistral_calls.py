@@ -1,8 +1,8 @@
-"""Tool calls behind ``[TOOL_CALLS]``: a list of objects, or a name and its arguments.
+"""Tool calls after ``[TOOL_CALLS]``: a list of objects, or a name and its arguments.
 
-The conventions of Mistral's models: ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]``, and
-of newer ones ``[TOOL_CALLS]name[ARGS]{...}`` for each call, with or without a ``[CALL_ID]`` before
-the arguments. What follows a marker and is neither stays content.
+The formats of Mistral's models: ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]``, and in
+newer ones ``[TOOL_CALLS]name[ARGS]{...}`` for each call, optionally with a ``[CALL_ID]`` before the
+arguments. Other text after the marker is content.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _NAMED = re.compile(r"([\w.-]+)\s*(?:\[CALL_ID\]\s*\w*\s*)?(?:\[ARGS\]\s*)?(?=\{
 _NAMED_PART = re.compile(
     r"[\w.-]+\s*(?:\[[A-Z_]*|\[CALL_ID\]\s*\w*\s*(?:\[[A-Z]*)?)?(?:\[ARGS\])?\s*"
 )
-"""The same before its arguments have come."""
+"""The same before the arguments have arrived."""
 
 State = Literal["outside", "begin", "list", "object", "arguments"]
 
 
 class MistralCalls(TextReader):
-    """White space around calls is not content."""
+    """White space around calls is dropped."""
 
     def __init__(self, calls: CallPieces) -> None:
         super().__init__(calls)
         self._state: State = "outside"
         self._raw = ""
-        """What of a call has been used and may turn out to be text."""
+        """Text of a possible call that was processed but may still become content."""
         self._in_list = False
         self._body = CallBody()
         self._scanner = ValueScanner()
@@ -79,7 +79,7 @@ class MistralCalls(TextReader):
             keep = num_suspect(self._held, CALLS_START)
             told = self._held[: len(self._held) - keep].rstrip()
             if self._calls.num_calls and not told.strip():
-                told = ""  # white space behind a call
+                told = ""  # white space after a call
             self._held = self._held[len(told) :]
         if told:
             pieces.append(Content(told))
@@ -109,7 +109,7 @@ class MistralCalls(TextReader):
         return True
 
     def _between(self) -> bool:
-        """In a list, in front of an object or of its end."""
+        """In a list, before an object or the end of the list."""
         bare = self._held.lstrip(" \t\r\n,")
         self._take(len(self._held) - len(bare))
         if bare.startswith("]"):
@@ -148,7 +148,7 @@ class MistralCalls(TextReader):
         self._held = self._held[count:]
 
     def _no_call(self, pieces: list[Piece]) -> None:
-        """What looked like calls is text."""
+        """The text is not a call: return it as content."""
         pieces.append(Content(self._raw))
         self._raw = ""
         self._state = "outside"

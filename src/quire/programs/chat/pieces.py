@@ -1,4 +1,4 @@
-"""What an answer consists of, piece by piece. The sum of a stream's pieces is the whole answer."""
+"""The pieces of an answer. The sum of a stream's pieces is the whole answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """A part of call ``index``'s arguments, JSON text once all parts are joined."""
+    """A part of the arguments of call ``index``; all parts joined are JSON text."""
 
     index: int
     text: str

@@ -1,4 +1,4 @@
-"""Reasoning and answer told apart: ``<think>`` ... ``</think>`` at the beginning of an answer."""
+"""Separates reasoning from the answer: ``<think>`` ... ``</think>`` at the beginning."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ THINK_END = "</think>"
 
 
 class ReasoningSplitter:
-    """``feed`` text as it comes, ``finish`` once.
+    """Call ``feed`` with text as it arrives, then ``finish`` once.
 
-    ``starts_open``: the prompt has opened the reasoning already, as some templates do. White space
-    around the two parts belongs to neither.
+    ``starts_open``: the prompt already contains the start marker, as in some templates. White space
+    around the two parts is dropped.
     """
 
     def __init__(self, *, starts_open: bool = False) -> None:
         self._state = "reasoning" if starts_open else "start"
         self._held = ""
-        self._bare = True  # nothing of the present part has been told yet
+        self._bare = True  # no text of the present part was returned yet
 
     def feed(self, text: str) -> list[Content | Reasoning]:
         self._held += text
@@ -38,7 +38,7 @@ class ReasoningSplitter:
         return [Content(rest)] if rest else []
 
     def _step(self, pieces: list[Content | Reasoning]) -> bool:
-        """Move on as far as one state goes; whether another one may go further."""
+        """Process the present state; returns whether another state may go on."""
         if self._state == "start":
             return self._open()
         if self._state == "reasoning":
@@ -60,7 +60,7 @@ class ReasoningSplitter:
             self._state = "reasoning"
             return True
         if THINK_START.startswith(bare):
-            return False  # white space, or a marker that is not complete
+            return False  # white space, or an incomplete marker
         self._state = "content"
         return True
 

@@ -1,7 +1,7 @@
-"""Messages to a prompt, by the model's own chat template.
+"""Renders messages to a prompt with the model's chat template.
 
-Owns compiling and rendering under limits. Rendering is synchronous: a server calls it off its event
-loop. One template may be rendered by one thread at a time.
+Owns compiling and rendering within limits. Rendering is synchronous: a server calls it outside its
+event loop. A template is rendered by one thread at a time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ChatTemplate:
     """A compiled template.
 
     ``special_tokens``: names such as ``bos_token`` that the template may use. ``max_operations``
-    bounds time (loop turns, calls, kilobytes of text made), ``max_output_chars`` the prompt.
+    limits time (loop iterations, calls, kilobytes of text), ``max_output_chars`` the prompt.
 
     Raises:
         ModelFormatError: the template does not compile.
@@ -66,12 +66,12 @@ class ChatTemplate:
     ) -> str:
         """The prompt text.
 
-        ``continue_final_message``: the prompt ends inside the last message, so that the model goes
-        on with it. ``variables``: further names for the template (``chat_template_kwargs``).
-        ``documents``: texts by name each, for templates that read some.
+        ``continue_final_message``: the prompt ends within the last message, so that the model
+        continues it. ``variables``: further names for the template (``chat_template_kwargs``).
+        ``documents``: each with texts by name, for templates that use them.
 
         Raises:
-            InvalidArgument: the template refuses the messages, or is over a limit.
+            InvalidArgument: the template refuses the messages, or exceeds a limit.
         """
         if not messages:
             raise InvalidArgument("a conversation needs at least one message")
@@ -101,16 +101,16 @@ class ChatTemplate:
                     num_chars += len(part)
                     budget.check_size(num_chars if num_chars > max_output_chars else len(part))
                 text = "".join(parts)
-                text.encode()  # a template can write half a surrogate, which no tokenizer reads
+                text.encode()  # a template can write a lone surrogate, which tokenizers refuse
             except TemplateLimit as exc:
                 raise InvalidArgument(
                     f"{exc.message}; at most {max_operations} operations and {max_output_chars} "
                     "characters are allowed: shorten the messages"
                 ) from exc
             except SecurityError as exc:
-                raise InvalidArgument(f"the chat template does what it may not: {exc}") from exc
+                raise InvalidArgument(f"the chat template uses a forbidden feature: {exc}") from exc
             except TemplateError as exc:
-                raise InvalidArgument(f"the chat template refuses: {exc}") from exc
+                raise InvalidArgument(f"the chat template refuses the messages: {exc}") from exc
             except (
                 ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError,
                 TypeError, ValueError,
@@ -123,18 +123,16 @@ class ChatTemplate:
 
 def _cut_behind(text: str, message: Message) -> str:
     content = message.get("content")
-    if isinstance(content, list) and content:  # of a model that sees images: its last part
+    if isinstance(content, list) and content:  # parts, as for models that take images: the last one
         content = content[-1].get("text")
     if not isinstance(content, str) or not content.strip():
-        raise InvalidArgument(
-            "continue_final_message: the last message must have text to go on from"
-        )
+        raise InvalidArgument("continue_final_message: the last message must have text to continue")
     bare = content.strip()
     start = text.rfind(bare)
     if start < 0:
         raise InvalidArgument(
-            "continue_final_message: the chat template changes the last message's text, so there "
-            "is no place to go on from"
+            "continue_final_message: the chat template changes the last message's text, so it "
+            "cannot be continued"
         )
     # templates often strip messages; trailing space that they keep is part of the message
     kept = content.rstrip()
@@ -144,7 +142,8 @@ def _cut_behind(text: str, message: Message) -> str:
 
 
 def chat_template(model: ServedModel) -> ChatTemplate:
-    """The template of a served model, compiled once for each thread: none waits for another.
+    """The template of a served model, compiled once for each thread, so that threads do not wait
+    for each other.
 
     Raises:
         InvalidArgument: the model has none.
@@ -159,11 +158,12 @@ def chat_template(model: ServedModel) -> ChatTemplate:
 
 
 def dialect_of(model: ServedModel) -> Dialect:
-    """In which form a served model writes calls and reasoning: that which its template teaches."""
+    """The dialect of a served model, determined from its chat template."""
     return dialect_taught_by(model.chat_template or "")
 
 
 @lru_cache(maxsize=64)
 def _compiled(source: str, special_tokens: tuple[tuple[str, str], ...], _: int) -> ChatTemplate:
-    """Compiling takes a hundred times as long as rendering, and an agent renders for every turn."""
+    """Cached, because compiling takes a hundred times as long as rendering and an agent renders for
+    every turn."""
     return ChatTemplate(source, special_tokens=dict(special_tokens))

@@ -1,10 +1,10 @@
-"""A Jinja environment in which a template can be slow or greedy only up to a limit.
+"""A Jinja environment with limits on the time and memory of a template.
 
 Templates come with model directories and are not trusted. Jinja's immutable sandbox keeps them from
-reaching Python; this adds a budget: every loop turn, macro call, string operation and filter is
-charged, and results of operations that multiply text are measured before they are made. A list
-that holds one list twice is small and its text is not, so containers are measured as their text
-would be, shared parts once for each time that they stand in it.
+reaching Python; this module adds a budget: every loop iteration, macro call, string operation and
+filter is charged, and results of operations that multiply text are measured before they are
+computed. A list can contain another list many times and take little memory, but its text is long;
+containers are therefore measured by their text, shared parts once for each occurrence.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ _FILTERS = (
     "min", "reject", "rejectattr", "replace", "reverse", "round", "safe", "select", "selectattr",
     "sort", "string", "sum", "title", "trim", "unique", "upper",
 )  # fmt: skip
-"""Filters that templates of models use and that cannot make much out of little."""
+"""Filters that models' templates use and that cannot produce large results from small inputs."""
 
 
 class TemplateLimit(TemplateError):
-    """The template wants more time or text than it may have."""
+    """The template exceeds its time or size limit."""
 
 
 class Budget:
-    """What one rendering may still use. ``num_operations`` bounds time, ``num_chars`` any text."""
+    """What one rendering may still use. ``num_operations`` limits time, ``num_chars`` the size of
+    any text."""
 
     def __init__(self, num_operations: int, num_chars: int) -> None:
         self.num_operations = num_operations
@@ -43,7 +44,7 @@ class Budget:
     def charge(self, operations: int = 1) -> None:
         self.num_operations -= operations
         if self.num_operations < 0:
-            raise TemplateLimit("the template runs too long")
+            raise TemplateLimit("the template executes too many operations")
 
     def check_size(self, size: int) -> None:
         if size > self.num_chars:
@@ -51,7 +52,8 @@ class Budget:
         self.charge(1 + size // 1024)
 
     def weigh(self, value: Any) -> int:
-        """The items and characters of ``value``, containers opened, charged as it is counted."""
+        """The number of items and characters of ``value``, including nested containers; charged
+        while it is counted."""
         size, waiting = _num_items(value), [value]
         while waiting:
             part = waiting.pop()
@@ -72,7 +74,7 @@ class Budget:
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks an assistant's part for training; it renders what is inside."""
+    """``{% generation %}`` marks an assistant's part for training; renders its contents."""
 
     tags = {"generation"}  # noqa: RUF012 - the base class's shape
 
@@ -176,7 +178,7 @@ class BudgetedEnvironment(ImmutableSandboxedEnvironment):
         return whole.replace(old, new, count)
 
     def _measured(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function`` with what it is given and what it makes charged."""
+        """``function`` with its arguments and its result charged."""
 
         def measured(*args: Any, **kwargs: Any) -> Any:
             self.budget.charge(1 + sum(_num_items(argument) for argument in args) // 64)
@@ -194,7 +196,8 @@ class BudgetedEnvironment(ImmutableSandboxedEnvironment):
 
 
 def _meter(node: nodes.Node) -> None:
-    """Charge every loop turn and macro call of a parsed template, and what its expressions make."""
+    """Charge every loop iteration and macro call of a parsed template, and the results of its
+    expressions."""
     for child in list(node.iter_child_nodes()):
         _meter(child)
     for field in node.fields:
@@ -209,7 +212,8 @@ def _meter(node: nodes.Node) -> None:
 
 
 def _metered(value: nodes.Expr) -> nodes.Expr:
-    """``value``, measured if it joins text, makes a container, compares or copies a slice."""
+    """``value``, measured if it concatenates text, creates a container, compares or copies a
+    slice."""
     if isinstance(value, nodes.Concat):
         return _call("__concat__", value.nodes, value.lineno)
     if isinstance(value, nodes.Getitem) and isinstance(value.arg, nodes.Slice):
@@ -249,7 +253,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """``tojson`` as templates of models expect it: no HTML escapes."""
+    """``tojson`` without HTML escapes, as models' templates expect."""
     if indent is not None and not 0 <= indent <= 16:
         raise SecurityError("tojson: an indent of 0 to 16 is allowed")
     return json.dumps(

@@ -1,4 +1,5 @@
-"""What the readers of all forms have in common: text that comes in parts, read step by step."""
+"""The common part of the parsers of all dialects: text that arrives in parts, processed step by
+step."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from quire.programs.chat.pieces import Piece
 
 
 class TextReader(ABC):
-    """``feed`` text as it comes, ``finish`` once. However it is cut, the pieces add up to the same;
-    what is read as nothing else is content."""
+    """Call ``feed`` with text as it arrives, then ``finish`` once. The pieces are the same however
+    the text is divided; text that is not recognised is content."""
 
     def __init__(self, calls: CallPieces) -> None:
         self._calls = calls
         self._held = ""
-        """Text of which it is not known yet what it is."""
+        """Text that is not classified yet."""
 
     def feed(self, text: str) -> list[Piece]:
         self._held += text
@@ -26,13 +27,14 @@ class TextReader(ABC):
 
     @abstractmethod
     def finish(self) -> list[Piece]:
-        """The text has ended, perhaps in the middle of a call or a header."""
+        """The text has ended, perhaps within a call or a header."""
 
     @property
     @abstractmethod
     def open_call(self) -> int | None:
-        """The call before whose arguments' end the text so far ends."""
+        """The index of the call whose arguments are incomplete at the end of the text so far, or
+        None."""
 
     @abstractmethod
     def _step(self, pieces: list[Piece]) -> bool:
-        """Move on, adding to ``pieces``; whether there may be more to do with what is held."""
+        """Process held text, adding to ``pieces``; returns whether more of it may be processed."""

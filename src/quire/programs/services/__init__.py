@@ -1,1 +1,2 @@
-"""What a runtime gives its programs beside the model: mailbox, topics, store, network."""
+"""The services of a runtime for its programs: mailbox, topics, store, network, children,
+encoders."""

@@ -1,7 +1,8 @@
-"""Children of one program: launched, waited for, ended with it; bounded for the whole family.
+"""Children of one program: launch, communication, end with their parent; bounded for the whole
+family.
 
-Owns which children a program has and how many a family counts. How a child is found, narrowed and
-started is its node's (``Spawn``). Belongs to one loop; ``ChildService`` may be called from others.
+Owns a program's children and the number of descendants in a family. The node finds, restricts and
+starts a child (``Spawn``). Belongs to one loop; ``ChildService`` may be called from others.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from quire.core.events import Quotas
 from quire.programs.services.operations import Identity, ProgramService, operation
 
 MAX_KEPT = 256
-"""Children that have ended and whose parent may still ask for them."""
+"""Ended children whose results the parent may still read."""
 MAX_KEPT_BYTES = 64 << 20
-"""Of those together; the one that ended last is kept whatever its size."""
+"""Bytes of these results together; the latest is kept whatever its size."""
 MAX_UNREAD = 256
-"""Messages of one child that its parent has received and put back: a sandboxed one says by itself
-what it has received."""
+"""Messages of one child that its parent may put back: a sandboxed parent may claim to have received
+any."""
 
 
 class Child(Protocol):
-    """One launched child as its parent's node holds it."""
+    """A launched child, as its parent's node holds it."""
 
     @property
     def id(self) -> str: ...
@@ -45,11 +46,11 @@ class Child(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """That it keeps once it has ended."""
+        """The size of what is kept after its end."""
         ...
 
     async def result(self) -> Any:
-        """What it returned; raises what it ended with."""
+        """Its return value; raises the error that ended it."""
         ...
 
     def cancel(self, reason: str) -> None: ...
@@ -68,10 +69,11 @@ class Child(Protocol):
 
 
 class Family:
-    """A program that a client launched, and all that descend from it: how many live, how many may.
+    """A program that a client launched, and all its descendants: how many are alive, and how many
+    may be.
 
-    ``max_cpu_ms``: what all of its sandboxed ones may compute together, as far as quotas say;
-    ``home``: where they do, which is for the sandbox to know. Belongs to the node's loop.
+    ``max_cpu_ms``: the processor time that its sandboxed programs may use together, if quotas limit
+    it; ``home``: the sandbox's state for the family. Belongs to the node's loop.
     """
 
     def __init__(self, limit: int | None, max_cpu_ms: int | None = None) -> None:
@@ -81,10 +83,10 @@ class Family:
         self.num_descendants = 0
 
     def enter(self) -> None:
-        """Raises ``QuotaExceeded`` when the family is as large as it may be."""
+        """Raises ``QuotaExceeded`` if the family has reached its limit."""
         if self.limit is not None and self.num_descendants >= self.limit:
             raise QuotaExceeded(
-                f"{self.num_descendants} descendants of one launched program are alive, "
+                f"{self.num_descendants} descendants of one launched program are alive; "
                 f"{self.limit} are allowed: wait for some to end",
                 max_children=self.limit,
             )
@@ -96,7 +98,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class ChildWanted:
-    """What a parent asks for: ``program`` (a name, or natively an ``Inferlet``) or ``source``."""
+    """A parent's request: ``program`` (a name, or natively an ``Inferlet``) or ``source``."""
 
     parent: Identity
     family: Family
@@ -115,7 +117,8 @@ OnNode = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
 
 
 class _Receipt:
-    """Of one wait for a message: its text, once it is taken; whether anybody still wants it."""
+    """The state of one wait for a message: its text, once it is taken, and whether the wait was
+    cancelled."""
 
     __slots__ = ("is_given_up", "text")
 
@@ -125,11 +128,12 @@ class _Receipt:
 
 
 class ChildService(ProgramService):
-    """The children of one program, whose ``seed`` theirs follow from.
+    """The children of one program. Their seeds are derived from ``seed``, the program's own.
 
-    ``on_node`` brings work to the loop of the family, ``soon`` a callback from any thread. One
-    that is ``lasting`` serves a program that may begin again, whose children do not: ``close`` ends
-    one run of it, ``end`` the program. ``identity`` is that of the present run.
+    ``on_node`` runs work on the family's loop; ``soon`` schedules a callback there from any thread.
+    ``lasting``: the service is of a restartable program, whose children outlive its incarnations:
+    ``close`` ends one incarnation, ``end`` the program. ``identity``: that of the present
+    incarnation.
     """
 
     def __init__(
@@ -158,12 +162,12 @@ class ChildService(ProgramService):
         self._closed = False
 
     def close(self) -> None:
-        """The parent has ended: so do its children."""
+        """The parent has ended: cancel its children, unless the service is ``lasting``."""
         if not self._lasting:
             self.end()
 
     def end(self) -> None:
-        """As ``close``, whether it is lasting or not."""
+        """Cancel the children in any case."""
         self._soon(self._end_children)
 
     def _end_children(self) -> None:
@@ -257,12 +261,12 @@ class ChildService(ProgramService):
     async def _receive(self, child: str, receipt: _Receipt) -> None:
         unread = self._unread.get(child)
         receipt.text = unread.popleft() if unread else await self._find(child).receive()
-        if receipt.is_given_up:  # before this began, and so before it could be cancelled
+        if receipt.is_given_up:  # cancelled before this coroutine started
             self._put_first(child, receipt.text)
 
     def _give_up(self, child: str, receipt: _Receipt) -> None:
-        """On the node's loop: the program's loop no longer waits. What was on its way there is the
-        next message again."""
+        """The program no longer waits: put back a message that was already taken. Called on the
+        node's loop."""
         receipt.is_given_up = True
         if receipt.text is not None:
             self._put_first(child, receipt.text)
@@ -277,7 +281,8 @@ class ChildService(ProgramService):
             unread = self._unread.setdefault(child, deque())
             if len(unread) >= MAX_UNREAD:
                 raise QuotaExceeded(
-                    f"{len(unread)} messages of child {child!r} were put back: receive them first"
+                    f"{len(unread)} messages of child {child!r} were put back, which is the limit: "
+                    "receive them first"
                 )
             unread.appendleft(answer)
 
@@ -298,23 +303,22 @@ class ChildService(ProgramService):
         found = self._children.get(child)
         if found is None:
             raise UnknownHandle(
-                f"no child {child!r}: this program has not launched it, or it ended long ago: the "
-                f"last {MAX_KEPT} are kept, with up to {MAX_KEPT_BYTES >> 20} MiB: join each soon"
+                f"no child {child!r}: this program has not launched it, or it ended long ago (the "
+                f"last {MAX_KEPT} are kept, up to {MAX_KEPT_BYTES >> 20} MiB): join children soon"
             )
         return found
 
 
 def _seed_of(parent: int, number: int) -> int:
-    """Of the child that was launched as ``number``: 63 bits."""
+    """The seed of the ``number``-th launched child, 63 bits."""
     return int.from_bytes(sha256(f"{parent}/child/{number}".encode()).digest()[:8]) >> 1
 
 
 def _quotas(given: Mapping[str, int | None]) -> Quotas:
-    """Bounds that a parent asks for its child."""
+    """The quotas that a parent requests for its child."""
     unknown = sorted(set(given) - set(Quotas.__struct_fields__))
     if unknown:
         raise InvalidArgument(
-            f"no quota is called {', '.join(unknown)}; there are "
-            f"{', '.join(Quotas.__struct_fields__)}"
+            f"no quota is called {', '.join(unknown)}: use {', '.join(Quotas.__struct_fields__)}"
         )
     return Quotas(**given)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""Content codings of HTTP answers (``gzip``, ``deflate``), taken off piece by piece.
+"""Decodes content codings of HTTP responses (``gzip``, ``deflate``) piece by piece.
 
-Owns what a sender may make of few bytes: every piece, every layer and the whole have a bound, and
-between two pieces the caller may stop. Knows nothing of HTTP beside the header's value.
+Owns the bounds on decompression: every piece, every layer and the whole body are bounded, and the
+caller may stop between two pieces. Knows nothing of HTTP but the header's value.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from quire.core.errors import ProgramError
 from quire.programs.services.request_headers import ACCEPTED_CODINGS
 
 PIECE_BYTES = 64 << 10
-"""The most that one layer makes at a time."""
+"""The largest output of one layer at a time."""
 
 MAX_LAYERS = 2
-"""Of codings over one another: servers use one, proxies in front of them a second."""
+"""Nested codings: servers use one, proxies in front of them may add a second."""
 
 FREE_BYTES = 1 << 20
 MAX_RATIO = 256
-"""What is made of an answer may have so many times its bytes, and ``FREE_BYTES`` in any case. Text
-that repeats itself a lot reaches 100; one layer of gzip could reach 1030, two a million."""
+"""The output may be this many times as large as the input, and ``FREE_BYTES`` in any case.
+Repetitive text reaches 100; one layer of gzip could reach 1030, two layers a million."""
 
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
 _ZLIB_METHOD = 8
@@ -29,10 +29,11 @@ _LAYERS = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate"}
 
 
 class ContentDecoder:
-    """Takes off what ``content_encoding`` names, the header's value; ``what`` is for errors.
+    """Decodes the codings that ``content_encoding``, the header's value, names; ``what`` is for
+    errors.
 
     Raises:
-        ProgramError: it names a coding that is not read here, or too many of them.
+        ProgramError: a coding that is not supported, or too many of them.
     """
 
     def __init__(self, what: str, content_encoding: str = "") -> None:
@@ -42,24 +43,24 @@ class ContentDecoder:
         unknown = [name for name in codings if name not in _LAYERS]
         if unknown:
             raise ProgramError(
-                f"{what}: the answer has the content-encoding {unknown[0][:40]!r}; read are "
+                f"{what}: the response has the content-encoding {unknown[0][:40]!r}; supported are "
                 f"{ACCEPTED_CODINGS}: leave accept-encoding out of the request's headers"
             )
         if len(codings) > MAX_LAYERS:
             raise ProgramError(
-                f"{what}: the answer has {len(codings)} content-encodings over one another, "
-                f"{MAX_LAYERS} are read"
+                f"{what}: the response has {len(codings)} nested content-encodings; at most "
+                f"{MAX_LAYERS} are supported"
             )
         self._layers = [_Layer(_LAYERS[name]) for name in reversed(codings)]
         self._num_in = 0
         self._num_out = 0
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """What ``data`` becomes, in pieces of at most ``PIECE_BYTES`` where anything is taken off.
-        Read it to its end before feeding again.
+        """The decoded ``data``, in pieces of at most ``PIECE_BYTES`` if there is any coding.
+        Exhaust the iterator before the next ``feed``.
 
         Raises:
-            ProgramError: the answer is damaged, or grows beyond the bound.
+            ProgramError: the body is damaged, or grows beyond the bound.
         """
         if not self._layers:
             if data:
@@ -68,7 +69,7 @@ class ContentDecoder:
         self._num_in += len(data)
         if self._num_in > FREE_BYTES + 2 * self._num_out:
             raise ProgramError(
-                f"{self._what}: {self._num_in} bytes of the answer have become {self._num_out}: "
+                f"{self._what}: {self._num_in} bytes of the response decode to {self._num_out}: "
                 "its content-encoding is damaged"
             )
         try:
@@ -78,13 +79,13 @@ class ContentDecoder:
                 yield piece
         except zlib.error as exc:
             raise ProgramError(
-                f"{self._what}: the answer's content-encoding is damaged: {exc}"
+                f"{self._what}: the response's content-encoding is damaged: {exc}"
             ) from exc
 
     def end(self) -> None:
-        """No more comes. Raises ``ProgramError`` when there should have been more."""
+        """The input has ended. Raises ``ProgramError`` if it is incomplete."""
         if self._num_in and not all(layer.is_whole for layer in self._layers):
-            raise ProgramError(f"{self._what}: the answer ends within its content-encoding")
+            raise ProgramError(f"{self._what}: the response ends within its content-encoding")
 
     def _through(self, data: bytes, depth: int) -> Iterator[bytes]:
         if depth == len(self._layers):
@@ -96,14 +97,14 @@ class ContentDecoder:
     def _check_ratio(self) -> None:
         if self._num_out > FREE_BYTES + MAX_RATIO * self._num_in:
             raise ProgramError(
-                f"{self._what}: {self._num_in} bytes of the answer have become more than "
-                f"{self._num_out}; {MAX_RATIO} times is what its content-encoding may make of it"
+                f"{self._what}: {self._num_in} bytes of the response decode to more than "
+                f"{self._num_out}; its content-encoding may enlarge it {MAX_RATIO} times at most"
             )
 
 
 class _Layer:
-    """One coding. ``gzip`` may consist of several members; ``deflate`` is what zlib writes, or, as
-    some servers understand the word, the same without its header."""
+    """One coding. ``gzip`` may have several members; ``deflate`` is zlib's format or, from some
+    servers, the same without the header."""
 
     def __init__(self, coding: str) -> None:
         self._coding = coding
@@ -122,7 +123,7 @@ class _Layer:
             has_header = data[0] & 15 == _ZLIB_METHOD and int.from_bytes(data[:2]) % 31 == 0
             self._inner = zlib.decompressobj(zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS)
         piece = b""
-        # a full piece: there may be more of what zlib has read already
+        # a full piece: zlib may have more output for the input that it has read
         while data or len(piece) == PIECE_BYTES:
             if self._inner.eof:
                 if not data:
@@ -135,5 +136,5 @@ class _Layer:
 
     def _begin_again(self) -> None:
         if self._coding != "gzip":
-            raise zlib.error("bytes behind its end")
+            raise zlib.error("data after its end")
         self._inner = zlib.decompressobj(_GZIP_WBITS)

@@ -1,6 +1,6 @@
-"""Encoders of the node as one program uses them: under its tenant and its quotas.
+"""One program's access to the node's encoders: under its tenant and its quotas.
 
-Owns the bounds on one question. How texts become rows is the node's (``EncodeTexts``).
+Owns the bounds of one request. The node computes the rows (``EncodeTexts``).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from quire.core.errors import InvalidArgument
 from quire.programs.services.operations import ProgramService, operation
 
 MAX_TEXTS = 2048
-"""Of one question, as over HTTP."""
+"""Texts of one request, as for HTTP."""
 MAX_CHARS = 4 << 20
-"""Of all texts of one question, a query counted once."""
+"""Characters of all texts of one request, a query counted once."""
 
 
 class EncodeTexts(Protocol):
@@ -70,6 +70,6 @@ def _check(function: str, name: str, texts: Sequence[str], num_chars: int = 0) -
         num_chars += len(text)
     if num_chars > MAX_CHARS:
         raise InvalidArgument(
-            f"{function}: {num_chars} characters; at most {MAX_CHARS} are read in one call: divide "
-            f"the {name}"
+            f"{function}: {num_chars} characters; at most {MAX_CHARS} are allowed in one call: "
+            f"split the {name}"
         )

@@ -1,7 +1,7 @@
-"""HTTP clients of a process that runs programs of several tenants: a client each.
+"""HTTP clients of a process that runs programs of several tenants: one client for each tenant.
 
-A client has connections that stay open between requests, and a bound on them: neither is shared
-over a tenant's border. Guests have this file and never import it.
+A client keeps connections open between requests and limits their number; tenants share neither.
+Guests have this file and never import it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from quire.programs.services.pinned_transport import POOL_LIMITS, PinnedTranspor
 
 
 class TenantClients:
-    """``async with`` it; belongs to one loop. Certificates are read once for all of them."""
+    """Use ``async with``; belongs to one loop. Certificates are read once for all clients."""
 
     def __init__(self) -> None:
         self._tls = tls_context()

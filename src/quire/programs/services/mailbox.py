@@ -1,9 +1,9 @@
 """Messages between a program and the client that launched it: two bounded channels.
 
-A channel has two ends that may live on different event loops (and so threads). Owns the bound:
-a writer is told to wait when the reader falls behind, and gets an error when it does not wait. A
-reader or writer waits as a task, or (one that serves many channels) leaves a callback. Must not
-know what the messages mean.
+The two ends of a channel may live on different event loops and threads. Owns the bound: a writer is
+made to wait when the reader falls behind, and gets an error if it does not wait. A reader or writer
+waits as a task or, if it serves many channels, registers a callback. Must not know what the
+messages mean.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from quire.programs.services.waiting import Waiters
 class MailboxLimits:
     """Bounds of one direction.
 
-    Awaiting a ``send`` returns once fewer than ``capacity`` messages wait; a writer that does not
-    await may run on up to ``limit`` and is refused there, or where ``max_bytes`` wait.
-    ``max_message_bytes``: of one message. Bytes are those of its UTF-8.
+    Awaiting a ``send`` returns once fewer than ``capacity`` messages wait. A writer that does not
+    await is refused at ``limit`` messages, or at ``max_bytes``. ``max_message_bytes``: of one
+    message. Bytes are those of the text's UTF-8.
     """
 
     capacity: int = 64
@@ -44,7 +44,7 @@ _DEFAULT_LIMITS = MailboxLimits()
 
 
 class Sent:
-    """What ``send`` returns: the message *is* sent; awaiting it waits until there is room."""
+    """The result of ``send``: the message is already sent; awaiting waits until there is room."""
 
     __slots__ = ("_wait",)
 
@@ -56,14 +56,14 @@ class Sent:
 
 
 def check_message(message: str, name: str, limits: MailboxLimits) -> int:
-    """The message's bytes.
+    """The size of the message in bytes.
 
     Raises:
-        InvalidArgument: no ``str``, or too long for the channel ``name``.
+        InvalidArgument: not a ``str``, or too long for the channel ``name``.
     """
     if not isinstance(message, str):
         raise InvalidArgument(
-            f"{name}: a message is a str, not {type(message).__name__}: "
+            f"{name}: a message must be a str, not {type(message).__name__}: "
             "encode it, e.g. with json.dumps"
         )
     num_bytes = len(message.encode("utf-8", "surrogatepass"))
@@ -78,7 +78,7 @@ def check_message(message: str, name: str, limits: MailboxLimits) -> int:
 class Channel:
     """One direction of a mailbox. Every method may be called from any thread.
 
-    ``name`` stands in error messages ("program 7 to its client").
+    ``name`` is used in error messages ("program 7 to its client").
     """
 
     __slots__ = (
@@ -102,7 +102,7 @@ class Channel:
         return len(self._messages)
 
     def send(self, message: str) -> Sent:
-        """Put ``message`` in; await the result to respect the reader's pace.
+        """Append ``message``; awaiting the result limits the writer to the reader's pace.
 
         Raises:
             MailboxFull: ``limit`` messages or ``max_bytes`` wait.
@@ -118,7 +118,7 @@ class Channel:
             if is_full or self._num_bytes + num_bytes > limits.max_bytes:
                 raise MailboxFull(
                     f"{self._name}: {len(self._messages)} messages ({self._num_bytes} bytes) wait "
-                    "and nobody reads: await send() to keep the reader's pace",
+                    "for the reader: await send() to keep its pace",
                     limit=limits.limit,
                     max_bytes=limits.max_bytes,
                 )
@@ -131,9 +131,9 @@ class Channel:
         return Sent(self._wait_for_room)
 
     def when_fewer(self, num_messages: int, callback: Callable[[], object]) -> None:
-        """For a writer that does not wait: call ``callback`` once, in the reader's thread, when
-        fewer than so many messages are left in it, or none will be read any more; now if that is
-        so. There is one such callback at a time."""
+        """For a writer that does not wait: call ``callback`` once, on the reader's thread, when
+        fewer than ``num_messages`` are left or the channel is closed; at once if that is so now. A
+        later call replaces the callback."""
         with self._lock:
             if self._closed is None and len(self._messages) >= num_messages:
                 self._on_fewer = num_messages, callback
@@ -160,7 +160,7 @@ class Channel:
                     message, on_fewer = self._popped()
                     break
                 if self._closed is not None:
-                    raise MailboxClosed(f"{self._name}: {self._closed}; no further message comes")
+                    raise MailboxClosed(f"{self._name}: {self._closed}; there are no more messages")
                 future = self._readers.add()
             await future
         if on_fewer is not None:
@@ -168,8 +168,9 @@ class Channel:
         return message
 
     def listen(self, on_news: Callable[[], object]) -> None:
-        """For a reader that does not ``receive`` but ``take``s: call ``on_news``, in the writer's
-        thread, whenever there is a message again, or no further one comes; now if that is so."""
+        """For a reader that uses ``take`` instead of ``receive``: call ``on_news``, on the writer's
+        thread, whenever there is a message again or the channel is closed; at once if that is so
+        now."""
         with self._lock:
             if self._closed is None:
                 self._on_news = on_news
@@ -178,7 +179,7 @@ class Channel:
             on_news()
 
     def take(self) -> str | None:
-        """The next message; ``None``: there is none now."""
+        """The next message; ``None`` if there is none now."""
         with self._lock:
             if not self._messages:
                 return None
@@ -189,11 +190,12 @@ class Channel:
 
     @property
     def is_over(self) -> bool:
-        """Closed, and all was read."""
+        """Whether it is closed and all messages were read."""
         return self._closed is not None and not self._messages
 
     def _popped(self) -> tuple[str, Callable[[], object] | None]:
-        """The first message, and whom to tell that there are fewer now; holding the lock."""
+        """The first message, and the callback to call if fewer messages wait now. The lock is
+        held."""
         message, num_bytes = self._messages.popleft()
         self._num_bytes -= num_bytes
         if len(self._messages) < self._limits.capacity:
@@ -212,7 +214,7 @@ class Channel:
             yield message
 
     def close(self, reason: str) -> None:
-        """No further message goes in. Idempotent; the first reason stays."""
+        """Accept no further messages. Idempotent; the first reason is kept."""
         with self._lock:
             if self._closed is None:
                 self._closed = reason

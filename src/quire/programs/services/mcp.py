@@ -1,7 +1,8 @@
-"""MCP servers of the node as one program uses them: under its tenant and its capabilities.
+"""One program's access to the node's MCP servers: under its tenant and its capabilities.
 
-Owns what may be asked of a server that others use too: its tools, and calls of them. Nothing that
-would change it for the others passes. How a server is run is its node's (``AskServer``).
+Owns the requests that a program may send to a shared server: listing its tools, and calling them.
+No request that would change the server for other programs is passed on. The node runs the servers
+(``AskServer``).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from quire.core.ids import TenantId
 from quire.programs.services.operations import Identity, ProgramService, operation
 
 AskServer = Callable[[str, TenantId, str, dict[str, Any]], Awaitable[dict[str, Any]]]
-"""``ask(server, tenant, method, params)``: the result of one request; ``initialize`` gives that of
-the server's start."""
+"""``ask(server, tenant, method, params)`` returns the result of one request; for ``initialize`` it
+returns the result from the server's start."""
 
 
 class McpService(ProgramService):

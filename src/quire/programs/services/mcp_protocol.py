@@ -1,6 +1,7 @@
-"""What both ways to an MCP server have in common: JSON-RPC messages and the first of them.
+"""The common part of both MCP channels: JSON-RPC messages and the initialization.
 
-Model Context Protocol, revision 2025-06-18. Pure values; must not know how messages travel.
+Model Context Protocol, revision 2025-06-18. Pure values; must not know how messages are
+transported.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ INITIALIZED: Mapping[str, Any] = {"method": "notifications/initialized"}
 
 
 def encoded(message: Mapping[str, Any]) -> bytes:
-    """``message`` in one line."""
+    """``message`` as one line of JSON."""
     return json.dumps({"jsonrpc": "2.0", **message}).encode()
 
 
@@ -34,22 +35,22 @@ def parsed(server: str, text: str | bytes) -> dict[str, Any]:
     """A message of ``server``.
 
     Raises:
-        ProgramError: it is none.
+        ProgramError: it is not a JSON-RPC message.
     """
     try:
         message = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise ProgramError(f"MCP server {server} sent what is not JSON: {exc}") from exc
+        raise ProgramError(f"MCP server {server} sent a message that is not JSON: {exc}") from exc
     if not isinstance(message, dict):
-        raise ProgramError(f"MCP server {server} sent JSON that is no JSON-RPC message")
+        raise ProgramError(f"MCP server {server} sent JSON that is not a JSON-RPC message")
     return message
 
 
 def result_of(server: str, method: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The result in an answer to ``method``.
+    """The result in the answer to ``method``.
 
     Raises:
-        ProgramError: it is an error, or neither.
+        ProgramError: the answer is an error, or has no result.
     """
     if "error" in answer:
         error = answer["error"]
@@ -62,22 +63,23 @@ def result_of(server: str, method: str, answer: Mapping[str, Any]) -> dict[str, 
 
 
 def agreed(server: str, result: Mapping[str, Any]) -> tuple[str, str]:
-    """The version of the protocol and the server's name, from the result of ``initialize``.
+    """The protocol version and the server's name, from the result of ``initialize``.
 
     Raises:
-        ProgramError: it is a version that is not understood.
+        ProgramError: the version is not supported.
     """
     version = result.get("protocolVersion")
     if version not in UNDERSTOOD:
         raise ProgramError(
-            f"MCP server {server} speaks {version!r}, understood are {', '.join(UNDERSTOOD)}"
+            f"MCP server {server} speaks version {version!r} of the protocol; supported are "
+            f"{', '.join(UNDERSTOOD)}"
         )
     info = result.get("serverInfo")
     return version, str(info.get("name", "")) if isinstance(info, dict) else ""
 
 
 def reply_to(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The server may ask too; this client offers nothing but its presence."""
+    """The reply to a request of the server. This client answers pings and offers nothing else."""
     if request["method"] == "ping":
         return {"id": request["id"], "result": {}}
     error = {"code": METHOD_NOT_FOUND, "message": f"{request['method']} is not offered"}

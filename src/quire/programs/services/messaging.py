@@ -1,4 +1,4 @@
-"""Topics and work queues as one program uses them: under its tenant and its capabilities."""
+"""One program's access to topics and work queues: under its tenant and its capabilities."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MessagingService(ProgramService):
 
     @operation("topic.subscribe")
     async def subscribe(self, topic: str, buffer: int, lossless: bool) -> int:
-        """The subscription's number in the calls below."""
+        """The number of the subscription, for the calls below."""
         self._allowed.check_topic(topic)
         number = next(self._numbers)
         self._subscriptions[number] = self._topics.subscribe(

@@ -1,4 +1,4 @@
-"""What a topic, a queue or a store may be called, and what a message may be."""
+"""Checks names of topics, queues and stores, and messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ MAX_NAME_BYTES = 512
 
 
 def check_name(kind: str, name: Any) -> None:
-    """Raises ``InvalidArgument`` unless ``name`` is text that a ``kind`` can be called."""
+    """Raises ``InvalidArgument`` unless ``name`` is a valid name of a ``kind``."""
     if not isinstance(name, str) or not name:
-        raise InvalidArgument(f"a {kind}'s name is text, not {name!r}")
+        raise InvalidArgument(f"a {kind}'s name must be text that is not empty, not {name!r}")
     if not name.isprintable():
         raise InvalidArgument(f"{kind} {name!r}: its name must be printable")
     num_bytes = len(name.encode())
@@ -23,7 +23,8 @@ def check_name(kind: str, name: Any) -> None:
 
 
 def check_message(verb: str, message: Any, max_bytes: int) -> int:
-    """Size of ``message`` in bytes; ``InvalidArgument`` unless it is text and not too long."""
+    """The size of ``message`` in bytes; raises ``InvalidArgument`` unless it is text and not too
+    long."""
     if not isinstance(message, str):
         raise InvalidArgument(
             f"{verb} takes a str, not {type(message).__name__}: encode it, e.g. with json.dumps"
@@ -31,7 +32,9 @@ def check_message(verb: str, message: Any, max_bytes: int) -> int:
     try:
         num_bytes = len(message.encode())
     except UnicodeEncodeError as exc:
-        raise InvalidArgument(f"{verb}: a lone surrogate at {exc.start} is no text") from exc
+        raise InvalidArgument(
+            f"{verb}: a lone surrogate at index {exc.start}: the text is not valid Unicode"
+        ) from exc
     if num_bytes > max_bytes:
         raise InvalidArgument(
             f"{verb} of {num_bytes} bytes; at most {max_bytes} are allowed: send it in parts"

@@ -1,7 +1,7 @@
-"""What programs may reach over HTTP: the policy, and requests under it.
+"""HTTP requests of programs, under a policy.
 
 Owns the host allow-list, the limits and the refusal of private addresses. The HTTP client belongs
-to the host and comes in through the constructor.
+to the host and is passed to the constructor.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _SLOW_CODECS = frozenset({"idna", "punycode"})
-"""Of which a few megabytes take hours."""
+"""Decoding a few megabytes with these takes hours."""
 
 
 def new_client(transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
     """An HTTP client whose connections several programs share.
 
-    Redirects are followed by ``Network`` under its policy, which has the only time limits. No
-    cookie is kept: it would be sent with the next request to the same host, whichever program
-    makes that.
+    ``Network`` follows redirects under its policy and has the only time limits. No cookie is kept,
+    because it would be sent with the next request to the same host by any program.
     """
-    # late: guests have this module, and no sockets
+    # imported late, because guests have this module but no sockets
     from quire.programs.services.pinned_transport import PinnedTransport
 
     return httpx.AsyncClient(
@@ -53,13 +52,13 @@ def new_client(transport: httpx.AsyncBaseTransport | None = None) -> httpx.Async
 
 @dataclass(frozen=True, slots=True)
 class NetworkPolicy:
-    """``hosts``: names that may be reached, ``*.example.org`` for subdomains, ``*`` and
-    ``None``: any.
+    """``hosts``: names that may be reached, ``*.example.org`` for subdomains, ``*`` and ``None``:
+    any.
 
-    ``allow_private``: loopback, link-local and private addresses too; turn it off for programs that
-    are not trusted. ``max_redirects`` are followed, each under the same policy. ``timeout_s``:
-    for a whole request, and for each part of an answer that is streamed, which may have
-    ``max_stream_bytes`` and take ``max_stream_s`` in all.
+    ``allow_private``: allow loopback, link-local and private addresses; turn it off for untrusted
+    programs. ``max_redirects``: each is checked under the same policy. ``timeout_s``: for a whole
+    request, and for each part of a streamed response, which is limited to ``max_stream_bytes`` and
+    ``max_stream_s`` in total.
     """
 
     hosts: tuple[str, ...] | None = None
@@ -81,8 +80,8 @@ class NetworkPolicy:
 
 
 def _is_public(address: str) -> bool:
-    """Whether ``address``, and the IPv4 one that a gateway would make of it, are of the internet
-    and of one machine."""
+    """Whether ``address``, and the IPv4 address that a gateway would derive from it, are public
+    unicast addresses."""
     found = ipaddress.ip_address(address)
     if isinstance(found, ipaddress.IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour
@@ -94,7 +93,8 @@ def _is_public(address: str) -> bool:
 
 
 class HttpReply(str):
-    """An answer's text (Pie: ``http_get`` gives a string) with its ``status`` and ``headers``."""
+    """The text of a response (in Pie ``http_get`` returns a string) with its ``status`` and
+    ``headers``."""
 
     status: int
     headers: Mapping[str, str]
@@ -113,16 +113,15 @@ class HttpReply(str):
         return 200 <= self.status < 300
 
     def json(self) -> Any:
-        """The body as JSON; ``InvalidArgument`` if it is not."""
+        """The body as JSON; raises ``InvalidArgument`` if it is not JSON."""
         try:
             return json.loads(self)
         except ValueError as exc:
-            raise InvalidArgument(f"the answer is not JSON: {exc}") from exc
+            raise InvalidArgument(f"the response is not JSON: {exc}") from exc
 
 
 def _text(body: bytes, charset: str) -> str:
-    """``charset`` is the other side's word: what is no character set, or takes for ever, is not
-    used."""
+    """Decode ``body``. ``charset`` comes from the server: unknown and slow codecs are not used."""
     try:
         if codecs.lookup(charset).name not in _SLOW_CODECS:
             return body.decode(charset, "replace")
@@ -152,7 +151,7 @@ class Network:
         self._resolve = resolve
 
     def within(self, hosts: tuple[str, ...]) -> Network:
-        """The same, for a program whose manifest names ``hosts``: no others are reached."""
+        """The same network for a program whose manifest names ``hosts``: no others are reached."""
         both = Capabilities(hosts=hosts).narrowed(Capabilities(hosts=self._policy.hosts))
         return Network(self._client, replace(self._policy, hosts=both.hosts), self._resolve)
 
@@ -164,7 +163,7 @@ class Network:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpReply:
-        """One request, redirects followed; see ``Api.http_get`` for the errors."""
+        """One request, following redirects; see ``Api.http_get`` for the errors."""
         with _translated(f"{method} {url}", self._policy.timeout_s):
             async with asyncio.timeout(self._policy.timeout_s):
                 response = await self._follow(method, _parse(url), content, headers)
@@ -181,7 +180,7 @@ class Network:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpStream:
-        """One request whose answer is read as it comes; see ``Api.http_stream`` for the errors."""
+        """One request whose response is streamed; see ``Api.http_stream`` for the errors."""
         what = f"{method} {url}"
         with _translated(what, self._policy.timeout_s):
             async with asyncio.timeout(self._policy.timeout_s):
@@ -195,7 +194,7 @@ class Network:
         content: bytes | None,
         headers: Mapping[str, str] | None,
     ) -> httpx.Response:
-        """The answer that is no redirect, its body unread; the caller closes it."""
+        """The first response that is not a redirect, with its body unread; the caller closes it."""
         origin = url
         if headers is not None:
             headers = checked_headers(headers, len(content or b""))
@@ -219,10 +218,10 @@ class Network:
         raise ProgramError(f"{origin} redirects more than {self._policy.max_redirects} times")
 
     async def _checked(self, url: httpx.URL) -> str | None:
-        """The address to connect to for ``url``; ``None``: any that its host has.
+        """The address to connect to for ``url``; ``None``: any address of its host.
 
         Raises:
-            Forbidden: the policy does not allow the host, or where it is.
+            Forbidden: the policy does not allow the host or its addresses.
         """
         if not self._policy.allows_host(url.host):
             raise Forbidden(
@@ -234,7 +233,7 @@ class Network:
         port = url.port or (443 if url.scheme == "https" else 80)
         addresses = await self._resolve(url.host, port)
         if not addresses or not all(self._policy.allows_address(entry) for entry in addresses):
-            # which addresses is not for the program to know: they are of the node's own network
+            # does not name the addresses, which would reveal the node's network to the program
             raise Forbidden(
                 f"host {url.host!r} has no address, or a private one: private addresses are "
                 "refused to this program"
@@ -247,14 +246,15 @@ class Network:
             body += part
             if len(body) > self._policy.max_body_bytes:
                 raise InvalidArgument(
-                    f"the answer of {response.url} is larger than "
+                    f"the response of {response.url} is larger than "
                     f"{self._policy.max_body_bytes} bytes, the limit of this program"
                 )
         return bytes(body)
 
 
 class HttpStream:
-    """An answer that is read as it comes. ``close`` it in any case. Of the client's loop."""
+    """A response that is read as it arrives. The caller must ``close`` it. Belongs to the client's
+    loop."""
 
     def __init__(self, what: str, response: httpx.Response, policy: NetworkPolicy) -> None:
         self.status = response.status_code
@@ -268,16 +268,16 @@ class HttpStream:
         self._closed = False
 
     async def read(self) -> bytes | None:
-        """The bytes that come next, at least one; ``None`` at the end. A read that is cancelled, or
-        fails, ends the stream."""
+        """The next bytes, at least one; ``None`` at the end. A read that fails or is cancelled ends
+        the stream."""
         if self._closed:
             return None
         policy = self._policy
         left_s = self._ends_s - asyncio.get_running_loop().time()
         if left_s <= 0:
             raise QuotaExceeded(
-                f"{self._what}: the answer takes more than {policy.max_stream_s:g} s, the limit of "
-                "this program"
+                f"{self._what}: the response takes more than {policy.max_stream_s:g} s, the limit "
+                "of this program"
             )
         try:
             part = await self._next(min(left_s, policy.timeout_s))
@@ -296,8 +296,8 @@ class HttpStream:
             self._num_bytes += len(part)
             if self._num_bytes > self._policy.max_stream_bytes:
                 raise QuotaExceeded(
-                    f"{self._what}: the answer has more than {self._policy.max_stream_bytes} bytes,"
-                    " the limit of this program"
+                    f"{self._what}: the response has more than {self._policy.max_stream_bytes} "
+                    "bytes, the limit of this program"
                 )
         return part
 
@@ -309,9 +309,9 @@ class HttpStream:
 
 
 async def _decoded(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The body, its content codings taken off. The loop turns between two pieces, so that limits
-    of time and of bytes hold however little has come of what they are made of."""
-    # late: guests have this module, and their answers come decoded
+    """The decoded body. Yields to the loop between two pieces, so that time and size limits hold
+    even while a small input is decompressed."""
+    # imported late, because guests have this module but receive decoded responses
     from quire.programs.services.content_coding import ContentDecoder
 
     what = f"{response.request.method} {response.url}"
@@ -331,17 +331,18 @@ def _names(headers: Mapping[str, str] | None, wanted: str) -> bool:
 
 @contextmanager
 def _translated(what: str, limit_s: float) -> Iterator[None]:
-    """The HTTP client's errors as the program's."""
+    """Raise the HTTP client's errors as ``ProgramError``."""
     try:
         yield
     except TimeoutError as exc:
-        raise ProgramError(f"{what}: no answer within {limit_s:g} s") from exc
+        raise ProgramError(f"{what}: no response within {limit_s:g} s") from exc
     except (httpx.HTTPError, OSError) as exc:
         raise ProgramError(f"{what} failed: {type(exc).__name__}: {exc}") from exc
 
 
 def _may_know_secrets(origin: httpx.URL, url: httpx.URL) -> bool:
-    """Credentials are for the server that they were given for, and never less hidden than then."""
+    """Whether headers with credentials may be sent to ``url``: only to the original server, and
+    never with less protection."""
     if origin.host != url.host:
         return False
     is_same = (origin.scheme, origin.port) == (url.scheme, url.port)

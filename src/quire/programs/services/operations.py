@@ -1,8 +1,8 @@
-"""Operations: what a program's port asks of its node beside the model, by name.
+"""Operations: the requests of a program's port to its node's services, by name.
 
-Owns the check of what was asked: a name that exists, arguments that fit its function's types. Most
-callers are trusted, some are guests of unknown authors, and both come through here. A service is a
-class of ``@operation`` methods over one program's identity.
+Owns the check of requests: a name that exists, and arguments that match the types of its function.
+Requests come from trusted programs and from guests. A service is a class of ``@operation`` methods
+for one program's identity.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Function)
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Whose calls these are: stamped by the node, never told by the program."""
+    """The caller's identity: set by the node, never by the program."""
 
     program: ProgramId
     tenant: TenantId
@@ -34,7 +34,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of a service and the struct that its arguments must fit."""
+    """One method of a service, and the struct for its arguments."""
 
     method: str
     arguments: type[msgspec.Struct]
@@ -51,7 +51,7 @@ def operation(name: str) -> Callable[[F], F]:
 
 
 class ProgramService:
-    """Base of one service for one program. ``operations``: its methods by the name they go by."""
+    """Base of one service for one program. ``operations``: its methods by operation name."""
 
     operations: ClassVar[Mapping[str, Operation]] = {}
 
@@ -65,13 +65,14 @@ class ProgramService:
         cls.operations = {**cls.operations, **dict(marked)}
 
     def close(self) -> None:
-        """The program has ended: let go of what it held. Idempotent, from any thread."""
+        """The program has ended: release what it held. Idempotent; may be called from any
+        thread."""
 
 
 class ProgramServices:
-    """``Services`` of one program: what ``make`` gives when it asks for the first time.
+    """``Services`` of one program. ``make`` creates them at the first call.
 
-    Most programs never do, and a thousand of them need not be given what they could ask for.
+    Most programs never call a service, so thousands of programs need not have the objects.
     """
 
     def __init__(self, make: Callable[[], Iterable[ProgramService]]) -> None:
@@ -79,7 +80,8 @@ class ProgramServices:
         self._services: tuple[ProgramService, ...] | None = None
         self._closed = False
         self._lock = threading.Lock()
-        """Against an end on another thread while the services are made: they are closed too."""
+        """Guards against ``close`` on another thread while the services are created: they are
+        closed, too."""
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """See ``ProgramPort.ask``."""
@@ -117,11 +119,11 @@ class ProgramServices:
 
 
 def _has_ended(name: str) -> ProgramTerminated:
-    return ProgramTerminated(f"the program has ended; {name} is not carried out any more")
+    return ProgramTerminated(f"the program has ended; {name} is no longer executed")
 
 
 def _arguments(function: Function) -> type[msgspec.Struct]:
-    """A struct with the function's parameters; anything else in a call is refused."""
+    """A struct with the function's parameters; other arguments of a call are refused."""
     hints = get_type_hints(function)
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for parameter in list(inspect.signature(function).parameters.values())[1:]:

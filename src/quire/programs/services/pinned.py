@@ -1,7 +1,7 @@
-"""To which address connections go that are opened now: the one that was checked.
+"""The address for connections that are opened now: the one that the policy check has resolved.
 
-A host's name stays in the request, for its certificate and for the pool of connections; what it
-means cannot change between the check and the connection.
+Requests keep the host's name, for its certificate and for the connection pool, but the name is not
+resolved again between the check and the connection.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _address: ContextVar[str | None] = ContextVar("address", default=None)
 
 @contextmanager
 def pinned(address: str | None) -> Iterator[None]:
-    """Connections that this task opens within go to ``address``; ``None``: to whatever a name
-    means."""
+    """Connections that this task opens within the block go to ``address``; ``None``: the name is
+    resolved."""
     token = _address.set(address)
     try:
         yield

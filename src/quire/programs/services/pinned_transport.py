@@ -1,7 +1,7 @@
-"""HTTP connections to pinned addresses, pooled by their hosts' names.
+"""HTTP connections to pinned addresses, pooled by host name.
 
-The name is what a connection's certificate was checked for: other hosts of the same address, say
-of one proxy, get connections of their own. Guests have this file and never import it.
+A connection's certificate was checked for its host name: other hosts at the same address, such as
+that of a proxy, get separate connections. Guests have this file and never import it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ POOL_LIMITS = httpx.Limits(max_connections=512, max_keepalive_connections=32)
 
 
 def tls_context() -> ssl.SSLContext:
-    """What connections are checked with; transports may share it."""
+    """The TLS settings for connections; transports may share them."""
     return httpx.create_ssl_context(trust_env=False)
 
 
 class PinnedBackend(httpcore.AsyncNetworkBackend):
-    """``inner`` makes the connections. A connection is opened by the task whose request needs it,
-    so the address may come by a context variable."""
+    """``inner`` opens the connections. The task whose request needs a connection opens it, so the
+    address can be passed in a context variable."""
 
     def __init__(self, inner: httpcore.AsyncNetworkBackend | None = None) -> None:
         self._inner = inner or httpcore.AnyIOBackend()
@@ -46,7 +46,7 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
 
 
 class PinnedTransport(httpx.AsyncHTTPTransport):
-    """httpx's own transport over a ``PinnedBackend``, without proxies of the environment."""
+    """httpx's transport over a ``PinnedBackend``, without proxies from the environment."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
-"""Which headers a program may give a request: all but those by which a message is framed.
+"""Checks the headers of a program's request: all are allowed except those that frame a message.
 
-Those are the host's. Two that contradict one another (``content-length`` beside
-``transfer-encoding``) let a server take a part of one request for the next one on its connection.
+The host sets the framing headers. Two that contradict each other (``content-length`` and
+``transfer-encoding``) could make a server take a part of one request for the next request on its
+connection.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from quire.core.errors import InvalidArgument
 
 ACCEPTED_CODINGS = "gzip, deflate"
-"""What ``accept-encoding`` says where a program says nothing: what ``content_coding`` takes off."""
+"""The value of ``accept-encoding`` unless the program sets it: what ``content_coding`` decodes."""
 
 _FRAMING = frozenset(
     {"keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -20,10 +21,10 @@ _HARMLESS_CONNECTION = frozenset({"close", "keep-alive"})
 
 
 def checked_headers(headers: Mapping[str, str], num_bytes: int) -> dict[str, str]:
-    """``headers`` for a body of ``num_bytes``, without what the HTTP client writes itself.
+    """``headers`` for a body of ``num_bytes``, without those that the HTTP client writes itself.
 
     Raises:
-        InvalidArgument: one of them would frame the message otherwise than it is.
+        InvalidArgument: a header would change the framing of the message.
     """
     kept: dict[str, str] = {}
     for name, value in headers.items():
@@ -51,6 +52,6 @@ def _check_length(value: str, num_bytes: int) -> None:
 
 def _not_yours(name: str, value: str) -> InvalidArgument:
     return InvalidArgument(
-        f"the header {name[:40]}: {value[:40]!r} says how a request is sent, which is the host's: "
+        f"the header {name[:40]}: {value[:40]!r} frames the request, which only the host may do: "
         "leave it out"
     )

@@ -1,4 +1,4 @@
-"""Server-sent events from bytes that come in any pieces (WHATWG HTML, 9.2.6).
+"""Parses server-sent events from bytes that arrive in any pieces (WHATWG HTML, 9.2.6).
 
 Owns the parser. Must not know where the bytes come from.
 """
@@ -15,7 +15,8 @@ MAX_EVENT_CHARS = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """``event`` is its type. ``id``: the last one that was sent; ``retry_ms``: if it was told."""
+    """``event``: its type. ``id``: the last id that was sent. ``retry_ms``: None if it was not
+    sent."""
 
     data: str
     event: str = "message"
@@ -24,7 +25,7 @@ class ServerSentEvent:
 
 
 class EventParser:
-    """``feed`` it bytes; an event is given out with the empty line behind it."""
+    """``feed`` it bytes; an event is returned when the empty line after it has arrived."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -41,7 +42,7 @@ class EventParser:
         """Events that are complete now.
 
         Raises:
-            InvalidArgument: one event has over 8 Mi characters.
+            InvalidArgument: one event has more than 8 Mi characters.
         """
         text = self._decoder.decode(content)
         if self._at_start and text:

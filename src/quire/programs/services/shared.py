@@ -14,8 +14,8 @@ from quire.programs.services.work_queues import WorkQueues
 
 
 class SharedServices:
-    """Topics, work queues and the store of one node. ``clock`` drives what expires in queues, the
-    store has its own. ``close`` ends the store."""
+    """Topics, work queues and the store of one node. ``clock`` determines expiry in queues; the
+    store has its own clock. ``close`` closes the store."""
 
     def __init__(self, clock: Clock, store: Store) -> None:
         self.store = store
@@ -25,7 +25,7 @@ class SharedServices:
     def of(
         self, identity: Identity, more: Callable[[], Iterable[ProgramService]] = tuple
     ) -> ProgramServices:
-        """The services of one program: these, and ``more`` of its node's."""
+        """The services of one program: these, and ``more`` of its node's services."""
         return ProgramServices(partial(self._made, identity, more))
 
     def _made(
@@ -36,5 +36,5 @@ class SharedServices:
         yield from more()
 
     def close(self) -> None:
-        """No program is left. Blocks until the store is written."""
+        """All programs have ended. Blocks until the store is written."""
         self.store.close()

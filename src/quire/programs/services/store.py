@@ -1,6 +1,6 @@
 """The store of a node: a worker thread with the database, and one program's view of it.
 
-Owns the thread. A job is a few tens of microseconds; callers on any loop await it.
+Owns the thread. A job takes some tens of microseconds; callers on any loop await it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Store:
         self._closed = False
 
     async def run(self, job: Callable[[StoreTable, float], T]) -> T:
-        """``job(table, now_s)`` on the worker. A cancelled wait leaves the job to its end.
+        """Run ``job(table, now_s)`` on the worker. Cancelling the wait does not cancel the job.
 
         Raises:
-            CapacityError: the disk is full, or fails; what was stored before stays.
+            CapacityError: the disk is full or fails; earlier data stays.
         """
         if self._closed:
             raise ProgramTerminated("the node's store is closed: the node is stopping")
@@ -57,11 +57,11 @@ class Store:
             return job(self._opened(), self._now_s())
         except sqlite3.Error as exc:
             raise CapacityError(
-                f"the node's store cannot be used at the moment: {exc}; its disk may be full"
+                f"the node's store cannot be used now: {exc}: check whether its disk is full"
             ) from exc
 
     def open(self) -> None:
-        """Open the database now, so that what is wrong with it is told at the start; blocks.
+        """Open the database now, so that errors are reported when the node starts. Blocks.
 
         Raises:
             ConfigError: it cannot be opened.
@@ -76,14 +76,14 @@ class Store:
                     self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 except OSError as exc:
                     raise ConfigError(
-                        f"the data directory {self._directory} cannot be made: {exc}"
+                        f"the data directory {self._directory} cannot be created: {exc}"
                     ) from exc
                 path = self._directory / FILE_NAME
             self._table = StoreTable(path, self._limits)
         return self._table
 
     def close(self) -> None:
-        """Idempotent; blocks until the jobs before have ended."""
+        """Idempotent; blocks until all jobs have ended."""
         if not self._closed:
             self._closed = True
             self._worker.submit(self._close)
@@ -95,9 +95,10 @@ class Store:
 
 
 class StoreService(ProgramService):
-    """The store as one program uses it: under its tenant and its capabilities.
+    """One program's access to the store: under its tenant and its capabilities.
 
-    Values travel as JSON text, which is kept in one spelling, so that equal values compare equal.
+    Values are transported as JSON text and stored in a canonical form, so that equal values compare
+    equal.
     """
 
     def __init__(self, identity: Identity, store: Store) -> None:
@@ -157,7 +158,7 @@ class StoreService(ProgramService):
 
 
 def canonical(text: str) -> bytes:
-    """JSON ``text`` in the one spelling in which values are kept and compared."""
+    """JSON ``text`` in the canonical form in which values are stored and compared."""
     try:
         value: Any = json.loads(text, parse_constant=_refuse)
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
@@ -166,4 +167,4 @@ def canonical(text: str) -> bytes:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON value")
+    raise ValueError(f"{constant} is not a JSON value")

@@ -1,6 +1,7 @@
 """Keys and values of tenants in one SQLite database, with quotas and times to live.
 
-Owns the tables. Synchronous and without a clock: the time is an argument. One thread at a time.
+Owns the tables. Synchronous and without a clock: the time is an argument. Used by one thread at a
+time.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _ALIVE = "(expires_s IS NULL OR expires_s > ?)"
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Sizes in bytes, a key's own included. ``max_bytes`` and ``max_keys``: of one tenant."""
+    """Sizes in bytes, which include the key. ``max_bytes`` and ``max_keys``: of one tenant."""
 
     max_value_bytes: int = 1 << 20
     max_blob_bytes: int = 64 << 20
@@ -64,7 +65,7 @@ class StoreLimits:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an entry is: a tenant's key of one kind in one of its stores."""
+    """The place of an entry: a tenant's key of one kind in one of its stores."""
 
     tenant: TenantId
     kind: Kind
@@ -81,10 +82,10 @@ class Place:
 
 
 class StoreTable:
-    """``path``: the database's file, made if it is not there; in memory for ``None``.
+    """``path``: the database file, created if it does not exist; in memory for ``None``.
 
     Raises:
-        ConfigError: the file is no database of this release.
+        ConfigError: the file is not a database of this release.
     """
 
     def __init__(self, path: Path | None, limits: StoreLimits | None = None) -> None:
@@ -120,10 +121,10 @@ class StoreTable:
         self._database.close()
 
     def put(self, place: Place, content: bytes, ttl_s: float | None, now_s: float) -> None:
-        """Set the entry, for ``ttl_s`` seconds or for good.
+        """Set the entry, for ``ttl_s`` seconds or without an end.
 
         Raises:
-            InvalidArgument: no name, too large, or no such time to live.
+            InvalidArgument: an invalid name, a value that is too large, or an invalid time to live.
             QuotaExceeded: the tenant holds too much.
         """
         place.check()
@@ -146,7 +147,8 @@ class StoreTable:
         return None if row is None else bytes(row[0])
 
     def delete(self, place: Place, now_s: float) -> bool:
-        """Whether there was one. On a full disk it takes the room that is kept for it."""
+        """Delete the entry; returns whether it existed. On a full disk it uses the reserved
+        space."""
         place.check()
         try:
             return self._delete(place, now_s)
@@ -167,8 +169,8 @@ class StoreTable:
             return deleted.rowcount > 0
 
     def _write_back(self) -> None:
-        """Let the log's room go: what is deleted next is written to its beginning."""
-        with suppress(sqlite3.OperationalError):  # no room for that either
+        """Truncate the write-ahead log, so that the next deletion is written at its start."""
+        with suppress(sqlite3.OperationalError):  # the disk has no space for that either
             self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def compare_and_set(
@@ -179,8 +181,9 @@ class StoreTable:
         ttl_s: float | None,
         now_s: float,
     ) -> bool:
-        """Set (``None``: delete) the entry if it is ``expected`` (``None``: absent); whether so."""
-        if self.get(place, now_s) != expected:  # one thread, so nothing comes between
+        """Set (``None``: delete) the entry if it is ``expected`` (``None``: absent); returns
+        whether it was set."""
+        if self.get(place, now_s) != expected:  # atomic, because one thread uses the table
             return False
         if content is None:
             self.delete(place, now_s)
@@ -192,14 +195,14 @@ class StoreTable:
         self, tenant: TenantId, kind: Kind, store: str, prefix: str, after: str, limit: int,
         now_s: float,
     ) -> list[str]:  # fmt: skip
-        """Keys that begin with ``prefix`` and come after ``after``, in order, ``limit`` at most."""
+        """Keys that begin with ``prefix`` and follow ``after``, sorted, at most ``limit``."""
         check_name("store", store)
         for text in (prefix, after):
             if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
-                raise InvalidArgument(f"no key begins with or follows {text!r}: give text")
+                raise InvalidArgument(f"{text!r} is not valid text: give a prefix or key as text")
         if not 1 <= limit <= self.limits.max_listed:
             raise InvalidArgument(
-                f"a list of {limit} keys: choose 1 to {self.limits.max_listed}, and go on with "
+                f"a list of {limit} keys: choose 1 to {self.limits.max_listed}, and continue with "
                 "after=..."
             )
         rows = self._database.execute(
@@ -207,12 +210,12 @@ class StoreTable:
             f"AND key > ? AND {_ALIVE} ORDER BY key LIMIT ?",
             (tenant, kind, store, prefix, after, now_s, limit),
         )
-        # They stand together in the order of their UTF-8. Asked to filter, SQLite would look at all
-        # keys behind them, and every tenant's programs wait for its thread.
+        # Keys with the prefix are adjacent in the order of their UTF-8. A filter in SQL would scan
+        # all later keys, while every tenant's programs wait for this thread.
         return [key for (key,) in takewhile(lambda row: row[0].startswith(prefix), rows)]
 
     def usage(self, tenant: TenantId) -> tuple[int, int]:
-        """Bytes and keys that a tenant holds, expired ones included until the next write."""
+        """Bytes and keys of a tenant; expired entries are included until the next write."""
         row = self._database.execute(
             "SELECT num_bytes, num_keys FROM usage WHERE tenant = ?", (tenant,)
         ).fetchone()
@@ -222,7 +225,7 @@ class StoreTable:
 
     def _transaction(self) -> sqlite3.Connection:
         self._database.execute("BEGIN IMMEDIATE")
-        return self._database  # which commits, or rolls back on an error, at the end of ``with``
+        return self._database  # ``with`` commits, or rolls back on an error
 
     def _drop_expired(self, now_s: float) -> None:
         self._database.execute("DELETE FROM entries WHERE expires_s <= ?", (now_s,))

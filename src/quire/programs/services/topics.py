@@ -1,9 +1,9 @@
-"""Topics: what one program says is heard by every program of its tenant that listens.
+"""Topics: every program of a tenant that subscribes to a topic receives what is broadcast on it.
 
-Owns the subscriptions and their bound: a broadcast never waits for a reader. What a reader does not
-take in time is dropped and counted for it, or (a lossless one) ends its subscription. What waits
-takes memory of the node, so a tenant's broadcasts are refused when it is too much. Thread-safe:
-programs live on several loops. Must not know who may use which topic.
+Owns the subscriptions and their bounds. A broadcast never waits for a reader: messages that a
+reader does not take in time are dropped and counted, or end its subscription if it is lossless.
+Waiting messages use the node's memory, so a tenant's broadcasts are refused when there are too
+many. Thread-safe, because programs live on several loops. Must not know who may use which topic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quire.programs.services.waiting import Waiters
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
     """``max_subscriptions``: of one tenant. ``max_buffer``: messages that wait for one reader.
-    ``max_bytes``: of all that wait for a tenant's readers, each message once."""
+    ``max_bytes``: of all messages that wait for a tenant's readers, each message counted once."""
 
     max_subscriptions: int = 4096
     max_bytes: int = 256 << 20
@@ -34,7 +34,7 @@ class TopicLimits:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Messages in the order of their broadcasts; ``num_missed``: dropped before them."""
+    """Messages in the order of their broadcasts; ``num_missed``: messages dropped before them."""
 
     messages: Sequence[str]
     num_missed: int = 0
@@ -42,7 +42,7 @@ class Heard:
 
 @dataclass(slots=True)
 class _Said:
-    """One message, shared by all who have yet to read it."""
+    """One message, shared by all subscriptions that have not read it."""
 
     text: str
     num_bytes: int
@@ -50,7 +50,7 @@ class _Said:
 
 
 class Topics:
-    """All topics of a node, each tenant's its own."""
+    """All topics of a node, separate for each tenant."""
 
     def __init__(self, limits: TopicLimits | None = None) -> None:
         self.limits = limits or TopicLimits()
@@ -62,10 +62,10 @@ class Topics:
     def subscribe(
         self, tenant: TenantId, topic: str, *, buffer: int = 64, lossless: bool = False
     ) -> Subscription:
-        """Hear what is broadcast from now on.
+        """Receive what is broadcast from now on.
 
         Raises:
-            InvalidArgument: no name, or a buffer out of its bounds.
+            InvalidArgument: an invalid name, or a buffer out of its bounds.
             QuotaExceeded: the tenant has too many subscriptions.
         """
         check_name("topic", topic)
@@ -77,7 +77,7 @@ class Topics:
             count = self._num_by_tenant.get(tenant, 0)
             if count >= self.limits.max_subscriptions:
                 raise QuotaExceeded(
-                    f"the programs of this tenant hold {count} subscriptions, no more are allowed: "
+                    f"the programs of this tenant hold {count} subscriptions, which is the limit: "
                     "close some",
                     max_subscriptions=self.limits.max_subscriptions,
                 )
@@ -87,10 +87,10 @@ class Topics:
         return subscription
 
     def broadcast(self, tenant: TenantId, topic: str, message: str) -> int:
-        """Tell everyone who listens now; how many those are.
+        """Send to all present subscriptions; returns their number.
 
         Raises:
-            InvalidArgument: no name, no text, or too long.
+            InvalidArgument: an invalid name, not text, or too long.
             QuotaExceeded: too much waits for the tenant's readers.
         """
         check_name("topic", topic)
@@ -101,8 +101,8 @@ class Topics:
             if listeners and waiting + num_bytes > self.limits.max_bytes:
                 raise QuotaExceeded(
                     f"broadcast of {num_bytes} bytes: {waiting} bytes wait for readers of this "
-                    f"tenant's topics, at most {self.limits.max_bytes} are kept: read them, close "
-                    "subscriptions that nobody reads, or take smaller buffers",
+                    f"tenant's topics; at most {self.limits.max_bytes} are allowed: read them, "
+                    "close unused subscriptions, or choose smaller buffers",
                     max_bytes=self.limits.max_bytes,
                 )
             said = _Said(message, num_bytes)
@@ -114,17 +114,17 @@ class Topics:
         return self._num_by_tenant.get(tenant, 0)
 
     def num_bytes(self, tenant: TenantId) -> int:
-        """How much waits for the tenant's readers."""
+        """The bytes that wait for the tenant's readers."""
         return self._bytes_by_tenant.get(tenant, 0)
 
     def hold(self, tenant: TenantId, said: _Said) -> None:
-        """For a subscription that keeps ``said``; the lock is held."""
+        """A subscription keeps ``said``. The lock is held."""
         said.num_holders += 1
         if said.num_holders == 1:
             self._bytes_by_tenant[tenant] = self.num_bytes(tenant) + said.num_bytes
 
     def let_go(self, tenant: TenantId, said: _Said) -> None:
-        """For a subscription that keeps ``said`` no longer; the lock is held."""
+        """A subscription no longer keeps ``said``. The lock is held."""
         said.num_holders -= 1
         if not said.num_holders:
             self._bytes_by_tenant[tenant] -= said.num_bytes
@@ -132,7 +132,7 @@ class Topics:
                 del self._bytes_by_tenant[tenant]
 
     def forget(self, subscription: Subscription) -> None:
-        """For a subscription that closes; the lock is held."""
+        """A subscription is closed. The lock is held."""
         key = (subscription.tenant, subscription.topic)
         self._listeners[key].remove(subscription)
         if not self._listeners[key]:
@@ -143,7 +143,8 @@ class Topics:
 
 
 class Subscription:
-    """One listener's buffer. ``take`` belongs to the reader; ``close`` is for any thread."""
+    """One reader's buffer. ``take`` is called by the reader; ``close`` may be called from any
+    thread."""
 
     def __init__(
         self, topics: Topics, tenant: TenantId, topic: str, buffer: int, lossless: bool
@@ -160,7 +161,7 @@ class Subscription:
         self._readers = Waiters()
 
     def put(self, said: _Said) -> None:
-        """For a broadcast; the lock is held."""
+        """Called by a broadcast. The lock is held."""
         if self._overflowed:
             return
         if len(self._messages) >= self._buffer:
@@ -180,7 +181,7 @@ class Subscription:
         return said
 
     async def take(self) -> Heard:
-        """What has come, at least one message.
+        """The messages that have arrived, at least one; waits for it.
 
         Raises:
             MailboxFull: a lossless reader was too slow; what it missed is unknown.
@@ -194,8 +195,8 @@ class Subscription:
                     raise MailboxClosed(f"the subscription to {self.topic!r} is closed")
                 if self._overflowed:
                     raise MailboxFull(
-                        f"the reader of topic {self.topic!r} is too slow: {self._buffer} messages "
-                        "waited when one more came. Read faster, take a larger buffer, or "
+                        f"the reader of topic {self.topic!r} is too slow: its buffer of "
+                        f"{self._buffer} messages is full. Read faster, choose a larger buffer, or "
                         "subscribe without lossless",
                         buffer=self._buffer,
                     )
@@ -215,9 +216,9 @@ class Subscription:
         return Heard(taken, num_missed)
 
     def put_back(self, heard: Heard) -> None:
-        """What ``take`` gave has reached nobody.
+        """The taken messages have not reached the program.
 
-        A guest says by itself what that was, so it is held to the bounds of ``take``.
+        A guest may claim any messages, so the bounds of ``take`` apply.
         """
         limits = self._topics.limits
         back = [
@@ -226,7 +227,7 @@ class Subscription:
         ]
         with self._topics.lock:
             if self._closed or len(self._messages) > self._buffer:
-                return  # nobody reads it, or so much was put back before without being taken
+                return  # closed, or messages that were put back earlier still exceed the buffer
             for said in reversed(back):
                 self._messages.appendleft(said)
                 self._topics.hold(self.tenant, said)
@@ -237,7 +238,7 @@ class Subscription:
             self._readers.wake()
 
     def close(self) -> None:
-        """Hear nothing more. Idempotent."""
+        """End the subscription. Idempotent."""
         with self._topics.lock:
             if not self._closed:
                 self._closed = True

@@ -1,6 +1,6 @@
-"""Waiting for a condition that any thread may bring about, from any event loop.
+"""Waiting, from any event loop, for a condition that any thread may bring about.
 
-Owns the futures of those who wait. Must not know what they wait for.
+Owns the futures of the waiters. Must not know the condition.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from contextlib import suppress
 class Waiters:
     """Futures of any loops that wait for one condition. Guarded by its owner's lock.
 
-    Every program has several, most of which nobody ever waits at: they hold nothing until then.
+    Every program has several of these, most of which are never used: they allocate nothing until
+    then.
     """
 
     __slots__ = ("_futures",)
@@ -29,7 +30,7 @@ class Waiters:
         if self._futures is None:
             self._futures = {}
         self._futures[future] = loop
-        future.add_done_callback(self._forget)  # one that was cancelled is not kept until the next
+        future.add_done_callback(self._forget)  # a cancelled future is removed at once
         return future
 
     def _forget(self, future: asyncio.Future[None]) -> None:
@@ -37,12 +38,12 @@ class Waiters:
             self._futures.pop(future, None)
 
     def wake(self) -> None:
-        """Wake all, the longest wait first; each looks again at the condition."""
+        """Wake all, in the order of waiting; each checks the condition again."""
         if not self._futures:
             return
         futures, self._futures = self._futures, None
         for future, loop in list(futures.items()):
-            with suppress(RuntimeError):  # the waiter's loop has closed: nobody is waiting
+            with suppress(RuntimeError):  # the waiter's loop has closed
                 loop.call_soon_threadsafe(_resolve, future)
 
 

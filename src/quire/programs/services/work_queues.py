@@ -1,8 +1,8 @@
-"""Work queues: messages between the programs of a tenant, each for one taker.
+"""Work queues: messages between the programs of a tenant, each for one receiver.
 
-Owns the messages that wait, their bound and their time to live. A queue exists while something
-waits in it or for it. Thread-safe: programs live on several loops. Must not know who may use which
-queue.
+Owns the waiting messages, their bound and their time to live. A queue exists while it has messages
+or waiting callers. Thread-safe, because programs live on several loops. Must not know who may use
+which queue.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from quire.programs.services.waiting import Waiters
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """``max_messages`` wait in one queue; of one tenant at most ``max_queues`` hold messages, with
-    ``max_bytes`` in all, those included that wait for room."""
+    """``max_messages``: in one queue. ``max_queues``: queues of one tenant that hold messages;
+    ``max_bytes``: in all of them, including messages of waiting ``push`` calls."""
 
     max_messages: int = 1024
     max_queues: int = 1024
@@ -44,9 +44,9 @@ class _Queue:
     takers: Waiters = field(default_factory=Waiters)
     givers: Waiters = field(default_factory=Waiters)
     soonest_s: float = math.inf
-    """No message's time is over before."""
+    """No message expires before this time."""
     num_waiting: int = 0
-    """Takers and givers that are under way, which keep the queue alive."""
+    """Waiting ``pull`` and ``push`` calls, which keep the queue alive."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class _Tenant:
 
 
 class WorkQueues:
-    """All work queues of a node, each tenant's its own."""
+    """All work queues of a node, separate for each tenant."""
 
     def __init__(self, clock: Clock, limits: QueueLimits | None = None) -> None:
         self.limits = limits or QueueLimits()
@@ -65,13 +65,14 @@ class WorkQueues:
         self._tenants: dict[TenantId, _Tenant] = {}
 
     async def push(self, tenant: TenantId, queue: str, message: str, ttl_s: float = 3600.0) -> None:
-        """Put ``message`` at the end; waits while ``max_messages`` are in the queue.
+        """Append ``message``; waits while the queue has ``max_messages``.
 
-        A message that nobody takes within ``ttl_s`` seconds is dropped.
+        A message that is not taken within ``ttl_s`` seconds is dropped.
 
         Raises:
-            InvalidArgument: no name, no text, too long, or no such time to live.
-            QuotaExceeded: the tenant's queues are too many or hold too much.
+            InvalidArgument: an invalid name, not text, too long, or a time to live out of its
+                bounds.
+            QuotaExceeded: the tenant has too many queues, or they hold too much.
         """
         check_name("queue", queue)
         num_bytes = check_message("push", message, self.limits.max_message_bytes)
@@ -91,7 +92,7 @@ class WorkQueues:
                         counted_by = self._tenants[tenant]
                         counted_by.num_bytes += num_bytes
                     if len(found.messages) < self.limits.max_messages:
-                        counted_by = None  # from now on for the queue's message
+                        counted_by = None  # now counted as the queue's message
                         expires_s = self._clock.now_s() + ttl_s
                         found.messages.append(_Waiting(message, num_bytes, expires_s))
                         found.soonest_s = min(found.soonest_s, expires_s)
@@ -109,10 +110,10 @@ class WorkQueues:
                     counted_by.num_bytes -= num_bytes
 
     async def pull(self, tenant: TenantId, queue: str) -> str:
-        """The oldest message, which nobody else gets; waits for one.
+        """Take the oldest message; waits for one. No other caller gets it.
 
         Raises:
-            InvalidArgument: no name.
+            InvalidArgument: an invalid name.
         """
         check_name("queue", queue)
         while True:
@@ -133,13 +134,13 @@ class WorkQueues:
                 self._left(tenant, queue, found)
 
     def put_back(self, tenant: TenantId, queue: str, message: str) -> None:
-        """What ``pull`` gave has reached nobody: it is the next one again.
+        """A pulled message has not reached its receiver: make it the queue's first message again.
 
-        The place that it left may be taken, so it is let in above the bounds, up to twice of them:
-        a guest says by itself what it has pulled.
+        Its place may be taken, so it is admitted beyond the bounds, up to twice of them, because a
+        guest may claim to have pulled any message.
 
         Raises:
-            QuotaExceeded: far more has been put back than can have been pulled.
+            QuotaExceeded: twice the bounds are reached.
         """
         check_name("queue", queue)
         num_bytes = check_message("push", message, self.limits.max_message_bytes)
@@ -154,9 +155,9 @@ class WorkQueues:
             if is_crowded or held + num_bytes > 2 * limits.max_bytes:
                 self._forget_if_idle(tenant, queue, found)
                 raise QuotaExceeded(
-                    f"a message of {num_bytes} bytes is put back into queue {queue!r}, which holds "
-                    f"{len(found.messages)}, of {held} bytes in all queues of this tenant: twice "
-                    "what may be pushed",
+                    f"a message of {num_bytes} bytes cannot be put back into queue {queue!r} with "
+                    f"{len(found.messages)} messages ({held} bytes in all queues of this tenant), "
+                    "which is twice what may be pushed: pull some first",
                     max_bytes=self.limits.max_bytes,
                 )
             expires_s = self._clock.now_s() + self.limits.max_ttl_s
@@ -166,7 +167,7 @@ class WorkQueues:
             found.takers.wake()
 
     def num_messages(self, tenant: TenantId, queue: str) -> int:
-        """How many wait, those whose time is over included."""
+        """The number of messages, expired ones included."""
         with self._lock:
             owner = self._tenants.get(tenant)
             found = None if owner is None else owner.queues.get(queue)
@@ -190,7 +191,7 @@ class WorkQueues:
         queue.givers.wake()
 
     def _check_room(self, tenant: TenantId, queue: str, num_bytes: int) -> None:
-        """Raises ``QuotaExceeded``; what has expired in other queues goes first."""
+        """Drop what has expired, then raise ``QuotaExceeded`` if the message does not fit."""
         owner = self._tenants[tenant]
         if self._fits(owner, num_bytes):
             return
@@ -202,8 +203,8 @@ class WorkQueues:
             return
         error = QuotaExceeded(
             f"push of {num_bytes} bytes: {owner.num_bytes} bytes wait in {len(owner.queues)} queues"
-            f" of this tenant, at most {self.limits.max_bytes} bytes in {self.limits.max_queues} "
-            "queues are kept: pull some first",
+            f" of this tenant; at most {self.limits.max_bytes} bytes in {self.limits.max_queues} "
+            "queues are allowed: pull some first",
             max_bytes=self.limits.max_bytes,
             max_queues=self.limits.max_queues,
         )
@@ -220,7 +221,7 @@ class WorkQueues:
             self._forget_if_idle(tenant, name, queue)
 
     def _forget_if_idle(self, tenant: TenantId, name: str, queue: _Queue) -> None:
-        """A queue goes with its last message and waiter, a tenant with its last queue."""
+        """Remove a queue without messages and waiting calls, and a tenant without queues."""
         owner = self._tenants.get(tenant)
         if owner is None or owner.queues.get(name) is not queue:
             return
