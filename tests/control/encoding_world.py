@@ -6,10 +6,10 @@ import numpy as np
 
 from quire.control import Controller
 from quire.core.batch import F32
-from quire.core.calls import Cancel
+from quire.core.calls import AskEncoder, Cancel
 from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.encoding import Encode, EncodeBatch, Encoded
-from quire.core.events import EncodingAsked, ProgramStarted, Quotas
+from quire.core.events import ProgramStarted, Quotas
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, TenantId
 from quire.core.interfaces import Policy
 from quire.testing import ControlHarness, FakeEncoder
@@ -85,16 +85,7 @@ class EncodingWorld:
         self, program: ProgramId, *lengths: int, priority: int = 0, depth: int = 0, token: int = 7
     ) -> Outcome:
         command = encode_command(next(self._numbers), list(lengths), token)
-        self.harness.post(
-            EncodingAsked(
-                time_s=self.harness.now_s,
-                program=program,
-                model=MODEL,
-                command=command,
-                priority=priority,
-                depth=depth,
-            )
-        )
+        self.harness.call(program, AskEncoder(MODEL, command, depth=depth, priority=priority))
         return self.harness.outcomes[program, command.id]
 
     def cancel(self, program: ProgramId, outcome: Outcome) -> None:

@@ -9,11 +9,11 @@ import pytest
 from encoding_world import MODEL, EncodingWorld, encode_command, rows_of
 
 from quire.core.actions import Deliver, Dispatch, ProgramClosed
+from quire.core.calls import AskEncoder
 from quire.core.encoding import Encode, EncodeBatch, EncodeResult
 from quire.core.errors import EngineFault, EngineLost
 from quire.core.events import (
     BatchEncoded,
-    EncodingAsked,
     EngineGivenUp,
     ProgramEnded,
     Quotas,
@@ -268,7 +268,7 @@ def test_what_cannot_be_run_is_refused_before_it_shares_a_batch() -> None:
             types=command.types,
             lengths=command.lengths,
         )
-        world.harness.post(EncodingAsked(time_s=0.0, program=program, model=MODEL, command=one))
+        world.harness.call(program, AskEncoder(MODEL, one))
         outcome = world.harness.outcomes[program, one.id]
         assert outcome.error is not None
         assert words in outcome.error.message
@@ -278,7 +278,7 @@ def test_what_cannot_be_run_is_refused_before_it_shares_a_batch() -> None:
         types=np.asarray([0, 1, 2], np.int32),
         lengths=np.asarray([1, 2], np.int32),
     )
-    world.harness.post(EncodingAsked(time_s=0.0, program=program, model=MODEL, command=segments))
+    world.harness.call(program, AskEncoder(MODEL, segments))
     error = world.harness.outcomes[program, segments.id].error
     assert error is not None
     assert "sequence 1 is of 3 segments; the model tells 2 apart" in error.message
@@ -293,14 +293,13 @@ def test_pending_commands_and_unknown_names_are_refused() -> None:
     assert refused.error is not None
     assert refused.error.code == "quota_exceeded"
     unknown = encode_command(500, [1])
-    world.harness.post(
-        EncodingAsked(time_s=0.0, program=program, model=ModelId("other"), command=unknown)
-    )
+    world.harness.call(program, AskEncoder(ModelId("other"), unknown))
     error = world.harness.outcomes[program, unknown.id].error
     assert error is not None
     assert "no encoder serves 'other'; there are: embedder" in error.message
     nobody = world.ask(ProgramId(99), 1)
     assert nobody.error is not None
+    assert "program 99 is not known" in nobody.error.message
 
 
 def test_service_is_charged_to_those_whose_sequences_were_encoded() -> None:

@@ -18,6 +18,7 @@ from fake_node import fake_model_files, fake_transport
 from transformers import BertConfig, BertModel
 
 from quire.core.batch import F32
+from quire.core.calls import AskEncoder
 from quire.core.config import EncoderConfig, EngineConfig, NodeConfig, TenantConfig
 from quire.core.encoding import EncodeBatch, EncodeResult
 from quire.core.errors import (
@@ -29,7 +30,7 @@ from quire.core.errors import (
     UnsupportedModel,
 )
 from quire.core.event_loops import new_event_loop
-from quire.core.events import EncodingAsked
+from quire.core.events import Called
 from quire.core.ids import ModelId, TenantId
 from quire.engine.encoders.text import EncodedText, EncoderTexts
 from quire.node import Node
@@ -261,7 +262,8 @@ async def test_a_recorded_run_replays_equal(tmp_path: Path) -> None:
     report = replay(log)
     assert report.equal, report.divergence
     events = [one.event for one in read_log(log) if isinstance(one, LogEntry)]
-    assert sum(isinstance(event, EncodingAsked) for event in events) == 18
+    calls = [event.call for event in events if isinstance(event, Called)]
+    assert sum(isinstance(call, AskEncoder) for call in calls) == 18
 
 
 # -- a real one ------------------------------------------------------------------------------------

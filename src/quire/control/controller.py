@@ -34,7 +34,7 @@ from quire.control.timers import Timers
 from quire.core import calls as c
 from quire.core import events as e
 from quire.core.actions import Action
-from quire.core.commands import Command
+from quire.core.commands import Command, CommandBase
 from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.encoding import EncoderInfo
 from quire.core.errors import (
@@ -123,7 +123,6 @@ class Controller:
             e.ProgramStarted: self._program_started,
             e.ProgramEnded: self._program_ended,
             e.Called: self._called,
-            e.EncodingAsked: self._encoding.asked,
             e.BatchEncoded: self._encoding.completed,
             e.StepCompleted: self._step_completed,
             e.TransfersCompleted: self._transfers_completed,
@@ -138,6 +137,7 @@ class Controller:
             c.CloseQueue: self._close_queue_of,
             c.Issue: self._issue,
             c.Cancel: self._cancel,
+            c.AskEncoder: self._encoding.asked,
         }
 
     def handle(self, event: e.Event) -> list[Action]:
@@ -231,7 +231,9 @@ class Controller:
         if program is not None:
             self._calls[type(call)](program, call)
         elif isinstance(call, c.Issue):
-            self._refuse(event.program, call, _no_queue(event.program, call.queue))
+            self._refuse(event.program, call.commands, _no_queue(event.program, call.queue))
+        elif isinstance(call, c.AskEncoder):
+            self._refuse(event.program, [call.command], _no_program(event.program))
 
     def _create_queue(self, program: Program, call: c.CreateQueue) -> None:
         if call.queue in program.queues:
@@ -296,12 +298,12 @@ class Controller:
         queue = program.queues.get(call.queue)
         if queue is None:
             refused = program.refused_queues.get(call.queue)
-            self._refuse(program.id, call, refused or _no_queue(program.id, call.queue))
+            self._refuse(program.id, call.commands, refused or _no_queue(program.id, call.queue))
             return
         if queue.placed_on is None:
             self._place(queue, call.commands)
         elif (error := self._given_up(queue.placed_on)) is not None:
-            self._refuse(program.id, call, error)
+            self._refuse(program.id, call.commands, error)
             return
         for command in call.commands:
             self._flow.issue(queue, command)
@@ -314,8 +316,10 @@ class Controller:
         known = self._engines.get(engine)
         return None if known is None else known.given_up
 
-    def _refuse(self, program: ProgramId, call: c.Issue, error: ErrorRecord) -> None:
-        for command in call.commands:
+    def _refuse(
+        self, program: ProgramId, commands: Sequence[CommandBase], error: ErrorRecord
+    ) -> None:
+        for command in commands:
             self._outbox.fail(program, command.id, error)
 
     def _place(self, queue: CommandQueue, commands: Sequence[Command]) -> None:
@@ -393,3 +397,7 @@ class Controller:
 def _no_queue(program: ProgramId, queue: QueueId) -> ErrorRecord:
     what = f"queue {queue} of program {program} does not exist: create it first"
     return UnknownHandle(what).record()
+
+
+def _no_program(program: ProgramId) -> ErrorRecord:
+    return UnknownHandle(f"program {program} is not known: it may have ended").record()

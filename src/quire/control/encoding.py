@@ -25,6 +25,7 @@ from quire.control.scheduler.encoder_scheduler import EncoderScheduler
 from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.order.ranking import Ranking
 from quire.control.statistics import EncoderStatistics, InstanceStatistics
+from quire.core.calls import AskEncoder
 from quire.core.commands import Command
 from quire.core.encoding import Encode, EncoderInfo
 from quire.core.errors import (
@@ -36,7 +37,7 @@ from quire.core.errors import (
     QuotaExceeded,
     UnknownHandle,
 )
-from quire.core.events import BatchEncoded, EncodingAsked
+from quire.core.events import BatchEncoded
 from quire.core.ids import EngineId, ModelId, QueueId, TenantId
 
 
@@ -119,26 +120,23 @@ class Encoding:
 
     # -- requests ----------------------------------------------------------------------------------
 
-    def asked(self, event: EncodingAsked) -> None:
+    def asked(self, program: Program, call: AskEncoder) -> None:
         """Take the request in, or answer it with its failure."""
-        program = self._table.get(event.program)
         try:
-            if program is None:
-                raise UnknownHandle(f"program {event.program} is not known: it may have ended")
-            self._take(program, event)
+            self._take(program, call)
         except QuireError as error:
-            self._outbox.fail(event.program, event.command.id, error.record())
+            self._outbox.fail(program.id, call.command.id, error.record())
 
-    def _take(self, program: Program, event: EncodingAsked) -> None:
-        command = event.command
-        scheduler = self._schedulers.get(event.model)
+    def _take(self, program: Program, call: AskEncoder) -> None:
+        command = call.command
+        scheduler = self._schedulers.get(call.model)
         if scheduler is None:
             served = ", ".join(sorted(self._schedulers)) or "none"
-            raise UnknownHandle(f"no encoder serves {event.model!r}; there are: {served}")
+            raise UnknownHandle(f"no encoder serves {call.model!r}; there are: {served}")
         pool = scheduler.pool
         if pool.given_up is not None:
             why = pool.given_up.message
-            raise EngineLost(f"encoder {event.model} cannot be served: {why}")
+            raise EngineLost(f"encoder {call.model} cannot be served: {why}")
         if command.id in program.ended or command.id in program.entries:
             raise InvalidArgument(f"command id {command.id} was used before: choose a new one")
         require_pending_room(program)
@@ -147,15 +145,15 @@ class Encoding:
         queue = CommandQueue(
             QueueId(command.id),
             program,
-            event.model,
-            event.thread,
-            event.depth,
-            event.priority,
+            call.model,
+            call.thread,
+            call.depth,
+            call.priority,
             0,
         )
         queue.placed_on = pool.id
-        entry = Entry(cast(Command, command), queue, event.time_s)  # only its id is looked at
-        self._table.add_entry(entry, event.time_s)
+        entry = Entry(cast(Command, command), queue, self._time.now_s)  # only its id is looked at
+        self._table.add_entry(entry, self._time.now_s)
         pool.enter(EncodeRun(entry, command))
         self._flow.advance(queue)
 

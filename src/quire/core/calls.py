@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from quire.core.commands import Command
+from quire.core.encoding import Encode
 from quire.core.ids import CommandId, ModelId, QueueId, ThreadId
 
 
@@ -66,6 +67,20 @@ class Cancel(CallBase, frozen=True):
     command: CommandId
 
 
+class AskEncoder(CallBase, frozen=True):
+    """Compute the rows of sequences with an encoder, ``model``; answered by ``Encoded``.
+
+    The node asks on behalf of a program, whose texts it has made into sequences. The command is in
+    no queue; ``Cancel`` cancels it. ``thread``, ``depth`` and ``priority``: as of a queue.
+    """
+
+    model: ModelId
+    command: Encode
+    thread: ThreadId = ThreadId(0)
+    depth: int = 0
+    priority: int = 0
+
+
 class AskService(CallBase, frozen=True):
     """Ask a service of the node: messaging, the store, children ...
 
@@ -84,6 +99,10 @@ class DropAnswer(CallBase, frozen=True):
 
 
 QueueCall = CreateQueue | SetQueuePriority | ResetQueue | CloseQueue | Issue | Cancel
+"""What a program says of its queues."""
+
+ControlCall = QueueCall | AskEncoder
 """The calls that control handles."""
 
 Call = QueueCall | AskService | DropAnswer
+"""What a program itself can ask: the calls that a guest may send."""

@@ -10,11 +10,11 @@ from typing import Literal
 import msgspec
 
 from quire.core.batch import BatchResult, TransfersEnded
-from quire.core.calls import QueueCall
-from quire.core.encoding import Encode, EncodeResult, EncoderInfo
+from quire.core.calls import ControlCall
+from quire.core.encoding import EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
-from quire.core.ids import EngineId, ModelId, ProgramId, TenantId, ThreadId
+from quire.core.ids import EngineId, ModelId, ProgramId, TenantId
 
 ProgramForm = Literal["session", "inferlet", "workflow"]
 
@@ -122,23 +122,10 @@ class ProgramEnded(EventBase, frozen=True, kw_only=True):
 
 
 class Called(EventBase, frozen=True, kw_only=True):
-    """A call of a program to control."""
+    """A call to control, of a program or on its behalf."""
 
     program: ProgramId
-    call: QueueCall
-
-
-class EncodingAsked(EventBase, frozen=True, kw_only=True):
-    """A program asks an encoder, ``model``, for the rows of sequences. The command is in no queue
-    of the program; the call ``Cancel`` cancels it. ``thread``, ``depth`` and ``priority`` are those
-    that a queue would have."""
-
-    program: ProgramId
-    model: ModelId
-    command: Encode
-    thread: ThreadId = ThreadId(0)
-    depth: int = 0
-    priority: int = 0
+    call: ControlCall
 
 
 class BatchEncoded(EventBase, frozen=True, kw_only=True):
@@ -170,7 +157,6 @@ Event = (
     | ProgramStarted
     | ProgramEnded
     | Called
-    | EncodingAsked
     | BatchEncoded
     | StepCompleted
     | TransfersCompleted

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from quire.core.actions import Action, Deliver, Dispatch, Fail, Reply, Terminate
-from quire.core.calls import Issue, QueueCall
+from quire.core.calls import AskEncoder, ControlCall, Issue
 from quire.core.commands import Command
 from quire.core.decoding import DecodeChunk
 from quire.core.encoding import Encode, EncoderCore
 from quire.core.errors import EngineFault, ErrorRecord
-from quire.core.events import Called, EncodingAsked, Event
+from quire.core.events import Called, Event
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId
 from quire.simulation import ControlCore, VirtualShell
 from quire.simulation.clock import VirtualClock
@@ -106,11 +106,11 @@ class ControlHarness:
         """Hand ``event`` to the controller, carry out its actions and return them."""
         if isinstance(event, Called) and isinstance(event.call, Issue):
             self._expect(event.program, event.call.commands)
-        elif isinstance(event, EncodingAsked):
-            self._expect(event.program, [event.command])
+        elif isinstance(event, Called) and isinstance(event.call, AskEncoder):
+            self._expect(event.program, [event.call.command])
         return self.shell.post(event)
 
-    def call(self, program: ProgramId, call: QueueCall) -> list[Action]:
+    def call(self, program: ProgramId, call: ControlCall) -> list[Action]:
         """``post`` a call of ``program`` at the present time."""
         return self.post(Called(time_s=self.now_s, program=program, call=call))
 

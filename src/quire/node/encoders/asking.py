@@ -15,10 +15,10 @@ import numpy as np
 
 from quire.core.actions import Deliver, Fail
 from quire.core.batch import F32, I32
-from quire.core.calls import Cancel
+from quire.core.calls import AskEncoder, Cancel, ControlCall
 from quire.core.encoding import Encode, Encoded
 from quire.core.errors import ErrorRecord, from_record
-from quire.core.events import Called, EncodingAsked
+from quire.core.events import Called
 from quire.core.ids import CommandId, ModelId, ProgramId, ThreadId
 from quire.engine.encoders.text import EncodedText
 from quire.node.control_thread import ControlThread
@@ -77,30 +77,20 @@ class EncoderRequests:
             await done
             return rows
         except asyncio.CancelledError:
-            self._cancel(whose.program, number)
+            self._call(whose.program, Cancel(number))
             raise
         finally:
             del self._requests[number]
 
     def _post(self, model: ModelId, command: Encode, whose: OnBehalf) -> None:
-        self._control.post_gathered(
-            lambda t: EncodingAsked(
-                time_s=t,
-                program=whose.program,
-                model=model,
-                command=command,
-                thread=whose.thread,
-                depth=whose.depth,
-                priority=whose.priority,
-            )
+        self._call(
+            whose.program, AskEncoder(model, command, whose.thread, whose.depth, whose.priority)
         )
         if self._control.failure is not None:  # looked at last: a failure just now has told nobody
             raise self._control.failure
 
-    def _cancel(self, program: ProgramId, number: CommandId) -> None:
-        self._control.post_gathered(
-            lambda t: Called(time_s=t, program=program, call=Cancel(number))
-        )
+    def _call(self, program: ProgramId, call: ControlCall) -> None:
+        self._control.post_gathered(lambda t: Called(time_s=t, program=program, call=call))
 
     async def wait_idle(self) -> None:
         """Returns when nobody waits for a row."""
