@@ -14,15 +14,17 @@ import tokenizers
 from fake_node import TENANT
 from sandbox_node import needs_sandbox, program, sandbox_config, sandbox_node
 
+from quire.core.calls import AskEncoder
 from quire.core.config import EncoderConfig, NodeConfig
 from quire.core.encoding import EncodeBatch, EncodeResult
 from quire.core.errors import ProgramFailed, QuotaExceeded, TraitMissing
-from quire.core.events import Quotas
+from quire.core.events import Called, Quotas
 from quire.core.ids import ModelId
 from quire.engine.encoders.text import EncoderTexts
 from quire.node import Node
 from quire.node.encoders.programs import EncodedTokens
 from quire.node.encoders.transport import EncoderTransports, in_process_encoder
+from quire.node.recorder import LogEntry, read_log
 from quire.programs.inferlet import Inferlet, load_inferlet
 from quire.programs.library import find
 from quire.programs.sandbox.program import GuestProgram
@@ -66,10 +68,14 @@ class Gated(FakeEncoder):
         return super().encode(batch)
 
 
-def node_with(cache: Path, encoders: Mapping[str, FakeEncoder]) -> Node:
+def node_with(
+    cache: Path, encoders: Mapping[str, FakeEncoder], record_path: Path | None = None
+) -> Node:
     base = sandbox_config(cache)
     configs = tuple(EncoderConfig(source=name, name=ModelId(name)) for name in encoders)
-    config = NodeConfig(engines=base.engines, sandbox=base.sandbox, encoders=configs)
+    config = NodeConfig(
+        engines=base.engines, sandbox=base.sandbox, encoders=configs, record_path=record_path
+    )
     transports = EncoderTransports(
         lambda encoder, on_progress: in_process_encoder(
             encoder.name, lambda: encoders[encoder.name]
@@ -133,6 +139,28 @@ async def test_vectors_and_scores(node: Node, form: str, tmp_path: Path) -> None
         1,
         0.5,
     ]
+
+
+async def test_control_sees_thread_depth_and_priority_of_a_question(
+    sandbox_cache: Path, form: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "events.log"
+    encoders = {"embedder": FakeEncoder(max_tokens=8), "ranker": FakeEncoder("cross_encoder")}
+    node = node_with(sandbox_cache, encoders, log)
+    await node.start()
+    body = (
+        "return [await api.embed(['a'], thread=3, depth=2, priority=-1),"
+        " await api.rerank('a', ['b'], thread=4, depth=1, priority=5), await api.embed(['b'])]"
+    )
+    await run(node, form, tmp_path, body)
+    with pytest.raises(ProgramFailed, match="depth is 'deep': give int"):
+        await run(node, form, tmp_path, "return await api.embed(['a'], depth='deep')")
+    await node.stop()
+    events = [one.event for one in read_log(log) if isinstance(one, LogEntry)]
+    calls = [event.call for event in events if isinstance(event, Called)]
+    asked = [call for call in calls if isinstance(call, AskEncoder)]
+    orders = [(call.thread, call.depth, call.priority) for call in asked]
+    assert orders == [(3, 2, -1), (4, 1, 5), (0, 0, 0)]
 
 
 async def test_what_a_program_can_ask_for_is_listed(node: Node, form: str, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from quire.node.ports import IssuerPort, IssuerSinks
 from quire.node.program_records import public_id
 from quire.node.program_start import ProgramStart
 from quire.programs.runtime.event_port import EventPort, Models, Prepare
+from quire.programs.services.encoding import CallOrder
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -174,7 +175,7 @@ class SessionHandle:
         self._admit()
         self._ensure_started(self._loop)
         self._enter()
-        whose = OnBehalf(self.program, _thread_id(thread))
+        whose = OnBehalf(self.program, CallOrder(_thread_id(thread)))
 
         def on_closed(closed: WorkCall[F32]) -> None:
             self._calls.discard(closed)

@@ -19,10 +19,11 @@ from quire.core.calls import AskEncoder, Cancel, ControlCall
 from quire.core.encoding import Encode, Encoded
 from quire.core.errors import ErrorRecord, from_record
 from quire.core.events import Called
-from quire.core.ids import CommandId, ModelId, ProgramId, ThreadId
+from quire.core.ids import CommandId, ModelId, ProgramId
 from quire.engine.encoders.text import EncodedText
 from quire.node.control_thread import ControlThread
 from quire.node.reply_router import NODE_COMMANDS
+from quire.programs.services.encoding import CallOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,7 @@ class OnBehalf:
     """Whose request it is."""
 
     program: ProgramId
-    thread: ThreadId = ThreadId(0)  # noqa: RUF009 - free at run time
-    depth: int = 0
-    priority: int = 0
+    order: CallOrder = CallOrder()  # noqa: RUF009 - immutable
 
 
 @dataclass(slots=True)
@@ -83,9 +82,7 @@ class EncoderRequests:
             del self._requests[number]
 
     def _post(self, model: ModelId, command: Encode, whose: OnBehalf) -> None:
-        self._call(
-            whose.program, AskEncoder(model, command, whose.thread, whose.depth, whose.priority)
-        )
+        self._call(whose.program, AskEncoder(model, command, *whose.order))
         if self._control.failure is not None:  # looked at last: a failure just now has told nobody
             raise self._control.failure
 

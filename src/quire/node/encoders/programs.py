@@ -24,6 +24,7 @@ from quire.node.encoders.requests import (
     text_sequences,
 )
 from quire.node.encoders.service import EncoderService
+from quire.programs.services.encoding import CallOrder
 
 FindEncoder = Callable[[str | None, EncoderKind], EncoderService]
 OnEdge = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
@@ -68,7 +69,7 @@ class ProgramEncoders:
         find: FindEncoder,
         on_edge: OnEdge,
     ) -> None:
-        self._whose = OnBehalf(program)
+        self._program = program
         self._spent = spent
         self._services = services
         self._find = find
@@ -79,15 +80,25 @@ class ProgramEncoders:
         return found
 
     async def embed(
-        self, texts: Sequence[str], model: str | None, dimensions: int | None, truncate: bool
+        self,
+        texts: Sequence[str],
+        model: str | None,
+        dimensions: int | None,
+        truncate: bool,
+        order: CallOrder,
     ) -> dict[str, Any]:
-        rows: F32 = await self._on_edge(self._embed(texts, model, dimensions, truncate))
+        rows: F32 = await self._on_edge(self._embed(texts, model, dimensions, truncate, order))
         return await asyncio.to_thread(_packed, rows, dimensions)
 
     async def rerank(
-        self, query: str, documents: Sequence[str], model: str | None, truncate: bool
+        self,
+        query: str,
+        documents: Sequence[str],
+        model: str | None,
+        truncate: bool,
+        order: CallOrder,
     ) -> dict[str, Any]:
-        rows: F32 = await self._on_edge(self._rerank(query, documents, model, truncate))
+        rows: F32 = await self._on_edge(self._rerank(query, documents, model, truncate, order))
         return _packed(rows, None)
 
     # -- on the edge's loop ------------------------------------------------------------------------
@@ -110,24 +121,35 @@ class ProgramEncoders:
         return listed
 
     async def _embed(
-        self, texts: Sequence[str], model: str | None, dimensions: int | None, truncate: bool
+        self,
+        texts: Sequence[str],
+        model: str | None,
+        dimensions: int | None,
+        truncate: bool,
+        order: CallOrder,
     ) -> F32:
         encoder = self._find(model, "embedding")
         check_dimensions(encoder, dimensions)
-        return await self._rows(
-            encoder, await text_sequences(encoder, texts, -1 if truncate else None)
-        )
+        sequences = await text_sequences(encoder, texts, -1 if truncate else None)
+        return await self._rows(encoder, sequences, order)
 
     async def _rerank(
-        self, query: str, documents: Sequence[str], model: str | None, truncate: bool
+        self,
+        query: str,
+        documents: Sequence[str],
+        model: str | None,
+        truncate: bool,
+        order: CallOrder,
     ) -> F32:
         encoder = self._find(model, "cross_encoder")
         pairs = await pair_sequences(encoder, [query], documents, -1 if truncate else None)
-        return await self._rows(encoder, pairs)
+        return await self._rows(encoder, pairs, order)
 
-    async def _rows(self, encoder: EncoderService, sequences: Sequence[EncodedText]) -> F32:
+    async def _rows(
+        self, encoder: EncoderService, sequences: Sequence[EncodedText], order: CallOrder
+    ) -> F32:
         self._spent.take(sum(len(one.tokens) for one in sequences))
-        return await encoder.encode(self._whose, sequences)
+        return await encoder.encode(OnBehalf(self._program, order), sequences)
 
 
 def _packed(rows: F32, dimensions: int | None) -> dict[str, Any]:

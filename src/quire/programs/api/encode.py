@@ -11,6 +11,7 @@ from typing import Any
 from quire.core.encoding import EncoderKind
 from quire.core.errors import InvalidArgument
 from quire.core.traits import Trait
+from quire.programs.api.integers import whole_number
 from quire.programs.api.queued import TraitFunctions
 
 
@@ -40,13 +41,17 @@ class Encode(TraitFunctions):
         model: str | None = None,
         dimensions: int | None = None,
         truncate: bool = False,
+        thread: int = 0,
+        depth: int = 0,
+        priority: int = 0,
     ) -> list[list[float]]:
         """A vector for each of ``texts``, as from ``/v1/embeddings``: [texts, dimensions].
 
         ``model``: an embedding model of the node (default: the first). ``dimensions``: return only
         that many leading values, normalised to length 1, for models that were trained for it.
-        ``truncate``: truncate texts that are longer than the model reads. Cancelling the wait
-        cancels what is not computed yet.
+        ``truncate``: truncate texts that are longer than the model reads. ``thread``, ``depth`` and
+        ``priority``: as of a queue (``create_queue``). Cancelling the wait cancels what is not
+        computed yet.
 
         Raises:
             ModelNotFound: the node has no such embedding model, or none at all.
@@ -62,6 +67,7 @@ class Encode(TraitFunctions):
             model=model,
             dimensions=dimensions,
             truncate=truncate,
+            **_order(thread, depth, priority),
         )
         return _vectors(rows)
 
@@ -72,6 +78,9 @@ class Encode(TraitFunctions):
         *,
         model: str | None = None,
         truncate: bool = False,
+        thread: int = 0,
+        depth: int = 0,
+        priority: int = 0,
     ) -> list[float]:
         """The relevance of each of ``documents`` to ``query``, in their order: the scores of
         ``/v1/rerank``.
@@ -85,6 +94,7 @@ class Encode(TraitFunctions):
             documents=_listed("rerank", "documents", documents),
             model=model,
             truncate=truncate,
+            **_order(thread, depth, priority),
         )
         return [score for (score,) in _vectors(rows)]
 
@@ -93,6 +103,14 @@ def _listed(function: str, name: str, texts: Sequence[str]) -> list[str]:
     if isinstance(texts, str):
         raise InvalidArgument(f"{function}: {name} must be a list of texts, not one text")
     return list(texts)
+
+
+def _order(thread: int, depth: int, priority: int) -> dict[str, int]:
+    return {
+        "thread": whole_number("thread", thread),
+        "depth": whole_number("depth", depth),
+        "priority": whole_number("priority", priority),
+    }
 
 
 def _vectors(rows: dict[str, Any]) -> list[list[float]]:

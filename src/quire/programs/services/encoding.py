@@ -6,15 +6,24 @@ Owns the bounds of one request. The node computes the rows (``EncodeTexts``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from quire.core.errors import InvalidArgument
+from quire.core.ids import ThreadId
 from quire.programs.services.operations import ProgramService, operation
 
 MAX_TEXTS = 2048
 """Texts of one request, as for HTTP."""
 MAX_CHARS = 4 << 20
 """Characters of all texts of one request, a query counted once."""
+
+
+class CallOrder(NamedTuple):
+    """What orders a question among all that wait for an encoder, as of a queue."""
+
+    thread: ThreadId = ThreadId(0)
+    depth: int = 0
+    priority: int = 0
 
 
 class EncodeTexts(Protocol):
@@ -24,11 +33,21 @@ class EncodeTexts(Protocol):
     async def encoders(self) -> list[dict[str, Any]]: ...
 
     async def embed(
-        self, texts: Sequence[str], model: str | None, dimensions: int | None, truncate: bool
+        self,
+        texts: Sequence[str],
+        model: str | None,
+        dimensions: int | None,
+        truncate: bool,
+        order: CallOrder,
     ) -> dict[str, Any]: ...
 
     async def rerank(
-        self, query: str, documents: Sequence[str], model: str | None, truncate: bool
+        self,
+        query: str,
+        documents: Sequence[str],
+        model: str | None,
+        truncate: bool,
+        order: CallOrder,
     ) -> dict[str, Any]: ...
 
 
@@ -44,21 +63,37 @@ class EncodingService(ProgramService):
 
     @operation("encoders.embed")
     async def embed(
-        self, texts: list[str], model: str | None, dimensions: int | None, truncate: bool
+        self,
+        texts: list[str],
+        model: str | None,
+        dimensions: int | None,
+        truncate: bool,
+        thread: int = 0,
+        depth: int = 0,
+        priority: int = 0,
     ) -> dict[str, Any]:
         _check("embed", "texts", texts)
         if dimensions is not None and dimensions < 1:
             raise InvalidArgument(f"embed: dimensions is {dimensions}; give 1 or more")
-        return await self._encode.embed(texts, model, dimensions, truncate)
+        order = CallOrder(ThreadId(thread), depth, priority)
+        return await self._encode.embed(texts, model, dimensions, truncate, order)
 
     @operation("encoders.rerank")
     async def rerank(
-        self, query: str, documents: list[str], model: str | None, truncate: bool
+        self,
+        query: str,
+        documents: list[str],
+        model: str | None,
+        truncate: bool,
+        thread: int = 0,
+        depth: int = 0,
+        priority: int = 0,
     ) -> dict[str, Any]:
         if not query:
             raise InvalidArgument("rerank: the query is empty")
         _check("rerank", "documents", documents, len(query))
-        return await self._encode.rerank(query, documents, model, truncate)
+        order = CallOrder(ThreadId(thread), depth, priority)
+        return await self._encode.rerank(query, documents, model, truncate, order)
 
 
 def _check(function: str, name: str, texts: Sequence[str], num_chars: int = 0) -> None:
