@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.checkpoints import SHAPES
-from benchmarks.peers.catalog import DEFAULT_CACHE, OURS, PEERS
+from benchmarks.peers.catalog import DEFAULT_CACHE, OURS, PEERS, default_peers
 from quire.cli.compiled_control import choose_form
 
 choose_form()  # here, because scripts import these options before they import a node
@@ -61,12 +61,13 @@ def plain_parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def add_contenders(made: argparse.ArgumentParser, default: Sequence[str] = (*OURS, *PEERS)) -> None:
+def add_contenders(made: argparse.ArgumentParser, ours: Sequence[str] = OURS) -> None:
+    """``ours``: Quire's own contenders that are measured by default, beside the peers."""
     made.add_argument(
         "--contenders",
         nargs="+",
         choices=(*OURS, *PEERS),
-        default=list(default),
+        default=[*ours, *default_peers()],
         help="default: %(default)s; those that are not installed are left out. quire-fine: a "
         "program that looks at every step; quire-torch: without the native kernel; quire-engine: "
         "the engine without node and programs",

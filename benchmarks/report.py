@@ -19,20 +19,39 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 _INSTRUCTION_SETS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
+_BF16_FLAGS = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
+"""Flags of processors that multiply bf16; the last is Arm's name."""
 
 
 def processor() -> str:
     """The processor's name as reported by the system."""
+    fields = _cpuinfo()
+    if not fields:
+        return platform.processor() or platform.machine()
+    flags = processor_flags()
+    isa = next((name for name in _INSTRUCTION_SETS if name in flags), platform.machine())
+    return f"{fields.get('model name', platform.machine())} ({isa})"
+
+
+def processor_flags() -> frozenset[str]:
+    """The processor's features as the system names them; empty where it does not list them."""
+    fields = _cpuinfo()
+    return frozenset(fields.get("flags", fields.get("Features", "")).split())
+
+
+def multiplies_bf16() -> bool:
+    """Whether the processor has instructions for bf16; without them bf16 is widened to float32."""
+    return bool(processor_flags() & _BF16_FLAGS)
+
+
+def _cpuinfo() -> dict[str, str]:
+    """The fields of the first processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
+        return {}
     fields = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
-    found = {name.strip(): value.strip() for name, value in fields.items()}
-    isa = [flag for flag in _INSTRUCTION_SETS if flag in found.get("flags", "").split()]
-    return (
-        f"{found.get('model name', platform.machine())} ({isa[0] if isa else platform.machine()})"
-    )
+    return {name.strip(): value.strip() for name, value in fields.items()}
 
 
 def commit() -> str:

@@ -28,10 +28,10 @@ import numpy as np
 from benchmarks.checkpoints import SHAPES
 from benchmarks.http.servers import Server
 from benchmarks.http.stream_client import Streamed
-from benchmarks.http.systems import SYSTEMS, System
+from benchmarks.http.systems import SYSTEMS, System, default_systems
 from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.options import parser, rounds_of
-from benchmarks.peers.catalog import PeerMissing, launch
+from benchmarks.peers.catalog import PEERS, PeerMissing, launch
 from benchmarks.peers.process import PeerProcess
 from benchmarks.pie.crowd import Launcher
 from benchmarks.plots import draw_bars
@@ -111,7 +111,7 @@ def measure(model: str, count: int, num_rounds: int, cache: Path, systems: list[
                 print(f"without {name}: {exc}", file=sys.stderr)
                 continue
             turns[f"{name} http"] = partial(run_http, SYSTEMS[name], server, model, count, random)
-            if name == "vllm":
+            if name in PEERS:
                 worker = stack.enter_context(launch(name, model, cache).start())
                 offline = partial(run_stepped, worker)
             else:
@@ -143,7 +143,11 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--requests", type=int, default=32, help="at once (default: %(default)s)")
     made.add_argument(
-        "--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="default: %(default)s"
+        "--systems",
+        nargs="+",
+        choices=SYSTEMS,
+        default=default_systems(),
+        help="default: %(default)s",
     )
     arguments = made.parse_args()
     rows = []

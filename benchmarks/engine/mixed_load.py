@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.checkpoints import SHAPES
 from benchmarks.http.servers import Server
-from benchmarks.http.systems import SYSTEMS, System
+from benchmarks.http.systems import SYSTEMS, System, default_systems
 from benchmarks.measurement import Figure, figure, take_turns
 from benchmarks.options import parser, rounds_of
 from benchmarks.peers.catalog import PeerMissing
@@ -78,7 +78,11 @@ def main() -> None:
     )
     made.add_argument("--prompts", type=int, default=4, help="long prompts (default: %(default)s)")
     made.add_argument(
-        "--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="default: %(default)s"
+        "--systems",
+        nargs="+",
+        choices=SYSTEMS,
+        default=default_systems(),
+        help="default: %(default)s",
     )
     arguments = made.parse_args()
     rows = []

@@ -25,7 +25,7 @@ from benchmarks.checkpoints import SHAPES
 from benchmarks.http.systems import SYSTEMS, System
 from benchmarks.measurement import Figure, figure, take_turns
 from benchmarks.options import parser, rounds_of
-from benchmarks.peers.catalog import model_directory
+from benchmarks.peers.catalog import PEERS, model_directory
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
 
@@ -67,7 +67,7 @@ def main() -> None:
         "--systems",
         nargs="+",
         choices=SYSTEMS,
-        default=[name for name in SYSTEMS if name != "vllm"],
+        default=[name for name in SYSTEMS if name not in PEERS],
         help="vllm takes a minute a round (default: %(default)s)",
     )
     arguments = made.parse_args()

@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.checkpoints import SHAPES
 from benchmarks.generation_rounds import RoundOutcome, Workload, run_workloads
 from benchmarks.http.servers import Server
-from benchmarks.http.systems import SYSTEMS, System
+from benchmarks.http.systems import SYSTEMS, System, default_systems
 from benchmarks.measurement import figure, take_turns
 from benchmarks.options import add_contenders, parser, rounds_of
 from benchmarks.peers.catalog import OURS, PeerMissing, available
@@ -97,12 +97,12 @@ def shown(one: dict[str, Any]) -> dict[str, object]:
 
 def main() -> None:
     made = parser(__doc__)
-    add_contenders(made, ("quire", "quire-fine", "quire-torch", "vllm", "openvino", "transformers"))
+    add_contenders(made, ("quire", "quire-fine", "quire-torch"))
     made.add_argument(
         "--systems",
         nargs="*",
         choices=SYSTEMS,
-        default=list(SYSTEMS),
+        default=default_systems(),
         help="over HTTP; none: cold prompts only (default: %(default)s)",
     )
     arguments = made.parse_args()

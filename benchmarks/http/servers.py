@@ -29,6 +29,8 @@ from benchmarks.process_memory import pss_bytes
 
 _POLL_S = 0.005
 _SHOWN_LINES = 15
+_VLLM_START_S = 900.0
+"""Its first start with a model compiles it, which takes minutes on a busy machine."""
 
 
 class ServerFailed(Exception):
@@ -130,7 +132,9 @@ def start_shipped(*options: str) -> Server:
     return Server([*command, "--no-log-requests", *options], port, "/ready")
 
 
-def start_vllm(model: str, cache: Path) -> Server:
+def start_vllm(
+    model: str, cache: Path, max_sequences: int = MAX_SEQUENCES, *, dtype: str = "bfloat16"
+) -> Server:
     """vLLM's OpenAI server on every core.
 
     Raises:
@@ -145,9 +149,9 @@ def start_vllm(model: str, cache: Path) -> Server:
         str(port),
     ]
     command += ["--model", str(model_directory(cache, model)), "--served-model-name", model]
-    command += ["--dtype", "bfloat16", "--max-model-len", str(MAX_MODEL_LEN)]
-    command += ["--max-num-seqs", str(MAX_SEQUENCES)]
-    return Server(command, port, "/health", vllm_environment(cache))
+    command += ["--dtype", dtype, "--max-model-len", str(MAX_MODEL_LEN)]
+    command += ["--max-num-seqs", str(max_sequences)]
+    return Server(command, port, "/health", vllm_environment(cache), _VLLM_START_S)
 
 
 def start_transformers(model: str, cache: Path) -> Server:

@@ -2,7 +2,8 @@
 
 ``quire`` answers completions with ``decode``; ``quire-fine`` runs a program for each request that
 takes every step itself and sends its client a message per token (``step_program.py``);
-``quire-torch`` is a server without the native kernel.
+``quire-torch`` is a server without the native kernel. ``vllm-float32`` is vLLM's server with
+weights and cache in float32.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.http.servers import Server, start_quire, start_vllm
 from benchmarks.http.stream_client import Streamed, completion_body, stream
+from benchmarks.peers.catalog import MAX_SEQUENCES, PEERS, VLLM_TYPES, default_peers
 
 STEP_PROGRAM = Path(__file__).with_name("step_program.py")
 
@@ -35,12 +38,18 @@ async def run_steps(server: Server, model: str, prompt: Sequence[int], num_token
     return answer
 
 
+class Start(Protocol):
+    """Starts a server with the model, which runs at least ``max_sequences`` requests at once."""
+
+    def __call__(self, model: str, cache: Path, max_sequences: int = MAX_SEQUENCES) -> Server: ...
+
+
 @dataclass(frozen=True, slots=True)
 class System:
     """``start`` returns a server with the model; ``ask`` an answer of exactly ``num_tokens``
     tokens."""
 
-    start: Callable[[str, Path], Server]
+    start: Start
     ask: Callable[[Server, str, Sequence[int], int], Coroutine[Any, Any, Streamed]] = complete
 
     async def ask_all(
@@ -51,13 +60,22 @@ class System:
         return list(await asyncio.gather(*asked))
 
 
-def _start(model: str, cache: Path, *options: str) -> Server:
-    return start_quire(model, cache, "--allow-upload", *options)
+def _start(
+    model: str, cache: Path, max_sequences: int = MAX_SEQUENCES, *, backend: str = "auto"
+) -> Server:
+    """Its own default is 256 sequences; it is told only of more."""
+    more = ("--max-sequences", str(max_sequences)) if max_sequences > 256 else ()
+    return start_quire(model, cache, "--allow-upload", "--backend", backend, *more)
 
 
 SYSTEMS = {
     "quire": System(_start),
     "quire-fine": System(_start, run_steps),
-    "quire-torch": System(lambda model, cache: _start(model, cache, "--backend", "torch")),
-    "vllm": System(start_vllm),
+    "quire-torch": System(partial(_start, backend="torch")),
+    **{name: System(partial(start_vllm, dtype=dtype)) for name, dtype in VLLM_TYPES.items()},
 }
+
+
+def default_systems() -> list[str]:
+    """The systems to measure on this machine; see ``catalog.default_peers``."""
+    return [name for name in SYSTEMS if name not in PEERS or name in default_peers()]

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.checkpoints import SHAPES, make_checkpoint
 from benchmarks.peers.process import PeerProcess
-from benchmarks.report import ROOT
+from benchmarks.report import ROOT, multiplies_bf16
 
 DEFAULT_CACHE = ROOT / "benchmarks" / ".cache"
 _HERE = Path(__file__).resolve().parent
@@ -22,7 +22,9 @@ MAX_MODEL_LEN = 2048
 MAX_SEQUENCES = 32
 
 OURS = ("quire", "quire-fine", "quire-torch", "quire-engine")
-PEERS = ("vllm", "openvino", "transformers")
+VLLM_TYPES = {"vllm": "bfloat16", "vllm-float32": "float32"}
+"""vLLM's contenders, which share one environment, and the type of their weights and cache."""
+PEERS = (*VLLM_TYPES, "openvino", "transformers")
 
 
 class PeerMissing(Exception):
@@ -67,9 +69,12 @@ def launch(name: str, model: str, cache: Path) -> PeerLaunch:
         PeerMissing: it is not installed below ``cache``.
     """
     path = model_directory(cache, model)
-    if name == "vllm":
+    if name in VLLM_TYPES:
         return PeerLaunch(
-            (peer_python(cache, name), str(_HERE / "vllm_worker.py")), path, vllm_environment(cache)
+            (peer_python(cache, "vllm"), str(_HERE / "vllm_worker.py")),
+            path,
+            vllm_environment(cache),
+            {"dtype": VLLM_TYPES[name]},
         )
     if name == "openvino":
         exported = cache / "openvino-models" / model
@@ -87,6 +92,12 @@ def launch(name: str, model: str, cache: Path) -> PeerLaunch:
             options={"mode": mode, "backend": backend},
         )
     raise SystemExit(f"no contender is called {name!r}: choose from {', '.join((*OURS, *PEERS))}")
+
+
+def default_peers() -> tuple[str, ...]:
+    """The peers to measure on this machine. vLLM in float32 only where the processor has no bf16:
+    vLLM emulates it there, and float32 is its best type for most requests."""
+    return tuple(name for name in PEERS if name != "vllm-float32" or not multiplies_bf16())
 
 
 def available(names: Iterable[str], model: str, cache: Path) -> dict[str, PeerLaunch]:

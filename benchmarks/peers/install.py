@@ -4,8 +4,9 @@
 
 Each peer gets its own environment in the cache (vLLM 4 GB, openvino-genai 2 GB, the server of
 transformers 1.5 GB), from the ordinary package index. ``models`` makes the random checkpoints (2.5
-GB); ``openvino`` also exports them. Nothing else is downloaded. On Debian and Ubuntu vLLM is faster
-with tcmalloc: ``apt-get install libtcmalloc-minimal4``.
+GB); ``openvino`` also exports them. Nothing else is downloaded. ``vllm`` is used in bf16 and in
+float32 (``vllm-float32``). On Debian and Ubuntu it is faster with tcmalloc: ``apt-get install
+libtcmalloc-minimal4``.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class VllmModel:
     def __init__(self, order: dict[str, Any]) -> None:
         self._engine = LLM(
             model=order["model"],
-            dtype="bfloat16",
+            dtype=order["dtype"],
             max_model_len=order["max_model_len"],
             max_num_seqs=order["max_sequences"],
             enable_prefix_caching=False,
