@@ -51,8 +51,13 @@ def test_figures_that_make_no_queues_are_refused(given: dict[str, Any], message:
 
 
 def test_other_policies_refuse_what_they_do_not_have() -> None:
-    with pytest.raises(ConfigError, match=r"--policy-unit, --policy-beta: --policy fcfs has no"):
-        scheduler_config("fcfs", "tenant", **NONE | {"unit": "tokens", "beta": 2.0})
+    with pytest.raises(ConfigError, match=r"--policy-quanta, --policy-unit: not for --policy fcfs"):
+        scheduler_config("fcfs", "tenant", **NONE | {"unit": "tokens", "quanta": "1"})
+    with pytest.raises(ConfigError, match=r"--policy-beta: not for --policy round_robin; choose"):
+        scheduler_config("round_robin", "tenant", **NONE | {"beta": 2.0})
+    with pytest.raises(ConfigError, match=r"--policy-thresholds: not for --policy quire"):
+        scheduler_config("quire", "tenant", **NONE | {"thresholds": "1,2"})
+    assert scheduler_config("quire", "tenant", **NONE | {"beta": 2.0}).levels.beta == 2.0
 
 
 def test_shares_of_promoted_calls_are_checked() -> None:

@@ -22,5 +22,6 @@ def test_what_control_exports() -> None:
         "mlfq",
         "plas",
         "program_fcfs",
+        "quire",
         "round_robin",
     ]

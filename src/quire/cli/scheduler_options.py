@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from quire.core.config import LevelsConfig, SchedulerConfig
 from quire.core.errors import ConfigError
 
-PolicyOption = Literal["fcfs", "program_fcfs", "round_robin", "mlfq", "plas", "atlas"]
+PolicyOption = Literal["fcfs", "program_fcfs", "round_robin", "mlfq", "plas", "atlas", "quire"]
 BalancerOption = Literal["round_robin", "least_used", "autellix", "quire"]
 PriorityScopeOption = Literal["tenant", "node"]
 UnitOption = Literal["tokens", "seconds"]
@@ -23,7 +24,8 @@ Policy = Annotated[
     typer.Option(
         envvar="QUIRE_POLICY",
         help="Order of a tenant's commands: of arrival (by call or by program), in turns, or by "
-        "what a call (mlfq), its program (plas) or its program's critical path (atlas) was served.",
+        "what a call (mlfq), its program (plas) or its program's critical path (atlas) was served, or "
+        "by what programs of its kind have left (quire).",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -59,7 +61,7 @@ PolicyBeta = Annotated[
     float | None,
     typer.Option(
         envvar="QUIRE_POLICY_BETA",
-        help="mlfq, plas, atlas: a call moves to the first queue when its program has waited so "
+        help="mlfq, plas, atlas, quire: a call moves to the first queue when its program has waited so "
         f"many times of what it was served; 0: never [default: {_DEFAULTS.beta:g}].",
         rich_help_panel=_PANEL,
     ),
@@ -110,17 +112,13 @@ def scheduler_config(
         ConfigError: a list that cannot be read, figures that make no queues, or an option of the
             queues beside a policy that has none.
     """
-    given = {
+    queues = {
         "--policy-thresholds": thresholds,
         "--policy-quanta": quanta,
         "--policy-unit": unit,
-        "--policy-beta": beta,
     }
-    named = [option for option, value in given.items() if value is not None]
-    if named and policy not in WITH_LEVELS:
-        raise ConfigError(
-            f"{', '.join(named)}: --policy {policy} has no queues; choose {', '.join(WITH_LEVELS)}"
-        )
+    _require(policy, WITH_LEVELS, queues)
+    _require(policy, (*WITH_LEVELS, "quire"), {"--policy-beta": beta})
     levels = LevelsConfig(
         thresholds=_numbers("--policy-thresholds", thresholds) or _DEFAULTS.thresholds,
         quanta=_numbers("--policy-quanta", quanta),
@@ -130,6 +128,17 @@ def scheduler_config(
     return SchedulerConfig(
         policy=policy, levels=levels, balancer=balancer, priority_scope=priority_scope
     )
+
+
+def _require(
+    policy: str, policies: tuple[str, ...], given: Mapping[str, str | float | None]
+) -> None:
+    """``policies`` alone have the options."""
+    named = [option for option, value in given.items() if value is not None]
+    if named and policy not in policies:
+        raise ConfigError(
+            f"{', '.join(named)}: not for --policy {policy}; choose {', '.join(policies)}"
+        )
 
 
 def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:

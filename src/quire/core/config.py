@@ -146,7 +146,8 @@ ServiceUnit = Literal["tokens", "seconds"]
 
 @dataclass(frozen=True, slots=True)
 class LevelsConfig:
-    """Queues of the policies ``mlfq``, ``plas`` and ``atlas`` (Autellix 4.2.2).
+    """Queues of the policies ``mlfq``, ``plas`` and ``atlas`` (Autellix 4.2.2). ``quire`` reads
+    ``beta`` and ``promoted_share`` alone.
 
     ``thresholds``: the attained service at which each queue but the first begins, rising; there is
     one queue more than thresholds. ``quanta``: how much of its service a call may get in a queue
@@ -192,8 +193,8 @@ class LevelsConfig:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """``policy``: fcfs, program_fcfs, round_robin, mlfq, plas or atlas. ``levels``: the queues of
-    the last three. ``balancer``: the choice among the engines of one model: round_robin,
+    """``policy``: fcfs, program_fcfs, round_robin, mlfq, plas, atlas or quire. ``levels``: the
+    queues of those that have some. ``balancer``: the choice among the engines of one model: round_robin,
     least_used, autellix or quire.
 
     ``step_quantum_s`` bounds the time of a message of several decode steps. ``chunk_steps``: how

@@ -157,7 +157,9 @@ class ReadyCommand(msgspec.Struct, kw_only=True, gc=False):
     One object for the command's whole life: control keeps it up to date, a policy only reads it and
     may keep it. ``family_figures``, ``program_figures`` and ``thread_figures`` are live too, and
     shared by all commands of the family, the program and the thread. A family is a root program
-    with all programs below it, those that have ended included. ``arrival_s``: when it was issued.
+    with all programs below it, those that have ended included; ``family`` is the root, ``kind``
+    the name of its program (empty for sessions, whose names tell nothing about what they do).
+    ``arrival_s``: when it was issued.
     ``ready_s``: when it became schedulable, or was last served. ``service_tokens`` and
     ``service_s`` count what the engine has done for it so far; ``path_tokens`` and ``path_s``: its
     program's critical path when it arrived, which it continues.
@@ -177,6 +179,8 @@ class ReadyCommand(msgspec.Struct, kw_only=True, gc=False):
     service_s: float = 0.0
     path_tokens: int = 0
     path_s: float = 0.0
+    family: ProgramId
+    kind: str = ""
     family_figures: ServiceFigures
     program_figures: ServiceFigures
     thread_figures: ServiceFigures

@@ -236,7 +236,7 @@ def test_ended_calls_do_not_stay_among_those_that_may_starve() -> None:
     policy = MultiLevelFeedback(LevelsConfig(thresholds=(10, 30), beta=1e6))
     for number in range(5000):
         policy.on_ended(starving(policy, number), 30.0)
-    assert len(policy._watched) < 600
+    assert len(policy._promotions._watched) < 600
 
 
 class TestSeconds(PolicySuite):

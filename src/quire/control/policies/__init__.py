@@ -11,6 +11,7 @@ from quire.control.policies.levels import LevelQueues
 from quire.control.policies.mlfq import MultiLevelFeedback
 from quire.control.policies.plas import ProgramAttainedService
 from quire.control.policies.program_fcfs import ProgramFirstComeFirstServed
+from quire.control.policies.quire import LeastLeft
 from quire.control.policies.round_robin import RoundRobin
 from quire.core.config import LevelsConfig
 from quire.core.errors import ConfigError
@@ -28,6 +29,7 @@ _LEVELS: Mapping[str, Callable[[LevelsConfig], Policy]] = MappingProxyType(
         "mlfq": MultiLevelFeedback,
         "plas": ProgramAttainedService,
         "atlas": ThreadAttainedService,
+        "quire": LeastLeft,
     }
 )
 POLICIES = (*_PLAIN, *_LEVELS)
@@ -51,6 +53,7 @@ def create_policy(name: str, levels: LevelsConfig | None = None) -> Policy:
 __all__ = [
     "POLICIES",
     "FirstComeFirstServed",
+    "LeastLeft",
     "LevelQueues",
     "MultiLevelFeedback",
     "ProgramAttainedService",

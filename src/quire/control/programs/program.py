@@ -51,7 +51,8 @@ class Program:
     ``failed`` remember the others for ``after``. ``account`` is its tenant's. ``launcher`` and
     ``launched`` are its family (``control.families``), ``num_family_tokens`` what all below it have
     generated too. ``family_figures`` are one object for it, its ``parent`` and all below: to
-    policies these are one program. It begins with its parent's critical path. ``home_engines``:
+    policies these are one program, known by its root (``family``) and what that is called
+    (``kind``). It begins with its parent's critical path. ``home_engines``:
     those that a balancer has chosen for its long prompts.
     """
 
@@ -99,8 +100,12 @@ class Program:
             arrival_s=started.time_s, parent=started.parent, deadline_s=started.deadline_s
         )
         if parent is None:
+            self.family = started.program
+            self.kind = "" if started.form == "session" else started.name
             self.family_figures = ServiceFigures(arrival_s=started.time_s)
         else:
+            self.family = parent.family
+            self.kind = parent.kind
             self.family_figures = parent.family_figures
             self.figures.path_s = parent.figures.path_s
             self.figures.path_tokens = parent.figures.path_tokens

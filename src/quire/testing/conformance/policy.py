@@ -32,6 +32,7 @@ def ready(
         ready_s=arrival_s,
         service_tokens=service_tokens,
         num_tokens_next=1,
+        family=ProgramId(program),
         family_figures=family_figures or ServiceFigures(arrival_s=arrival_s),
         program_figures=program_figures or ServiceFigures(arrival_s=arrival_s),
         thread_figures=thread_figures or ServiceFigures(arrival_s=arrival_s),

@@ -162,6 +162,8 @@ def _view(entry: Entry) -> ReadyCommand:
         num_tokens_next=entry.num_tokens_next,
         path_tokens=entry.path_tokens,
         path_s=entry.path_s,
+        family=program.family,
+        kind=program.kind,
         family_figures=program.family_figures,
         program_figures=program.figures,
         thread_figures=program.thread_figures(queue.thread),

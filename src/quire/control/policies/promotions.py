@@ -1,0 +1,153 @@
+"""Promotions: calls that have waited too long move to the first queue, so many at a time.
+
+Owns when a call is due (Autellix 4.2.2, anti-starvation) and how many may be promoted at once. Does
+not know in which queue a call stands, nor why.
+
+A call is due when its family has waited ``beta`` times what it was served, without the call's own
+part of both up to its last promotion. At most ``share`` of the sequences belong to promoted calls;
+the others that are due wait for a place, the one that is due for longest first. A promoted call
+gives its place up when it ends or has had its turn in the first queue. So with P places, a call
+with D others due before it is promoted after at most D / P + 1 of such turns, and each turn waits
+only for the calls that entered the first queue before it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+from quire.core.interfaces import ReadyCommand
+
+MAX_STALE = 256
+"""Ended calls that may stand among the watched, beside as many as there are others."""
+
+
+class RankedCall:
+    """A call of a policy with queues. ``level``: its queue, 0 is the first. ``order``: its place
+    there. ``left``: of the queue's quantum. The rest belongs to ``Promotions``: ``waited_s`` is its
+    own waiting time until ``served_s``, when it was served last; ``is_watched``: it stands among
+    those that may starve or are due."""
+
+    __slots__ = (
+        "command",
+        "forgiven_service_s",
+        "forgiven_wait_s",
+        "is_over",
+        "is_promoted",
+        "is_watched",
+        "left",
+        "level",
+        "order",
+        "served_s",
+        "waited_s",
+    )
+
+    def __init__(self, command: ReadyCommand) -> None:
+        self.command = command
+        self.level = 0
+        self.order = 0.0
+        self.left = 0.0
+        self.is_over = False
+        self.is_promoted = False
+        self.is_watched = False
+        self.served_s = command.ready_s
+        self.waited_s = 0.0
+        self.forgiven_wait_s = 0.0
+        self.forgiven_service_s = 0.0
+
+
+class Promotions:
+    """``beta``: None promotes nobody. A call costs the logarithm of how many may starve when it is
+    looked at, and nothing while it waits."""
+
+    def __init__(self, beta: float | None, share: float) -> None:
+        self._beta = beta
+        self._share = share
+        self._max_promoted = 1
+        self._num_promoted = 0
+        self._num_watched = 0
+        self._num_stale = 0
+        self._watched: list[tuple[float, int, RankedCall]] = []
+        self._due: deque[RankedCall] = deque()
+
+    def set_capacity(self, num_sequences: int) -> None:
+        self._max_promoted = max(1, int(self._share * num_sequences))
+
+    def served(self, call: RankedCall, service_s: float, now_s: float) -> None:
+        """``call`` was in a message of ``service_s`` seconds that ended at ``now_s``."""
+        call.waited_s += max(0.0, now_s - service_s - call.served_s)
+        call.served_s = now_s
+
+    def watch(self, call: RankedCall) -> None:
+        """``call`` is not in the first queue. It is looked at when it would be due if nothing of
+        its family were served until then."""
+        if self._beta is None or call.is_watched:
+            return
+        call.is_watched = True
+        self._num_watched += 1
+        heapq.heappush(self._watched, (self._due_s(call), self._num_watched, call))
+
+    def had_its_turn(self, call: RankedCall) -> None:
+        """``call`` has left the first queue, or has ended."""
+        if call.is_promoted:
+            call.is_promoted = False
+            self._num_promoted -= 1
+
+    def ended(self, call: RankedCall) -> None:
+        self.had_its_turn(call)
+        call.is_over = True
+        if call.is_watched:
+            self._num_stale += 1
+            num_live = len(self._watched) + len(self._due) - self._num_stale
+            if self._num_stale > MAX_STALE + num_live:
+                self._forget_stale()
+
+    def take_due(self, now_s: float) -> list[RankedCall]:
+        """The calls to promote now."""
+        while self._watched and self._watched[0][0] <= now_s:
+            _, _, call = heapq.heappop(self._watched)
+            self._look_at(call, now_s)
+        promoted = []
+        while self._due and self._num_promoted < self._max_promoted:
+            call = self._due.popleft()
+            call.is_watched = False
+            if call.is_over:
+                self._num_stale -= 1
+            elif call.level and self._due_s(call) <= now_s:
+                self._promote(call, now_s)
+                promoted.append(call)
+            elif call.level:  # it was served while it stood here
+                self.watch(call)
+        return promoted
+
+    def _look_at(self, call: RankedCall, now_s: float) -> None:
+        call.is_watched = False
+        if call.is_over:
+            self._num_stale -= 1
+        elif call.level and self._due_s(call) <= now_s:
+            call.is_watched = True
+            self._due.append(call)
+        elif call.level:
+            self.watch(call)
+
+    def _due_s(self, call: RankedCall) -> float:
+        """Waiting counts from when the call was ready, or was served last."""
+        assert self._beta is not None
+        family = call.command.family_figures
+        waited_s = family.waiting_s - call.forgiven_wait_s
+        service_s = max(0.0, family.service_s - call.forgiven_service_s)
+        return call.command.ready_s + self._beta * service_s - waited_s
+
+    def _promote(self, call: RankedCall, now_s: float) -> None:
+        """Of its family's figures only the call's own start anew."""
+        call.is_promoted = True
+        self._num_promoted += 1
+        call.forgiven_wait_s = call.waited_s + max(0.0, now_s - call.command.ready_s)
+        call.forgiven_service_s = call.command.service_s
+
+    def _forget_stale(self) -> None:
+        """Calls that have ended stand among the watched until they would be due: drop them."""
+        self._num_stale = 0
+        self._watched = [one for one in self._watched if not one[2].is_over]
+        heapq.heapify(self._watched)
+        self._due = deque(call for call in self._due if not call.is_over)

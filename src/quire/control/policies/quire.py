@@ -1,0 +1,141 @@
+"""``quire``: the program that costs least to end goes first, by what its kind has shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import floor
+
+from quire.control.policies.promotions import Promotions, RankedCall
+from quire.control.policies.remaining import KindOfProgram, Kinds
+from quire.core.config import LevelsConfig
+from quire.core.ids import CommandId, ProgramId
+from quire.core.interfaces import ReadyCommand, ServiceFigures
+
+TURN_TOKENS = 64
+"""A promoted call's turn in the first queue."""
+
+IDLE_S = 60.0
+"""A program that has asked for nothing for so long begins anew: what it does next is no longer
+than what others begin with, so a session of a day does not come last for ever."""
+
+
+MAX_EMPTY = 1024
+"""Families none of whose programs has called and is there, kept until their root ends."""
+
+
+class _Family:
+    """``before``: tokens that it was served before its last long idleness. ``members``: programs
+    of it that have called and have not ended."""
+
+    __slots__ = ("before", "figures", "kind", "members", "num_calls", "served_s")
+
+    def __init__(self, kind: KindOfProgram, figures: ServiceFigures, now_s: float) -> None:
+        self.kind = kind
+        self.figures = figures
+        self.before = 0
+        self.members: set[ProgramId] = set()
+        self.num_calls = 0
+        self.served_s = now_s
+
+    @property
+    def attained(self) -> int:
+        return self.figures.service_tokens - self.before
+
+    def begin_anew(self) -> None:
+        """What it was served until now is one sample of its kind."""
+        if self.attained:
+            self.kind.add(self.attained)
+        self.before = self.figures.service_tokens
+
+
+class LeastLeft:
+    """A call's level is the power of two of the tokens that its program's end costs
+    (``remaining``). Within a level the oldest program goes first, so that equals are not served in turns. A call
+    whose program has waited too long is promoted, as under ``plas``."""
+
+    def __init__(self, config: LevelsConfig) -> None:
+        self._promotions = Promotions(config.beta, config.promoted_share)
+        self._kinds = Kinds()
+        self._families: dict[ProgramId, _Family] = {}
+        self._family_of: dict[ProgramId, ProgramId] = {}
+        self._empty: dict[ProgramId, None] = {}
+        self._calls: dict[tuple[ProgramId, CommandId], RankedCall] = {}
+        self._num_arrived = 0
+
+    @property
+    def name(self) -> str:
+        return "quire"
+
+    @property
+    def keeps_state(self) -> bool:
+        return True
+
+    def key(self, command: ReadyCommand) -> tuple[float, ...]:
+        call = self._calls[command.program, command.command]
+        return (call.level, command.family_figures.arrival_s, command.family, call.order)
+
+    def on_arrival(self, command: ReadyCommand, now_s: float) -> None:
+        family = self._families.get(command.family)
+        if family is None:
+            kind = self._kinds.get((command.tenant, command.kind))
+            family = self._families[command.family] = _Family(kind, command.family_figures, now_s)
+        elif not family.num_calls and now_s - family.served_s > IDLE_S:
+            family.begin_anew()
+        self._empty.pop(command.family, None)
+        family.members.add(command.program)
+        self._family_of[command.program] = command.family
+        family.num_calls += 1
+        self._num_arrived += 1
+        call = self._calls[command.program, command.command] = RankedCall(command)
+        call.order = self._num_arrived
+        self._rank(call, family)
+
+    def on_served(
+        self, command: ReadyCommand, num_tokens: int, service_s: float, now_s: float
+    ) -> None:
+        call = self._calls[command.program, command.command]
+        self._promotions.served(call, service_s, now_s)
+        family = self._families[command.family]
+        family.served_s = now_s
+        call.left -= num_tokens
+        if not call.is_promoted or call.left <= 0:
+            self._promotions.had_its_turn(call)
+            self._rank(call, family)
+
+    def on_ended(self, command: ReadyCommand, now_s: float) -> None:
+        self._promotions.ended(self._calls.pop((command.program, command.command)))
+        self._families[command.family].num_calls -= 1
+
+    def on_program_ended(self, program: ProgramId, now_s: float) -> None:
+        root = self._family_of.pop(program, program)
+        family = self._families.get(root)
+        if family is None:
+            return
+        family.members.discard(program)
+        if program == root:
+            family.begin_anew()
+        if family.members:
+            return
+        if program == root:
+            self._forget(root)
+        else:
+            self._empty[root] = None
+            if len(self._empty) > MAX_EMPTY:
+                self._forget(next(iter(self._empty)))
+
+    def _forget(self, root: ProgramId) -> None:
+        del self._families[root]
+        self._empty.pop(root, None)
+
+    def on_capacity(self, num_sequences: int) -> None:
+        self._promotions.set_capacity(num_sequences)
+
+    def on_time(self, now_s: float) -> Sequence[ReadyCommand]:
+        promoted = self._promotions.take_due(now_s)
+        for call in promoted:
+            call.level, call.left = 0, TURN_TOKENS
+        return [call.command for call in promoted]
+
+    def _rank(self, call: RankedCall, family: _Family) -> None:
+        call.level = 1 + floor(family.kind.rank(family.attained))
+        self._promotions.watch(call)

@@ -1,0 +1,248 @@
+"""The policy ``quire``: what is left is learned from the totals of programs of the same kind."""
+
+from __future__ import annotations
+
+import random
+from math import log2
+
+import pytest
+from gantt import run
+
+from quire.control.policies import FirstComeFirstServed, LeastLeft, ProgramAttainedService
+from quire.control.policies.quire import IDLE_S, MAX_EMPTY, TURN_TOKENS
+from quire.control.policies.remaining import (
+    MAX_KINDS,
+    MIN_SAMPLES,
+    SHORTEST,
+    KindOfProgram,
+    Kinds,
+    gittins_index,
+)
+from quire.core.config import LevelsConfig
+from quire.core.ids import ProgramId
+from quire.core.interfaces import ReadyCommand, ServiceFigures
+from quire.testing.conformance.policy import ready
+
+
+def kind_of(*totals: float, times: int = MIN_SAMPLES) -> KindOfProgram:
+    kind = KindOfProgram()
+    for _ in range(times):
+        for total in totals:
+            kind.add(total)
+    return kind
+
+
+# -- the index -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("totals", "attained", "index"),
+    [
+        ([100.0], 0.0, 1 / 100),
+        ([100.0], 60.0, 1 / 40),
+        ([100.0], 100.0, 0.0),
+        ([10.0, 1000.0], 0.0, 0.5 / 10),  # half end after 10, which is the best thing to try
+        ([10.0, 1000.0], 10.0, 1 / 990),
+        ([10.0, 12.0], 0.0, 1 / 11),  # both: 2 / (10 * 2 + 2 * 1)
+        ([10.0, 10.0, 40.0], 0.0, (2 / 3) / 10),
+    ],
+)
+def test_the_index_is_the_best_chance_to_end_for_the_service_spent(
+    totals: list[float], attained: float, index: float
+) -> None:
+    assert gittins_index(totals, attained) == pytest.approx(index)
+
+
+def test_the_index_equals_its_definition() -> None:
+    """Over all amounts that could be given: the chance to end within, by the expected service."""
+    random.seed(3)
+    for _ in range(50):
+        totals = sorted(random.choice([5, 20, 80, 300, 1000.0]) for _ in range(12))
+        attained = random.choice([0.0, 4.0, 5.0, 60.0, 300.0, 999.0])
+        left = [total - attained for total in totals if total > attained]
+        best = max(
+            (
+                sum(one <= amount for one in left) / sum(min(one, amount) for one in left)
+                for amount in left
+            ),
+            default=0.0,
+        )
+        assert gittins_index(totals, attained) == pytest.approx(best)
+
+
+def test_equal_lengths_get_better_towards_the_end_and_long_tails_worse() -> None:
+    equal = kind_of(4000.0, 4100.0)
+    assert equal.rank(3000.0) < equal.rank(1000.0) <= equal.rank(0.0)
+    tailed = kind_of(200.0, 220.0, 240.0, 50_000.0)
+    assert tailed.rank(0.0) < tailed.rank(500.0)
+
+
+def test_a_kind_of_which_little_is_known_ranks_by_what_was_served() -> None:
+    kind = kind_of(100.0, times=MIN_SAMPLES - 1)
+    assert kind.rank(0.0) == log2(SHORTEST)
+    assert kind.rank(5000.0) == log2(5000.0)
+    kind.add(100.0)
+    assert kind.rank(64.0) == log2(SHORTEST)
+
+
+def test_beyond_all_that_was_seen_it_ranks_by_what_was_served() -> None:
+    kind = kind_of(1000.0)
+    assert kind.rank(8192.0) == 13.0
+
+
+def test_kinds_are_bounded_and_the_one_not_used_for_longest_goes() -> None:
+    kinds = Kinds()
+    first = kinds.get(("t", "first"))
+    for number in range(MAX_KINDS - 1):
+        kinds.get(("t", str(number)))
+    assert kinds.get(("t", "first")) is first
+    kinds.get(("t", "one more"))
+    assert kinds.get(("t", "first")) is first
+    assert len(kinds._kinds) == MAX_KINDS
+
+
+# -- the policy ------------------------------------------------------------------------------------
+
+
+def policy(beta: float | None = None) -> LeastLeft:
+    return LeastLeft(LevelsConfig(beta=beta))
+
+
+def call(number: int, program: int, **fields: object) -> ReadyCommand:
+    return ready(number, program=program, **fields)  # type: ignore[arg-type]
+
+
+def serve(made: LeastLeft, command: ReadyCommand, num_tokens: int, now_s: float) -> None:
+    command.family_figures.service_tokens += num_tokens
+    made.on_served(command, num_tokens, 0.1, now_s)
+
+
+def finish(made: LeastLeft, program: int, total: int, kind: str = "", now_s: float = 0.0) -> None:
+    """A program of one call that was served ``total``."""
+    command = call(1, program)
+    command.kind = kind
+    made.on_arrival(command, now_s)
+    serve(made, command, total, now_s)
+    made.on_ended(command, now_s)
+    made.on_program_ended(ProgramId(program), now_s)
+
+
+def level(made: LeastLeft, command: ReadyCommand) -> float:
+    return made.key(command)[0]
+
+
+def test_a_program_near_its_end_is_not_displaced_by_a_new_one_of_its_kind() -> None:
+    """Under ``plas`` it would be: that is what light tails lose there."""
+    made = policy()
+    for number in range(40):
+        finish(made, 100 + number, 4000)
+    old = call(1, 1, arrival_s=1.0)
+    made.on_arrival(old, 1.0)
+    serve(made, old, 3500, 2.0)
+    new = call(1, 2, arrival_s=3.0)
+    made.on_arrival(new, 3.0)
+    assert made.key(old) < made.key(new)
+    assert level(made, old) < level(made, new)
+
+
+def test_kinds_are_learned_apart() -> None:
+    made = policy()
+    for number in range(40):
+        finish(made, 100 + number, 300, kind="short")
+        finish(made, 200 + number, 30_000, kind="long")
+    short, long = call(1, 1), call(1, 2)
+    short.kind, long.kind = "short", "long"
+    for one in (long, short):
+        made.on_arrival(one, 0.0)
+    assert level(made, short) < level(made, long)
+
+
+def test_equals_of_a_level_are_served_by_age_and_not_in_turns() -> None:
+    gantt = run(policy(), {"A": (3, 3), "B": (3, 3)}, slots=1)
+    assert [row[0] for row in gantt.rows[:6]] == ["A"] * 6
+
+
+def test_on_light_tails_programs_end_no_later_than_under_fcfs_and_sooner_than_under_plas() -> None:
+    """Programs of about equal length, all at once; mean end."""
+    random.seed(1)
+    programs = {
+        f"{number:02}": [random.randint(90, 110) for _ in range(random.randint(9, 11))]
+        for number in range(12)
+    }
+    made = policy()
+    for number in range(64):
+        finish(made, 1000 + number, 1000 + number % 32)
+
+    def mean(policy: object) -> float:
+        ended = run(policy, programs, slots=4).ended.values()  # type: ignore[arg-type]
+        return sum(ended) / len(ended)
+
+    plas = mean(ProgramAttainedService(LevelsConfig()))
+    assert mean(made) <= mean(FirstComeFirstServed())
+    assert mean(made) < 0.8 * plas
+
+
+def test_a_program_that_was_idle_for_long_begins_anew() -> None:
+    made = policy()
+    figures = ServiceFigures()
+    first = call(1, 1, family_figures=figures)
+    made.on_arrival(first, 0.0)
+    serve(made, first, 100_000, 10.0)
+    made.on_ended(first, 10.0)
+    soon = call(2, 1, family_figures=figures)
+    made.on_arrival(soon, 10.0 + IDLE_S)
+    assert level(made, soon) == 1 + 16
+    made.on_ended(soon, 20.0)
+    late = call(3, 1, family_figures=figures)
+    made.on_arrival(late, 10.1 + IDLE_S)
+    assert level(made, late) == 1 + 6
+
+
+def test_launching_others_earns_no_fresh_rank() -> None:
+    """A root that calls nothing itself, and one child behind the other."""
+    made = policy()
+    figures = ServiceFigures()
+    levels = []
+    for child in range(2, 6):
+        command = call(1, child, family_figures=figures)
+        command.family = ProgramId(1)
+        made.on_arrival(command, float(child))
+        levels.append(level(made, command))
+        serve(made, command, 1000, float(child))
+        made.on_ended(command, float(child))
+        made.on_program_ended(ProgramId(child), float(child))
+    assert levels == [7, 10, 11, 12]
+    made.on_program_ended(ProgramId(1), 9.0)
+    assert not made._families
+    assert not made._empty
+    kind = made._kinds.get(("default", ""))
+    assert list(kind._totals) == [4000]
+
+
+def test_families_whose_roots_are_not_heard_of_again_are_bounded() -> None:
+    made = policy()
+    for root in range(1, 4000):
+        command = call(1, 10_000 + root)
+        command.family = ProgramId(root)
+        made.on_arrival(command, 0.0)
+        made.on_ended(command, 0.0)
+        made.on_program_ended(command.program, 0.0)
+    assert len(made._families) == MAX_EMPTY
+
+
+def test_a_promoted_call_has_a_turn_before_all_others() -> None:
+    made = policy(beta=2.0)
+    command = call(1, 1)
+    made.on_arrival(command, 0.0)
+    command.family_figures.service_s = command.service_s = 10.0
+    serve(made, command, 50_000, 10.0)
+    command.ready_s = 10.0
+    assert made.on_time(29.9) == []
+    assert made.on_time(30.0) == [command]
+    new = call(1, 2)
+    made.on_arrival(new, 30.0)
+    assert made.key(command) < made.key(new)
+    serve(made, command, TURN_TOKENS - 1, 31.0)
+    assert level(made, command) == 0
+    serve(made, command, 1, 32.0)
+    assert level(made, command) > level(made, new)
