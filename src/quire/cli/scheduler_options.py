@@ -24,8 +24,8 @@ Policy = Annotated[
     typer.Option(
         envvar="QUIRE_POLICY",
         help="Order of a tenant's commands: of arrival (by call or by program), in turns, or by "
-        "what a call (mlfq), its program (plas) or its program's critical path (atlas) was served, or "
-        "by what programs of its kind have left (quire).",
+        "what a call (mlfq), its program (plas) or its program's critical path (atlas) was "
+        "served, or by what is left, learned from programs of its kind (quire).",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -61,8 +61,8 @@ PolicyBeta = Annotated[
     float | None,
     typer.Option(
         envvar="QUIRE_POLICY_BETA",
-        help="mlfq, plas, atlas, quire: a call moves to the first queue when its program has waited so "
-        f"many times of what it was served; 0: never [default: {_DEFAULTS.beta:g}].",
+        help="mlfq, plas, atlas, quire: a call moves to the first queue when its program has "
+        f"waited so many times of what it was served; 0: never [default: {_DEFAULTS.beta:g}].",
         rich_help_panel=_PANEL,
     ),
 ]

@@ -50,8 +50,8 @@ class _Family:
 
 class LeastLeft:
     """A call's level is the power of two of the tokens that its program's end costs
-    (``remaining``). Within a level the oldest program goes first, so that equals are not served in turns. A call
-    whose program has waited too long is promoted, as under ``plas``."""
+    (``remaining``). Within a level the oldest program goes first, so that equals are not served
+    in turns. A call whose program has waited too long is promoted, as under ``plas``."""
 
     def __init__(self, config: LevelsConfig) -> None:
         self._promotions = Promotions(config.beta, config.promoted_share)
