@@ -150,7 +150,7 @@ async def main(api, name, *args):
         api.log("info", "at work", args=list(args), seed_draw=api.random().randrange(1000))
         await api.send(await api.receive())
         return list(args)
-    child = await api.launch("parent", ["child", *args])
+    child = await api.launch("parent", ["child", *args], thread=7)
     await child.send("hello")
     heard = await child.receive()
     result = await child.join()
@@ -165,7 +165,11 @@ async def test_a_guest_launches_itself_and_the_library(node: Node, tmp_path: Pat
     handle = await launch(node, "sandboxed", tmp_path, PARENT, "top", "a", "b")
     assert await handle.result() == {"heard": "hello", "result": ["a", "b"], "logged": ["at work"]}
     below = [record for record in node.programs(TENANT) if record.parent == handle.id]
-    assert [record.name for record in below] == ["parent", "text_completion"]
+    assert [(record.name, record.parent_thread) for record in below] == [
+        ("parent", 7),
+        ("text_completion", 0),
+    ]
+    assert handle.record().parent_thread is None
 
 
 async def test_source_is_launched_as_a_guest(node: Node, form: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from quire.core.calls import ControlCall
 from quire.core.encoding import EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
-from quire.core.ids import EngineId, ModelId, ProgramId, TenantId
+from quire.core.ids import EngineId, ModelId, ProgramId, TenantId, ThreadId
 
 ProgramForm = Literal["session", "inferlet", "workflow"]
 
@@ -90,6 +90,7 @@ class ProgramStarted(EventBase, frozen=True, kw_only=True):
 
     ``priority``: higher runs first. ``client_id``: the client's own name for it (a session id).
     ``idle_ttl_s``: the entry ends by itself after this time without a command (sessions).
+    ``parent_thread``: the thread of ``parent`` that launched it.
     ``shares_quotas``: its parent launched it, and the parent's quotas of pages, embeds and tokens
     bound both together.
     """
@@ -100,6 +101,7 @@ class ProgramStarted(EventBase, frozen=True, kw_only=True):
     name: str
     client_id: str | None = None
     parent: ProgramId | None = None
+    parent_thread: ThreadId | None = None
     priority: int = 0
     deadline_s: float | None = None
     idle_ttl_s: float | None = None

@@ -137,7 +137,8 @@ class ServiceFigures:
     programs and families, not for threads). ``waiting_s``: time in which it could have run and did
     not. ``arrival_s``: when it began, for a thread when its first queue was created.
     ``completion_s``: when its last call ended. ``parent``: the program that launched it, or the
-    thread that it was forked from. ``deadline_s``: the time by which its caller wants it done.
+    thread that it was forked from; ``parent_thread``: the thread of that program that launched it.
+    ``deadline_s``: the time by which its caller wants it done.
     """
 
     arrival_s: float = 0.0
@@ -148,6 +149,7 @@ class ServiceFigures:
     waiting_s: float = 0.0
     completion_s: float | None = None
     parent: int | None = None
+    parent_thread: int | None = None
     deadline_s: float | None = None
 
 

@@ -32,7 +32,7 @@ class Trait(StrEnum):
 
 VERSIONS: dict[Trait, int] = {
     **dict.fromkeys(Trait, 1),
-    Trait.CORE: 2,  # time, randomness, logs, children
+    Trait.CORE: 3,  # 2: time, randomness, logs, children; 3: launch names its thread
     Trait.MESSAGING: 2,  # broadcast, subscribe, push, pull
     Trait.NET: 3,  # 2: http_stream, mcp_connect; 3: mcp_connect to a server of the node
     Trait.ALLOCATE: 3,  # 2: list_exports; 3: import_text

@@ -174,6 +174,7 @@ class ProgramHandle:
             args=self._launch.args,
             client_id=self._launch.client_id,
             parent=self._launch.parent,
+            parent_thread=self._launch.parent_thread,
             priority=self._launch.priority,
             state=self._running.state,
             started_s=self._started_s,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from quire.core.errors import ErrorRecord
-from quire.core.ids import ProgramId, TenantId
+from quire.core.ids import ProgramId, TenantId, ThreadId
 from quire.node.message_log import LogLimits
 from quire.node.program_figures import ResourceUsage
 from quire.programs.runtime.running import ProgramState
@@ -76,7 +76,8 @@ def result_bytes(result: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRecord:
-    """One launched program at one moment. Times are Unix times; ``parent`` is a public id.
+    """One launched program at one moment. Times are Unix times; ``parent`` is a public id,
+    ``parent_thread`` the thread of it that launched the program.
 
     ``num_dropped_messages`` counts messages that are no longer kept for readers. ``used``: by its
     ended incarnations; ``duration_s``: from launch to end.
@@ -89,6 +90,7 @@ class ProgramRecord:
     args: tuple[str, ...]
     client_id: str | None
     parent: str | None
+    parent_thread: ThreadId | None
     priority: int
     state: ProgramState
     started_s: float
@@ -113,6 +115,7 @@ class ProgramLaunch(msgspec.Struct, frozen=True):
     priority: int = 0
     seed: int = 0
     named: Mapping[str, str] = msgspec.field(default_factory=dict)
+    parent_thread: ThreadId | None = None
 
 
 @dataclass(frozen=True, slots=True)

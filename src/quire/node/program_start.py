@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from quire.core.events import ProgramForm, ProgramStarted, Quotas
-from quire.core.ids import ProgramId, TenantId
+from quire.core.ids import ProgramId, TenantId, ThreadId
 from quire.core.interfaces import ReplySink
 from quire.node.control_thread import ControlThread, EventAt
 
@@ -21,6 +21,7 @@ class ProgramStart(msgspec.Struct, frozen=True):
     name: str
     client_id: str | None = None
     parent: ProgramId | None = None
+    parent_thread: ThreadId | None = None
     priority: int = 0
     quotas: Quotas = Quotas()
     shares_quotas: bool = False
@@ -38,6 +39,7 @@ class ProgramStart(msgspec.Struct, frozen=True):
             name=self.name,
             client_id=self.client_id,
             parent=self.parent,
+            parent_thread=self.parent_thread,
             priority=self.priority,
             quotas=self.quotas,
             shares_quotas=self.shares_quotas,

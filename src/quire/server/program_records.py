@@ -43,6 +43,7 @@ def launched(record: ProgramRecord, process: ProcessRecord | None) -> Program:
         args=list(record.args),
         named_args=dict(record.named),
         parent=record.parent,
+        parent_thread=record.parent_thread,
         priority=-record.priority,
         created=record.started_s,
         ended=record.ended_s,

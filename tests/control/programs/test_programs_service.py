@@ -78,6 +78,15 @@ def path_of(world: World, program: int) -> tuple[int, float]:
     return figures.path_tokens, figures.path_s
 
 
+def test_a_program_knows_which_thread_of_its_parent_launched_it() -> None:
+    world = World()
+    world.program(1)
+    world.program(2, parent=ProgramId(1), parent_thread=ThreadId(7))
+    figures = program_of(world, 2).figures
+    assert (figures.parent, figures.parent_thread) == (1, 7)
+    assert program_of(world, 1).figures.parent_thread is None
+
+
 def test_the_critical_path_is_the_longest_chain_of_calls() -> None:
     """Two calls side by side, the second one longer, and one behind both."""
     world = make_world()

@@ -97,7 +97,10 @@ class Program:
         self.num_encoded_tokens = 0
         self.cost_s = 0.0
         self.figures = ServiceFigures(
-            arrival_s=started.time_s, parent=started.parent, deadline_s=started.deadline_s
+            arrival_s=started.time_s,
+            parent=started.parent,
+            parent_thread=started.parent_thread,
+            deadline_s=started.deadline_s,
         )
         if parent is None:
             self.family = started.program

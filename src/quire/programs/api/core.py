@@ -186,6 +186,7 @@ class Core(TraitFunctions):
         source: str | None = None,
         quotas: Quotas | None = None,
         seed: int | None = None,
+        thread: int = 0,
     ) -> Child:
         """Start a child: a program of the library or an uploaded program by name, an ``Inferlet``,
         or Python ``source``, which always runs in the sandbox. Returns a ``Child``.
@@ -197,7 +198,8 @@ class Core(TraitFunctions):
         no larger quotas, and ends when this program ends. Children of a sandboxed program are
         sandboxed; it may launch itself by its own name. ``quotas`` tighten those of the child's
         manifest. ``seed``: of the child's random numbers; by default it is derived from this
-        program's seed.
+        program's seed. ``thread``: the line of calls of this program that launches it (see
+        ``create_queue``); the child's record has it as ``parent_thread``.
 
         Raises:
             UnknownHandle: no such program.
@@ -219,6 +221,7 @@ class Core(TraitFunctions):
             quotas=asked,
             seed=seed,
             named={name: as_text(value) for name, value in (named or {}).items()},
+            thread=whole_number("thread", thread),
         )
         return Child(self._issuer, launched["id"], launched["name"])
 

@@ -21,6 +21,7 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.core.events import Quotas
+from quire.core.ids import ThreadId
 from quire.programs.services.operations import Identity, ProgramService, operation
 
 MAX_KEPT = 256
@@ -98,7 +99,8 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class ChildWanted:
-    """A parent's request: ``program`` (a name, or natively an ``Inferlet``) or ``source``."""
+    """The request of a parent's ``thread``: ``program`` (a name, or natively an ``Inferlet``) or
+    ``source``."""
 
     parent: Identity
     family: Family
@@ -108,6 +110,7 @@ class ChildWanted:
     quotas: Quotas
     seed: int
     named: Mapping[str, str] = field(default_factory=dict)
+    thread: ThreadId = ThreadId(0)  # noqa: RUF009 - free at run time
 
 
 Spawn = Callable[[ChildWanted], Awaitable[Child]]
@@ -185,6 +188,7 @@ class ChildService(ProgramService):
         quotas: dict[str, int | None],
         seed: int | None,
         named: dict[str, str] | None = None,
+        thread: int = 0,
     ) -> dict[str, str]:
         self._num_launched += 1
         if seed is None:
@@ -198,6 +202,7 @@ class ChildService(ProgramService):
             _quotas(quotas),
             seed,
             named or {},
+            ThreadId(thread),
         )
         child: Child = await self._on_node(self._launch(wanted))
         return {"id": child.id, "name": child.name}

@@ -165,6 +165,7 @@ class Program(ResponseModel):
     args: list[str] | None = None
     named_args: dict[str, str] | None = None
     parent: str | None = None
+    parent_thread: int | None = None
     priority: int | None = None
     created: float | None = None
     ended: float | None = None
