@@ -27,10 +27,10 @@ void on_start(const char *args, uint32_t length) {
 }
 
 static void make_calls(uint32_t count) {
-  quire_open_queue(++queue, 0);
+  quire_create_queue(++queue, 0);
   for (uint32_t i = 0; i < count; i++) {
     quire_handles(QUIRE_ALLOC_PAGES, queue, FIRST, 1);
-    wanted = quire_handles(QUIRE_FREE_PAGES, queue, FIRST, 1);
+    wanted = quire_handles(QUIRE_DEALLOC_PAGES, queue, FIRST, 1);
   }
 }
 
@@ -49,11 +49,11 @@ static void step(void) {
   command = quire_issue(QUIRE_FORWARD);
   *command = (quire_command){.op = QUIRE_FORWARD, .a = queue, .length = sizeof work,
                              .address = (uint32_t)(uintptr_t)&work};
-  wanted = quire_handles(QUIRE_NEXT_DIST, queue, FIRST + 1, 1);
+  wanted = quire_handles(QUIRE_GET_NEXT_DIST, queue, FIRST + 1, 1);
 }
 
 static void make_steps(uint32_t count) {
-  quire_open_queue(++queue, 0);
+  quire_create_queue(++queue, 0);
   quire_handles(QUIRE_ALLOC_PAGES, queue, FIRST, 1);
   quire_handles(QUIRE_ALLOC_EMBEDS, queue, FIRST + 1, 1);
   position = 0;

@@ -20,14 +20,14 @@
 
 enum quire_op {
   QUIRE_SEND = 1, QUIRE_RECEIVE = 2, QUIRE_LOG = 3, QUIRE_SLEEP = 4, QUIRE_HTTP_GET = 5,
-  QUIRE_HTTP_POST = 6, QUIRE_END = 7, QUIRE_CANCEL_ASKED = 8, QUIRE_CALL = 9,
+  QUIRE_HTTP_POST = 6, QUIRE_END = 7, QUIRE_CANCEL_ASKED = 8, QUIRE_ASK_SERVICE = 9,
   QUIRE_TOKENIZE = 16, QUIRE_DETOKENIZE = 17, QUIRE_MODEL_INFO = 18,
-  QUIRE_OPEN_QUEUE = 32, QUIRE_CLOSE_QUEUE = 33, QUIRE_RESET_QUEUE = 34, QUIRE_SYNCHRONIZE = 35,
-  QUIRE_CANCEL = 36, QUIRE_SET_PRIORITY = 37,
-  QUIRE_ALLOC_PAGES = 40, QUIRE_FREE_PAGES = 41, QUIRE_ALLOC_EMBEDS = 42, QUIRE_FREE_EMBEDS = 43,
-  QUIRE_EXPORT_PAGES = 44, QUIRE_IMPORT_PAGES = 45, QUIRE_RELEASE_EXPORT = 46,
-  QUIRE_IMPORT_PREFIX = 47,
-  QUIRE_EMBED_TEXT = 48, QUIRE_FORWARD = 49, QUIRE_NEXT_DIST = 50, QUIRE_SAMPLE = 51,
+  QUIRE_CREATE_QUEUE = 32, QUIRE_CLOSE_QUEUE = 33, QUIRE_RESET_QUEUE = 34, QUIRE_SYNCHRONIZE = 35,
+  QUIRE_CANCEL = 36, QUIRE_SET_QUEUE_PRIORITY = 37,
+  QUIRE_ALLOC_PAGES = 40, QUIRE_DEALLOC_PAGES = 41, QUIRE_ALLOC_EMBEDS = 42,
+  QUIRE_DEALLOC_EMBEDS = 43, QUIRE_EXPORT_PAGES = 44, QUIRE_IMPORT_PAGES = 45,
+  QUIRE_RELEASE_EXPORT = 46, QUIRE_IMPORT_PREFIX = 47,
+  QUIRE_EMBED_TEXT = 48, QUIRE_FORWARD = 49, QUIRE_GET_NEXT_DIST = 50, QUIRE_SAMPLE = 51,
   QUIRE_DECODE = 52, QUIRE_COPY_PAGE = 53, QUIRE_TRUNCATE_PAGE = 54, QUIRE_MASK_PAGE = 55,
   QUIRE_FORWARD_WITH = 56, QUIRE_EMBED_SLOTS = 57, QUIRE_SAMPLE_SLOTS = 58, QUIRE_DECODE_WITH = 59,
   QUIRE_EXPORT_TEXT = 60, QUIRE_IMPORT_TEXT = 61, QUIRE_REPOSITION_PAGE = 62
@@ -145,8 +145,8 @@ static inline uint32_t quire_sleep(uint32_t milliseconds) {
 
 /* A service of the node, e.g. "store.get": `text` is its name, of `name_length` bytes, and behind it
    the arguments, a JSON object. Topics and stores are those that the manifest names. */
-static inline uint32_t quire_call(const char *text, uint32_t name_length, uint32_t length) {
-  return quire_text(QUIRE_CALL, name_length, text, length);
+static inline uint32_t quire_ask_service(const char *text, uint32_t name_length, uint32_t length) {
+  return quire_text(QUIRE_ASK_SERVICE, name_length, text, length);
 }
 
 /* Gives up a call or a command on a queue, by its id. It still has an answer: what it did before, or
@@ -169,8 +169,8 @@ static inline uint32_t quire_detokenize(uint32_t model, const uint32_t *tokens, 
   return command->id;
 }
 
-static inline void quire_open_queue(uint32_t queue, uint32_t model) {
-  quire_command *command = quire_issue(QUIRE_OPEN_QUEUE);
+static inline void quire_create_queue(uint32_t queue, uint32_t model) {
+  quire_command *command = quire_issue(QUIRE_CREATE_QUEUE);
   command->a = queue;
   command->b = model;
 }
@@ -191,8 +191,8 @@ static inline uint32_t quire_decode_tokens(uint32_t queue, const quire_decode *h
   return quire_text(QUIRE_DECODE, queue, (const char *)head, length);
 }
 
-static inline void quire_set_priority(uint32_t queue, int32_t priority) {
-  quire_command *command = quire_issue(QUIRE_SET_PRIORITY);
+static inline void quire_set_queue_priority(uint32_t queue, int32_t priority) {
+  quire_command *command = quire_issue(QUIRE_SET_QUEUE_PRIORITY);
   command->a = queue;
   command->c = (uint32_t)priority;
 }

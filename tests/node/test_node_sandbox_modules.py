@@ -143,7 +143,7 @@ LIES = {
     ),
     "words too many": issuing(command(Op.FORWARD, id=1, a=1, address=DATA, length=64)),
     "no operation": issuing(command(999, id=1)),
-    "no model": issuing(command(Op.OPEN_QUEUE, a=1, b=77)),
+    "no model": issuing(command(Op.CREATE_QUEUE, a=1, b=77)),
     "one id twice": issuing(*[command(Op.SYNCHRONIZE, id=5, a=1)] * 2),
     "no text": issuing(
         command(Op.SEND, id=1, address=DATA, length=2), data=f'(data (i32.const {DATA}) "\\ff\\ff")'

@@ -21,7 +21,7 @@ static void fail(const quire_event *event) { quire_end(1, quire_payload(event), 
 static void decode(const uint32_t *tokens, uint32_t num_tokens) {
   uint32_t num_pages = (num_tokens + MAX_TOKENS + page_size - 1) / page_size, n = 0;
   if (num_tokens > MAX_PROMPT || num_pages + num_tokens + num_stops > MAX_IDS) __builtin_trap();
-  quire_open_queue(QUEUE, 0);
+  quire_create_queue(QUEUE, 0);
   quire_handles(QUIRE_ALLOC_PAGES, QUEUE, FIRST_PAGE, num_pages);
   for (uint32_t i = 0; i < num_pages; i++) work.ids[n++] = FIRST_PAGE + i;
   for (uint32_t i = 0; i < num_tokens; i++) work.ids[n++] = tokens[i];

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import struct
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from quire.core import commands as c
-from quire.core.calls import SetQueuePriority
+from quire.core.calls import Call, SetQueuePriority
 from quire.core.decoding import GrammarSpec
 from quire.core.errors import InvalidArgument
 from quire.core.ids import CommandId, ModelId, PageId, QueueId
@@ -37,8 +38,26 @@ def words(*numbers: int) -> bytes:
     return struct.pack(f"<{len(numbers)}I", *numbers)
 
 
+LAYOUTS = {
+    "FORWARD_WITH",
+    "DECODE_WITH",
+    "EMBED_SLOTS",
+    "SAMPLE_SLOTS",
+    "EXPORT_TEXT",
+    "IMPORT_TEXT",
+}
+"""Commands in another layout than the one of their name."""
+
+
+def test_operations_on_queues_have_the_names_of_calls_and_commands() -> None:
+    known = (*get_args(c.Command), *get_args(Call))
+    names = {re.sub("(?<=[a-z])(?=[A-Z])", "_", one.__name__).upper() for one in known}
+    assert {op.name for op in Op if op >= Op.CREATE_QUEUE} <= names | LAYOUTS
+    assert Op.ASK_SERVICE.name in names
+
+
 def test_priorities_are_signed() -> None:
-    made = queue_call(entry(Op.SET_PRIORITY, c=0xFFFFFFFE), [ModelId("m")])
+    made = queue_call(entry(Op.SET_QUEUE_PRIORITY, c=0xFFFFFFFE), [ModelId("m")])
     assert made == SetQueuePriority(QueueId(7), -2)
 
 

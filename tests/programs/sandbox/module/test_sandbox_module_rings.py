@@ -116,7 +116,7 @@ def test_events_wait_for_room_in_order() -> None:
 def test_an_event_that_never_fits_goes_back_and_its_size_is_told() -> None:
     guest = FakeGuest()
     rings = rings_of(guest)
-    large = RingEvent(Op.CALL, 7, b"x" * 65)
+    large = RingEvent(Op.ASK_SERVICE, 7, b"x" * 65)
     back: list[RingEvent] = []
     assert rings.put_events(deque([large]), back.append) == 1
     assert back == [large]

@@ -24,7 +24,7 @@ def services() -> ModuleServices:
 
 def ask(services: ModuleServices, text: bytes, id: int) -> AskService:
     name_bytes = text.index(b"{")
-    entry = RingCommand(Op.CALL, 0, id, name_bytes, 0, 0, 0, 0, len(text))
+    entry = RingCommand(Op.ASK_SERVICE, 0, id, name_bytes, 0, 0, 0, 0, len(text))
     return services.start(entry, Memory(memoryview(text)))
 
 

@@ -34,6 +34,9 @@ HOST_IDS = 1 << 32
 
 
 class Op(IntEnum):
+    """Named as the calls and commands of ``core``; another layout of one adds what it brings
+    (``FORWARD_WITH``, ``EMBED_SLOTS``)."""
+
     SEND = 1
     RECEIVE = 2
     LOG = 3
@@ -42,27 +45,27 @@ class Op(IntEnum):
     HTTP_POST = 6
     END = 7
     CANCEL_ASKED = 8
-    CALL = 9
+    ASK_SERVICE = 9
     TOKENIZE = 16
     DETOKENIZE = 17
     MODEL_INFO = 18
-    OPEN_QUEUE = 32
+    CREATE_QUEUE = 32
     CLOSE_QUEUE = 33
     RESET_QUEUE = 34
     SYNCHRONIZE = 35
     CANCEL = 36
-    SET_PRIORITY = 37
+    SET_QUEUE_PRIORITY = 37
     ALLOC_PAGES = 40
-    FREE_PAGES = 41
+    DEALLOC_PAGES = 41
     ALLOC_EMBEDS = 42
-    FREE_EMBEDS = 43
+    DEALLOC_EMBEDS = 43
     EXPORT_PAGES = 44
     IMPORT_PAGES = 45
     RELEASE_EXPORT = 46
     IMPORT_PREFIX = 47
     EMBED_TEXT = 48
     FORWARD = 49
-    NEXT_DIST = 50
+    GET_NEXT_DIST = 50
     SAMPLE = 51
     DECODE = 52
     COPY_PAGE = 53
@@ -95,7 +98,7 @@ GRAMMARS = {1: "json_schema", 2: "regex", 3: "lark"}
 """Of ``decode_with``; 0: none."""
 
 _COUNTED = frozenset(
-    (Op.ALLOC_PAGES, Op.FREE_PAGES, Op.ALLOC_EMBEDS, Op.FREE_EMBEDS, Op.EXPORT_PAGES,
+    (Op.ALLOC_PAGES, Op.DEALLOC_PAGES, Op.ALLOC_EMBEDS, Op.DEALLOC_EMBEDS, Op.EXPORT_PAGES,
      Op.IMPORT_PAGES, Op.IMPORT_PREFIX, Op.EMBED_TEXT, Op.EMBED_SLOTS, Op.MASK_PAGE,
      Op.EXPORT_TEXT, Op.IMPORT_TEXT)
 )  # fmt: skip

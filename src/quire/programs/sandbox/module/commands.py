@@ -49,7 +49,7 @@ def queue_call(entry: RingCommand, models: Sequence[ModelId]) -> QueueCall | Non
     """
     queue = QueueId(entry.a)
     match entry.op:
-        case Op.OPEN_QUEUE:
+        case Op.CREATE_QUEUE:
             if entry.b >= len(models):
                 raise InvalidArgument(f"model {entry.b} of {len(models)}: there are fewer")
             return CreateQueue(queue, models[entry.b], ThreadId(entry.d), 0, _signed(entry.c))
@@ -59,7 +59,7 @@ def queue_call(entry: RingCommand, models: Sequence[ModelId]) -> QueueCall | Non
             return ResetQueue(queue)
         case Op.CANCEL:
             return Cancel(CommandId(entry.a))
-        case Op.SET_PRIORITY:
+        case Op.SET_QUEUE_PRIORITY:
             return SetQueuePriority(queue, _signed(entry.c))
     return None
 
@@ -71,13 +71,15 @@ def service_call(entry: RingCommand, number: int, memory: Memory) -> AskService:
         InvalidArgument: what is named is outside of the memory or no JSON object.
     """
     if entry.a > entry.length:
-        raise InvalidArgument(f"call: a name of {entry.a} bytes in {entry.length} bytes")
+        raise InvalidArgument(f"ask_service: a name of {entry.a} bytes in {entry.length} bytes")
     name = memory.text(entry.address, entry.a)
     given = memory.take(entry.address + entry.a, entry.length - entry.a)
     try:
         arguments = msgspec.json.decode(given, type=dict[str, Any]) if given else {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise InvalidArgument(f"call {name!r}: its arguments are no JSON object: {exc}") from exc
+        raise InvalidArgument(
+            f"ask_service {name!r}: its arguments are no JSON object: {exc}"
+        ) from exc
     return AskService(number, name, arguments)
 
 
@@ -280,13 +282,13 @@ COMMANDS: Mapping[int, Build] = {
     Op.ALLOC_PAGES: lambda entry, command, memory: c.AllocPages(
         id=command, pages=_run(PageId, entry)
     ),
-    Op.FREE_PAGES: lambda entry, command, memory: c.DeallocPages(
+    Op.DEALLOC_PAGES: lambda entry, command, memory: c.DeallocPages(
         id=command, pages=_run(PageId, entry)
     ),
     Op.ALLOC_EMBEDS: lambda entry, command, memory: c.AllocEmbeds(
         id=command, embeds=_run(EmbedId, entry)
     ),
-    Op.FREE_EMBEDS: lambda entry, command, memory: c.DeallocEmbeds(
+    Op.DEALLOC_EMBEDS: lambda entry, command, memory: c.DeallocEmbeds(
         id=command, embeds=_run(EmbedId, entry)
     ),
     Op.EXPORT_PAGES: _export_pages,
@@ -295,7 +297,7 @@ COMMANDS: Mapping[int, Build] = {
     Op.IMPORT_TEXT: _import_pages,
     Op.EMBED_TEXT: _embed_text,
     Op.FORWARD: _forward,
-    Op.NEXT_DIST: lambda entry, command, memory: c.GetNextDist(
+    Op.GET_NEXT_DIST: lambda entry, command, memory: c.GetNextDist(
         id=command, embeds=[EmbedId(entry.b)], top_k=entry.c
     ),
     Op.SAMPLE: _sample,

@@ -360,7 +360,7 @@ _OPERATIONS: Mapping[int, _Operation] = {
     Op.SLEEP: ModuleRunner._sleep,
     Op.HTTP_GET: ModuleRunner._fetch,
     Op.HTTP_POST: ModuleRunner._fetch,
-    Op.CALL: ModuleRunner._call,
+    Op.ASK_SERVICE: ModuleRunner._call,
     Op.END: ModuleRunner._end,
     Op.CANCEL: ModuleRunner._cancel,
     Op.TOKENIZE: ModuleRunner._question,

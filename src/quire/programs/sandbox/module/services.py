@@ -55,9 +55,12 @@ class ModuleServices:
         if call is None:
             return None
         if isinstance(answer, m.ServiceRefused):
-            return failed(Op.CALL, command, answer.error)
+            return failed(Op.ASK_SERVICE, command, answer.error)
         return RingEvent(
-            Op.CALL, command, msgspec.json.encode(answer.value), undo=_undo(call, answer.value)
+            Op.ASK_SERVICE,
+            command,
+            msgspec.json.encode(answer.value),
+            undo=_undo(call, answer.value),
         )
 
     def undelivered(self, event: RingEvent) -> None:
