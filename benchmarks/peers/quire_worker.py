@@ -13,7 +13,7 @@ from typing import Any
 
 from fused_loop import FusedLoop
 from serving import prepare_interpreter
-from worker import Arrived, Model, Prompts, serve
+from worker import Arrived, Prompts, WorkerModel, serve
 
 from quire import __version__
 from quire.core.config import EngineConfig, NodeConfig
@@ -116,7 +116,7 @@ class EngineModel:
         self._loop.generate(prompts, num_tokens, arrived, message_s=_STEP_MESSAGE_S)
 
 
-def load(order: dict[str, Any]) -> Model:
+def load(order: dict[str, Any]) -> WorkerModel:
     return EngineModel(order) if order["mode"] == "engine" else NodeModel(order)
 
 
