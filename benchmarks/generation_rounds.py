@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.checkpoints import SHAPES, Limits
 from benchmarks.machine_limits import MachineProbe
 from benchmarks.measurement import Figure, figure, ratio, take_turns
-from benchmarks.peers.catalog import PEERS, PeerLaunch
+from benchmarks.peers.catalog import LLAMACPP_TYPES, OURS, WHOLE_PEERS, PeerLaunch, quantises
 from benchmarks.peers.process import PeerProcess
 from benchmarks.process_memory import available_bytes
 
@@ -63,11 +63,26 @@ class RoundOutcome:
         return [report[name] for report in reports]
 
     def best_peer(self, name: str, *, larger_is_better: bool) -> str | None:
-        """The peer with the best median."""
-        peers = {who: one.median for who, one in self.figures(name).items() if who in PEERS}
+        """The peer with the best median, of those that do not quantise."""
+        peers = {who: one.median for who, one in self.figures(name).items() if who in WHOLE_PEERS}
         if not peers:
             return None
         return (max if larger_is_better else min)(peers, key=lambda who: peers[who])
+
+    def comparisons(self, name: str, *, larger_is_better: bool) -> dict[str, dict[str, Figure]]:
+        """The speed-up of each of Quire's contenders over its peers: the best one that does not
+        quantise, or for quantised weights each type of llama.cpp."""
+        best = self.best_peer(name, larger_is_better=larger_is_better)
+        whole = [] if best is None else [best]
+        quantised = [peer for peer in LLAMACPP_TYPES if peer in self.reports]
+        return {
+            who: {
+                peer: self.speedup(who, peer, name, larger_is_better=larger_is_better)
+                for peer in (quantised if quantises(who) else whole)
+            }
+            for who in OURS
+            if who in self.reports
+        }
 
     def speedup(self, who: str, peer: str, name: str, *, larger_is_better: bool) -> Figure:
         """The speed-up of ``who`` over ``peer``, round by round."""

@@ -70,7 +70,7 @@ def add_contenders(made: argparse.ArgumentParser, ours: Sequence[str] = OURS) ->
         default=[*ours, *default_peers()],
         help="default: %(default)s; those that are not installed are left out. quire-fine: a "
         "program that looks at every step; quire-torch: without the native kernel; quire-engine: "
-        "the engine without node and programs",
+        "the engine without node and programs; quire-int8: int8 weights",
     )
 
 

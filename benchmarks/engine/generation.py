@@ -1,4 +1,4 @@
-"""Decode steps and tokens per second next to vLLM, openvino-genai and transformers in the same run.
+"""Decode steps and tokens per second next to vLLM, openvino-genai, transformers and llama.cpp.
 
     python benchmarks/engine/generation.py [--models tiny small 1b] [--batches 1 8 32] [--quick]
 
@@ -12,8 +12,9 @@ The limit of a step is the larger of reading (weights once, K and V of each requ
 bandwidth and multiplying at the bf16 matrix rate; that of a generation is the prompts' operations
 plus a step for every further token. Both rates are measured in turn with the contenders. A model
 that fits into the processor's caches may exceed its limit. ``at_most``: the speed-up over the best
-peer that a system at the limit would have. Each model has a result of its own; quote ratios, not
-milliseconds.
+peer that a system at the limit would have. ``quire-int8``, whose weights have 8 bits, is compared
+with llama.cpp in Q8_0 (8 bits) and Q4_0 (4 bits), which read the same weights, and with nobody
+else. Each model has a result of its own; quote ratios, not milliseconds.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from benchmarks.checkpoints import SHAPES, Limits, generation_limit_s, step_limi
 from benchmarks.generation_rounds import RoundOutcome, Workload, run_workloads
 from benchmarks.measurement import figure
 from benchmarks.options import add_contenders, parser, rounds_of
-from benchmarks.peers.catalog import OURS, available
+from benchmarks.peers.catalog import available
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
 
@@ -76,39 +77,38 @@ def row(outcome: RoundOutcome, quantity: Quantity) -> dict[str, Any]:
         "limit_s": figure([limit(outcome, one) for one in outcome.limits]).rounded(),
         "share_of_limit": {who: one.rounded(3) for who, one in shares.items()},
     }
-    best = outcome.best_peer(quantity.name, larger_is_better=quantity.larger_is_better)
+    better = quantity.larger_is_better
+    best = outcome.best_peer(quantity.name, larger_is_better=better)
     if best is not None:
         line["best_peer"] = best
         line["at_most"] = float(f"{1 / shares[best].median:.3g}")
-        line["ahead_of_best_peer"] = {
-            who: outcome.speedup(
-                who, best, quantity.name, larger_is_better=quantity.larger_is_better
-            ).rounded(3)
-            for who in OURS
-            if who in found
-        }
+    line["ahead_of"] = {
+        who: {peer: one.rounded(3) for peer, one in ratios.items()}
+        for who, ratios in outcome.comparisons(quantity.name, larger_is_better=better).items()
+    }
     return line
 
 
 def shown(line: dict[str, Any], quantity: Quantity) -> list[dict[str, object]]:
     """A row for each contender, and one for the limit."""
-    ahead = line.get("ahead_of_best_peer", {})
-    over = f"over {line.get('best_peer', 'no peer')}"
+    ahead = line["ahead_of"]
     rows: list[dict[str, object]] = [
         {
             "model": f"{line['model']}, {line['num_requests']}",
             "contender": who,
             quantity.unit: f"{one['median']:.4g}",
-            over: f"{ahead[who]['median']}x" if who in ahead else "",
+            "over": ", ".join(
+                f"{peer} {one['median']}x" for peer, one in ahead.get(who, {}).items()
+            ),
             "share of the limit": line["share_of_limit"][who]["median"],
         }
         for who, one in line[quantity.unit].items()
     ]
-    at_most = f"{line['at_most']}x" if ahead else ""
+    at_most = f"{line['best_peer']} {line['at_most']}x" if "best_peer" in line else ""
     return [
         *rows,
         dict(rows[0], contender="limit")
-        | {quantity.unit: "", over: at_most, "share of the limit": 1},
+        | {quantity.unit: "", "over": at_most, "share of the limit": 1},
     ]
 
 

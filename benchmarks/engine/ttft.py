@@ -2,11 +2,11 @@
 
     python benchmarks/engine/ttft.py [--models small 1b] [--quick]
 
-Cold: offline, one request with a fresh random prompt, next to vLLM, openvino-genai and
-transformers. Hit: over HTTP with streaming, the same prompt again, next to vLLM's server. The time
-runs from the request's first byte to its first token, so it includes reading the body, matching the
-prefix and computing the last token, which is never cached. ``http/systems.py`` explains
-``quire-fine`` and ``quire-torch``.
+Cold: offline, one request with a fresh random prompt, next to vLLM, openvino-genai, transformers
+and llama.cpp (with which only ``quire-int8`` is compared). Hit: over HTTP with streaming, the same
+prompt again, next to vLLM's server. The time runs from the request's first byte to its first token,
+so it includes reading the body, matching the prefix and computing the last token, which is never
+cached. ``http/systems.py`` explains ``quire-fine`` and ``quire-torch``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.http.servers import Server
 from benchmarks.http.systems import SYSTEMS, System, default_systems
 from benchmarks.measurement import figure, take_turns
 from benchmarks.options import add_contenders, parser, rounds_of
-from benchmarks.peers.catalog import OURS, PeerMissing, available
+from benchmarks.peers.catalog import PeerMissing, available
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
 
@@ -67,14 +67,7 @@ def row(
     model: str, offline: RoundOutcome, http: dict[str, list[dict[str, float]]]
 ) -> dict[str, Any]:
     cold = offline.figures("first_s")
-    best = offline.best_peer("first_s", larger_is_better=False)
-    ahead = {}
-    if best is not None:
-        ahead = {
-            name: offline.speedup(name, best, "first_s", larger_is_better=False).rounded(3)
-            for name in OURS
-            if name in cold
-        }
+    ahead = offline.comparisons("first_s", larger_is_better=False)
     over_http = {
         f"{name}_{kind}": figure([one[f"{kind}_s"] for one in rounds]).scaled(1e3).rounded()
         for name, rounds in http.items()
@@ -83,8 +76,10 @@ def row(
     return {
         "model": model,
         "cold_ms": {name: one.scaled(1e3).rounded() for name, one in cold.items()},
-        "best_peer": best,
-        "ahead_of_best_peer": ahead,
+        "ahead_of": {
+            name: {peer: one.rounded(3) for peer, one in ratios.items()}
+            for name, ratios in ahead.items()
+        },
         "http_ms": over_http,
     }
 

@@ -21,10 +21,14 @@ _HERE = Path(__file__).resolve().parent
 MAX_MODEL_LEN = 2048
 MAX_SEQUENCES = 32
 
-OURS = ("quire", "quire-fine", "quire-torch", "quire-engine")
+OURS = ("quire", "quire-fine", "quire-torch", "quire-engine", "quire-int8")
 VLLM_TYPES = {"vllm": "bfloat16", "vllm-float32": "float32"}
 """vLLM's contenders, which share one environment, and the type of their weights and cache."""
-PEERS = (*VLLM_TYPES, "openvino", "transformers")
+LLAMACPP_TYPES = {"llamacpp-q8_0": "q8_0", "llamacpp-q4_0": "q4_0"}
+"""llama.cpp's contenders, which share one environment, and the type of their weights."""
+WHOLE_PEERS = (*VLLM_TYPES, "openvino", "transformers")
+"""Peers that read the checkpoint's weights in 16 or 32 bits."""
+PEERS = (*WHOLE_PEERS, *LLAMACPP_TYPES)
 
 
 class PeerMissing(Exception):
@@ -81,17 +85,35 @@ def launch(name: str, model: str, cache: Path) -> PeerLaunch:
         if not (exported / "openvino_model.xml").is_file():
             raise PeerMissing(f"{exported} is not installed: {install_command(name, cache)}")
         return PeerLaunch((peer_python(cache, name), str(_HERE / "openvino_worker.py")), exported)
+    if name in LLAMACPP_TYPES:
+        file = gguf_file(cache, model, LLAMACPP_TYPES[name])
+        if not file.is_file():
+            raise PeerMissing(f"{file} is not installed: {install_command('llamacpp', cache)}")
+        python = peer_python(cache, "llamacpp")
+        return PeerLaunch((python, str(_HERE / "llamacpp_worker.py")), file)
     if name == "transformers":
         return PeerLaunch((sys.executable, str(_HERE / "transformers_worker.py")), path)
     if name in OURS:
         mode = {"quire-fine": "fine", "quire-engine": "engine"}.get(name, "decode")
         backend = "torch" if name == "quire-torch" else "auto"
+        weights = "int8" if name == "quire-int8" else "auto"
         return PeerLaunch(
             (sys.executable, str(_HERE / "quire_worker.py")),
             path,
-            options={"mode": mode, "backend": backend},
+            options={"mode": mode, "backend": backend, "weights": weights},
         )
     raise SystemExit(f"no contender is called {name!r}: choose from {', '.join((*OURS, *PEERS))}")
+
+
+def quantises(name: str) -> bool:
+    """Whether a contender reads weights of fewer bits than the checkpoint's. Only contenders that
+    agree in this are compared."""
+    return name == "quire-int8" or name in LLAMACPP_TYPES
+
+
+def gguf_file(cache: Path, model: str, kind: str) -> Path:
+    """Where the weights of ``model`` are for llama.cpp, in its type ``kind``."""
+    return cache / "llamacpp-models" / f"{model}-{kind}.gguf"
 
 
 def default_peers() -> tuple[str, ...]:

