@@ -54,6 +54,12 @@ def test_configurations_are_values() -> None:
         ServerConfig().port = 1  # type: ignore[misc]
 
 
+def test_clients_may_choose_at_least_the_idle_time_of_the_server() -> None:
+    assert ServerConfig(session_ttl_s=5.0, max_session_ttl_s=5.0).max_session_ttl_s == 5.0
+    with pytest.raises(ConfigError, match=r"after 6 s, .* at most 5 s: raise --max-session-ttl"):
+        ServerConfig(session_ttl_s=6.0, max_session_ttl_s=5.0)
+
+
 @pytest.mark.parametrize("count", [0, 65])
 def test_an_encoder_has_some_instances(count: int) -> None:
     with pytest.raises(ConfigError, match=f"encoder e: {count} instances"):

@@ -16,6 +16,7 @@ from quire.server.schemas.completions import CompletionsRequest
 from quire.server.schemas.encoding import EmbeddingsRequest, RerankRequest, ScoreRequest
 from quire.server.schemas.programs import LaunchRequest
 from quire.server.schemas.responses import ResponsesRequest
+from quire.server.schemas.sessions import SessionRequest
 
 PAGE = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
 CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
@@ -47,6 +48,7 @@ def test_every_route_is_documented_and_no_other() -> None:
         RerankRequest,
         ResponsesRequest,
         ScoreRequest,
+        SessionRequest,
     ],
 )
 def test_every_field_of_a_request_is_documented(body: type[RequestModel]) -> None:

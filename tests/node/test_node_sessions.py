@@ -150,6 +150,43 @@ async def test_idle_sessions_end(node: Node, monkeypatch: pytest.MonkeyPatch) ->
     busy.cancel()
 
 
+async def test_each_session_ends_after_its_own_idle_time(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = node.session(TENANT, "common")
+    long, _ = node.create_session(TENANT, "long", idle_ttl_s=3600)
+    short, _ = node.create_session(TENANT, "short", idle_ttl_s=5)
+    table = node._parts.sessions
+    started_s = table._loop_time()
+    assert table._sweep is not None
+    assert table._sweep.when() <= started_s + 5, "the timer is that of the earliest"
+    ended = []
+    for after_s in (4, 6, 599, 601, 3599, 3601):
+        monkeypatch.setattr(table, "_loop_time", lambda now_s=started_s + after_s: now_s)
+        table._end_idle()
+        ended.append([one.client_id for one in (short, common, long) if one.over])
+    assert ended == [
+        [],
+        ["short"],
+        ["short"],
+        ["short", "common"],
+        ["short", "common"],
+        ["short", "common", "long"],
+    ]
+
+
+async def test_ending_a_session_with_cancel_ends_its_calls(node: Node) -> None:
+    session = node.session(TENANT, "s")
+    call = session.call(stays, None)
+    assert await anext(aiter(call)) == "started"
+    session.cancel("enough")
+    session.cancel("again")
+    with pytest.raises(ProgramCancelled, match="enough"):
+        await anext(aiter(call))
+    await call.wait_closed()
+    assert node.processes() == []
+
+
 async def test_the_longest_idle_session_makes_room(start_node: StartNode) -> None:
     node = await start_node(session_limits=SessionLimits(max_sessions=2))
     busy, idle = node.session(TENANT, "busy"), node.session(TENANT, "idle")

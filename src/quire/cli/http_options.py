@@ -158,6 +158,15 @@ SessionTtl = Annotated[
         rich_help_panel=_HTTP,
     ),
 ]
+MaxSessionTtl = Annotated[
+    float,
+    typer.Option(
+        min=1.0,
+        envvar="QUIRE_MAX_SESSION_TTL",
+        help="The most that a client may choose as the idle time of a session (idle_ttl_s).",
+        rich_help_panel=_HTTP,
+    ),
+]
 DrainTimeout = Annotated[
     float,
     typer.Option(

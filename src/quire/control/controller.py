@@ -366,6 +366,10 @@ class Controller:
         """The process table, oldest program first."""
         return self._table.rows()
 
+    def process(self, program: ProgramId) -> ProcessRow | None:
+        """One line of the process table."""
+        return self._table.row(program)
+
     def statistics(self) -> Statistics:
         programs = self._table.programs()
         return Statistics(

@@ -266,7 +266,9 @@ class ServerConfig:
 
     ``head_timeout_s`` bounds the arrival of a request's head, ``body_timeout_s`` that of its body,
     ``write_timeout_s`` each write to a slow reader. ``max_connections``: clients that may be
-    connected, with or without a request (None: as many as the limit of open files allows). A stored
+    connected, with or without a request (None: as many as the limit of open files allows). An idle
+    session ends after ``session_ttl_s``, or after the time that its client has chosen for it, at
+    most ``max_session_ttl_s``. A stored
     response is kept for ``response_ttl_s`` after its last use, at most ``max_stored_responses`` per
     tenant. ``data_dir``: where files and batches are kept (None: a temporary directory, removed
     with the server). Uploaded source runs in the sandbox, or (``sandbox_upload`` off) is refused;
@@ -286,11 +288,19 @@ class ServerConfig:
     write_timeout_s: float = 30.0
     drain_timeout_s: float = 30.0
     session_ttl_s: float = 600.0
+    max_session_ttl_s: float = 86_400.0
     response_ttl_s: float = 3600.0
     max_stored_responses: int = 1024
     data_dir: Path | None = None
     sandbox_upload: bool = True
     allow_native_upload: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_session_ttl_s < self.session_ttl_s:
+            raise ConfigError(
+                f"idle sessions end after {self.session_ttl_s:g} s, and clients may choose at most "
+                f"{self.max_session_ttl_s:g} s: raise --max-session-ttl or lower --session-ttl"
+            )
 
 
 @dataclass(frozen=True, slots=True)

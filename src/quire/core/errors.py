@@ -14,6 +14,7 @@
     │   ├── PromptTooLong
     │   ├── NeverFits
     │   ├── NeverWithinQuota   it asks for more at once than a quota allows
+    │   ├── AlreadyExists      something else has the name that was asked for
     │   ├── GrammarError
     │   └── TraitMissing
     ├── AccessError            who the caller is does not allow it
@@ -124,6 +125,12 @@ class NeverWithinQuota(RequestError):
     """A single request exceeds a quota, whatever is held already."""
 
     code = "never_within_quota"
+
+
+class AlreadyExists(RequestError):
+    """What was to be created exists already, with other properties."""
+
+    code = "already_exists"
 
 
 class GrammarError(RequestError):

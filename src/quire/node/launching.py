@@ -72,7 +72,7 @@ class ProgramLauncher:
     ) -> ProgramHandle:
         """See ``Node.launch``. ``encoded``: the token counter of the program that launches it."""
         self._admission.check()
-        parent = None if launch.parent is None else self._parent(launch.parent, launch.tenant)
+        parent = None if launch.parent is None else self.parent(launch.parent, launch.tenant)
         bounds = tightest(self._admission.tenant(launch.tenant).quotas, program.quotas, quotas)
         start = ProgramStart(
             tenant=launch.tenant,
@@ -125,13 +125,19 @@ class ProgramLauncher:
         )
         return self.launch(program, launch, quotas, wanted.family, parent.encoded)
 
-    def _parent(self, public_id: str, tenant: TenantId) -> ProgramId:
+    def parent(self, public_id: str, tenant: TenantId) -> ProgramId:
+        """The running program or open session of ``tenant`` with this id; of a session it may be
+        the client's own.
+
+        Raises:
+            UnknownHandle: there is none, or it has ended.
+        """
         session = self._sessions.program_of(tenant, public_id)
         if session is not None:
             return session
         handle = self._table.find(public_id, tenant)
         if handle.ended:
-            raise UnknownHandle(f"the parent {public_id!r} has ended: launch without it")
+            raise UnknownHandle(f"the parent {public_id!r} has ended: name another, or none")
         return handle.program
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from quire.control import ProcessRow
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.decoding import GrammarSpec
 from quire.core.encoding import EncoderKind
+from quire.core.errors import NeverWithinQuota, UnknownHandle
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
 from quire.core.interfaces import DispatchPolicy, EngineTransport, ServedModel
@@ -267,8 +269,8 @@ class Node:
         Without a ``client_id`` it is the session whose answer ``turns`` continue, else a new one:
         for one call, or (with ``turns``) one that a later prompt may join after ``remember``.
 
-        ``parent`` is a client id or public id; an unknown one is ignored, since clients name
-        parents that other nodes have served.
+        ``parent`` is the id of a session or launched program; an unknown one is logged and ignored,
+        since clients name parents that other nodes have served.
 
         Raises:
             Draining: the node is stopping.
@@ -278,14 +280,79 @@ class Node:
         start = SessionStart(
             tenant=tenant,
             client_id=client_id,
-            parent=None if parent is None else self._parts.sessions.program_of(tenant, parent),
+            parent=None if parent is None else self._parent(parent, tenant),
+            parent_name=parent,
             priority=priority,
             quotas=self._parts.admission.tenant(tenant).quotas,
             one_call=client_id is None and not turns,
         )
         return self._parts.sessions.open(start, turns)
 
+    def create_session(
+        self,
+        tenant: TenantId,
+        client_id: str,
+        *,
+        parent: str | None = None,
+        priority: int = 0,
+        deadline_s: float | None = None,
+        idle_ttl_s: float | None = None,
+        metadata: Mapping[str, str] = NO_NAMES,
+    ) -> tuple[SessionHandle, bool]:
+        """Open the session that ``session`` finds by this ``client_id``, and whether it is new: one
+        that is open with the same properties is returned. It stands in the process table before its
+        first call. ``deadline_s`` counts from now; ``idle_ttl_s`` replaces the configured time.
+
+        Raises:
+            AlreadyExists: the session is open with other properties.
+            Draining: the node is stopping.
+            NeverWithinQuota: ``idle_ttl_s`` is longer than a client may choose.
+            QuotaExceeded: too many sessions are busy.
+            UnknownHandle: no such parent.
+        """
+        self._parts.admission.check()
+        max_ttl_s = self._parts.sessions.limits.max_ttl_s
+        if idle_ttl_s is not None and idle_ttl_s > max_ttl_s:
+            raise NeverWithinQuota(
+                f"idle_ttl_s is {idle_ttl_s:g}, and at most {max_ttl_s:g} is allowed: choose less, "
+                "or raise --max-session-ttl of the server",
+                param="idle_ttl_s",
+            )
+        start = SessionStart(
+            tenant=tenant,
+            client_id=client_id,
+            parent=None if parent is None else self._parts.launcher.parent(parent, tenant),
+            parent_name=parent,
+            priority=priority,
+            deadline_s=deadline_s,
+            idle_ttl_s=idle_ttl_s,
+            metadata=metadata,
+            quotas=self._parts.admission.tenant(tenant).quotas,
+        )
+        return self._parts.sessions.create(start)
+
+    def find_session(self, tenant: TenantId, name: str) -> SessionHandle:
+        """The open session with this client id or public id; ``UnknownHandle`` for any other."""
+        return self._parts.sessions.find(tenant, name)
+
+    def sessions(self, tenant: TenantId) -> list[SessionHandle]:
+        """The open sessions of ``tenant``, the newest first."""
+        return self._parts.sessions.all(tenant)
+
+    def session_rows(self, sessions: Sequence[SessionHandle]) -> list[ProcessRow | None]:
+        """Of each its line of the process table; ``None``: its first call has yet to begin."""
+        programs = [session.program for session in sessions]
+        return self._parts.control.call(
+            lambda controller: [controller.process(program) for program in programs]
+        )
+
     # -- inside ------------------------------------------------------------------------------------
+
+    def _parent(self, name: str, tenant: TenantId) -> ProgramId | None:
+        try:
+            return self._parts.launcher.parent(name, tenant)
+        except UnknownHandle:
+            return None
 
     def _public_id(self, program: ProgramId) -> str | None:
         return self._parts.programs.public_id(program) or self._parts.sessions.public_id(program)

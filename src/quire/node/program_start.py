@@ -14,7 +14,10 @@ from quire.node.control_thread import ControlThread, EventAt
 
 
 class ProgramStart(msgspec.Struct, frozen=True):
-    """The properties that control receives when a program starts: see ``ProgramStarted``."""
+    """The properties that control receives when a program starts: see ``ProgramStarted``.
+
+    ``deadline_s`` counts from the start.
+    """
 
     tenant: TenantId
     form: ProgramForm
@@ -23,6 +26,7 @@ class ProgramStart(msgspec.Struct, frozen=True):
     parent: ProgramId | None = None
     parent_thread: ThreadId | None = None
     priority: int = 0
+    deadline_s: float | None = None
     quotas: Quotas = Quotas()
     shares_quotas: bool = False
 
@@ -41,6 +45,7 @@ class ProgramStart(msgspec.Struct, frozen=True):
             parent=self.parent,
             parent_thread=self.parent_thread,
             priority=self.priority,
+            deadline_s=None if self.deadline_s is None else time_s + self.deadline_s,
             quotas=self.quotas,
             shares_quotas=self.shares_quotas,
         )

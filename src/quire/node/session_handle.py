@@ -7,8 +7,9 @@ that ending one call frees exactly its own resources. ``sessions`` owns the tabl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
@@ -39,15 +40,27 @@ T = TypeVar("T")
 class SessionStart:
     """The properties of a new session; ``client_id`` is the client's name for it.
 
-    ``one_call``: the session ends with its call, because no later call can join it.
+    ``parent_name``: what the client called its parent; ``parent`` is None if there is no such
+    program. ``deadline_s``: how long after its start it should be done. ``idle_ttl_s``: None for
+    the node's. ``metadata``: the client's own. ``one_call``: the session ends with its call,
+    because no later call can join it.
     """
 
     tenant: TenantId
     client_id: str | None = None
     parent: ProgramId | None = None
+    parent_name: str | None = None
     priority: int = 0
+    deadline_s: float | None = None
+    idle_ttl_s: float | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
     quotas: Quotas = Quotas()
     one_call: bool = False
+
+    def difference(self, other: SessionStart) -> str | None:
+        """The first property that a client chooses and that ``other`` has otherwise."""
+        chosen = ("parent", "priority", "deadline_s", "idle_ttl_s", "metadata")
+        return next((one for one in chosen if getattr(self, one) != getattr(other, one)), None)
 
 
 class SessionPlace(Protocol):
@@ -61,6 +74,10 @@ class SessionPlace(Protocol):
 
     def touch(self, session: SessionHandle) -> None:
         """The session was just used."""
+        ...
+
+    def ttl_of(self, session: SessionHandle) -> float:
+        """After this idle time the session ends."""
         ...
 
     def forget(self, session: SessionHandle) -> None:
@@ -88,7 +105,9 @@ class SessionHandle:
         self.program = program
         self.tenant = start.tenant
         self.client_id = start.client_id
-        self._start = start
+        self.start = start
+        self.created_s = time.time()
+        self.num_calls = 0
         self._control = control
         self._table = table
         self._loop = asyncio.get_running_loop()
@@ -104,7 +123,7 @@ class SessionHandle:
         self._sinks = IssuerSinks(self._on_terminated)
         self._started = False
         self._entry: EventAt | None = None
-        self._num_calls = 0
+        self._num_issuers = 0
         self._calls: set[SessionCall[Any] | WorkCall[Any]] = set()
         self._kept: set[KeptPages] = set()
         self._ending: str | None = None
@@ -113,6 +132,11 @@ class SessionHandle:
     def calls(self) -> frozenset[SessionCall[Any] | WorkCall[Any]]:
         """The running calls."""
         return frozenset(self._calls)
+
+    @property
+    def idle_ttl_s(self) -> float:
+        """It ends by itself after this idle time."""
+        return self._table.ttl_of(self)
 
     @property
     def over(self) -> bool:
@@ -156,8 +180,7 @@ class SessionHandle:
         except QuireError:
             self._after_call()
             raise
-        self._calls.add(call)
-        self._table.touch(self)
+        self._add(call)
         return call
 
     def encode(
@@ -182,9 +205,13 @@ class SessionHandle:
             self._after_call()
 
         call = WorkCall(encoder.encode(whose, sequences), on_closed)
-        self._calls.add(call)
-        self._table.touch(self)
+        self._add(call)
         return call
+
+    def _add(self, call: SessionCall[Any] | WorkCall[Any]) -> None:
+        self._calls.add(call)
+        self.num_calls += 1
+        self._table.touch(self)
 
     def _admit(self) -> None:
         self._table.admit()
@@ -204,7 +231,7 @@ class SessionHandle:
         quota of pages, which is reserved for calls.
         """
         is_short = len(tokens) <= model.info.pool.page_size
-        if self._ending is not None or self._start.quotas.max_pages is not None or is_short:
+        if self._ending is not None or self.start.quotas.max_pages is not None or is_short:
             return None
         index = self._next_issuer()
         self._ensure_started(self._loop)
@@ -220,8 +247,19 @@ class SessionHandle:
         return kept
 
     def _next_issuer(self) -> int:
-        index, self._num_calls = self._num_calls, self._num_calls + 1
+        index, self._num_issuers = self._num_issuers, self._num_issuers + 1
         return index
+
+    def enter(self) -> None:
+        """Stand in the process table from now on, before the first call."""
+        self._ensure_started(self._loop)
+        self._enter()
+
+    def cancel(self, reason: str) -> None:
+        """End now: cancel the running calls. Idempotent."""
+        self.end(reason)
+        for call in self.calls:
+            call.cancel(reason)
 
     def end(self, reason: str = "finished") -> None:
         """Take no further call, and end when the running ones have ended. Idempotent."""
@@ -233,7 +271,7 @@ class SessionHandle:
     def _after_call(self) -> None:
         if self._calls:
             return
-        if self._ending is None and self._start.one_call:
+        if self._ending is None and self.start.one_call:
             self.end()
         elif self._ending is None:
             self._table.touch(self)
@@ -251,7 +289,7 @@ class SessionHandle:
     def _ensure_started(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._started:
             return
-        opened = self._start
+        opened = self.start
         start = ProgramStart(
             tenant=opened.tenant,
             form="session",
@@ -259,6 +297,7 @@ class SessionHandle:
             client_id=opened.client_id,
             parent=opened.parent,
             priority=opened.priority,
+            deadline_s=opened.deadline_s,
             quotas=opened.quotas,
         )
         self._control.add_program(self.program, loop, self._sinks)

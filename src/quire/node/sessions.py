@@ -7,28 +7,34 @@ explicitly, or after it has been idle for some time. The session itself is in ``
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.core.errors import QuotaExceeded
+from quire.core.errors import AlreadyExists, QuotaExceeded, UnknownHandle
 from quire.core.ids import ProgramId, TenantId
 from quire.node.calls import SessionCall, WorkCall
 from quire.node.control_thread import ControlThread
 from quire.node.conversations import ConversationIndex, ConversationTurn
 from quire.node.preparation import Preparation
+from quire.node.session_expiry import SessionExpiry
 from quire.node.session_handle import SessionHandle, SessionStart
 from quire.programs.runtime.event_port import Models
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """``ttl_s``: an idle session ends after this time. ``max_sessions``: beyond it, the longest
+    """``ttl_s``: an idle session ends after this time; ``max_ttl_s``: the most that a client may
+    choose instead, which the edge checks. ``max_sessions``: beyond it, the longest
     idle session of the tenant with the most sessions ends early. A tenant is refused a new session
     when all of its own, and all of tenants with more, are busy."""
 
     ttl_s: float = 600.0
+    max_ttl_s: float = 86_400.0
     max_sessions: int = 16_384
 
 
@@ -49,15 +55,14 @@ class SessionTable:
         self._control = control
         self._models = models
         self._numbers = numbers
-        self._limits = limits or SessionLimits()
+        self.limits = limits or SessionLimits()
         self._named: dict[tuple[TenantId, str], SessionHandle] = {}
         self._by_id: dict[str, SessionHandle] = {}
         self._open: OrderedDict[ProgramId, tuple[SessionHandle, float]] = OrderedDict()
         self._num_open: Counter[TenantId] = Counter()
         self._ending: set[SessionHandle] = set()
+        self._expiry = SessionExpiry()
         self._sweep: asyncio.TimerHandle | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
         self.admit = admit
         self.conversations = ConversationIndex()
 
@@ -74,7 +79,51 @@ class SessionTable:
         if found is not None:
             self.touch(found)
             return found
-        if len(self) >= self._limits.max_sessions:
+        return self._add(start)
+
+    def create(self, start: SessionStart) -> tuple[SessionHandle, bool]:
+        """The session that ``start`` names, and whether it is new. It stands in the process table.
+
+        Raises:
+            AlreadyExists: it is open with other properties.
+            QuotaExceeded: too many sessions are busy at once.
+        """
+        found = self._find(start, ())
+        if found is None:
+            session = self._add(start)
+            session.enter()
+            return session, True
+        different = found.start.difference(start)
+        if different is not None:
+            raise AlreadyExists(
+                f"session {start.client_id!r} is open with another {different}: ask for the one "
+                "that it has, end it first, or choose another id",
+                param=different,
+            )
+        self.touch(found)
+        return found, False
+
+    def find(self, tenant: TenantId, name: str) -> SessionHandle:
+        """The session with this client id or public id.
+
+        Raises:
+            UnknownHandle: the tenant has no such session open.
+        """
+        session = self._known(tenant, name)
+        if session is None:
+            raise UnknownHandle(
+                f"no session {name[:256]!r} is open: it was never created, has ended, or was idle "
+                "for too long; create it again"
+            )
+        return session
+
+    def all(self, tenant: TenantId) -> list[SessionHandle]:
+        """The open sessions of ``tenant``, the newest first."""
+        found = [session for session, _ in self._open.values() if session.tenant == tenant]
+        return sorted(found, key=lambda session: session.program, reverse=True)
+
+    def _add(self, start: SessionStart) -> SessionHandle:
+        if len(self) >= self.limits.max_sessions:
             self._make_room(start.tenant)
         session = SessionHandle(
             next(self._numbers),
@@ -88,13 +137,20 @@ class SessionTable:
             self._named[start.tenant, start.client_id] = session
         self._by_id[session.id] = session
         self._num_open[start.tenant] += 1
-        self.touch(session)
+        self._watch(session)
+        if start.parent_name is not None and start.parent is None:
+            logger.warning(
+                "session %s (%s): its parent %r is not known here, and is ignored",
+                session.id,
+                start.client_id,
+                start.parent_name,
+            )
         return session
 
     def program_of(self, tenant: TenantId, name: str) -> ProgramId | None:
         """The session with this client id or public id."""
-        session = self._named.get((tenant, name)) or self._by_id.get(name)
-        return session.program if session is not None and session.tenant == tenant else None
+        session = self._known(tenant, name)
+        return None if session is None else session.program
 
     def public_id(self, program: ProgramId) -> str | None:
         entry = self._open.get(program)
@@ -123,10 +179,14 @@ class SessionTable:
 
     def _find(self, start: SessionStart, turns: Sequence[ConversationTurn]) -> SessionHandle | None:
         if start.client_id is not None:
-            return self._named.get((start.tenant, start.client_id))
+            return self._known(start.tenant, start.client_id)
         program = self.conversations.find(start.tenant, turns)
         entry = None if program is None else self._open.get(program)
         return None if entry is None else entry[0]
+
+    def _known(self, tenant: TenantId, name: str) -> SessionHandle | None:
+        session = self._named.get((tenant, name)) or self._by_id.get(name)
+        return session if session is not None and session.tenant == tenant else None
 
     def _make_room(self, tenant: TenantId) -> None:
         """A session ends early only for a tenant that has fewer sessions."""
@@ -138,7 +198,7 @@ class SessionTable:
                 session.end("ended early: too many sessions are open")
                 return
         raise QuotaExceeded(
-            f"{len(self)} sessions have calls under way, {self._limits.max_sessions} are allowed: "
+            f"{len(self)} sessions have calls under way, {self.limits.max_sessions} are allowed: "
             "retry later, or end sessions that are finished"
         )
 
@@ -154,7 +214,6 @@ class SessionTable:
         """The session was just used; the least recently used come first."""
         self._open[session.program] = (session, self._loop_time())
         self._open.move_to_end(session.program)
-        self._schedule_sweep()
 
     def forget(self, session: SessionHandle) -> None:
         """The session takes no further call; running calls go on."""
@@ -162,6 +221,7 @@ class SessionTable:
             self._num_open[session.tenant] -= 1
             if not self._num_open[session.tenant]:
                 del self._num_open[session.tenant]
+        self._expiry.discard(session.program)
         self._by_id.pop(session.id, None)
         if session.client_id is not None:
             self._named.pop((session.tenant, session.client_id), None)
@@ -173,21 +233,36 @@ class SessionTable:
     def _loop_time(self) -> float:
         return asyncio.get_running_loop().time()
 
+    def ttl_of(self, session: SessionHandle) -> float:
+        own_s = session.start.idle_ttl_s
+        return self.limits.ttl_s if own_s is None else own_s
+
+    def _watch(self, session: SessionHandle) -> None:
+        self.touch(session)
+        self._expiry.set(session.program, self._loop_time() + session.idle_ttl_s)
+        self._schedule_sweep()
+
     def _schedule_sweep(self) -> None:
-        if self._sweep is None:
-            loop = asyncio.get_running_loop()
-            self._sweep = loop.call_later(self._limits.ttl_s, self._end_idle)
+        next_s = self._expiry.next_s
+        if self._sweep is not None and (next_s is None or self._sweep.when() > next_s):
+            self._sweep.cancel()
+            self._sweep = None
+        if self._sweep is None and next_s is not None:
+            self._sweep = asyncio.get_running_loop().call_at(next_s, self._end_idle)
 
     def _end_idle(self) -> None:
         """End sessions that have been idle too long; schedule the next check."""
+        if self._sweep is not None:
+            self._sweep.cancel()
         self._sweep = None
         now_s = self._loop_time()
-        for session, used_s in list(self._open.values()):
-            if used_s + self._limits.ttl_s > now_s:
-                loop = asyncio.get_running_loop()
-                self._sweep = loop.call_at(used_s + self._limits.ttl_s, self._end_idle)
-                return
+        for program in list(self._expiry.take_due(now_s)):
+            session, used_s = self._open[program]
+            ttl_s = session.idle_ttl_s
             if session.calls:
-                self.touch(session)
+                self._watch(session)
+            elif used_s + ttl_s > now_s:
+                self._expiry.set(program, used_s + ttl_s)
             else:
-                session.end(f"idle for {self._limits.ttl_s:g} s")
+                session.end(f"idle for {ttl_s:g} s")
+        self._schedule_sweep()

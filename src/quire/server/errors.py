@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.core.errors import (
     AccessError,
+    AlreadyExists,
     CapacityError,
     ConfigError,
     Draining,
@@ -51,6 +52,7 @@ RETRY_AFTER_S = 1
 _STATUS: tuple[tuple[type[QuireError], int], ...] = (
     (ModelNotFound, 404),
     (UnknownHandle, 404),
+    (AlreadyExists, 409),
     (RequestError, 400),
     (Unauthorized, 401),
     (AccessError, 403),

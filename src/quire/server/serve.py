@@ -155,7 +155,9 @@ def make_node(
         config,
         transport_factory=transport_factory,
         model_files=model_files,
-        session_limits=SessionLimits(ttl_s=server.session_ttl_s),
+        session_limits=SessionLimits(
+            ttl_s=server.session_ttl_s, max_ttl_s=server.max_session_ttl_s
+        ),
     )
 
 

@@ -124,6 +124,11 @@ class Program:
             return "idle"
         return "running" if self.num_running else "waiting"
 
+    @property
+    def num_threads(self) -> int:
+        """Threads so far."""
+        return len(self._threads)
+
     def begin_thread(self, thread: ThreadId, parent: ThreadId | None, now_s: float) -> None:
         """A queue serves ``thread``, which begins with its first one. ``parent``: the thread that
         it was forked from, where the queue's issuer knows."""

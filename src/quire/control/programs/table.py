@@ -34,6 +34,7 @@ class ProcessRow:
     client_id: str | None
     state: ProgramState
     num_queues: int
+    num_threads: int
     num_pages: int
     num_device_blocks: int
     num_host_blocks: int
@@ -172,6 +173,10 @@ class ProcessTable:
     def rows(self) -> tuple[ProcessRow, ...]:
         return tuple(_row(program) for program in self._programs.values())
 
+    def row(self, program: ProgramId) -> ProcessRow | None:
+        found = self._programs.get(program)
+        return None if found is None else _row(found)
+
     def check_invariants(self) -> None:
         for program in self._programs.values():
             is_idle = program.id in self.idle
@@ -216,6 +221,7 @@ def _row(program: Program) -> ProcessRow:
         client_id=program.client_id,
         state=program.state,
         num_queues=len(program.queues),
+        num_threads=program.num_threads,
         num_pages=len(program.pages),
         num_device_blocks=sum(content.block is not None for content in contents),
         num_host_blocks=sum(content.host_block is not None for content in contents),

@@ -14,6 +14,7 @@ from quire.server.routes import (
     models,
     programs,
     responses,
+    sessions,
     tokenize,
     uploads,
     version,
@@ -33,6 +34,7 @@ ROUTERS = (
     uploads.router,  # before programs, whose ids would match its path
     programs.router,
     attach.router,
+    sessions.router,
     health.router,
     version.router,
     metrics.router,
