@@ -44,6 +44,23 @@ def test_under_plas_the_short_programs_of_figure_2_end_first() -> None:
     assert max(ended["C"], ended["D"]) < min(ended["A"], ended["B"])
 
 
+TREE_AND_CHAINS = {
+    "A": [(1, ()), (3, [0]), (3, [0]), (3, [0]), (1, [1, 2, 3])],
+    "B": (3, 3, 3),
+    "C": (3, 3, 3),
+}
+"""In the form of Autellix's Figure 9: A maps over three threads and reduces, B and C have one."""
+
+
+def test_atlas_ends_a_program_of_several_short_threads_sooner_than_plas() -> None:
+    """A's critical path is 5 of its 11 units. Where all that it was served counts, its last call
+    waits behind those of B and C."""
+    config = LevelsConfig(thresholds=(4, 8), beta=None)
+    plas = run(ProgramAttainedService(config), TREE_AND_CHAINS, slots=2)
+    atlas = run(ThreadAttainedService(config), TREE_AND_CHAINS, slots=2)
+    assert (atlas.ended["A"], plas.ended["A"]) == (11, 14)
+
+
 def test_program_fcfs_lets_nobody_pass_a_long_program() -> None:
     gantt = run(ProgramFirstComeFirstServed(), {"A": (2, 2, 2), "B": (1,), "C": (1,)}, slots=1)
     assert [row[0] for row in gantt.rows] == ["A"] * 6 + ["B", "C"]

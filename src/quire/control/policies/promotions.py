@@ -45,7 +45,7 @@ class RankedCall:
     def __init__(self, command: ReadyCommand) -> None:
         self.command = command
         self.level = 0
-        self.order = 0.0
+        self.order = 0
         self.left = 0.0
         self.is_over = False
         self.is_promoted = False

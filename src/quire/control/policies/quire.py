@@ -133,7 +133,7 @@ class LeastLeft:
     def on_time(self, now_s: float) -> Sequence[ReadyCommand]:
         promoted = self._promotions.take_due(now_s)
         for call in promoted:
-            call.level, call.left = 0, TURN_TOKENS
+            call.level, call.left = 0, float(TURN_TOKENS)
         return [call.command for call in promoted]
 
     def _rank(self, call: RankedCall, family: _Family) -> None:
