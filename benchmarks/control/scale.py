@@ -1,7 +1,7 @@
 """Control's cost of a message, by number of live calls: it must not grow with the number of waiting
 calls.
 
-    python benchmarks/control/scale.py [--quick] [--calls 64 1000 10000] [--policy fcfs round_robin]
+    python benchmarks/control/scale.py [--quick] [--calls 64 1000 10000] [--policy fcfs plas]
 
 Drives ``Controller`` in virtual time over an engine that computes nothing (``light_engine``). The
 number of live calls is constant, each in a program of its own; at most ``--sequences`` of them have
@@ -28,6 +28,7 @@ from benchmarks.options import plain_parser, rounds_of
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
 from quire.cli.compiled_control import COMPILED_VARIABLE, form_of_nodes
+from quire.control.policies import POLICIES
 
 FORMS = {"interpreted": "0", "compiled": "1"}
 NUM_MESSAGES = 300
@@ -64,7 +65,7 @@ def run_form(form: str, num_calls: int, policy: str, num_sequences: int) -> dict
 def main() -> None:
     made = plain_parser(__doc__)
     made.add_argument("--calls", type=int, nargs="+", default=[64, 1000, 10_000])
-    made.add_argument("--policy", nargs="+", default=["fcfs"])
+    made.add_argument("--policy", nargs="+", choices=POLICIES, default=["fcfs", "round_robin"])
     made.add_argument("--sequences", type=int, default=64)
     made.add_argument("--one", choices=FORMS, help=argparse.SUPPRESS)
     arguments = made.parse_args()
