@@ -110,3 +110,34 @@ def test_a_message_ranks_what_it_carries_and_not_what_waits(num_waiting: int) ->
     for _ in range(20):
         world.harness.step()
     assert 0 < policy.num_keys <= 20 * 5
+
+
+def shared_crowd(first_tokens: list[int]) -> tuple[int, World]:
+    """The most decodes that ran at once, of three with prompts of eight pages that differ in the
+    last one; the first comes before the others. ``first_tokens``: of each."""
+    world = World(
+        num_blocks=16, num_host_blocks=64, config={"output_share": 1.0, "run_ahead": False}
+    )
+    outcomes = []
+    for program, token in enumerate(first_tokens, 1):
+        world.program(program)
+        tokens = [token, *range(20, 50), program]
+        world.issue(program, world.alloc(range(10)))
+        outcomes += world.issue(program, world.decode(range(10), tokens, 6))
+        if program == 1:
+            while not outcomes[0].tokens:
+                assert world.harness.step()
+    most = 0
+    while any(one.status == "pending" for one in outcomes):
+        assert world.harness.step()
+        most = max(most, world.figures.num_running)
+    assert [len(one.tokens) for one in outcomes] == [6, 6, 6]
+    return most, world
+
+
+def test_what_others_hold_of_a_prompt_needs_no_room() -> None:
+    """Sixteen blocks hold one prompt and an answer; of a shared one, what three need beside it."""
+    assert shared_crowd([7, 8, 9])[0] == 1
+    together, world = shared_crowd([7, 7, 7])
+    assert together == 3
+    assert world.figures.num_preemptions == 0

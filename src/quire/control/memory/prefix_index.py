@@ -93,6 +93,10 @@ class PrefixIndex:
         """Whether the page with this chain key is here."""
         return key in self._contents
 
+    def find(self, key: bytes) -> Content | None:
+        """The page with this chain key. Not counted as a query."""
+        return self._contents.get(key)
+
     def lookup(self, node: ChainNode) -> Content | None:
         return self._contents.get(node.key)
 

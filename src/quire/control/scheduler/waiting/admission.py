@@ -1,7 +1,8 @@
 """Which decodes begin when memory is short: those whose working set has room beside the others'.
 
 Without it everybody begins, and all push each other out. Owns the estimate of what a decode still
-takes: the rest of its prompt, and as much of what it may generate as decodes lately did generate.
+takes: the rest of its prompt, less what others hold of it, and as much of what it may generate as
+decodes lately did generate.
 An estimate that is too low costs preemptions, one that is too high costs batch size. It moves
 nothing; that the oldest program waits for no room is the planner's to see to.
 """
@@ -16,6 +17,7 @@ from quire.control.memory.content import Content
 from quire.control.memory.pages import Page
 from quire.control.programs.program import Entry
 from quire.control.programs.table import ProcessTable
+from quire.control.scheduler.waiting.shared_prefix import SharedPrefixes
 from quire.core.commands import Decode
 
 _SMOOTHING = 0.05
@@ -28,6 +30,7 @@ class Admission:
         self._engine = engine
         self._table = table
         self.share = share
+        self._shared = SharedPrefixes(engine)
 
     def ended(self, num_generated: int, max_tokens: int) -> None:
         """A decode has generated so many of the tokens that it might have."""
@@ -48,6 +51,11 @@ class Admission:
         num_needed += self._reserved(others)
         if victim is not None:
             num_free += _num_resident(victim)
+        if num_free >= num_needed:
+            return True
+        # looked up only where it decides: keys are hashes of whole prompts
+        kept = () if victim is None else _contents(victim.pages)
+        num_needed -= self._shared.num_held([entry, *others], without=kept)
         return num_free >= num_needed or self._has_idle(num_needed - num_free)
 
     def _reserved(self, seated: Iterable[Entry]) -> int:
