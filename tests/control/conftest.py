@@ -1,1 +1,1 @@
-"""Makes ``control_world`` importable from the folders below."""
+"""Makes ``control_world`` and the other helpers here importable from the folders below."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_control_claim import chain, entry_of, start_program
+from test_reclaiming_claim import chain, entry_of, start_program
 
 from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.state import EngineState
