@@ -1,8 +1,7 @@
 """The models that are measured: random Llama checkpoints in three sizes, made once per machine.
 
-Owns their shapes and the least that one decode step of each must read and compute. The weights are
-random and widely spread, so that greedy decoding does not repeat one token; the tokenizers are
-trained on Python's own library, so that nothing is downloaded.
+Owns their shapes. The weights are random and widely spread, so that greedy decoding does not repeat
+one token; the tokenizers are trained on Python's own library, so that nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -45,44 +44,6 @@ SHAPES = {
 }
 MAX_POSITIONS = 4096
 _NUM_TEXTS = 900
-
-
-def step_limit_s(shape: CheckpointShape, num_requests: int, context: int, limits: Limits) -> float:
-    """A lower bound of one bf16 decode step of ``num_requests`` on a machine with ``limits``: the
-    larger of reading (weights once, K and V of each request) and multiplying."""
-    read = 2 * shape.num_step_weights + num_requests * context * shape.kv_bytes_per_token()
-    operations = 2 * num_requests * shape.num_step_weights
-    return max(read / limits.bytes_per_s, operations / limits.flops)
-
-
-def prefill_limit_s(
-    shape: CheckpointShape, num_requests: int, prompt: int, limits: Limits
-) -> float:
-    """A lower bound of ``num_requests`` bf16 prefills, with logits for their last tokens only: the
-    larger of reading the weights once and multiplying, causal attention included."""
-    head = shape.vocab_size * shape.hidden_size
-    pairs = prompt * (prompt + 1) // 2
-    attention = 4 * pairs * shape.hidden_size * shape.num_hidden_layers
-    weights = 2 * (prompt * (shape.num_step_weights - head) + head)
-    operations = num_requests * (weights + attention)
-    return max(2 * shape.num_step_weights / limits.bytes_per_s, operations / limits.flops)
-
-
-def generation_limit_s(
-    shape: CheckpointShape, num_requests: int, prompt: int, output: int, limits: Limits
-) -> float:
-    """A lower bound of a whole generation: the prompts, which yield the first tokens, and a step
-    for each further token."""
-    step_s = step_limit_s(shape, num_requests, prompt + output // 2, limits)
-    return prefill_limit_s(shape, num_requests, prompt, limits) + (output - 1) * step_s
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The machine's measured rates: reading memory, and multiplying with weights of one type."""
-
-    bytes_per_s: float
-    flops: float
 
 
 def make_checkpoint(name: str, path: Path) -> None:

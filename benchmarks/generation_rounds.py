@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from benchmarks.checkpoints import SHAPES, Limits
-from benchmarks.machine_limits import MachineProbe
+from benchmarks.checkpoints import SHAPES
+from benchmarks.machine_limits import Limits, MachineProbe
 from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.peers.catalog import LLAMACPP_TYPES, OURS, WHOLE_PEERS, PeerLaunch, quantises
 from benchmarks.peers.process import PeerProcess
@@ -22,7 +22,7 @@ _KEPT_FREE_BYTES = 3 << 30
 """Reserved for contenders' memory while they run, and for the system's own caches."""
 
 Report = dict[str, float]
-"""See ``peers.worker.Stopwatch.report``."""
+"""See ``peers.process.PeerProcess.generate``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +40,23 @@ class Workload:
 
 @dataclass(slots=True)
 class RoundOutcome:
-    """The reports of one workload by contender, round by round."""
+    """The reports of one workload by contender, round by round. ``limits``: the machine's best
+    rates, measured in the same rounds."""
 
     model: str
     workload: Workload
     reports: dict[str, list[Report]]
-    limits: list[Limits]
+    limits: Limits
     pss_bytes: dict[str, int] = field(default_factory=dict)
 
     def figures(self, name: str) -> dict[str, Figure]:
-        """Each contender's figure: ``first_s``, ``step_s``, ``total_s`` or ``tokens_per_s``."""
+        """Each contender's figure: ``first_s``, ``step_s``, ``total_s``, ``cpu_s`` or
+        ``tokens_per_s``."""
         return {who: figure(self.values(who, name)) for who in self.reports}
 
-    def share(self, who: str, name: str, limit_s: Callable[[Limits], float]) -> Figure:
-        """The limit divided by the time of ``who``, round by round."""
-        return ratio([limit_s(one) for one in self.limits], self.values(who, name))
+    def share(self, who: str, name: str, limit_s: float) -> Figure:
+        """The limit divided by the time of ``who``."""
+        return figure([limit_s / seconds for seconds in self.values(who, name)])
 
     def values(self, who: str, name: str) -> list[float]:
         reports = self.reports[who]
@@ -117,7 +119,8 @@ def run_workloads(
             reports = take_turns(f"{model}, {workload.title}", turns, num_rounds)
             del reports[_LIMITS]
             memory = {name: worker.pss_bytes() for name, worker in workers.items()}
-            outcomes.append(RoundOutcome(model, workload, reports, limits[-num_rounds:], memory))
+            best = Limits.best_of(limits)
+            outcomes.append(RoundOutcome(model, workload, reports, best, memory))
     return outcomes
 
 

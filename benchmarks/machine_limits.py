@@ -2,29 +2,61 @@
 
 ``python -m benchmarks.machine_limits`` prints them. ``MachineProbe`` measures in a process of its
 own, so that its threads and its gibibyte of memory are not shared with a contender. It measures in
-every round because memory bandwidth drifts on a shared machine. The peak of arithmetic is that of
-the processor's instructions (``machine_peak``), whatever a product reaches.
+every round because memory bandwidth drifts on a shared machine; a share is of the best that any
+round has found (``Limits.best_of``), because a limit is what the machine can do, not what it did
+while somebody else used it. The peak of arithmetic is that of the processor's instructions, and
+reading is measured by size, because what fits into a cache is read faster (``machine_peak``).
 """
 
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Self
 
-from benchmarks.checkpoints import Limits
-from benchmarks.machine_peak import peak_flops
-from benchmarks.report import ROOT
+from benchmarks.machine_peak import TYPES, peak_flops, read_buffer, read_rate
+from benchmarks.report import ROOT, processor
 
-_READ_BYTES = 1 << 30
-_NUM_PASSES = 7
+READ_SIZES = tuple(1 << power for power in range(18, 31))
+"""256 KiB to 1 GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``read``: bytes per second by size of what is read again and again. ``flops``: operations per
+    second by type of the weights."""
+
+    read: dict[int, float]
+    flops: dict[str, float]
+
+    def bytes_per_s(self, num_bytes: int) -> float:
+        """An upper bound of the rate of reading so many bytes again and again: that of the largest
+        measured size that is not larger, or the fastest for fewer bytes than were measured."""
+        fitting = [size for size in self.read if size <= num_bytes]
+        return self.read[max(fitting)] if fitting else max(self.read.values())
+
+    @property
+    def memory_bytes_per_s(self) -> float:
+        """The rate of reading what fits into no cache."""
+        return self.read[max(self.read)]
+
+    @staticmethod
+    def best_of(found: Iterable[Limits]) -> Limits:
+        """Each rate as the best of all measurements."""
+        rounds = list(found)
+        return Limits(
+            {size: max(one.read[size] for one in rounds) for size in rounds[0].read},
+            {kind: max(one.flops[kind] for one in rounds) for kind in rounds[0].flops},
+        )
 
 
 class MachineProbe:
-    """Measures on demand. A context manager."""
+    """Measures on demand, with one thread per core. A context manager."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "benchmarks.machine_limits", "--on-request"]
@@ -33,13 +65,14 @@ class MachineProbe:
         )
 
     def measure(self) -> Limits:
-        """The best of several passes each, on torch's default number of threads; takes half a
-        second."""
+        """The best of several passes each; takes about a second."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        return Limits(**json.loads(self._process.stdout.readline()))
+        answer = json.loads(self._process.stdout.readline())
+        read = {int(size): rate for size, rate in answer["read"].items()}
+        return Limits(read, answer["flops"])
 
     def __enter__(self) -> Self:
         return self
@@ -48,34 +81,20 @@ class MachineProbe:
         self._process.communicate()  # the end of its input ends it
 
 
-def _measurement() -> Callable[[], Limits]:
-    import torch
-
-    words = torch.zeros(_READ_BYTES // 4)
-    words.add_(1)  # touches every page
-
-    def measure() -> Limits:
-        read_s = _best_s(lambda: words.sum())
-        flops = peak_flops("bf16", torch.get_num_threads(), _NUM_PASSES)
-        return Limits(_READ_BYTES / read_s, flops)
-
-    return measure
-
-
-def _best_s(run: Callable[[], object]) -> float:
-    times = []
-    for _ in range(_NUM_PASSES):
-        started_s = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - started_s)
-    return min(times)
+def measure_limits(buffer: mmap.mmap, num_threads: int) -> Limits:
+    """In this process. ``buffer`` has the largest of ``READ_SIZES``."""
+    read = {size: read_rate(buffer, size, num_threads) for size in READ_SIZES}
+    flops = {kind: peak_flops(kind, num_threads) for kind in TYPES}
+    flops["int8"] = max(flops["int8"], flops["f32"])  # int8 may be widened as well
+    return Limits(read, flops)
 
 
 def main() -> None:
-    measure = _measurement()
+    buffer = read_buffer(READ_SIZES[-1])
+    num_threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     for _ in sys.stdin if "--on-request" in sys.argv[1:] else ("once",):
-        limits = measure()
-        line = {"bytes_per_s": limits.bytes_per_s, "flops": limits.flops}
+        limits = measure_limits(buffer, num_threads)
+        line = {"processor": processor(), "read": limits.read, "flops": limits.flops}
         print(json.dumps(line), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The peak rate of the processor's multiply-add instructions, by type of the weights.
+"""The peak rates of this machine: multiply-add instructions by type of the weights, and reading.
 
 ``machine_peak.cpp`` is compiled for this machine on first use, and kept in ``DEFAULT_CACHE``.
 """
@@ -7,33 +7,53 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import mmap
 import os
 import subprocess
 from functools import cache
 from pathlib import Path
 
 from benchmarks.peers.catalog import DEFAULT_CACHE
+from benchmarks.report import processor_flags
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 TYPES = ("f32", "bf16", "int8")
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=c++17")
-_NUM_STEPS = 1_000_000
-"""Steps of a dozen instructions each, which take some milliseconds."""
+_NUM_STEPS = 100_000
+"""Steps of a window, of a dozen instructions each: less than a millisecond."""
+_NUM_WINDOWS = 64
 
 
-def peak_flops(weights: str, num_threads: int, num_passes: int = 7) -> float:
+def peak_flops(weights: str, num_threads: int) -> float:
     """Operations per second (two for each multiply-add), an upper bound for products with such
-    ``weights``: the best of several passes. bf16 counts as float32 where the processor must widen
-    it."""
+    ``weights``: the best of many short windows. bf16 counts as float32 where the processor must
+    widen it."""
     native = _native()
-    kind = TYPES.index(weights)
-    return max(float(native.quire_peak(kind, num_threads, _NUM_STEPS)) for _ in range(num_passes))
+    return float(native.quire_peak(TYPES.index(weights), num_threads, _NUM_WINDOWS, _NUM_STEPS))
+
+
+def read_rate(buffer: mmap.mmap, num_bytes: int, num_threads: int) -> float:
+    """Bytes per second when ``num_threads`` together read the first ``num_bytes`` of ``buffer``
+    again and again: the best of many short windows. No thread reads less than a page."""
+    num_threads = min(num_threads, num_bytes // mmap.PAGESIZE)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    return float(_native().quire_read(address, num_bytes, num_threads, _NUM_WINDOWS))
+
+
+def read_buffer(num_bytes: int) -> mmap.mmap:
+    """Memory whose pages are all there, in large ones where the system has them."""
+    buffer = mmap.mmap(-1, num_bytes)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        buffer.madvise(mmap.MADV_HUGEPAGE)
+    chunk = b"\1" * (1 << 20)
+    for _ in range(num_bytes >> 20):
+        buffer.write(chunk)
+    return buffer
 
 
 @cache
 def _native() -> ctypes.CDLL:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    flags = " ".join(sorted(processor_flags()))
     name = hashlib.sha256(SOURCE.read_bytes() + flags.encode()).hexdigest()[:16]
     path = DEFAULT_CACHE / f"machine_peak_{name}.so"
     if not path.exists():
@@ -45,5 +65,12 @@ def _native() -> ctypes.CDLL:
         made.replace(path)
     native = ctypes.CDLL(str(path))
     native.quire_peak.restype = ctypes.c_double
-    native.quire_peak.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64)
+    native.quire_peak.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    native.quire_read.restype = ctypes.c_double
+    native.quire_read.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.c_int,
+        ctypes.c_int64,
+    )
     return native

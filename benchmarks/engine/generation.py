@@ -8,32 +8,35 @@ their own and take turns. Two figures are computed from each generation: the dec
 whole batch decodes, and the output tokens divided by the time from the first request to the last
 token, prefill included.
 
-The limit of a step is the larger of reading (weights once, K and V of each request) at the memory's
-bandwidth and multiplying at the bf16 matrix rate; that of a generation is the prompts' operations
-plus a step for every further token. Both rates are measured in turn with the contenders. A model
-that fits into the processor's caches may exceed its limit. ``at_most``: the speed-up over the best
-peer that a system at the limit would have. ``quire-int8``, whose weights have 8 bits, is compared
-with llama.cpp in Q8_0 (8 bits) and Q4_0 (4 bits), which read the same weights, and with nobody
-else. Each model has a result of its own; quote ratios, not milliseconds.
+The limit of a step is the larger of reading (weights once, K and V of each request) and
+multiplying, for the contender's own format of weights; that of a generation is the prompts'
+operations plus a step for every further token. Both rates are measured in turn with the contenders,
+reading by size, because a small model stays in a cache; a share is of the best that was measured.
+``at_most``: the speed-up over the best peer that a system with bf16 weights would have at the
+limit.
+
+``quire-int8``, whose weights have 8 bits, is compared with llama.cpp in Q8_0 (8 bits) and Q4_0 (4
+bits), which read the same weights, and with nobody else. Each model has a result of its own; quote
+ratios, not milliseconds.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.checkpoints import SHAPES, Limits, generation_limit_s, step_limit_s
+from benchmarks.checkpoints import SHAPES
 from benchmarks.generation_rounds import RoundOutcome, Workload, run_workloads
-from benchmarks.measurement import figure
+from benchmarks.machine_limits import Limits
 from benchmarks.options import add_contenders, parser, rounds_of
 from benchmarks.peers.catalog import available
 from benchmarks.plots import draw_bars
-from benchmarks.report import emit, print_table
+from benchmarks.report import emit, print_table, processor
+from benchmarks.step_limits import BF16, WeightFormat, format_of, generation_limit_s, step_limit_s
 
 PROMPT, OUTPUT = 128, 64
 
@@ -55,33 +58,35 @@ RATE = Quantity(
 )
 
 
-def step_limit(outcome: RoundOutcome, limits: Limits) -> float:
-    context = PROMPT + OUTPUT // 2
-    return step_limit_s(SHAPES[outcome.model], outcome.workload.num_requests, context, limits)
-
-
-def generation_limit(outcome: RoundOutcome, limits: Limits) -> float:
-    count = outcome.workload.num_requests
-    return generation_limit_s(SHAPES[outcome.model], count, PROMPT, OUTPUT, limits)
+def limit_s(outcome: RoundOutcome, quantity: Quantity, weights: WeightFormat) -> float:
+    """The least time for a step, or for the whole generation."""
+    shape, count = SHAPES[outcome.model], outcome.workload.num_requests
+    if quantity is STEP:
+        return step_limit_s(shape, count, PROMPT + OUTPUT // 2, outcome.limits, weights)
+    return generation_limit_s(shape, count, PROMPT, OUTPUT, outcome.limits, weights)
 
 
 def row(outcome: RoundOutcome, quantity: Quantity) -> dict[str, Any]:
     """One line of the report: every contender's figure, ratios over the best peer, shares."""
     found = outcome.figures(quantity.name)
-    limit, seconds = (step_limit, "step_s") if quantity is STEP else (generation_limit, "total_s")
-    shares = {who: outcome.share(who, seconds, partial(limit, outcome)) for who in found}
+    seconds = "step_s" if quantity is STEP else "total_s"
+    shares = {
+        who: outcome.share(who, seconds, limit_s(outcome, quantity, format_of(who)))
+        for who in found
+    }
+    limit = limit_s(outcome, quantity, BF16)
     line: dict[str, Any] = {
         "model": outcome.model,
         "num_requests": outcome.workload.num_requests,
         quantity.unit: {who: one.scaled(quantity.scale).rounded() for who, one in found.items()},
-        "limit_s": figure([limit(outcome, one) for one in outcome.limits]).rounded(),
+        "limit_s": float(f"{limit:.4g}"),
         "share_of_limit": {who: one.rounded(3) for who, one in shares.items()},
     }
     better = quantity.larger_is_better
     best = outcome.best_peer(quantity.name, larger_is_better=better)
     if best is not None:
         line["best_peer"] = best
-        line["at_most"] = float(f"{1 / shares[best].median:.3g}")
+        line["at_most"] = float(f"{1 / outcome.share(best, seconds, limit).median:.3g}")
     line["ahead_of"] = {
         who: {peer: one.rounded(3) for peer, one in ratios.items()}
         for who, ratios in outcome.comparisons(quantity.name, larger_is_better=better).items()
@@ -134,14 +139,14 @@ def report(model: str, outcomes: list[RoundOutcome], out: Path) -> None:
     for quantity in (STEP, RATE):
         lines = [row(one, quantity) for one in outcomes]
         for line in lines:
-            print_table(f"{quantity.title}, {quantity.unit}", shown(line, quantity))
+            print_table(f"{quantity.title}, {quantity.unit}, {processor()}", shown(line, quantity))
         results[quantity.name] = lines
-    limits = [limits for one in outcomes for limits in one.limits]
+    limits = Limits.best_of(one.limits for one in outcomes)
     emit(
         f"engine/generation-{model}",
         out,
-        gb_per_s=figure([one.bytes_per_s / 1e9 for one in limits]).rounded(3),
-        gflops=figure([one.flops / 1e9 for one in limits]).rounded(3),
+        gb_per_s=round(limits.memory_bytes_per_s / 1e9, 1),
+        gflops={kind: round(rate / 1e9) for kind, rate in limits.flops.items()},
         memory_mib={
             one.workload.num_requests: {who: size >> 20 for who, size in one.pss_bytes.items()}
             for one in outcomes

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from benchmarks.checkpoints import SHAPES, prefill_limit_s
+from benchmarks.checkpoints import SHAPES
 from benchmarks.http.servers import Server
 from benchmarks.http.stream_client import Streamed
 from benchmarks.http.systems import SYSTEMS, System, default_systems
@@ -37,6 +37,7 @@ from benchmarks.options import parser, rounds_of
 from benchmarks.peers.catalog import PEERS, PeerMissing
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table, processor
+from benchmarks.step_limits import prefill_limit_s
 
 OUTPUT = 16
 LIMITS = "the machine's limits"

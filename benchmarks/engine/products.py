@@ -7,9 +7,10 @@ Each layer has its own weights, so that they are read from where a step reads th
 take turns. Quire's products take and return float32 rows, as inside a step, and convert them;
 PyTorch's take and return the weight type. With bf16 weights PyTorch also runs in float32
 (``torch-f32``), its best type where the processor has no bf16; the ratio is to the better of the
-two. The limit is the larger of reading the weights once at the speed of a pure read of 1 GiB by the
-same threads, and multiplying at the peak of the processor's instructions (``machine_peak``).
-Weights that stay in a cache may exceed it. Quote the ratios, not the milliseconds.
+two. The limit is the larger of reading the weights at the speed of a pure read, by the same
+threads, of as many bytes as are read in turn, and multiplying at the peak of the processor's
+instructions (``machine_limits``); both are the best of all rounds. Quote the ratios and the shares,
+not the milliseconds.
 """
 
 from __future__ import annotations
@@ -29,26 +30,27 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from benchmarks.checkpoints import SHAPES, CheckpointShape, Limits
-from benchmarks.machine_peak import peak_flops
+from benchmarks.checkpoints import SHAPES, CheckpointShape
+from benchmarks.machine_limits import READ_SIZES, Limits, measure_limits
+from benchmarks.machine_peak import read_buffer
 from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.plots import draw_bars
-from benchmarks.report import emit, print_table
+from benchmarks.report import emit, print_table, processor
 from quire.engine.cpu.library import INSTRUCTION_SETS, load_kernel
 from quire.engine.cpu.packed_matrix import (
     Epilogue,
     PackedMatrix,
     Product,
     WeightType,
-    huge_page_buffer,
 )
 from quire.engine.cpu.team import Team
 
-READ_BYTES = 1 << 30
 NUM_LAYERS = 4
 """Of each model: enough that the layers of small and 1b exceed the caches."""
 TORCH_TYPES = {WeightType.F32: torch.float32, WeightType.BF16: torch.bfloat16}
 OURS, THEIRS, THEIRS_F32 = "quire", "torch", "torch-f32"
+LIMITS = "the machine's limits"
+"""Their turn in each round."""
 Times = dict[tuple[str, int], float]
 
 
@@ -61,10 +63,14 @@ class Shaped:
     depth: int
     is_gated: bool = False
 
-    def limit_s(self, num_rows: int, weight_type: WeightType, limits: Limits) -> float:
-        num_bytes = {WeightType.F32: 4, WeightType.BF16: 2, WeightType.INT8: 1}[weight_type]
+    def limit_s(
+        self, num_rows: int, weight_type: WeightType, num_in_turn: int, limits: Limits
+    ) -> float:
+        """``num_in_turn``: matrices of this shape that are read in turn."""
         size = self.num_columns * self.depth
-        return max(size * num_bytes / limits.bytes_per_s, 2 * num_rows * size / limits.flops)
+        num_bytes = size * {WeightType.F32: 4, WeightType.BF16: 2, WeightType.INT8: 1}[weight_type]
+        read_s = num_bytes / limits.bytes_per_s(num_in_turn * num_bytes)
+        return max(read_s, 2 * num_rows * size / limits.flops[weight_type.name.lower()])
 
 
 def products_of(shape: CheckpointShape) -> list[Shaped]:
@@ -173,38 +179,40 @@ def timed(
     return times
 
 
-def measure_limits(team: Team, weight_type: WeightType, num_passes: int) -> Limits:
-    read_s = best_s(partial(team.read_pass, huge_page_buffer(READ_BYTES).fill_(1)), num_passes)
-    return Limits(READ_BYTES / read_s, peak_flops(weight_type.name.lower(), team.num_threads))
-
-
-def best_s(run: Callable[[], object], num_passes: int) -> float:
-    times = []
-    for _ in range(num_passes):
-        started_s = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - started_s)
-    return min(times)
-
-
 def rows_of_model(
-    model: str, team: Team, weight_type: WeightType, limits: Limits, arguments: argparse.Namespace
+    model: str,
+    team: Team,
+    weight_type: WeightType,
+    measure: Callable[[], Limits],
+    arguments: argparse.Namespace,
 ) -> list[dict[str, Any]]:
     products = products_of(SHAPES[model])
     ours = Ours(team, products, weight_type)
     contenders = {OURS: ours.turn, THEIRS: Theirs(products, torch_type(weight_type)).turn}
     if weight_type is WeightType.BF16:
         contenders[THEIRS_F32] = Theirs(products, torch.float32).turn
-    turns: Mapping[str, list[Times]] = take_turns(
-        model,
-        {name: partial(turn, arguments.rows) for name, turn in contenders.items()},
-        arguments.rounds,
-    )
+    found: list[Limits] = []
+    turns = {name: partial(turn, arguments.rows) for name, turn in contenders.items()}
+    turns[LIMITS] = partial(add_limits, found, measure)
+    times = take_turns(model, turns, arguments.rounds)
+    del times[LIMITS]
+    limits = Limits.best_of(found)
     return [
-        row(model, product, num_rows, turns, product.limit_s(num_rows, weight_type, limits))
+        row(model, product, num_rows, times, limit_s(product, num_rows, weight_type, limits))
         for product in products
         for num_rows in arguments.rows
     ]
+
+
+def add_limits(found: list[Limits], measure: Callable[[], Limits]) -> Times:
+    found.append(measure())
+    return {}
+
+
+def limit_s(product: Shaped, num_rows: int, weight_type: WeightType, limits: Limits) -> float:
+    """The least time for one product, where the layers' matrices are read one after another."""
+    num_in_turn = 1 if product.name == "logits" else NUM_LAYERS - 1
+    return product.limit_s(num_rows, weight_type, num_in_turn, limits)
 
 
 def row(
@@ -222,6 +230,7 @@ def row(
         "shape": [product.num_columns, product.depth],
         "ms": {name: figure(values).scaled(1e3).rounded() for name, values in seconds.items()},
         "ahead_of_torch": ratio(best, seconds[OURS]).rounded(3),
+        "limit_ms": float(f"{1e3 * limit_s:.4g}"),
         "share_of_limit": round(limit_s / ours.median, 3),
     }
 
@@ -284,17 +293,16 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(arguments.num_threads)
     weight_type = WeightType[arguments.weights.upper()]
+    measure = partial(measure_limits, read_buffer(READ_SIZES[-1]), arguments.num_threads)
     with Team(load_kernel(arguments.isa), arguments.num_threads) as team:
-        limits = measure_limits(team, weight_type, arguments.rounds)
         rows = [
             one
             for model in arguments.models
-            for one in rows_of_model(model, team, weight_type, limits, arguments)
+            for one in rows_of_model(model, team, weight_type, measure, arguments)
         ]
         isa = team.library.isa
     print_table(
-        f"Products in {arguments.weights}, {isa}, {arguments.num_threads} threads; limits "
-        f"{limits.bytes_per_s / 1e9:.1f} GB/s, {limits.flops / 1e9:.0f} GFLOP/s",
+        f"Products in {arguments.weights}, {isa}, {arguments.num_threads} threads, {processor()}",
         [shown(one) for one in rows],
     )
     emit(
@@ -304,8 +312,6 @@ def main() -> None:
         weights=arguments.weights,
         num_threads=arguments.num_threads,
         rounds=arguments.rounds,
-        bytes_per_s=limits.bytes_per_s,
-        flops=limits.flops,
         rows=rows,
     )
     draw(rows, arguments)

@@ -7,6 +7,10 @@ and llama.cpp (with which only ``quire-int8`` is compared). Hit: over HTTP with 
 prompt again, next to vLLM's server. The time runs from the request's first byte to its first token,
 so it includes reading the body, matching the prefix and computing the last token, which is never
 cached. ``http/systems.py`` explains ``quire-fine`` and ``quire-torch``.
+
+The share of the limit is of the machine's best multiply-add rate for the contender's weights
+(``machine_limits``). Beside the time stands the processor time of the whole cold run, which others
+on the machine change less.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ from benchmarks.measurement import figure, take_turns
 from benchmarks.options import add_contenders, parser, rounds_of
 from benchmarks.peers.catalog import PeerMissing, available
 from benchmarks.plots import draw_bars
-from benchmarks.report import emit, print_table
+from benchmarks.report import emit, print_table, processor
+from benchmarks.step_limits import format_of, prefill_limit_s
 
 PROMPT, OUTPUT = 1024, 2
 
@@ -76,6 +81,12 @@ def row(
     return {
         "model": model,
         "cold_ms": {name: one.scaled(1e3).rounded() for name, one in cold.items()},
+        "cold_cpu_ms": {
+            name: one.scaled(1e3).rounded() for name, one in offline.figures("cpu_s").items()
+        },
+        "share_of_limit": {
+            name: offline.share(name, "first_s", limit_s(offline, name)).rounded(3) for name in cold
+        },
         "ahead_of": {
             name: {peer: one.rounded(3) for peer, one in ratios.items()}
             for name, ratios in ahead.items()
@@ -84,10 +95,39 @@ def row(
     }
 
 
-def shown(one: dict[str, Any]) -> dict[str, object]:
-    cells: dict[str, object] = {"model": one["model"]}
-    cells |= {f"{name} cold ms": value["median"] for name, value in one["cold_ms"].items()}
-    return cells | {f"http {name} ms": value["median"] for name, value in one["http_ms"].items()}
+def limit_s(outcome: RoundOutcome, name: str) -> float:
+    """The least time for the prompt with the contender's format of weights."""
+    return prefill_limit_s(SHAPES[outcome.model], 1, PROMPT, outcome.limits, format_of(name))
+
+
+def shown(one: dict[str, Any]) -> list[dict[str, object]]:
+    """A row for each contender, and one for each server."""
+    rows: list[dict[str, object]] = [
+        {
+            "model": one["model"],
+            "contender": name,
+            "cold ms": value["median"],
+            "processor ms": one["cold_cpu_ms"][name]["median"],
+            "over": ", ".join(
+                f"{peer} {ratio['median']}x"
+                for peer, ratio in one["ahead_of"].get(name, {}).items()
+            ),
+            "share of the limit": one["share_of_limit"][name]["median"],
+            "hit ms": "",
+        }
+        for name, value in one["cold_ms"].items()
+    ]
+    servers = dict.fromkeys(name.rpartition("_")[0] for name in one["http_ms"])
+    return rows + [
+        dict.fromkeys(rows[0], "")
+        | {
+            "model": one["model"],
+            "contender": f"{name}, http",
+            "cold ms": one["http_ms"][f"{name}_cold"]["median"],
+            "hit ms": one["http_ms"][f"{name}_hit"]["median"],
+        }
+        for name in servers
+    ]
 
 
 def main() -> None:
@@ -112,7 +152,7 @@ def main() -> None:
         outcomes.append(outcome)
         rows.append(row(model, outcome, http))
     for one in rows:
-        print_table("time to first token, 1024 tokens", [shown(one)])
+        print_table(f"time to first token, {PROMPT} tokens, {processor()}", shown(one))
     firsts = [one.figures("first_s") for one in outcomes]
     names = list(dict.fromkeys(name for one in firsts for name in one))
     draw_bars(

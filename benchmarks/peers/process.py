@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.process_memory import pss_bytes
+from benchmarks.process_time import cpu_s
 
 _SHOWN_LINES = 15
 
@@ -44,12 +45,15 @@ class PeerProcess:
         self.load_s: float = loaded["load_s"]
 
     def generate(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> dict[str, float]:
-        """One run; see ``worker.Stopwatch.report``.
+        """One run; see ``worker.Stopwatch.report``. ``cpu_s``: the processor time of the worker and
+        its children meanwhile.
 
         Raises:
             PeerFailed: the worker has ended.
         """
-        return self._ask({"prompts": prompts, "num_tokens": num_tokens})
+        before_s = cpu_s(self._process.pid)
+        report = self._ask({"prompts": prompts, "num_tokens": num_tokens})
+        return {**report, "cpu_s": cpu_s(self._process.pid) - before_s}
 
     def pss_bytes(self) -> int:
         return pss_bytes(self._process.pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.generation_rounds import Report, RoundOutcome, Workload
+from benchmarks.machine_limits import Limits
 
 
 def outcome(**times_s: float) -> RoundOutcome:
@@ -12,7 +13,7 @@ def outcome(**times_s: float) -> RoundOutcome:
     reports: dict[str, list[Report]] = {
         name.replace("_", "-", 1): [{"step_s": time_s}] * 2 for name, time_s in times_s.items()
     }
-    return RoundOutcome("tiny", Workload(1, 8, 8), reports, [])
+    return RoundOutcome("tiny", Workload(1, 8, 8), reports, Limits({1: 1.0}, {}))
 
 
 def test_weights_of_fewer_bits_are_compared_with_each_other() -> None:
