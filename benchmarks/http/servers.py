@@ -26,6 +26,7 @@ from benchmarks.peers.catalog import (
     vllm_environment,
 )
 from benchmarks.process_memory import pss_bytes
+from benchmarks.process_time import cpu_s
 
 _POLL_S = 0.005
 _SHOWN_LINES = 15
@@ -71,6 +72,10 @@ class Server:
 
     def pss_bytes(self) -> int:
         return pss_bytes(self._process.pid)
+
+    def cpu_s(self) -> float:
+        """Processor time of its processes since its start."""
+        return cpu_s(self._process.pid)
 
     def _answers(self, path: str) -> bool:
         try:
