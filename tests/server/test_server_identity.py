@@ -46,11 +46,14 @@ def test_quire_headers_carry_thread_parent_and_final() -> None:
         {
             "X-Quire-Program-ID": "p",
             "X-Quire-Thread-ID": "t",
+            "X-Quire-Parent-Thread-ID": "s",
             "X-Quire-Parent-ID": "up",
             "X-Quire-Final": "true",
         }
     )
-    assert found == CallIdentity(client_id="p", thread="t", parent="up", final=True)
+    assert found == CallIdentity(
+        client_id="p", thread="t", parent="up", parent_thread="s", final=True
+    )
 
 
 def test_dynamo_headers_carry_parent_and_final() -> None:

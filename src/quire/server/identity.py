@@ -5,7 +5,8 @@ process table. An identity carries no privilege: it groups calls within the call
 
 The first source that names a session wins; the sources are, in order:
 
-1. ``X-Quire-Program-ID`` with ``X-Quire-Thread-ID`` and ``X-Quire-Parent-ID``
+1. ``X-Quire-Program-ID`` with ``X-Quire-Thread-ID``, ``X-Quire-Parent-Thread-ID`` (of the thread
+   that this one was forked from) and ``X-Quire-Parent-ID``
 2. the body's ``session_id``
 3. ``X-Session-ID``
 4. ``x-dynamo-session-id`` with ``x-dynamo-parent-session-id``
@@ -104,7 +105,7 @@ def _session(
     thread = reader.name("x-quire-thread-id")
     parent = reader.name("x-quire-parent-id") or reader.name("x-parent-session-id")
     if own := reader.name("x-quire-program-id"):
-        return own, thread, parent, None
+        return own, thread, parent, reader.name("x-quire-parent-thread-id")
     if own := body.session_id or reader.name("x-session-id"):
         return own, thread, parent, None
     if own := reader.name("x-dynamo-session-id"):
