@@ -11,7 +11,7 @@ from subprocess import check_output
 
 import pytest
 
-from tools.mutation.coverage_map import CoverageMap
+from tools.mutation.coverage_map import CoverageMap, _trace
 from tools.mutation.ledger import Ledger, MutantOutcome, MutantResult
 from tools.mutation.operators import Mutant, mutants_of, source_with
 from tools.mutation.overlay import Overlay
@@ -128,6 +128,27 @@ def test_a_test_that_computes_for_ever_is_ended(tmp_path: Path) -> None:
 
     assert ended("test_a") == 0
     assert ended("test_b") == TIMED_OUT
+
+
+def test_tests_may_import_benchmarks(tmp_path: Path) -> None:
+    file = tmp_path / "test_import.py"
+    file.write_text("import benchmarks.pie.dispatch_policies, quire.core\ndef test_a(): pass\n")
+    log = tmp_path / "log"
+    assert forked([str(file)], path=SOURCE, log=log, limit_s=120, run=run_tests) == 0, (
+        log.read_text(encoding="utf-8")
+    )
+
+
+def test_files_that_cannot_be_imported_stop_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every fault of the group would count as met by no test."""
+    monkeypatch.setattr("tools.mutation.coverage_map.WORK", tmp_path)
+    file = tmp_path / "test_import.py"
+    file.write_text("import no_such_module\ndef test_a(): pass\n")
+    with pytest.raises(SystemExit, match=r"cannot be run, see .*trace\.log"):
+        _trace([], {file: tmp_path / "kept.json"})
+    assert not (tmp_path / "kept.json").exists()
 
 
 def test_a_mutant_meets_the_tests_of_its_line_the_quickest_first() -> None:

@@ -20,6 +20,8 @@ from tools.mutation.processes import foreign_modules, forked
 from tools.mutation.targets import ROOT, SOURCE, WORK, Group
 
 LIMIT_S = 900.0
+HAVE_RUN = (0, 1)
+"""Statuses of pytest when all files were collected: all tests passed, or some failed."""
 
 
 class CoverageMap:
@@ -80,8 +82,8 @@ def _trace(sources: list[str], kept: dict[Path, Path]) -> None:
     def run(arguments: Sequence[str]) -> int:
         return _traced(arguments, sources, all_of_them)
 
-    forked([str(file) for file in kept], path=SOURCE, log=log, limit_s=LIMIT_S, run=run)
-    if not all_of_them.exists():
+    status = forked([str(file) for file in kept], path=SOURCE, log=log, limit_s=LIMIT_S, run=run)
+    if status not in HAVE_RUN or not all_of_them.exists():
         raise SystemExit(f"the tests cannot be run, see {log}")
     found = json.loads(all_of_them.read_text(encoding="utf-8"))
     for test in found["failed"]:

@@ -121,7 +121,8 @@ def _child(arguments: Sequence[str], path: Path, log: Path, run: RunTests) -> No
             HYPOTHESIS_STORAGE_DIRECTORY=str(log.parent / "hypothesis"),
         )
         sys.dont_write_bytecode = True
-        sys.path[:] = [str(path), *(entry for entry in sys.path if entry != str(ROOT))]
+        others = (entry for entry in sys.path if entry != str(ROOT))
+        sys.path[:] = [str(path), *others, str(ROOT)]  # tests import benchmarks and tools
         gc.freeze()  # objects from before the fork are exempt from garbage collection
         spared = (part for name in SPARED for part in ("-p", f"no:{name}"))
         status = run([*OPTIONS, *spared, *arguments])
