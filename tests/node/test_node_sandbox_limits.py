@@ -113,7 +113,7 @@ async def test_children_are_no_way_around_the_bound_on_time(
         """,
         quotas=Quotas(max_cpu_ms=400),
     )
-    assert "its children have computed for 400 ms together" in error.message
+    assert "its family (its launcher and their children) have used 400 ms" in error.message
     await steps(bystander, 3)
 
 
@@ -131,7 +131,7 @@ async def test_a_loop_that_awaits_ends_with_its_time(node: Node) -> None:
         quotas=Quotas(max_cpu_ms=300),
     )
     assert isinstance(error, QuotaExceeded)
-    assert "has computed for 300 ms" in error.message
+    assert "has used 300 ms of processor time" in error.message
 
 
 async def test_a_memory_bomb_is_a_memory_error(node: Node, bystander: ProgramHandle) -> None:

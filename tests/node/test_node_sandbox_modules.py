@@ -232,7 +232,7 @@ async def test_a_turn_names_so_many_bytes(node: Node) -> None:
         *[command(Op.LOG, address=0, length=2 << 20)] * 5,
         memory='(memory (export "memory") 40)',
     )
-    assert "name 10485760 bytes, at most 8388608" in await error_of(node, code)
+    assert "name 10485760 bytes; at most 8388608" in await error_of(node, code)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ async def test_a_build_that_was_ended_is_an_error_and_none_begins() -> None:
     processes.end()
     assert await in_daemon_thread(process.wait) < 0
     processes.ended(process)
-    with pytest.raises(Draining, match="builds nothing any more"):
+    with pytest.raises(Draining, match="starts no further builds"):
         processes.start(forever)
 
 

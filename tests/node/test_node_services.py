@@ -432,7 +432,7 @@ async def test_so_many_streams_at_a_time(node: Node, tmp_path: Path, web: WebStu
                 await stack.enter_async_context(api.http_stream(url))
     """
     handle = await launch(node, "sandboxed", tmp_path, body, web.url("/events"))
-    with pytest.raises(ProgramFailed, match="2 HTTP answers are being streamed, 2 are allowed"):
+    with pytest.raises(ProgramFailed, match="2 HTTP responses are being streamed; 2 are allowed"):
         await handle.result()
 
 

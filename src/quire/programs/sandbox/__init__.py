@@ -1,7 +1,7 @@
-"""Untrusted programs: WebAssembly guests, what they are given, and what bounds them.
+"""Untrusted programs: WebAssembly guests, their interface to the host, and their limits.
 
-A runtime process (``quire.node.sandbox``) uses this package to compile and drive guests: ``host``
-drives both kinds, ``python`` and ``module``, which know nothing of each other and run on ``wasm``.
-The modules here are what all of them say: messages, limits, a program before it runs, answers to
-its questions. Nothing here knows which node is behind a guest's port.
+A runtime process (``quire.node.sandbox``) uses this package to compile and run guests: ``host``
+runs both kinds, ``python`` and ``module``, which do not know each other and use ``wasm``. The
+modules of this folder are shared by all of them: messages, limits, a program before it runs,
+answers to guests' questions. Nothing here knows which node is behind a guest's port.
 """

@@ -1,7 +1,7 @@
 """Answers to guests' questions: text to tokens and back, chat templates, the program's log.
 
-The models' tokenizers and templates live in the host's process. Every question is the work of an
-unknown author: it is checked here, bounded, and whatever goes wrong is an answer, never raised.
+The models' tokenizers and templates are in the host's process. Questions come from untrusted code:
+they are checked and bounded here, and every error becomes an answer; nothing is raised.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from quire.programs.sandbox.messages import Answer
 
 MAX_TEXT_CHARS = 256 << 10
 MAX_TOKENS = 256 << 10
-"""Of one question. While it is answered the guest's turn goes on, and cannot be ended: no answer
-may take much longer than a turn may, on a slow machine."""
+"""Limits of one question. It is answered within the guest's turn and cannot be interrupted, so no
+answer may take much longer than a turn, even on a slow machine."""
 
 LEVELS = ("debug", "info", "warning", "error")
 
 Log = Callable[[str, str, Mapping[str, Any]], None]
-"""``log(level, text, fields)``"""
+"""The signature is ``log(level, text, fields)``."""
 
 
 class GuestTools:
-    """Tokenizer and template of one model, as guests use them."""
+    """Tokenizer and chat template of one model, for guests."""
 
     def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
         self.tokenizer = tokenizer
@@ -38,7 +38,7 @@ class GuestTools:
 
 
 class Answers:
-    """The answers for one guest. ``models``: those that it was told of, by id."""
+    """The answers for one guest. ``models``: the models in its launch message, by id."""
 
     def __init__(self, models: Mapping[str, GuestTools], log: Log) -> None:
         self._models = models
@@ -46,11 +46,11 @@ class Answers:
         self._num_asked = 0
 
     def note_question(self) -> None:
-        """For guests that do not ask in words: one more question."""
+        """Count one more question, for guests whose questions do not come through ``__call__``."""
         self._num_asked += 1
 
     def take_count(self) -> int:
-        """How many questions there were since the last time."""
+        """The number of questions since the last call."""
         count, self._num_asked = self._num_asked, 0
         return count
 
@@ -61,29 +61,31 @@ class Answers:
             return _text(Answer(value=_BY_NAME[name](self, *arguments)))
         except QuireError as exc:
             return _text(Answer(error=exc.record()))
-        except Exception as exc:  # a question that is not one
+        except Exception as exc:  # not a valid question
             return _text(Answer(error=_unclear(exc)))
 
     def _model(self, name: str) -> GuestTools:
         model = self._models.get(name)
         if model is None:
-            raise InvalidArgument(f"no model {name!r} here")
+            raise InvalidArgument(f"this node has no model {name!r}")
         return model
 
     def tokenize(self, model: str, text: str, special: bool) -> list[int]:
         """Raises ``InvalidArgument``: no such model, or too much text."""
         if len(text) > MAX_TEXT_CHARS:
             raise InvalidArgument(
-                f"tokenize {len(text)} characters: at most {MAX_TEXT_CHARS} at a time: split the "
-                "text where a line ends"
+                f"tokenize: {len(text)} characters; at most {MAX_TEXT_CHARS} at a time are "
+                "allowed: split the text at the end of a line"
             )
         return self._model(model).tokenizer.encode(text, special=bool(special))
 
     def detokenize(self, model: str, token_ids: list[int], skip_special: bool) -> str:
-        """Raises ``InvalidArgument``: no such model, or ids that it does not have."""
+        """Raises ``InvalidArgument``: no such model, or invalid token ids."""
         tokenizer = self._model(model).tokenizer
         if len(token_ids) > MAX_TOKENS:
-            raise InvalidArgument(f"detokenize {len(token_ids)} tokens: at most {MAX_TOKENS}")
+            raise InvalidArgument(
+                f"detokenize: {len(token_ids)} tokens; at most {MAX_TOKENS} are allowed: split them"
+            )
         _check_ids(token_ids, tokenizer)
         return tokenizer.decode(token_ids, skip_special=bool(skip_special))
 
@@ -103,10 +105,10 @@ class Answers:
         return template.render(messages, **arguments)
 
     def log(self, level: str, text: str, fields: Mapping[str, Any] | None = None) -> None:
-        """A line (or several) for the program's log; ``fields`` are JSON values by name."""
+        """Add one or several lines to the program's log; ``fields``: JSON values by name."""
         given = json.loads(_encodable(json.dumps(fields or {}, ensure_ascii=False)))
         if not isinstance(given, dict):
-            raise InvalidArgument("the fields of a log line are values by name")
+            raise InvalidArgument("the fields of a log line must be an object of values by name")
         self._log(level if level in LEVELS else "info", _encodable(str(text)), given)
 
 
@@ -136,5 +138,5 @@ def _text(answer: Answer) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Without half surrogate pairs, which JSON can say but UTF-8 cannot."""
+    """``text`` without lone surrogates, which JSON can represent but UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""What bounds one guest, besides the quotas that control enforces (pages, tokens, top K)."""
+"""The limits of one guest, besides the quotas that control enforces (pages, tokens, top K)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import msgspec
 
 
 class GuestLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Each ends the program with an error that names it, except ``memory_bytes``: what does not fit
-    is a ``MemoryError`` in the program.
+    """Exceeding a limit ends the program with an error that names the limit. Exceptions: memory
+    beyond ``memory_bytes`` raises ``MemoryError`` in the program, and output beyond ``log_bytes``
+    is dropped with a note.
 
-    ``turn_ms``: one turn may compute so long without awaiting. ``cpu_ms``: all turns together.
-    ``calls_per_s``: commands, messages, requests and questions; one second's worth may come at
-    once. ``outstanding_io``: HTTP requests at a time. ``turn_bytes``: what one turn may ask for.
-    ``log_bytes``: what it may print, all in all; the rest is dropped with a note.
+    ``turn_ms``: how long one turn may compute without awaiting. ``cpu_ms``: all turns together.
+    ``calls_per_s``: commands, messages, requests and questions; the calls of one second may come at
+    once. ``outstanding_io``: concurrent HTTP requests. ``turn_bytes``: size of the calls of one
+    turn.
     """
 
     memory_bytes: int = 256 << 20
@@ -25,7 +26,7 @@ class GuestLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallRate:
-    """A bucket of calls that fills with time. The clock is the caller's."""
+    """A token bucket of calls. The caller passes the time."""
 
     __slots__ = ("_left", "_rate", "_then_s")
 

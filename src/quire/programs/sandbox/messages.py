@@ -1,10 +1,10 @@
-"""What a guest and its host say to each other, as JSON text: calls out, events in.
+"""Messages between a guest and its host, as JSON text: calls out, events in.
 
-A turn of a guest is one call into it, with all events that have come for it, and one answer, with
-all that it asks for: the calls of any program (``core.calls``), and what guests alone have to say.
-Calls and events are arrays that begin with their name. No message names a program: a guest is known
-by the instance that it runs in. What comes from a guest is data of an unknown author: the host
-decodes it strictly and control validates every command again.
+A turn of a guest is one call into it with all events that have arrived for it, and one answer with
+all of its calls: those of any program (``core.calls``), and those that only guests make. Calls and
+events are arrays that begin with their name. No message names a program, because a guest is
+identified by its instance. Messages from a guest are untrusted: the host decodes them strictly, and
+control validates every command again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quire.core.ids import CommandId, ModelId, ProgramId
 from quire.programs.parameters import Parameter
 
 GUEST_PROTOCOL = 6
-"""Raised when a message changes; a component that was built for another one is not used."""
+"""Incremented when a message changes; a component with another version is not used."""
 
 
 class Send(CallBase, frozen=True):
@@ -32,7 +32,7 @@ class Send(CallBase, frozen=True):
 
 
 class Received(CallBase, frozen=True):
-    """The program has read so many of the client's messages."""
+    """The program has read ``count`` of the client's messages."""
 
     count: int
 
@@ -48,7 +48,7 @@ class Fetch(CallBase, frozen=True):
 
 
 class Ended(CallBase, frozen=True):
-    """The program is over: the last call. ``result_json``: what it returned, as JSON text."""
+    """The last call: the program has ended. ``result_json``: its return value as JSON text."""
 
     state: Literal["finished", "failed", "cancelled", "terminated"]
     result_json: str
@@ -61,14 +61,15 @@ GuestCalls = Call | Send | Received | Fetch | Ended
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
-    """What one turn of a guest led to. ``wake_in_s``: it wants a turn then, events or not."""
+    """The calls of one turn. ``wake_in_s``: the guest wants its next turn then, even without
+    events."""
 
     calls: list[GuestCalls]
     wake_in_s: float | None = None
 
 
 class GuestEvent(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
-    """Base of what a guest is told."""
+    """Base of the events for a guest."""
 
 
 class Replied(GuestEvent, frozen=True):
@@ -89,23 +90,23 @@ class Terminated(GuestEvent, frozen=True):
 
 
 class Message(GuestEvent, frozen=True):
-    """From the client."""
+    """A message from the client."""
 
     text: str
 
 
 class InputClosed(GuestEvent, frozen=True):
-    """The client will send no more."""
+    """The client sends no further messages."""
 
 
 class Taken(GuestEvent, frozen=True):
-    """So many messages to the client have been taken."""
+    """The client has read ``count`` messages."""
 
     count: int
 
 
 class ClientGone(GuestEvent, frozen=True):
-    """Nothing more can be sent to the client."""
+    """No further message can be sent to the client."""
 
     error: ErrorRecord
 
@@ -134,7 +135,7 @@ class ServiceRefused(GuestEvent, frozen=True):
 
 
 class CancelAsked(GuestEvent, frozen=True):
-    """The program's owner wants it to end."""
+    """The program's owner asks it to end."""
 
     reason: str
 
@@ -161,8 +162,8 @@ GuestEvents = (
 
 
 class GuestModel(msgspec.Struct, frozen=True):
-    """A served model as a guest is told of it; tokenizer and template stay outside. ``dialect``: in
-    which form the model writes calls, which the template tells."""
+    """A served model as described to a guest; tokenizer and template stay in the host. ``dialect``:
+    the format of the model's calls, determined from its template."""
 
     id: ModelId
     base: ModelId
@@ -178,7 +179,7 @@ class GuestModel(msgspec.Struct, frozen=True):
 
 
 class GuestLaunch(msgspec.Struct, frozen=True, gc=False):
-    """How a guest begins."""
+    """The parameters with which a guest starts."""
 
     program: ProgramId
     args: tuple[str, ...]
@@ -193,8 +194,8 @@ class GuestLaunch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a program says of itself: its ``@inferlet``, as data. ``parameters``: the arguments that
-    it takes; ``None`` where it does not say."""
+    """A program's ``@inferlet`` as data. ``parameters``: its arguments; ``None`` if it does not
+    declare them."""
 
     name: str
     description: str = ""
@@ -209,14 +210,14 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Inspected(msgspec.Struct, frozen=True):
-    """The answer to an inspection of source: its manifest, or why it is no program."""
+    """The answer to an inspection of source: its manifest, or why it is not a program."""
 
     manifest: Manifest | None = None
     error: ErrorRecord | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The host's answer to a question (``guest.questions``), at once."""
+    """The host's immediate answer to a question (``guest.questions``)."""
 
     value: Any = None
     error: ErrorRecord | None = None

@@ -1,4 +1,4 @@
-"""An untrusted program before it runs: its code and what it says of itself."""
+"""An untrusted program before it runs: its code and its manifest."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class GuestProgram:
 
     @property
     def capabilities(self) -> Capabilities:
-        """All that it may reach."""
+        """Everything that it may reach."""
         manifest = self.manifest
         return Capabilities(manifest.hosts, manifest.topics, manifest.stores, manifest.mcp_servers)
 
     def narrowed(self, allowed: Capabilities) -> GuestProgram:
-        """The same program with no more than ``allowed``."""
+        """The same program with its capabilities restricted to ``allowed``."""
         both = self.capabilities.narrowed(allowed)
         manifest = msgspec.structs.replace(
             self.manifest,
@@ -57,7 +57,7 @@ class GuestProgram:
 
     @property
     def kind(self) -> Literal["python", "package", "module"]:
-        """One file of Python source, several of them, or WebAssembly."""
+        """One file of Python source, several files, or WebAssembly."""
         if self.is_module:
             return "module"
         return "package" if self.code.startswith(MARK.encode()) else "python"
@@ -68,7 +68,7 @@ class GuestProgram:
 
 
 def is_module(code: bytes) -> bool:
-    """Whether ``code`` is WebAssembly; everything else is taken for Python source."""
+    """Whether ``code`` is WebAssembly; any other code is treated as Python source."""
     return code.startswith(WASM_MAGIC)
 
 

@@ -257,14 +257,14 @@ async def test_the_guests_of_a_family_share_its_processor_time() -> None:
         start(5, None, cpu_ms=500)
         await ends.heard(6)
         assert sorted(ends.errors) == [1, 3], "guests of that family which wanted another turn"
-        assert "for 1000 ms together" in ends.errors[1]
+        assert "used 1000 ms of processor time" in ends.errors[1]
         host.tell(5, [m.InputClosed()])
         await ends.heard(7)
-        assert "has computed for 500 ms" in ends.errors[5]
+        assert "has used 500 ms of processor time" in ends.errors[5]
         host.stop(2, ErrorRecord("cancelled", "it ends"))
         start(6, (5, 1000))  # what the ended ones computed still counts
         await ends.heard(9)
-        assert "for 1000 ms together" in ends.errors[6]
+        assert "used 1000 ms of processor time" in ends.errors[6]
         assert ends.spendings[2] == (600_000_000, 1 << 20), "one that was stopped, too"
         await host.close()
 

@@ -98,7 +98,7 @@ def test_one_that_ends_without_hearing_what_was_refused_has_failed(id: int) -> N
 def test_a_message_that_is_too_long_counts_too() -> None:
     end = ended(runner_of([*sends(1, text=b"x" * 17), END]).begin(LAUNCH, 1.0))
     assert end.error is not None
-    assert "were not sent: 1 (a message of 17 bytes is too long)" in end.error.message
+    assert "were not sent: 1 (a message of 17 bytes; at most 16 are allowed" in end.error.message
 
 
 def test_one_that_has_heard_of_it_ends_as_it_says() -> None:

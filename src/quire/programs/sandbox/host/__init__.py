@@ -1,1 +1,1 @@
-"""Guests of both kinds: who gets a turn, what bounds each and what it is made of."""
+"""Hosts guests of both kinds: their turns, their limits, and the templates of their instances."""

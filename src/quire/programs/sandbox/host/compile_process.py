@@ -1,8 +1,8 @@
-"""``python -m quire.programs.sandbox.host.compile_process``: compiles files, one after the other.
+"""``python -m quire.programs.sandbox.host.compile_process``: compiles files, one after another.
 
-A process of its own, because a compiler is large code that reads what somebody has uploaded: it has
-a limit of memory here and a limit of time from its caller, and a crash ends nobody else. Each line
-of standard input is a JSON array ``[kind, source, target]``; each is answered by a line of JSON on
+A separate process, because a compiler is large code that reads untrusted input: the process has a
+memory limit here and a time limit from its caller, and a crash affects nothing else. Each line of
+standard input is a JSON array ``[kind, source, target]``; each is answered by a line of JSON on
 standard output: ``null``, or the reason why there is no target.
 """
 
@@ -22,7 +22,7 @@ _COMPILERS = {"component": compile_component, "module": compile_module}
 
 
 def compile_one(kind: str, source: str, target: str) -> str | None:
-    """Why it does not compile, if it does not."""
+    """Compile one file; returns the reason if it does not compile, else None."""
     try:
         compiled = _COMPILERS[kind](Path(source).read_bytes())
     except QuireError as exc:

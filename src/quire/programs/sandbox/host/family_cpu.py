@@ -1,4 +1,4 @@
-"""The processor time that the guests of one family have together: a program and its descendants.
+"""The common processor time of the guests of one family: a program and its descendants.
 
 A family runs in one sandbox process, so the sum is kept there. Belongs to one loop.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import OrderedDict
 
 _KEPT_IDLE = 1024
-"""Families of which no guest lives, and whose next one finds what was computed before."""
+"""Families without a living guest whose used time is remembered for later guests."""
 
 
 class FamilyCpu:
-    """``limit_ms``: of all its guests, those that have ended included."""
+    """``limit_ms``: for all of its guests together, including ended ones."""
 
     __slots__ = ("limit_ms", "num_living", "spent_ns")
 
@@ -27,7 +27,7 @@ class FamilyCpu:
 
 
 class FamilyCpus:
-    """By the number that the node gave the family."""
+    """Families by the number that the node gave them."""
 
     def __init__(self, num_idle: int = _KEPT_IDLE) -> None:
         self._num_idle = num_idle
@@ -38,7 +38,7 @@ class FamilyCpus:
         return len(self._families)
 
     def enter(self, number: int, limit_ms: int) -> FamilyCpu:
-        """One more guest of it lives."""
+        """A guest of the family starts."""
         family = self._families.get(number)
         if family is None:
             family = self._families[number] = FamilyCpu(limit_ms)
@@ -47,7 +47,7 @@ class FamilyCpus:
         return family
 
     def leave(self, number: int) -> None:
-        """A guest of it has ended."""
+        """A guest of the family has ended."""
         family = self._families[number]
         family.num_living -= 1
         if family.num_living == 0:

@@ -1,8 +1,8 @@
-"""Giving back to the system what ended guests leave with this process's allocator.
+"""Returns memory of ended guests from this process's allocator to the system.
 
-An instance takes some 0.4 MiB beside its own memory from the C library, which keeps what is freed
-for the next one: after a thousand guests that is more than the process itself has. Belongs to one
-loop.
+An instance allocates some 0.4 MiB from the C library beside its own memory, and the library keeps
+freed memory for later allocations: after a thousand guests that is more than the process itself
+uses. Belongs to one loop.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 WORTH_GUESTS = 64
-"""After so many ends: giving back takes about 25 us for each, in which no guest has a turn."""
+"""Ended guests after which memory is returned: it takes about 25 us for each, in which no guest has
+a turn."""
 REST_S = 1.0
-"""So long without a start or an end, and a wave is over."""
+"""A wave of guests is over after this time without a start or an end."""
 MOST_RESTS = 10
-"""Where guests come and go all the time, they wait for so many rests at most."""
+"""If guests come and go all the time, memory is returned after this many rests at the latest."""
 
 
 class Timers(Protocol):
-    """What is used of an event loop."""
+    """The part of an event loop that is used here."""
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Any: ...
 
 
 def find_trim() -> Callable[[], object] | None:
-    """malloc_trim(3); ``None``: the C library has another allocator than glibc's."""
+    """malloc_trim(3); ``None`` if the C library does not use glibc's allocator."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError, TypeError):
@@ -35,7 +36,7 @@ def find_trim() -> Callable[[], object] | None:
 
 
 class FreedMemory:
-    """``trim`` gives back all that is free; without one nothing happens."""
+    """``trim`` returns all free memory to the system; with ``None`` nothing happens."""
 
     def __init__(self, loop: Timers, trim: Callable[[], object] | None) -> None:
         self._loop = loop

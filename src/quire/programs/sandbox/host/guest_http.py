@@ -1,4 +1,4 @@
-"""HTTP answers that a guest reads as they come: opened, read and closed by its host."""
+"""HTTP responses that a guest streams: its host opens, reads and closes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.programs.services.operations import ProgramService, operation
 
 
 class GuestHttp(ProgramService):
-    """The streams of one guest; ``max_streams`` at a time. Belongs to the host's loop."""
+    """The streams of one guest, at most ``max_streams`` at a time. Belongs to the host's loop."""
 
     def __init__(self, network: Network, max_streams: int) -> None:
         self._network = network
@@ -23,7 +23,7 @@ class GuestHttp(ProgramService):
         self._closing: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
-        """The guest has ended."""
+        """The guest has ended: close its streams."""
         while self._streams:
             stream = self._streams.popitem()[1]
             task = asyncio.get_running_loop().create_task(stream.close())
@@ -31,7 +31,7 @@ class GuestHttp(ProgramService):
             task.add_done_callback(self._closing.discard)
 
     async def closed(self) -> None:
-        """Every stream is closed."""
+        """Wait until every stream is closed."""
         await asyncio.gather(*self._closing)
 
     @operation("http.open")
@@ -45,8 +45,8 @@ class GuestHttp(ProgramService):
         num_open = len(self._streams) + self._num_opening
         if num_open >= self._max_streams:
             raise QuotaExceeded(
-                f"{num_open} HTTP answers are being streamed, {self._max_streams} are allowed at a "
-                "time: close some of them first"
+                f"{num_open} HTTP responses are being streamed; {self._max_streams} are allowed at "
+                "a time: close some of them first"
             )
         self._num_opening += 1
         try:
@@ -61,7 +61,7 @@ class GuestHttp(ProgramService):
     async def read(self, stream: int) -> bytes | None:
         found = self._streams.get(stream)
         if found is None:
-            raise UnknownHandle(f"no HTTP answer {stream}: it was closed")
+            raise UnknownHandle(f"no HTTP response {stream}: it was closed")
         return await found.read()
 
     @operation("http.close")

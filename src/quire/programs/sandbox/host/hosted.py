@@ -1,4 +1,4 @@
-"""One guest of a host: its instance, its limits, what it has under way.
+"""One guest of a host: its instance, its limits, its pending requests.
 
 Belongs to the host's loop. Must not know when a guest gets its turns.
 """
@@ -23,8 +23,8 @@ from quire.programs.services.operations import ProgramServices
 class Runner(Protocol):
     """One guest's instance. ``GuestTrapped`` or a ``QuireError`` from any call ends it.
 
-    ``cpu_ns``: what its calls have computed so far. ``memory_bytes``: how large its memory, which
-    never becomes smaller, is; None where that cannot be told.
+    ``cpu_ns``: processor time of its calls so far. ``memory_bytes``: the size of its memory, which
+    never shrinks; None if it is not known.
     """
 
     @property
@@ -33,7 +33,7 @@ class Runner(Protocol):
     def memory_bytes(self) -> int | None: ...
 
     def attach(self, answers: Answers) -> None:
-        """Before the first call: who answers its questions."""
+        """Set who answers its questions, before the first call."""
         ...
 
     def begin(self, launch: m.GuestLaunch, limit_s: float) -> m.Turn: ...
@@ -44,7 +44,7 @@ class Runner(Protocol):
 
 
 class Guest:
-    """One program in its instance. ``number`` is the host's name for it."""
+    """One program in its instance. ``number``: the host's id for it."""
 
     __slots__ = (
         "_network", "_new_network", "_noted_ns", "answers", "ended", "family", "family_number",
@@ -78,23 +78,23 @@ class Guest:
         self.family: FamilyCpu | None = None
         self.family_number = 0
         self._noted_ns = 0
-        """Of its time, that its family knows of."""
+        """The part of its processor time that was added to its family's."""
         self.answers: Answers
         self.log_bytes_left = limits.log_bytes
 
     @property
     def network(self) -> Network:
-        """Made when it is asked for the first time: few programs do."""
+        """Created at its first use, because few programs use it."""
         if self._network is None:
             self._network = self._new_network()
         return self._network
 
     def join(self, number: int, family: FamilyCpu) -> None:
-        """What it computes counts there too."""
+        """Count its processor time for ``family``, too."""
         self.family_number, self.family = number, family
 
     def note_cpu(self) -> None:
-        """Behind a turn."""
+        """Called after a turn: add its processor time to the family's."""
         if self.family is not None and self.runner is not None:
             spent_ns = self.runner.cpu_ns
             self.family.spent_ns += spent_ns - self._noted_ns
@@ -102,13 +102,13 @@ class Guest:
 
     @property
     def own_left_ms(self) -> float:
-        """Of the processor time that it has for itself."""
+        """What is left of its own processor time."""
         spent_ns = 0 if self.runner is None else self.runner.cpu_ns
         return self.limits.cpu_ms - spent_ns / 1e6
 
     @property
     def turn_s(self) -> float:
-        """What the next turn may take: its own limit, or what is left of the whole."""
+        """The limit of the next turn: its turn limit, or the processor time that is left."""
         left_ms = self.own_left_ms
         if self.family is not None:
             left_ms = min(left_ms, self.family.left_ms)
@@ -116,9 +116,10 @@ class Guest:
 
 
 class GuestIo:
-    """HTTP answers that one guest reads as they come; made when it asks for the first: few do.
+    """HTTP responses that one guest streams; created at the first request, because few programs
+    stream.
 
-    ``tell`` takes the answers to its questions.
+    ``tell`` receives the answers to the guest's questions.
     """
 
     def __init__(self, guest: Guest, tell: Callable[[m.GuestEvents], None]) -> None:
@@ -136,7 +137,7 @@ class GuestIo:
         return await self._services.call(question.name, question.arguments)
 
     def drop(self, number: int) -> bool:
-        """False: it is not one of this host's."""
+        """Cancel a question; returns False if it is not one of this host's."""
         if number not in self._under_way:
             return False
         self._questions.drop(number)

@@ -1,9 +1,9 @@
 """The guests of one runtime process: turns, timers, requests, limits.
 
-One loop, no thread per guest. A guest that has news gets a turn: one call into it with all events,
-one list of calls out. Between two turns the loop looks at everything else. Owns the guests' life
-from launch to end; whatever a guest does wrong ends that guest alone, with an error that says so.
-Must not know who is on the other side of ``Report``.
+One loop, no thread per guest. A guest with events gets a turn: one call into it with all events,
+which returns a list of calls. Between two turns the loop handles everything else. Owns the guests'
+life from launch to end; an error of a guest ends that guest alone, with a message that names the
+cause. Must not know who is on the other side of ``Report``.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ logger = logging.getLogger(__name__)
 
 _CALLS = msgspec.msgpack.Encoder()
 ROUND_S = 0.003
-"""After so long the loop sends what guests asked for, and looks at sockets and timers."""
+"""After this time the loop sends what guests asked for, and handles sockets and timers."""
 _OTHERS_S = 0.0005
-"""Of a round, at least, for guests that have begun before, however many begin."""
+"""The part of a round that is reserved for guests that have started, however many are starting."""
 
 
 class Report(Protocol):
-    """Where the host tells what its guests ask for. Called within a turn; must not block."""
+    """Receives the calls of the host's guests. Called within a turn; must not block."""
 
     def calls(self, guest: int, calls: msgspec.Raw) -> None:
-        """A list of ``GuestCalls``, encoded as msgpack already."""
+        """A list of ``GuestCalls``, already encoded as msgpack."""
         ...
 
     def log(self, guest: int, level: str, text: str, fields: Mapping[str, Any]) -> None: ...
 
     def spent(self, guest: int, cpu_ns: int, memory_bytes: int | None) -> None:
-        """What a guest has used that ends now; its end comes behind this."""
+        """The resources that an ending guest has used; its end is reported after this."""
         ...
 
     def round_ended(self) -> None:
-        """Nothing more comes for the moment: send what was collected."""
+        """The round is over: send what was collected."""
         ...
 
 
 class GuestHost:
-    """Every method belongs to ``loop``. ``clock`` gives monotonic seconds for the call rate;
-    ``on_start`` and ``on_end`` are called after each guest's."""
+    """Every method belongs to ``loop``. ``clock``: monotonic seconds, for the call rate;
+    ``on_start`` and ``on_end`` are called after the start and the end of each guest."""
 
     def __init__(
         self,
@@ -100,10 +100,10 @@ class GuestHost:
         models: Mapping[str, GuestTools],
         family: tuple[int, int] | None = None,
     ) -> None:
-        """Give a program its first turn when those before it had theirs: in front of guests that
-        have begun, which have a part of each round all the same. ``make`` is
-        called then, and may raise ``GuestTrapped``. ``family``: its number, and the processor time
-        in milliseconds that all with this number have together."""
+        """Schedule a program's first turn, after those of guests that were started earlier.
+        Starting guests take precedence over running ones, which keep a part of each round. ``make``
+        is called at that time and may raise ``GuestTrapped``. ``family``: its number, and the
+        processor time in milliseconds that all guests with this number share."""
         guest = Guest(number, name, lambda: (make(), launch), limits, network, self._clock())
         guest.answers = Answers(models, partial(self._log, guest))
         if family is not None:
@@ -116,7 +116,7 @@ class GuestHost:
             self._on_start()
 
     def tell(self, number: int, events: Sequence[m.GuestEvents]) -> None:
-        """Leave events for a guest; one that has ended is told nothing."""
+        """Queue events for a guest; ignored if it has ended."""
         guest = self._guests.get(number)
         if guest is None:
             return
@@ -124,19 +124,19 @@ class GuestHost:
         self._schedule(guest)
 
     def refuse(self, number: int, error: ErrorRecord) -> None:
-        """A guest that cannot be started has ended."""
+        """Report the end of a guest that cannot be started."""
         ended = m.Ended("terminated", "null", error, [], [])
         self._report.calls(number, _encoded([ended]))
         self._schedule_round()
 
     def stop(self, number: int, error: ErrorRecord) -> None:
-        """End a guest without asking it."""
+        """End a guest from outside."""
         guest = self._guests.get(number)
         if guest is not None:
             self._end(guest, error)
 
     async def close(self) -> None:
-        """Drop every guest; nothing is reported any more."""
+        """Drop every guest without reporting."""
         guests = list(self._guests.values())
         tasks = [task for guest in guests for task in guest.requests.values()]
         streams = [guest.io.http for guest in guests if guest.io is not None]
@@ -168,7 +168,7 @@ class GuestHost:
             self._schedule_round()
 
     def _give_turns(self, guests: deque[Guest], until_s: float) -> None:
-        """One to each that waits now, as far as there is time."""
+        """Give a turn to each guest that waits now, until ``until_s``."""
         for _ in range(len(guests)):
             guest = guests.popleft()
             guest.scheduled = False
@@ -194,7 +194,7 @@ class GuestHost:
         return runner.begin(launch, limit_s)
 
     def _turn(self, guest: Guest, call: Callable[[float], m.Turn]) -> None:
-        """One call into the guest; what is wrong with it or its answer ends the guest."""
+        """One call into the guest; an error of it or of its answer ends the guest."""
         try:
             limit_s = guest.turn_s
             if limit_s <= 0:
@@ -207,8 +207,9 @@ class GuestHost:
             self._end(guest, _trapped(guest, exc).record())
         except QuireError as exc:
             self._end(guest, exc.record())
-        except Exception as exc:  # a fault of ours that a guest has found: the others go on
-            logger.exception("program %r cannot be carried on", guest.name)
+        # an error of the host, triggered by a guest: the other guests continue
+        except Exception as exc:
+            logger.exception("program %r cannot be continued", guest.name)
             self._end(guest, _not_carried_on(guest, exc).record())
         finally:
             guest.note_cpu()
@@ -241,8 +242,8 @@ class GuestHost:
         try:
             if outward:
                 self._report.calls(guest.number, _encoded(outward))
-        except OverflowError as exc:  # JSON has numbers that no wire message has
-            wrong = InvalidArgument(f"program {guest.name!r} named an impossible number: {exc}")
+        except OverflowError as exc:  # JSON can have numbers that do not fit into wire messages
+            wrong = InvalidArgument(f"program {guest.name!r} used a number out of range: {exc}")
             self._end(guest, wrong.record())
             return
         if ended:
@@ -306,20 +307,21 @@ class GuestHost:
             return
         guest.log_bytes_left -= len(text) + 1 + (len(msgspec.json.encode(fields)) if fields else 0)
         if guest.log_bytes_left <= 0:
-            text = f"the program has printed {guest.limits.log_bytes} bytes; no more are kept"
+            text = f"the program has printed {guest.limits.log_bytes} bytes; the rest is dropped"
             level, fields = "error", {}
         self._report.log(guest.number, level, text, fields)
 
     def _fetch(self, guest: Guest, call: m.Fetch) -> None:
         if len(guest.requests) >= guest.limits.outstanding_io:
             error = QuotaExceeded(
-                f"{len(guest.requests)} HTTP requests are under way, {guest.limits.outstanding_io} "
-                "are allowed at a time: await some of them first"
+                f"{len(guest.requests)} HTTP requests are in progress; "
+                f"{guest.limits.outstanding_io} are allowed at a time: await some of them first"
             )
             self._answer(guest, m.FetchFailed(call.request, error.record()))
             return
         if call.request in guest.requests:
-            self._end(guest, InvalidArgument(f"HTTP request {call.request} twice").record())
+            twice = InvalidArgument(f"the program used HTTP request number {call.request} twice")
+            self._end(guest, twice.record())
             return
         task = self._loop.create_task(self._request(guest, call))
         guest.requests[call.request] = task
@@ -335,7 +337,7 @@ class GuestHost:
             )
         except QuireError as exc:
             event = m.FetchFailed(call.request, exc.record())
-        except Exception as exc:  # headers or a body that the HTTP client does not take
+        except Exception as exc:  # headers or a body that the HTTP client refuses
             wrong = InvalidArgument(f"{call.method} {call.url}: {type(exc).__name__}: {exc}")
             event = m.FetchFailed(call.request, wrong.record())
         guest.requests.pop(call.request, None)
@@ -363,14 +365,14 @@ def _trapped(guest: Guest, trap: GuestTrapped) -> QuireError:
     if guest.turn_s <= 0:
         return _out_of_time(guest)
     return QuotaExceeded(
-        f"program {guest.name!r} computed for {limits.turn_ms} ms without awaiting anything: "
-        "await now and then, or ask for a larger quota"
+        f"program {guest.name!r} computed for {limits.turn_ms} ms without awaiting: await more "
+        "often, or ask for a larger quota"
     )
 
 
 def _not_carried_on(guest: Guest, exc: Exception) -> QuireError:
     return ProgramTerminated(
-        f"program {guest.name!r} asked for what its sandbox could not take: {type(exc).__name__}"
+        f"program {guest.name!r} caused an error in its sandbox: {type(exc).__name__}"
     )
 
 
@@ -378,9 +380,10 @@ def _out_of_time(guest: Guest) -> QuireError:
     family = guest.family
     if family is not None and guest.own_left_ms > 0:
         return QuotaExceeded(
-            f"program {guest.name!r}, the one that launched it and its children have computed for "
-            f"{family.limit_ms} ms together, all that they are allowed"
+            f"program {guest.name!r} and its family (its launcher and their children) have used "
+            f"{family.limit_ms} ms of processor time, which is their limit"
         )
     return QuotaExceeded(
-        f"program {guest.name!r} has computed for {guest.limits.cpu_ms} ms, all that it is allowed"
+        f"program {guest.name!r} has used {guest.limits.cpu_ms} ms of processor time, which is its "
+        "limit"
     )

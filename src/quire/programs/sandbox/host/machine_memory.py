@@ -1,9 +1,9 @@
-"""What memory the machine or this process's container has left, and that guests are refused before
-there is none.
+"""The memory that the machine or this process's container has left. Guests are refused before it
+runs out.
 
-A container's limit is that of its control group (cgroups(7)), of version 1 or 2, and of every group
-above it that can be seen from here. Files are found and opened once: that costs several times what
-reading them does, and launches wait for it.
+A container's limit is that of its control group (cgroups(7)), version 1 or 2, and of every group
+above it that is visible from here. Files are found and opened once, because that takes several
+times as long as reading them, and launches wait for it.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from pathlib import Path
 from quire.core.errors import CapacityError
 
 KEPT_FREE_BYTES = 512 << 20
-"""With less memory left on the machine no further guest begins: those that run may still grow."""
+"""With less memory left on the machine no further guest starts, because running guests may still
+grow."""
 _CHECK_EVERY = 16
-"""Guests: to ask for the machine's memory costs a seventh of a launch."""
+"""Guests between two checks: reading the machine's memory costs a seventh of a launch."""
 
 _ROOT = Path("/")
 _UNLIMITED = 1 << 60
-"""Version 1 has a number for it, a little below 2**63."""
+"""Version 1 has a number for "no limit", slightly below 2**63."""
 _MAX_FILE_BYTES = 1 << 16
 
 
 class MachineRoom:
-    """Whether the machine has room for one more guest; all that a process begins ask one of it."""
+    """Whether the machine has memory for one more guest; shared by all guests of a process."""
 
     def __init__(self, available: Callable[[], int | None] | None = None) -> None:
         self._available = available or MachineMemory().available_bytes
         self._num_until_check = 0
 
     def check(self) -> None:
-        """A guest begins.
+        """Called when a guest starts.
 
         Raises:
             CapacityError: the machine has hardly any memory left.
@@ -44,17 +45,17 @@ class MachineRoom:
             return
         left_bytes = self._available()
         if left_bytes is not None and left_bytes < KEPT_FREE_BYTES:
-            self._num_until_check = 0  # the next one asks again
+            self._num_until_check = 0  # the next guest checks again
             raise CapacityError(
-                f"the machine or its container has {left_bytes >> 20} MiB of memory left, and "
-                f"sandboxed programs begin with at least {KEPT_FREE_BYTES >> 20}: launch again "
+                f"the machine or its container has {left_bytes >> 20} MiB of memory left; "
+                f"sandboxed programs start with at least {KEPT_FREE_BYTES >> 20} MiB: launch again "
                 "when others have ended"
             )
         self._num_until_check = _CHECK_EVERY
 
 
 class MachineMemory:
-    """``root``: where ``proc`` and ``sys`` are. One thread's."""
+    """``root``: the directory that contains ``proc`` and ``sys``. Used by one thread."""
 
     def __init__(self, root: Path = _ROOT) -> None:
         self._root = root
@@ -64,10 +65,11 @@ class MachineMemory:
         self._groups: list[_Group] = []
 
     def available_bytes(self) -> int | None:
-        """What new programs can have without others losing theirs: of the machine (proc(5),
-        ``MemAvailable``) or of the tightest control group, whichever is less; ``None`` where the
-        system tells neither."""
-        if (said := self._own_groups.read()) != self._said:  # at first, or it was moved
+        """Memory that new programs can use without swapping: of the machine (proc(5),
+        ``MemAvailable``) or of the control group with the least, whichever is less; ``None`` if the
+        system reports neither."""
+        # the first call, or the process was moved
+        if (said := self._own_groups.read()) != self._said:
             self._groups = [_Group(version, path) for version, path in _groups(self._root, said)]
             self._said = said
         of_machine = self._machine.number(b"MemAvailable:")
@@ -78,8 +80,8 @@ class MachineMemory:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """Where one version of control groups says what. ``cache``: the line of ``memory.stat`` with
-    what is counted and can be given up: pages of files that were not used lately."""
+    """The files of one version of control groups. ``cache``: the line of ``memory.stat`` with
+    memory that is counted but can be reclaimed: file pages that were not used lately."""
 
     mount: str
     limit: str
@@ -106,7 +108,7 @@ class _Group:
         self._cache = version.cache
 
     def left_bytes(self) -> int | None:
-        """``None``: it has no limit (now), or is none."""
+        """``None`` if the group has no limit now, or does not exist."""
         limit = self._limit.number()
         if limit is None or limit >= _UNLIMITED:
             return None
@@ -118,9 +120,9 @@ class _Group:
 
 
 def _groups(root: Path, said: bytes) -> Iterator[tuple[_Version, Path]]:
-    """That of this process and those above it, as far as they can be seen: in a container its own
-    is often mounted as the first, and its path names nothing here. ``said``: what the system says
-    of this process."""
+    """The control group of this process and those above it, if they are visible: in a container its
+    own group is often mounted as the root, and its path does not exist here. ``said``: the contents
+    of ``/proc/self/cgroup``."""
     for line in os.fsdecode(said).splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -139,8 +141,7 @@ def _groups(root: Path, said: bytes) -> Iterator[tuple[_Version, Path]]:
 
 
 class _KeptFile:
-    """A file that the system writes anew for each reading. Nothing is in one that does not
-    exist."""
+    """A file that the system generates for each read. A file that does not exist reads as empty."""
 
     __slots__ = ("_descriptor",)
 
@@ -156,12 +157,12 @@ class _KeptFile:
             return b""
         try:
             return os.pread(self._descriptor, _MAX_FILE_BYTES, 0)
-        except OSError:  # what it tells of is gone
+        except OSError:  # the control group was removed
             return b""
 
     def number(self, name: bytes | None = None) -> int | None:
-        """That of the line that begins with ``name``, or of a file of one line. ``None``: there is
-        no such file or line, or no number ("max")."""
+        """The number in the line that begins with ``name``, or in a file of one line. ``None``:
+        there is no such file or line, or no number ("max")."""
         for line in self.read().splitlines():
             words = line.split()
             if name is None and words:

@@ -1,4 +1,4 @@
-"""Instances that wait for a launch, so that one does not wait for an instance."""
+"""Instances that are created in advance, so that a launch need not wait for one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from quire.programs.sandbox.wasm.engine import PythonGuest, PythonTemplate
 _SPARE_MEMORY_BYTES = 256 << 20
 _WARM_S = 5.0
 _REFILL_PAUSE_S = 0.02
-"""New ones are made one by one, behind what guests have to do."""
+"""New instances are created one by one, between the guests' turns."""
 
 
 class Runners:
-    """At most ``num_warm`` instances that no program has seen. Belongs to ``loop``."""
+    """At most ``num_warm`` instances that no program has used. Belongs to ``loop``."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class Runners:
         self._schedule()
 
     def take(self, memory_bytes: int) -> PythonGuest:
-        """A fresh instance with at most so much memory.
+        """A fresh instance with a memory limit of ``memory_bytes``.
 
         Raises:
-            CapacityError: the machine has hardly any left.
+            CapacityError: the machine has hardly any memory left.
         """
         self._room.check()
         self._schedule()

@@ -1,7 +1,7 @@
-"""What a guest asks of services: each question a task, each answer an event.
+"""A guest's questions to services: each question is a task, each answer an event.
 
-Owns the questions under way and their bound. Belongs to one loop: that of the guest's host for what
-is answered there (HTTP), that of the node's link for everything else.
+Owns the pending questions and their bound. Belongs to one loop: that of the guest's host for
+questions that are answered there (HTTP), that of the node's link for all others.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from quire.programs.sandbox import messages as m
 logger = logging.getLogger(__name__)
 
 MAX_QUESTIONS = 256
-"""Under way at a time, for one guest."""
+"""Pending questions of one guest."""
 
 
 class ServiceQuestions:
-    """Of the guest ``name``, whose identity ``ask`` stamps (``ProgramPort.ask``) and whom ``tell``
-    reaches."""
+    """The questions of guest ``name``. ``ask`` adds its identity (``ProgramPort.ask``); ``tell``
+    sends it events."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ServiceQuestions:
         num_under_way = len(self._under_way) + len(self._unanswered)
         if num_under_way >= MAX_QUESTIONS or question.number in self._under_way:
             error = QuotaExceeded(
-                f"{question.name}: {num_under_way} questions to the node are under way, "
+                f"{question.name}: {num_under_way} questions to the node are pending; "
                 f"{MAX_QUESTIONS} are allowed at a time: await some of them first"
             )
             self._tell(m.ServiceRefused(question.number, error.record()))
@@ -56,18 +56,18 @@ class ServiceQuestions:
             task.add_done_callback(self._unanswered.discard)
 
     def drop(self, number: int) -> None:
-        """Nobody waits for it any more; no-op if the answer has left."""
+        """The program no longer waits for it; no effect if the answer was sent."""
         task = self._under_way.get(number)
         if task is not None:
             task.cancel()
 
     @property
     def num_unanswered(self) -> int:
-        """Those under way whose answer nobody wants: what is put back is one."""
+        """Pending questions that need no answer, such as putting a message back."""
         return len(self._unanswered)
 
     async def settled(self, limit_s: float) -> None:
-        """What nobody waits for has been done, or ``limit_s`` have passed."""
+        """Wait until these are done, at most ``limit_s``."""
         if self._unanswered:
             await asyncio.wait(self._unanswered, timeout=limit_s)
 
@@ -78,8 +78,8 @@ class ServiceQuestions:
 
     def _answered(self, question: AskService, task: asyncio.Task[m.GuestEvents]) -> None:
         self._under_way.pop(question.number, None)
-        if task.cancelled():  # perhaps before it began
-            given_up = ProgramCancelled(f"{question.name}: nobody waits for it any more")
+        if task.cancelled():  # perhaps before it started
+            given_up = ProgramCancelled(f"{question.name}: the program no longer waits for it")
             self._tell(m.ServiceRefused(question.number, given_up.record()))
         else:
             self._tell(task.result())
@@ -89,7 +89,7 @@ class ServiceQuestions:
             return m.ServiceAnswered(question.number, await self._ask(question))
         except QuireError as exc:
             return m.ServiceRefused(question.number, exc.record())
-        except Exception as exc:  # a fault of ours; the guest's others go on
+        except Exception as exc:  # an error of the node; the guest's other questions continue
             logger.exception("service %s failed for program %s", question.name, self._name)
             wrong = ProgramError(f"{question.name} failed in the node: {type(exc).__name__}")
             return m.ServiceRefused(question.number, wrong.record())

@@ -1,7 +1,7 @@
-"""What guests are made from: the Python component, and modules that were compiled here.
+"""The templates of guests: the Python component, and modules that were compiled here.
 
-Owns the warm Python instances and the modules' compiled code in memory (on disk the cache has it).
-Belongs to one loop; compiling happens in child processes.
+Owns the warm Python instances and the modules' compiled code in memory (the cache has it on disk).
+Belongs to one loop; compiling runs in child processes.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _KEPT_MODULES = 1024
 
 
 class Templates:
-    """``build`` makes what is missing: it blocks, on a thread of the caller's choice, and ``load``
-    takes it then. ``abandon`` ends builds, from any thread."""
+    """``build`` creates what is missing; it blocks and may be called on any thread. Then ``load``
+    loads it. ``abandon`` ends builds and may be called on any thread."""
 
     def __init__(
         self,
@@ -75,17 +75,17 @@ class Templates:
 
         Raises:
             ConfigError: it cannot be built here.
-            Draining: it was abandoned.
+            Draining: ``abandon`` was called.
         """
         return python_component(self._cache, self._compiler, self._processes, on_progress)
 
     def load(self, component: Path) -> None:
-        """Take what ``build`` has made."""
+        """Load the result of ``build``."""
         template = PythonTemplate(self._engine, component)
         self._runners = Runners(self._loop, template, self._num_warm, self._room)
 
     def abandon(self) -> None:
-        """Builds that are under way end with an error, and none begins."""
+        """End running builds with an error; no further build starts."""
         self._processes.end()
 
     def close(self) -> None:
@@ -97,16 +97,16 @@ class Templates:
         self._compiler.close()
 
     def is_ready(self, code: bytes, digest: str) -> bool:
-        """Whether ``runner`` may be called; else ``prepare`` first. ``digest``: of ``code``, which
-        is a module's size long to hash."""
+        """Whether ``runner_of`` may be called; else call ``prepare`` first. ``digest``: of
+        ``code``, passed because hashing a module takes long."""
         return digest in (self._modules if is_module(code) else self._compiled)
 
     async def prepare(self, code: bytes) -> None:
-        """Compile a module or a source, once. A source that does not compile says so when it is
-        launched.
+        """Compile a module or a source once. A source that does not compile reports its error when
+        it is launched.
 
         Raises:
-            InvalidArgument: it is not valid, or has not the exports of the guest ABI.
+            InvalidArgument: not a valid module, or one without the exports of the guest ABI.
         """
         digest = code_digest(code)
         if self.is_ready(code, digest):
@@ -142,8 +142,9 @@ class Templates:
             self._cache.keep_newest("module-", _KEPT_MODULES)
 
     def _compile_source(self, code: bytes) -> str:
-        """In a guest that nothing of the source runs in, so that it is the same for everyone who
-        brings this source. Nothing: it is too much, and each launch tries in its own name."""
+        """Compile in a guest in which none of the source runs, so that the result is valid for
+        everyone who uploads this source. Returns an empty text if it takes too much; each launch
+        then compiles on its own account."""
         assert self._runners is not None, "load() comes first"
         guest = self._runners.take(_SOURCE_MEMORY_BYTES)
         try:
@@ -154,14 +155,14 @@ class Templates:
             guest.close()
 
     def runner_of(self, code: bytes, digest: str, limits: GuestLimits) -> Callable[[], Runner]:
-        """What makes a fresh instance for a program, which must be ready. It may be called late:
-        it holds what it is made of."""
+        """A function that creates a fresh instance for a program, which must be ready. It may be
+        called later; it keeps the template alive."""
         if is_module(code):
             return partial(self._module_runner, self._module(digest), limits)
         return partial(self._python_runner, code, digest, limits)
 
     async def inspect(self, code: bytes, limits: GuestLimits) -> Inspected:
-        """The manifest of ``code``, or why it is no program."""
+        """The manifest of ``code``, or why it is not a program."""
         try:
             await self.prepare(code)
             return self._inspect(code, limits)
@@ -207,7 +208,7 @@ class Templates:
 
 
 class CompiledSources:
-    """Compiled sources by their digest, as text; the one that was used longest ago goes first."""
+    """Compiled sources by digest, as text; the least recently used is dropped first."""
 
     def __init__(self, max_chars: int = _KEPT_COMPILED_CHARS) -> None:
         self._max_chars = max_chars
@@ -218,7 +219,7 @@ class CompiledSources:
         return digest in self._texts
 
     def get(self, digest: str) -> str:
-        """Nothing where it is not known (any more): it is compiled again, then."""
+        """Empty if it is not known (any more); the source is then compiled again."""
         if digest not in self._texts:
             return ""
         self._texts.move_to_end(digest)

@@ -1,1 +1,1 @@
-"""Guests that are WebAssembly modules of any language: the guest ABI, as their host keeps it."""
+"""Guests that are WebAssembly modules of any language: the host's side of the guest ABI."""

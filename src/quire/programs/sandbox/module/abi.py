@@ -1,4 +1,4 @@
-"""The guest ABI, version 1.4, as numbers and layouts; docs/reference/guest-abi.md is its text.
+"""The guest ABI, version 1.4, as numbers and layouts; docs/reference/guest-abi.md describes it.
 
 All numbers are little-endian; addresses are byte offsets into the module's memory.
 """
@@ -13,7 +13,7 @@ from quire.core.errors import ErrorRecord
 
 ABI_EXPORT = "quire_abi_1"
 MINOR = 4
-"""Operations are added, never changed; a guest finds this number in its model's answer."""
+"""Operations are added, never changed; the answer of ``MODEL_INFO`` includes this number."""
 START_EXPORT = "quire_start"
 POLL_EXPORT = "quire_poll"
 MANIFEST_EXPORT = "quire_manifest"
@@ -24,13 +24,13 @@ EVENT = Struct("<HHIiIIIII")
 U32 = Struct("<I")
 
 FLAG_LAST = 1
-"""On an event: the command's last one."""
+"""Flag of an event: the command's last event."""
 
 MAX_RING = 1 << 16
 """Entries of one ring."""
 
 HOST_IDS = 1 << 32
-"""Commands whose answers the guest does not want have ids from here on."""
+"""Ids from here on are for commands whose answers the guest does not want."""
 
 
 class Op(IntEnum):
@@ -95,17 +95,17 @@ class Status(IntEnum):
 
 
 GRAMMARS = {1: "json_schema", 2: "regex", 3: "lark"}
-"""Of ``decode_with``; 0: none."""
+"""Kinds of grammars of ``decode_with``; 0: none."""
 
 _COUNTED = frozenset(
     (Op.ALLOC_PAGES, Op.DEALLOC_PAGES, Op.ALLOC_EMBEDS, Op.DEALLOC_EMBEDS, Op.EXPORT_PAGES,
      Op.IMPORT_PAGES, Op.IMPORT_PREFIX, Op.EMBED_TEXT, Op.EMBED_SLOTS, Op.MASK_PAGE,
      Op.EXPORT_TEXT, Op.IMPORT_TEXT)
 )  # fmt: skip
-"""Their ``c`` counts what they name, at most two numbers each."""
+"""Operations whose field ``c`` counts the entries in their payload, at most two numbers each."""
 
 _DETOKENIZE = int(Op.DETOKENIZE)
-"""A plain number: to look a member up costs more than what is asked of each entry with it."""
+"""A plain number, because accessing an enum member takes longer than the check of an entry."""
 
 _STATUS_OF_CODE = {
     "invalid_argument": Status.INVALID,
@@ -129,7 +129,7 @@ _STATUS_OF_CODE = {
 }
 
 FINISH = {"stop": 1, "length": 2, "cancelled": 3}
-"""``b`` of a decode's last event."""
+"""Field ``b`` of a decode's last event."""
 
 
 def status_of(error: ErrorRecord) -> Status:
@@ -151,7 +151,7 @@ class RingCommand(NamedTuple):
 
 
 def named_bytes(entry: RingCommand) -> int:
-    """What the host has to copy or make for ``entry``."""
+    """The number of bytes that the host has to copy or create for ``entry``."""
     op = entry.op
     if op in _COUNTED:
         return entry.length + 8 * entry.c
@@ -159,7 +159,7 @@ def named_bytes(entry: RingCommand) -> int:
 
 
 class IoArea(NamedTuple):
-    """What ``quire_abi_1`` points to."""
+    """The structure to which ``quire_abi_1`` points."""
 
     commands: int
     max_commands: int

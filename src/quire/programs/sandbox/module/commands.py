@@ -1,6 +1,6 @@
-"""From a compiled guest's ring to the commands of the programming interface.
+"""Converts entries of a compiled guest's ring to commands of the programming interface.
 
-Pure functions over one entry of the ring and what it names in the guest's memory.
+Pure functions of one ring entry and its payload in the guest's memory.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _COPY = struct.Struct("<5I")
 _EXPORT_TEXT = struct.Struct("<2I")
 
 _MAX_IDS = 1 << 16
-"""Of one command: a bound that no pool reaches keeps a count from filling memory."""
+"""Ids of one command: more than any pool has, so that a wrong count cannot fill memory."""
 
 
 def queue_call(entry: RingCommand, models: Sequence[ModelId]) -> QueueCall | None:
-    """What control is asked about a queue itself; ``None`` if ``entry`` is about something else.
+    """The call to control about a queue itself; ``None`` if ``entry`` is another operation.
 
-    ``models``: what queues for each name, by the index that guests use.
+    ``models``: the models for new queues, by the index that guests use.
     """
     queue = QueueId(entry.a)
     match entry.op:
         case Op.CREATE_QUEUE:
             if entry.b >= len(models):
-                raise InvalidArgument(f"model {entry.b} of {len(models)}: there are fewer")
+                raise InvalidArgument(f"model {entry.b}: give 0 to {len(models) - 1}")
             return CreateQueue(queue, models[entry.b], ThreadId(entry.d), 0, _signed(entry.c))
         case Op.CLOSE_QUEUE:
             return CloseQueue(queue)
@@ -65,26 +65,30 @@ def queue_call(entry: RingCommand, models: Sequence[ModelId]) -> QueueCall | Non
 
 
 def service_call(entry: RingCommand, number: int, memory: Memory) -> AskService:
-    """A service of the node by its name, in the first ``a`` bytes; behind it arguments as JSON.
+    """A call of a service of the node: the first ``a`` bytes are its name, the rest its arguments
+    as JSON.
 
     Raises:
-        InvalidArgument: what is named is outside of the memory or no JSON object.
+        InvalidArgument: the payload is outside of the memory, or not a JSON object.
     """
     if entry.a > entry.length:
-        raise InvalidArgument(f"ask_service: a name of {entry.a} bytes in {entry.length} bytes")
+        raise InvalidArgument(
+            f"ask_service: a name of {entry.a} bytes in a payload of {entry.length}"
+        )
     name = memory.text(entry.address, entry.a)
     given = memory.take(entry.address + entry.a, entry.length - entry.a)
     try:
         arguments = msgspec.json.decode(given, type=dict[str, Any]) if given else {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidArgument(
-            f"ask_service {name!r}: its arguments are no JSON object: {exc}"
+            f"ask_service {name!r}: its arguments are not a JSON object: {exc}"
         ) from exc
     return AskService(number, name, arguments)
 
 
 def with_adapter(command: c.Command, adapter: str) -> c.Command:
-    """``command`` on a queue of a model with ``adapter``; one that names an adapter keeps it."""
+    """``command`` on a queue of a model with ``adapter``; a command that names an adapter keeps
+    it."""
     if isinstance(command, c.Forward | c.Decode | c.ImportPrefix) and command.adapter is None:
         return msgspec.structs.replace(command, adapter=adapter)
     return command
@@ -95,7 +99,7 @@ def _signed(number: int) -> int:
 
 
 def _run(kind: Callable[[int], Id], entry: RingCommand) -> list[Id]:
-    """``c`` ids from ``b`` on."""
+    """The ``c`` ids from ``b`` on."""
     if entry.c > _MAX_IDS:
         raise InvalidArgument(f"{entry.c} ids in one command, at most {_MAX_IDS} are allowed")
     return ids_of(kind, range(entry.b, entry.b + entry.c))
@@ -233,9 +237,7 @@ def _decode_with(entry: RingCommand, command: CommandId, memory: Memory) -> c.Co
     words = Words(memory, entry)
     kind, grammar_bytes, adapter_bytes, _ = map(int, words.read(_DECODE_WITH))
     if kind and kind not in GRAMMARS:
-        raise InvalidArgument(
-            f"grammar kind {kind}: there are 1 to {len(GRAMMARS)}, and 0 for none"
-        )
+        raise InvalidArgument(f"grammar kind {kind}: give 1 to {len(GRAMMARS)}, or 0 for none")
     source, adapter = words.text(grammar_bytes), words.text(adapter_bytes)
     grammar = GrammarSpec(GRAMMARS[kind], source) if kind else None  # type: ignore[arg-type]
     return _decode_of(words, command, grammar, adapter or None)
@@ -275,7 +277,7 @@ def _sampler(words: Words) -> SamplerSpec:
 
 
 Build = Callable[[RingCommand, CommandId, Memory], c.Command]
-"""A command of ``entry`` with this id. Raises ``InvalidArgument``."""
+"""Builds a command from ``entry`` with this id. Raises ``InvalidArgument``."""
 
 COMMANDS: Mapping[int, Build] = {
     Op.SYNCHRONIZE: lambda entry, command, memory: c.Synchronize(id=command),
@@ -323,4 +325,4 @@ COMMANDS: Mapping[int, Build] = {
         id=command, page=PageId(entry.b), shift=_signed(entry.c)
     ),
 }
-"""Of the operations that are commands on a queue."""
+"""The operations that are commands on a queue."""

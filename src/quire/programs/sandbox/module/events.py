@@ -1,6 +1,6 @@
-"""What a compiled guest is told: events for its ring, made of replies and failures.
+"""Events for a compiled guest's ring, built from replies and failures.
 
-Pure functions; where an event finds room is the runner's business.
+Pure functions; the runner finds room for events.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from quire.programs.sandbox.module.abi import Op, Status
 
 
 class RingEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event for the guest. ``payload`` goes into its inbox; ``undo`` puts back what it took, if
-    it finds no room there."""
+    """An event for the guest. ``payload`` is written to its inbox; if it does not fit there,
+    ``undo`` puts back what the command has taken."""
 
     op: int
     command: int

@@ -1,4 +1,4 @@
-"""The client's messages for a compiled guest, and the commands of it that wait for one."""
+"""The client's messages for a compiled guest, and the guest's commands that wait for one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire.programs.sandbox.module.events import RingEvent, failed
 
 
 class ModuleInbox:
-    """Each method returns the events that the guest is to get for it, in order."""
+    """Each method returns the events for the guest that result, in order."""
 
     __slots__ = ("_is_closed", "_messages", "_num_read", "_receives")
 
@@ -34,12 +34,12 @@ class ModuleInbox:
         return self._passed()
 
     def close(self) -> list[RingEvent]:
-        """No message will come any more."""
+        """The client sends no further messages."""
         self._is_closed = True
         return self._passed()
 
     def take_num_read(self) -> int:
-        """How many messages the guest has been given since this was asked last."""
+        """The number of messages that the guest has received since the last call."""
         num_read, self._num_read = self._num_read, 0
         return num_read
 

@@ -1,9 +1,9 @@
-"""One instance of a core module, called through the wasmtime package or the C functions below it.
+"""One instance of a core module, called through the wasmtime package or its C functions.
 
-The package asks for a function's type and builds a dozen objects for each call: 30 us, several
-times what a turn computes. Where its parts are those known here, instances are made and called by
-the C API that it binds; with a release that has others, through the package. Both raise the
-package's errors. Must not know what the functions mean.
+The package queries a function's type and creates a dozen objects for each call: 30 us, several
+times as long as a turn computes. If the package has the expected internals, instances are created
+and called through the C API that it binds; otherwise through the package. Both raise the package's
+errors. Must not know what the functions mean.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from quire.programs.sandbox.wasm.engine import load_wasmtime
 from quire.programs.sandbox.wasm.instance_pool import MAX_TABLE_ELEMENTS, MAX_TABLES
 
 MAX_VALUES = 2
-"""Parameters of a function that can be called here; it has one result at most."""
+"""Parameters of a function that can be called here; it has at most one result."""
 
 Functions = Mapping[str, int]
-"""Exports that take so many i32 and return one i32, or take and return nothing; no others are
-called."""
+"""The number of parameters of each callable export: it takes i32 and returns one i32, or takes and
+returns nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Of one instance. ``table_elements``: of each table."""
+    """The limits of one instance. ``table_elements``: of each table."""
 
     memory_bytes: int
     table_elements: int = MAX_TABLE_ELEMENTS
@@ -34,11 +34,11 @@ class StoreLimits:
 
 
 class Instance(Protocol):
-    """One instance, in a store of its own. What it raises is the package's ``Trap`` or
-    ``WasmtimeError``, or an import's own error."""
+    """One instance, in its own store. Raises the package's ``Trap`` or ``WasmtimeError``, or an
+    import's own error."""
 
     def allow(self, num_ticks: int) -> None:
-        """It may compute until the engine's epoch is so much later than now.
+        """Let it compute until ``num_ticks`` epoch ticks from now.
 
         Raises:
             ValueError: it was closed.
@@ -46,32 +46,33 @@ class Instance(Protocol):
         ...
 
     def begin(self) -> None:
-        """Make the instance, which runs its start function; before any call."""
+        """Create the instance, which runs its start function; before any call."""
         ...
 
     def call(self, name: str, *arguments: int) -> int:
-        """An export of ``Functions``; its result as an unsigned number, 0 without one."""
+        """Call an export of ``Functions``; returns its result as an unsigned number, 0 if it has
+        none."""
         ...
 
     def memory_size(self) -> int:
-        """In bytes: it never becomes smaller."""
+        """In bytes. It never decreases."""
         ...
 
     def memory_base(self) -> int:
-        """Where it is: elsewhere only after it has become larger."""
+        """The address of its memory. It changes only when the memory has grown."""
         ...
 
     def close(self) -> None:
-        """Free its memory; nothing else may be called any more. Idempotent."""
+        """Free its memory; no other method may be called afterwards. Idempotent."""
         ...
 
 
 OnFreed = Callable[[], object]
-"""Called once, when the memory of an instance has been freed."""
+"""Called once, after the memory of an instance was freed."""
 
 
 class PackageInstance:
-    """``Instance`` by what the package documents."""
+    """``Instance`` through the package's documented interface."""
 
     def __init__(
         self, engine: Any, instance_pre: Any, limits: StoreLimits, on_freed: OnFreed | None = None
@@ -113,10 +114,10 @@ class PackageInstance:
 
 
 class DirectCalls:
-    """The C functions and the package's ways to make errors of what they return. One thread's.
+    """The C functions, and the package's conversions of their errors. Used by one thread.
 
     Raises:
-        AttributeError: this release of the package has not all of them.
+        AttributeError: this release of the package lacks some of them.
     """
 
     def __init__(self) -> None:
@@ -154,7 +155,7 @@ class DirectCalls:
         self.trap_address = ctypes.addressof(self.trap)
 
     def error(self, error: int | None) -> Exception:
-        """Of a function that has returned ``error`` or left a trap."""
+        """The error of a function that has returned ``error`` or left a trap."""
         if error:
             return self._error_of(ctypes.cast(error, self._error_type))
         trap = self.trap
@@ -163,12 +164,13 @@ class DirectCalls:
 
 
 def _words(kind: Any) -> int:
-    """Of eight bytes, that a C value takes."""
+    """The number of eight-byte words of a C value."""
     return -(-ctypes.sizeof(kind) // 8)
 
 
 def _returning(result: Any, function: Any) -> Any:
-    """The same C function with numbers for addresses: a pointer object costs more than the call."""
+    """The same C function with numbers for addresses, because a pointer object takes longer than
+    the call."""
     made = ctypes.CFUNCTYPE(result, *map(_plain, function.argtypes))
     return made(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
@@ -179,8 +181,9 @@ def _plain(kind: Any) -> Any:
 
 
 class DirectTemplate:
-    """What the instances of one module share. ``functions`` are all of it that may be called: C
-    does not check. ``engine`` and ``instance_pre`` stay as long as any instance."""
+    """The common part of the instances of one module. ``functions``: all exports that may be
+    called, because C does not check. ``engine`` and ``instance_pre`` are kept as long as any
+    instance."""
 
     def __init__(
         self, direct: DirectCalls, engine: Any, instance_pre: Any, functions: Functions
@@ -195,14 +198,14 @@ class DirectTemplate:
         self.names = {
             name: (ctypes.addressof(self._texts[name]), len(text)) for name, text in texts.items()
         }
-        """Where each stands as C reads it, and its bytes."""
+        """The address of each name as C reads it, and its length in bytes."""
         num_words = direct.instance_words + (1 + len(functions)) * direct.extern_words
         self.block_type = ctypes.c_uint64 * num_words
-        """The instance, its memory, and its functions in the order in which they are asked for."""
+        """The instance, its memory, and its functions in the order of their first use."""
 
 
 class DirectInstance:
-    """``Instance`` by the C API."""
+    """``Instance`` through the C API."""
 
     __slots__ = (
         "_address", "_block", "_context", "_found", "_memory", "_on_freed", "_store", "_template",
@@ -225,7 +228,7 @@ class DirectInstance:
 
     def allow(self, num_ticks: int) -> None:
         if self._store is None:
-            raise ValueError("the instance was closed")  # C would not notice
+            raise ValueError("the instance was closed")  # the C API does not check
         self._template.c.set_deadline(self._context, num_ticks)
 
     def begin(self) -> None:
@@ -280,7 +283,7 @@ class DirectInstance:
         return found
 
     def _export(self, index: int, name: str, kind: int) -> int:
-        """The address of the C value of the export ``name``, which is kept at ``index``."""
+        """The address of the C value of the export ``name``, which is stored at ``index``."""
         template = self._template
         c, (text, num_bytes) = template.c, template.names[name]
         word = c.instance_words + index * c.extern_words
@@ -294,12 +297,12 @@ class DirectInstance:
     def _fail(self, error: int | None) -> None:
         c = self._template.c
         raised = c.error(error)
-        c.raise_of_import()  # the cause, if it was a function of ours
+        c.raise_of_import()  # the cause, if an imported function raised
         raise raised
 
 
 def find_direct_calls() -> DirectCalls | None:
-    """``None``: the package is another one than those known here."""
+    """``None`` if the package does not have the expected internals."""
     try:
         return DirectCalls()
     except AttributeError:
@@ -307,5 +310,5 @@ def find_direct_calls() -> DirectCalls | None:
 
 
 def _signed(number: int) -> int:
-    """As wasmtime wants an i32."""
+    """The signed form of an i32, which wasmtime expects."""
     return number - (1 << 32) if number >= 1 << 31 else number

@@ -1,7 +1,7 @@
 """A compiled guest's memory as its host reads it.
 
-Never trusts it: every address and count is checked against the memory's present size before
-anything is read. Must not know what a command asks for.
+Every address and count is checked against the memory's current size before it is read. Must not
+know what a command means.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Id = TypeVar("Id")
 
 
 class Memory:
-    """A guest's memory as it was after its last call: all of it is ``view``."""
+    """A guest's memory after its last call; ``view`` is all of it."""
 
     __slots__ = ("view",)
 
@@ -25,14 +25,14 @@ class Memory:
         self.view = view
 
     def check(self, address: int, length: int) -> None:
-        """Raises ``InvalidArgument`` for what is not all inside."""
+        """Raises ``InvalidArgument`` unless the range is within the memory."""
         if address + length > len(self.view):
             raise InvalidArgument(
-                f"the program named {length} bytes at {address}, its memory has {len(self.view)}"
+                f"the program named {length} bytes at {address}; its memory has {len(self.view)}"
             )
 
     def take(self, address: int, length: int) -> memoryview:
-        """Raises ``InvalidArgument`` for what is not all inside."""
+        """The bytes of a range. Raises ``InvalidArgument`` unless it is within the memory."""
         self.check(address, length)
         return self.view[address : address + length]
 
@@ -47,7 +47,7 @@ class Memory:
 
 
 class Words:
-    """A command's payload, read from front to back; all of it must be used."""
+    """A command's payload, read from start to end; all of it must be used."""
 
     def __init__(self, memory: Memory, entry: RingCommand) -> None:
         self._memory = memory
@@ -61,13 +61,13 @@ class Words:
         return ids_of(kind, self._next(4 * count).cast("I")) if count else []
 
     def text(self, num_bytes: int) -> str:
-        """UTF-8, followed by what is missing to whole words."""
+        """UTF-8, padded to whole words."""
         start = self._address
         self._next(-(-num_bytes // 4) * 4)
         return self._memory.text(start, num_bytes)
 
     def bits(self, num_rows: int, row_bits: int) -> list[list[bool]]:
-        """Rows of bits, the lowest of a byte first, each row in bytes of its own."""
+        """Rows of bits, lowest bit of a byte first; each row starts at a new byte."""
         row_bytes = -(-row_bits // 8)
         taken = self._next(num_rows * row_bytes)
         return [
@@ -84,8 +84,8 @@ class Words:
     def _next(self, num_bytes: int) -> memoryview:
         if self._address + num_bytes > self._end:
             raise InvalidArgument(
-                f"the program's command has {self._end - self._address} bytes left, "
-                f"{num_bytes} are asked for: its length is wrong"
+                f"the program's command has {self._end - self._address} bytes left and needs "
+                f"{num_bytes}: its length is wrong"
             )
         taken = self._memory.take(self._address, num_bytes)
         self._address += num_bytes
@@ -93,11 +93,11 @@ class Words:
 
 
 def ids_of(kind: Callable[[int], Id], numbers: Iterable[int]) -> list[Id]:
-    """``kind`` is a new type of numbers, which at run time is a function that returns its argument:
-    calling it costs more than the list."""
+    """``numbers`` as a list. ``kind`` is a NewType, which returns its argument at run time; calling
+    it for each number would take longer than creating the list."""
     return cast(list[Id], list(numbers))
 
 
 def bits_of(packed: memoryview, count: int) -> list[bool]:
-    """The first ``count`` bits, the lowest of a byte first."""
+    """The first ``count`` bits, lowest bit of a byte first."""
     return [bool(packed[index >> 3] >> (index & 7) & 1) for index in range(count)]

@@ -16,17 +16,17 @@ from quire.programs.sandbox.module.memory import Memory
 
 
 class ModuleOutbox:
-    """Bounds are those of ``launch``. Each method returns the events that the guest is to get for
-    it, in order."""
+    """Bounds are those of ``launch``. Each method returns the events for the guest that result, in
+    order."""
 
     __slots__ = ("_client_gone", "_launch", "_num_untaken", "_waiting")
 
     def __init__(self, launch: m.GuestLaunch) -> None:
         self._launch = launch
         self._num_untaken = 0
-        """Messages that the client has not taken."""
+        """Messages that the client has not read."""
         self._waiting: list[int] = []
-        """Of these, the sends that are answered when there is room; 0 wants no answer."""
+        """Sends of these that are answered when there is room; id 0 wants no answer."""
         self._client_gone: ErrorRecord | None = None
 
     @property
@@ -34,14 +34,19 @@ class ModuleOutbox:
         return len(self._waiting)
 
     def send(self, entry: RingCommand, memory: Memory) -> tuple[m.Send | None, list[RingEvent]]:
-        """The message, unless it is refused."""
+        """The message, or None if it is refused."""
         error: QuireError | None = None
         if self._client_gone is not None:
             error = MailboxClosed(self._client_gone.message)
         elif self._num_untaken >= self._launch.mailbox_limit:
-            error = MailboxFull(f"{self._num_untaken} messages wait and nobody reads")
+            error = MailboxFull(
+                f"{self._num_untaken} messages wait for the client to read: send later"
+            )
         elif entry.length > self._launch.max_message_bytes:
-            error = InvalidArgument(f"a message of {entry.length} bytes is too long")
+            most = self._launch.max_message_bytes
+            error = InvalidArgument(
+                f"a message of {entry.length} bytes; at most {most} are allowed: send it in parts"
+            )
         if error is not None:
             return None, [failed(Op.SEND, entry.id, error.record())]
         text = memory.text(entry.address, entry.length)
@@ -50,18 +55,18 @@ class ModuleOutbox:
         return m.Send(text), self._passed()
 
     def taken(self, count: int) -> list[RingEvent]:
-        """The client has read so many."""
+        """The client has read ``count`` messages."""
         self._num_untaken -= count
         return self._passed()
 
     def close(self, error: ErrorRecord) -> list[RingEvent]:
-        """The client reads no more."""
+        """The client reads no further messages."""
         self._client_gone = error
         waiting, self._waiting = self._waiting, []
         return [failed(Op.SEND, command, error) for command in waiting if command]
 
     def _passed(self) -> list[RingEvent]:
-        """Sends that need not wait are answered, the oldest first."""
+        """Answers for all waiting sends, oldest first, if there is room."""
         if not self._waiting or self._num_untaken >= self._launch.mailbox_capacity:
             return []
         waiting, self._waiting = self._waiting, []

@@ -1,7 +1,7 @@
-"""A compiled guest's rings as its host uses them: where they lie, commands read, events written.
+"""A compiled guest's rings as its host uses them: reads commands, writes events.
 
-Every address and count that the guest has named is checked against its memory as it is now. Must
-not know what a command asks for.
+Every address and count from the guest is checked against its current memory. Must not know what a
+command means.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from quire.programs.sandbox.module.wasm_module import ModuleGuest
 
 _ALIGNMENT = 8
 _COMMAND_OF = partial(tuple.__new__, RingCommand)
-"""``RingCommand._make`` without its check: an entry of the ring has as many fields."""
+"""``RingCommand._make`` without its check of the length, because a ring entry always has as many
+fields."""
 
 
 class ModuleRings:
-    """Of ``guest``, as its ``quire_abi_1`` has described them at ``address``.
+    """The rings of ``guest``, which its ``quire_abi_1`` describes at ``address``.
 
     Raises:
-        InvalidArgument: they are too large, or not all inside its memory.
+        InvalidArgument: they are too large, or not within its memory.
     """
 
     __slots__ = ("_guest", "_io")
@@ -46,7 +47,7 @@ class ModuleRings:
         memory.check(io.inbox, io.inbox_bytes)
 
     def put_arguments(self, args: Sequence[str]) -> tuple[int, int]:
-        """Where they lie, and how many bytes they have."""
+        """Write the arguments; returns their address and length in bytes."""
         arguments = b"".join(arg.encode("utf-8", "replace") + b"\0" for arg in args)
         io = self._io
         if len(arguments) > io.inbox_bytes:
@@ -59,21 +60,22 @@ class ModuleRings:
         return io.inbox, len(arguments)
 
     def commands(self, num_commands: int) -> list[RingCommand]:
-        """Those that the guest has left."""
+        """The commands that the guest has written."""
         io = self._io
         if num_commands > io.max_commands:
             raise InvalidArgument(
-                f"the program announced {num_commands} commands, its ring has {io.max_commands}"
+                f"the program announced {num_commands} commands; its ring has {io.max_commands} "
+                "entries"
             )
         end = io.commands + num_commands * abi.COMMAND.size
-        ring = self._guest.memory()[io.commands : end]  # inside: a memory never becomes smaller
+        ring = self._guest.memory()[io.commands : end]  # in bounds, because memory never shrinks
         return list(map(_COMMAND_OF, abi.COMMAND.iter_unpack(ring)))
 
     def put_events(
         self, events: deque[RingEvent], undelivered: Callable[[RingEvent], object]
     ) -> int:
-        """As many from the front of ``events`` as there is room for; how many. One that can never
-        have room is ``undelivered``, and the guest told its size."""
+        """Write events from the front of ``events`` while there is room; returns their number. An
+        event that can never fit is passed to ``undelivered``, and the guest is told its size."""
         io, memory = self._io, self._guest.memory()
         used, number = 0, 0
         while events and number < io.max_events:

@@ -1,7 +1,7 @@
-"""A compiled guest as its host drives it: what its commands ask for, and what it is told.
+"""Runs a compiled guest for its host: executes its commands and passes events to it.
 
-Owns which command each answer belongs to, and what a turn does. Where commands and events lie in
-the guest's memory is ``module_rings``' affair.
+Owns the mapping from answers to commands, and the steps of a turn. ``rings`` knows the layout of
+commands and events in the guest's memory.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from quire.programs.sandbox.module.wasm_module import ModuleGuest
 REQUIRED_EXPORTS = {abi.ABI_EXPORT: 0, abi.START_EXPORT: 2, abi.POLL_EXPORT: 1}
 _MAX_MANIFEST_BYTES = 1 << 14
 _POLLS = 4
-"""Of one turn, at most."""
+"""Calls of the guest in one turn, at most."""
 
 
 class ModuleRunner:
     """``Runner`` of one program in ``guest``.
 
-    ``turn_bytes`` bounds what the commands of one turn name in its memory: the host copies it.
+    ``turn_bytes``: the limit of the payloads of one turn, which the host copies.
     """
 
     __slots__ = (
@@ -60,9 +60,9 @@ class ModuleRunner:
         self._turn_bytes = turn_bytes
         self._events: deque[RingEvent] = deque()
         self._waiting: dict[int, int] = {}
-        """Answers to come: the command's own id, and what it was."""
+        """The operations of commands whose answers are pending, by command id."""
         self._adapters: dict[QueueId, str | None] = {}
-        """Of queues whose model is one with an adapter."""
+        """The adapter of each queue's model, or None."""
         self._inbox = ModuleInbox()
         self._sleeps = ModuleSleeps()
         self._requests: dict[int, tuple[int, Op]] = {}
@@ -88,14 +88,17 @@ class ModuleRunner:
         self._guest.log = answers.log
 
     def manifest(self, name: str, limit_s: float, *, has_manifest: bool) -> m.Manifest:
-        """What the module says of itself; one that says nothing is called ``name``."""
+        """The module's manifest; a module without one is named ``name``."""
         text = self._guest.turn(limit_s, self._manifest, has_manifest)
         if text is None:
             return m.Manifest(name=name)
         end = text.find(b"\0")
         try:
             if end < 0:
-                raise InvalidArgument("the manifest has no end")
+                raise InvalidArgument(
+                    f"the manifest is not terminated by a zero byte within {_MAX_MANIFEST_BYTES} "
+                    "bytes"
+                )
             manifest = msgspec.json.decode(text[:end], type=m.Manifest)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             raise InvalidArgument(f"the module's manifest cannot be read: {exc}") from exc
@@ -103,7 +106,8 @@ class ModuleRunner:
         return manifest
 
     def _manifest(self, has_manifest: bool) -> bytes | None:
-        """What stands in its memory; ``None`` for a module that only has to begin well."""
+        """The bytes of the manifest and behind; ``None`` for a module without one, which is only
+        started."""
         if not has_manifest:
             return None
         address = self._guest.call(abi.MANIFEST_EXPORT)
@@ -138,8 +142,9 @@ class ModuleRunner:
         return self._guest.call(abi.POLL_EXPORT, number)
 
     def _carry_on(self, num_commands: int) -> m.Turn:
-        """What the guest asks for. It is given answers that are known at once, a few times: now its
-        memory is near, another turn would cost as much as this."""
+        """Execute the guest's commands. Answers that are available at once are passed to the guest
+        within the same turn, up to ``_POLLS`` times, because another turn would cost as much as
+        this one."""
         calls: list[m.GuestCalls] = []
         num_bytes = 0
         for num_left in reversed(range(_POLLS)):
@@ -156,7 +161,8 @@ class ModuleRunner:
         return m.Turn(calls, 0.0 if self._events else self._sleeps.next_s())
 
     def _carry_out_all(self, entries: Sequence[RingCommand], calls: list[m.GuestCalls]) -> bool:
-        """Put what they ask of others into ``calls``. True: the program has ended."""
+        """Execute the entries, appending calls to others to ``calls``. Returns True if the program
+        has ended."""
         memory = Memory(self._guest.memory())
         calls += self._own_calls()
         for entry in entries:
@@ -166,7 +172,7 @@ class ModuleRunner:
                 continue
             call = _OPERATIONS.get(entry.op, ModuleRunner._queue_call)(self, entry, memory)
             if call is None:
-                self._answers.note_question()  # it counts against the rate of calls all the same
+                self._answers.note_question()  # counts against the rate of calls
                 continue
             calls.append(call)
             if isinstance(call, m.Ended):
@@ -176,8 +182,8 @@ class ModuleRunner:
     def _check_bytes(self, num_bytes: int) -> None:
         if num_bytes > self._turn_bytes:
             raise InvalidArgument(
-                f"the commands of one turn name {num_bytes} bytes, at most {self._turn_bytes} are "
-                "read: spread them over several turns"
+                f"the commands of one turn name {num_bytes} bytes; at most {self._turn_bytes} are "
+                "allowed: spread them over several turns"
             )
 
     def _check_waits(self) -> None:
@@ -190,8 +196,8 @@ class ModuleRunner:
             or self._services
         ):
             raise ProgramFailed(
-                "the program waits for nothing: it returned without a command that has an answer, "
-                "and nothing is left to answer"
+                "the program waits for nothing: it returned, and no command of it has a pending "
+                "answer"
             )
 
     # -- from the guest ----------------------------------------------------------------------------
@@ -199,7 +205,7 @@ class ModuleRunner:
     def _issue(
         self, build: Build, entry: RingCommand, memory: Memory, calls: list[m.GuestCalls]
     ) -> None:
-        """Put a command on its queue, in one call with those on the same queue before it."""
+        """Issue a command on its queue, in one call with preceding commands for the same queue."""
         number = CommandId(entry.id or next(self._host_ids))
         command = build(entry, number, memory)
         if number in self._waiting:
@@ -267,7 +273,7 @@ class ModuleRunner:
         return m.Ended("finished", text or "null", None, [], [])
 
     def _unsent(self) -> ProgramFailed | None:
-        """Of messages that were refused, which the program ends without having heard."""
+        """The error for refused messages whose refusal the program has not read."""
         refused = [
             event
             for event in self._events
@@ -293,7 +299,7 @@ class ModuleRunner:
     def _answered(self, entry: RingCommand, given: bytes) -> RingEvent:
         models = self._launch.models
         if entry.a >= len(models):
-            raise InvalidArgument(f"model {entry.a} of {len(models)}: there are fewer")
+            raise InvalidArgument(f"model {entry.a}: give 0 to {len(models) - 1}")
         model = models[entry.a]
         if entry.op == Op.TOKENIZE:
             tokens = self._answers.tokenize(model.id, given.decode("utf-8", "replace"), True)
@@ -341,7 +347,7 @@ class ModuleRunner:
                 pass
 
     def _own_calls(self) -> list[m.GuestCalls]:
-        """What the host is to know of messages that were read, and what goes back."""
+        """Calls that report read messages and put back undelivered ones."""
         num_read = self._inbox.take_num_read()
         calls = self._services.take_put_back()
         return [m.Received(num_read), *calls] if num_read else calls
@@ -367,4 +373,4 @@ _OPERATIONS: Mapping[int, _Operation] = {
     Op.DETOKENIZE: ModuleRunner._question,
     Op.MODEL_INFO: ModuleRunner._question,
 }
-"""All others are about the queues of control. ``None``: it is nobody else's affair."""
+"""All other operations are calls about queues. A result of ``None`` needs no call to others."""

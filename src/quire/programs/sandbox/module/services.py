@@ -1,7 +1,7 @@
-"""What one compiled guest asks of services by name: its questions under way, and their answers.
+"""A compiled guest's calls of services by name, and their answers.
 
-Owns which command each answer belongs to. An answer that took something (a message of a work queue,
-a topic or a child) and cannot be given to the guest is put back: nothing is lost on its way.
+Owns the mapping from answers to commands. An answer that has taken a message (of a work queue, a
+topic or a child) and cannot be given to the guest is put back, so that no message is lost.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from quire.programs.sandbox.module.events import RingEvent, failed
 from quire.programs.sandbox.module.memory import Memory
 
 _TAKING = frozenset({"queue.pull", "topic.take", "child.receive"})
-"""Each has an operation that puts its answer back, called ``NAME.undo``."""
+"""Each has an operation ``NAME.undo`` that puts its answer back."""
 
 
 class ModuleServices:
-    """``numbers`` are those of the guest's questions to its host."""
+    """``numbers``: for the guest's questions to its host."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
         self._numbers = numbers
         self._asked: dict[int, tuple[int, AskService]] = {}
-        """Command and call, by the call's number."""
+        """Command id and call, by the call's number."""
         self._put_back: list[m.GuestCalls] = []
 
     def __len__(self) -> int:
-        """Questions that are not answered yet."""
+        """The number of pending questions."""
         return len(self._asked)
 
     def start(self, entry: RingCommand, memory: Memory) -> AskService:
-        """Raises ``InvalidArgument``: no call, or one of an id that waits for its answer."""
+        """Raises ``InvalidArgument``: not a valid call, or its command id is in use."""
         call = service_call(entry, next(self._numbers) if entry.id else 0, memory)
         if entry.id:
             if self._number_of(entry.id) is not None:
@@ -45,8 +45,9 @@ class ModuleServices:
         return call
 
     def drop(self, command: int) -> DropAnswer | None:
-        """The guest no longer wants the answer of ``command``; ``None``: it is none of these. There
-        still is one: what the service did, or that it was cancelled and has done nothing."""
+        """The guest no longer wants the answer of ``command``; ``None`` if it is not a service
+        call. An answer still follows: the service's result, or that it was cancelled without
+        effect."""
         number = self._number_of(command)
         return None if number is None else DropAnswer(number)
 

@@ -1,4 +1,4 @@
-"""The sleeps of a compiled guest: which of its commands end when."""
+"""The sleeping commands of a compiled guest and their end times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ModuleSleeps:
         self._ends.append((time.monotonic() + duration_s, command))
 
     def take_due(self) -> list[RingEvent]:
-        """The ends of those that are over, the earliest first."""
+        """The ends of sleeps that are over, earliest first."""
         now_s = time.monotonic()
         due = [entry for entry in self._ends if entry[0] <= now_s]
         if due:
@@ -27,7 +27,7 @@ class ModuleSleeps:
         return [RingEvent(Op.SLEEP, command) for _, command in sorted(due)]
 
     def next_s(self) -> float | None:
-        """In how long the next one ends; ``None`` without any."""
+        """Seconds until the next one ends; ``None`` if there is none."""
         if not self._ends:
             return None
         return max(0.0, min(self._ends)[0] - time.monotonic())

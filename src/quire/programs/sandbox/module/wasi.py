@@ -1,7 +1,7 @@
 """The part of WASI (preview 1) that compiled guests have: standard output, a clock, random bytes.
 
-Each function gets the guest's memory and checks every address against its present size; a wrong
-one is an error number, as WASI has it, and never reaches outside.
+Each function gets the guest's memory and checks every address against its current size; an invalid
+address returns WASI's error number.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def _clock_time_get(memory: memoryview, log: Log, clock: int, precision: int, ad
 
 
 def _nothing_sizes(memory: memoryview, log: Log, count: int, size: int) -> int:
-    """Of arguments and environment: there are none (arguments come through the guest ABI)."""
+    """The sizes of arguments and environment, which are empty (arguments are passed through the
+    guest ABI)."""
     count, size = count & _MASK, size & _MASK
     if not _fits(memory, count, 4) or not _fits(memory, size, 4):
         return FAULT

@@ -1,8 +1,8 @@
 """Guests that are core modules: compiled once, called through three exports, read through memory.
 
-The wasmtime package comes from ``wasm``, calls from ``module_instances``. As with Python guests,
-what is not given here has no implementation: a clock, random bytes and standard output are all of
-WASI that there is.
+``wasm`` provides the wasmtime package, ``instances`` the calls. As for Python guests, imports that
+are not defined here have no implementation: of WASI there are only a clock, random bytes and
+standard output.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def compile_module(wasm: bytes) -> bytes:
 
 @lru_cache(maxsize=256)
 def _store_limits(memory_bytes: int) -> StoreLimits:
-    """Many guests have the same."""
+    """Cached, because many guests have the same limits."""
     return StoreLimits(memory_bytes)
 
 
 class LinkedModule:
-    """A ``module`` of one of the process's engines, ``raw``, its imports bound there."""
+    """A ``module`` of ``raw``, one of the process's engines, with its imports bound."""
 
     def __init__(self, engine: WasmEngine, raw: Any, module: Any) -> None:
         self._raw = raw
@@ -93,7 +93,7 @@ class ModuleTemplate:
     """A compiled core module, ready to be instantiated. ``compiled``: see ``PythonTemplate``.
 
     Raises:
-        InvalidArgument: it has not the exports that the guest ABI asks for.
+        InvalidArgument: it lacks exports that the guest ABI requires.
     """
 
     def __init__(self, engine: WasmEngine, compiled: Path, exports: Mapping[str, int]) -> None:
@@ -106,15 +106,15 @@ class ModuleTemplate:
         self._pooled = self._linked_in_pool(compiled)
 
     def _linked_in_pool(self, compiled: Path) -> LinkedModule | None:
-        """The same machine code: when it is loaded, the runtime compares the settings that it was
-        compiled with, and what the module needs with the size of a place."""
+        """The same machine code, loaded by the pool's engine. While loading it the runtime compares
+        the settings with which it was compiled, and the module's needs with the size of a slot."""
         pool = self.engine.pool
         if pool is None:
             return None
         try:
             module = self.wasmtime.Module.deserialize_file(pool.engine, str(compiled))
         except self.wasmtime.WasmtimeError as exc:
-            logger.info("a module has no places in the pool, its guests begin slower: %s", exc)
+            logger.info("a module does not fit into the pool, its guests start slower: %s", exc)
             return None
         return LinkedModule(self.engine, pool.engine, module)
 
@@ -123,7 +123,7 @@ class ModuleTemplate:
         return self._pooled is not None
 
     def new_guest(self, memory_bytes: int) -> ModuleGuest:
-        """A guest, whose instance its first turn makes."""
+        """A guest, whose instance is created in its first turn."""
         return ModuleGuest(self, self._new_instance(_store_limits(memory_bytes)))
 
     def _new_instance(self, limits: StoreLimits) -> Instance:
@@ -134,10 +134,11 @@ class ModuleTemplate:
 
 
 def _checked_exports(module: Any, wanted: Mapping[str, int]) -> frozenset[str]:
-    """The names of all. ``wanted``: functions of i32 to one i32, with how many parameters.
+    """The names of all exports. ``wanted``: functions from i32 to one i32, with their number of
+    parameters.
 
     Raises:
-        InvalidArgument: one is missing or has another type, or there is no memory.
+        InvalidArgument: a function is missing or has another type, or there is no memory.
     """
     wasmtime = load_wasmtime()
     i32 = wasmtime.ValType.i32()
@@ -157,7 +158,7 @@ def _checked_exports(module: Any, wanted: Mapping[str, int]) -> frozenset[str]:
 
 
 def callable_exports(module: Any) -> Functions:
-    """Those of a compiled ``module``."""
+    """The callable exports of a compiled ``module``."""
     wasmtime = load_wasmtime()
     i32 = wasmtime.ValType.i32()
     found: dict[str, int] = {}
@@ -172,9 +173,10 @@ def callable_exports(module: Any) -> Functions:
 
 
 class ModuleGuest:
-    """One instance of ``template``, which its first turn makes. It is called within turns alone.
+    """One instance of ``template``, which is created in its first turn. It may be called only
+    within turns.
 
-    ``log`` takes what it writes to WASI's standard output and error, before the first turn.
+    ``log`` receives its output to WASI's standard output and error; set it before the first turn.
     """
 
     __slots__ = ("_has_begun", "_instance", "_size", "_template", "_view", "cpu_ns", "log")
@@ -189,11 +191,11 @@ class ModuleGuest:
         self.cpu_ns = 0
 
     def turn(self, limit_s: float, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
-        """Let ``work`` call the instance: all its calls together may compute for ``limit_s``, and
-        what ``work`` computes between them counts.
+        """Let ``work`` call the instance. All calls together, and ``work`` itself, may compute for
+        ``limit_s``.
 
         Raises:
-            GuestTrapped: its time was over, or a call did not end well; it is unusable.
+            GuestTrapped: it ran out of time, or a call trapped; it is unusable afterwards.
         """
         engine, wasmtime = self._template.engine, self._template.wasmtime
         self._instance.allow(num_ticks(limit_s))
@@ -220,20 +222,21 @@ class ModuleGuest:
             self.call(INITIALISE)
 
     def call(self, name: str, *arguments: int) -> int:
-        """Call an export; its result as an unsigned number, 0 without one."""
+        """Call an export; returns its result as an unsigned number, 0 if it has none."""
         assert self._template.engine.current is self, "within a turn"
         result: int = self._instance.call(name, *arguments)
         self.look()
         return result
 
     def memory(self) -> memoryview:
-        """The memory as the last call has left it."""
+        """The memory after the last call."""
         return self._view
 
     def look(self) -> memoryview:
-        """The memory as it is now: a call may make it larger, and move it then.
+        """The current memory: a call may enlarge and move it.
 
-        Nothing, while the module's start function runs: it cannot be found before that ends.
+        Empty while the module's start function runs, because the memory's address is not known
+        before.
         """
         if self._has_begun and (size := self._instance.memory_size()) != self._size:
             base = self._instance.memory_base()
@@ -242,7 +245,7 @@ class ModuleGuest:
         return self._view
 
     def close(self) -> None:
-        """Free the instance's memory. Views of it must not be used any more."""
+        """Free the instance's memory. Views of it must not be used afterwards."""
         if self._size:
             self._view.release()
         self._has_begun = False
@@ -253,7 +256,7 @@ _NO_MEMORY = memoryview(b"")
 
 
 def _unheard(level: str, text: str) -> None:
-    """What is written before anybody listens."""
+    """Output that is written before ``log`` is set."""
 
 
 def _call_wasi(engine: WasmEngine, function: WasiFunction, *arguments: int) -> int:

@@ -1,1 +1,1 @@
-"""Guests that are Python programs: the interpreter as a component; ``guest`` runs inside of it."""
+"""Guests that are Python programs: the interpreter as a component; ``guest`` runs inside it."""

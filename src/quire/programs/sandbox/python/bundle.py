@@ -1,8 +1,8 @@
-"""The files of the Python component: which modules of ours every guest has, and their digest.
+"""The files of the Python component: which of our modules every guest has, and their digest.
 
-A program that runs outside runs inside because these are the same files. Four modules are replaced
-by stand-ins (``guest.stand_ins``): msgspec and numpy are C extensions, httpx needs sockets, and
-templates are rendered by the host.
+A program behaves the same natively and in the sandbox because both use these files. Four modules
+are replaced by stand-ins (``guest.stand_ins``): msgspec and numpy are C extensions, httpx needs
+sockets, and templates are rendered by the host.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ WORLD = "world.wit"
 
 
 def component_files() -> dict[str, bytes]:
-    """Path in the component and content of every file."""
+    """The path in the component and the contents of every file."""
     found = {"httpx.py": b"", f"{APP_MODULE}.py": _read("programs/sandbox/python/guest/app.py")}
     for path in _own_modules():
         found[f"quire/{path}"] = _read(path)
@@ -76,11 +76,9 @@ def world() -> bytes:
 
 
 def bundle_digest() -> str:
-    """Changes whenever a file of the component does."""
+    """The SHA-256 of all files that determine the component."""
     digest = hashlib.sha256(world())
-    digest.update(
-        _read("programs/sandbox/python/memory_image.py")
-    )  # what is made of the files, too
+    digest.update(_read("programs/sandbox/python/memory_image.py"))  # changes the result, too
     for path, content in sorted(component_files().items()):
         digest.update(f"\0{path}\0{len(content)}\0".encode())
         digest.update(content)

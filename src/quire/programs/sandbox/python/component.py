@@ -1,8 +1,8 @@
-"""The Python component: CPython and our modules as one WebAssembly file, built at first use.
+"""The Python component: CPython and our modules as one WebAssembly file, built at its first use.
 
-Two child processes do the work, each within a time limit: componentize-py joins the interpreter
-and the modules and runs their imports, then the result is compiled for this machine. Both results
-are kept in the cache under names that change with what they were made of.
+Two child processes do the work, each within a time limit: componentize-py combines the interpreter
+and the modules and executes their imports; then the result is compiled for this machine. Both
+results are cached under names that depend on their inputs.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ OnProgress = Callable[[str, float], None]
 BUILD_LIMIT_S = 300.0
 COMPILE_LIMIT_S = 300.0
 _KEPT_FILES = 6
-"""Component and machine code of this release and two others."""
+"""The component and machine code of this release and two others."""
 _COMPONENTIZE = "import sys, componentize_py; sys.exit(componentize_py.script())"
 
 
 def python_component(
     cache: BuildCache, compiler: Compiler, processes: BuildProcesses, on_progress: OnProgress
 ) -> Path:
-    """The compiled component, from the cache or built now by ``processes``; blocks.
+    """The compiled component, from the cache or built now by ``processes``. Blocks.
 
     Raises:
-        ConfigError: a package is missing, or a build failed; the message has its last words.
+        ConfigError: a package is missing, or a build failed; the message includes its last output.
         Draining: builds were ended.
     """
     name = _component_name()

@@ -1,9 +1,9 @@
-"""The memory image inside a built Python component: its objects are made immortal.
+"""Makes the objects in the memory image of a built Python component immortal.
 
-The image is the data of one core module in the component. The guest has left in it a listing of its
-objects (``guest.image``); their reference counts are overwritten here with the one that CPython
-never changes, as PEP 683 has it, so that the pages they lie on stay shared between guests. Knows
-the binary format of WebAssembly as far as it has to: sections, and data segments.
+The image is the data of one core module in the component. The guest has written a list of its
+objects into it (``guest.image``). Their reference counts are overwritten here with the value that
+CPython never changes (PEP 683), so that the pages with these objects stay shared between guests.
+Knows as much of WebAssembly's binary format as it needs: sections, and data segments.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from quire.programs.sandbox.python.guest.image import mark
 
 _HEADER_BYTES = 8
 _CORE_MODULE = 1
-"""Section of a component."""
+"""A section of a component."""
 _DATA, _DATA_COUNT = 11, 12
 """Sections of a core module."""
 _ACTIVE = 0
 _I32_CONST, _END = 0x41, 0x0B
 _MAX_COUNT = 1 << 24
-"""No object of an image that is just being built has so many references."""
+"""No object of an image that is being built has this many references."""
 
 
 class _Unknown(Exception):
-    """Data in a form that is left as it is."""
+    """Data in a form that is left unchanged."""
 
 
 def with_immortal_objects(component: bytes) -> bytes:
-    """The same component, the listed objects of its image immortal.
+    """The component with the listed objects of its image made immortal.
 
     Raises:
-        ConfigError: there is no listing in it.
+        ConfigError: it contains no list of objects.
     """
     out = bytearray(component[:_HEADER_BYTES])
     found = False
@@ -47,14 +47,14 @@ def with_immortal_objects(component: bytes) -> bytes:
         out += _section(kind, content)
     if not found:
         raise ConfigError(
-            "the Python sandbox was built, but lists no objects in its memory: "
-            "pip install the componentize-py that quire[sandbox] names"
+            "the Python sandbox was built without the list of its objects: install the version of "
+            "componentize-py that quire[sandbox] requires"
         )
     return bytes(out)
 
 
 def _changed_module(module: bytes) -> bytes | None:
-    """``None``: it is not the one with the image."""
+    """``None`` if it is not the module with the image."""
     data = next(((start, end) for kind, start, end in _sections(module) if kind == _DATA), None)
     if data is None or module.find(mark(), *data) < 0:
         return None
@@ -75,17 +75,17 @@ def _changed_module(module: bytes) -> bytes | None:
 
 
 def _make_immortal(base: int, image: bytearray) -> None:
-    """``image`` lies in memory from the address ``base`` on."""
+    """``image`` is the memory from the address ``base`` on."""
     addresses, immortal = _listing(image)
     for address in addresses:
         (count,) = struct.unpack_from("<I", image, address - base)
-        if 0 < count < _MAX_COUNT:  # else it is immortal already
+        if 0 < count < _MAX_COUNT:  # others are immortal already
             struct.pack_into("<I", image, address - base, immortal)
 
 
 def _listing(image: bytearray) -> tuple[array[int], int]:
-    """The addresses of objects, and the count of an immortal one. The mark alone may stand
-    elsewhere in the image, where it was made."""
+    """The addresses of objects, and the reference count of immortal objects. The mark alone may
+    also occur elsewhere in the image, where it was computed."""
     ends = mark()
     at = image.find(ends)
     while at >= 0:
@@ -115,14 +115,14 @@ def _section(kind: int, content: bytes) -> bytes:
 
 
 def _read_data(module: bytes, at: int) -> tuple[int, bytearray]:
-    """The first address and all of the memory from there on that a data section sets."""
+    """The lowest address that a data section sets, and the memory from there on."""
     segments: list[tuple[int, int, int]] = []
     count, at = _number(module, at)
     for _ in range(count):
         kind, at = _number(module, at)
         if kind != _ACTIVE or module[at] != _I32_CONST:
             raise _Unknown
-        address, at = _number(module, at + 1)  # below 2 GiB, so that its sign is no matter
+        address, at = _number(module, at + 1)  # below 2 GiB, so its sign does not matter
         if module[at] != _END:
             raise _Unknown
         size, at = _number(module, at + 1)
@@ -136,13 +136,13 @@ def _read_data(module: bytes, at: int) -> tuple[int, bytearray]:
 
 
 def _one_segment(base: int, image: bytearray) -> bytes:
-    """A data section. One dense segment is what wasmtime maps, instead of copying it."""
+    """A data section with one segment, which wasmtime maps instead of copying it."""
     head = bytes([1, _ACTIVE, _I32_CONST]) + _signed(base) + bytes([_END])
     return head + _unsigned(len(image)) + image
 
 
 def _number(binary: bytes, at: int) -> tuple[int, int]:
-    """An unsigned LEB128 number, and where it ends."""
+    """An unsigned LEB128 number, and the index after it."""
     value = shift = 0
     while True:
         byte = binary[at]
@@ -163,7 +163,7 @@ def _unsigned(value: int) -> bytes:
 
 
 def _signed(value: int) -> bytes:
-    """Of a number that is not negative: its last byte has no sign bit."""
+    """The signed LEB128 form of a number that is not negative: its last byte has no sign bit."""
     out = bytearray()
     while value >= 0x40:
         out.append(value & 0x7F | 0x80)

@@ -1,4 +1,4 @@
-"""A Python guest as its host drives it: turns as JSON text in and out."""
+"""Runs a Python guest for its host: turns as JSON text in and out."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _ENCODER = msgspec.json.Encoder()
 _TURN = msgspec.json.Decoder(m.Turn)
 _INSPECTED = msgspec.json.Decoder(m.Inspected)
 _UNREADABLE = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
-"""What decoding raises: for wrong JSON, for text that is no text, for JSON nested too deep."""
+"""Errors of decoding: invalid JSON, invalid text, JSON nested too deeply."""
 
 
 class PythonRunner:
-    """``Runner`` of one program of ``source`` in ``guest``. ``compiled``: what another guest has
-    made of it, or nothing. ``turn_bytes`` bounds each answer."""
+    """``Runner`` of a program ``source`` in ``guest``. ``compiled``: the source's code as compiled
+    by another guest, or empty. ``turn_bytes``: the limit of each answer."""
 
     def __init__(self, guest: PythonGuest, source: str, compiled: str, turn_bytes: int) -> None:
         self._guest = guest
@@ -34,19 +34,19 @@ class PythonRunner:
 
     @property
     def memory_bytes(self) -> None:
-        """A component keeps its memory to itself."""
+        """None, because the runtime does not show a component's memory."""
 
     def attach(self, answers: Answers) -> None:
         self._guest.ask = answers
 
     def inspect(self, limit_s: float) -> m.Inspected:
-        """The manifest; the runner is of no further use."""
+        """The manifest; the runner cannot be used afterwards."""
         text = self._guest.inspect(self._source, limit_s)
         self._check_size(text)
         try:
             return _INSPECTED.decode(text)
         except _UNREADABLE as exc:
-            raise InvalidArgument(f"the uploaded source is no program: {exc}") from exc
+            raise InvalidArgument(f"the uploaded source is not a program: {exc}") from exc
 
     def begin(self, launch: m.GuestLaunch, limit_s: float) -> m.Turn:
         return self._decode(self._guest.load(self._source, self._compiled, _text(launch), limit_s))
@@ -62,13 +62,13 @@ class PythonRunner:
         try:
             return _TURN.decode(text)
         except _UNREADABLE as exc:
-            raise InvalidArgument(f"the program asked for what is no call: {exc}") from exc
+            raise InvalidArgument(f"the program sent an invalid call: {exc}") from exc
 
     def _check_size(self, text: str) -> None:
         if len(text) > self._turn_bytes:
             raise QuotaExceeded(
-                f"the program asked for {len(text)} bytes in one turn, at most {self._turn_bytes} "
-                "are allowed: await between calls"
+                f"the calls of one turn have {len(text)} bytes; at most {self._turn_bytes} are "
+                "allowed: await between calls"
             )
 
 

@@ -1,1 +1,2 @@
-"""The WebAssembly runtime: its engine and pool, compiling, and the cache of what was compiled."""
+"""The WebAssembly runtime: its engine and instance pool, the compiler, and the cache of compiled
+code."""

@@ -1,7 +1,7 @@
-"""Processes that build for a sandbox: joining the Python component, compiling.
+"""Child processes that build for a sandbox: assembling the Python component, compiling.
 
-Owns those that run, so that builds can be ended: who waits for such a process then sees it killed,
-and none is started any more. Thread-safe.
+Owns the running processes, so that builds can be ended: their callers then see them killed, and no
+further process starts. Thread-safe.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.core.errors import Draining
 
 
 class BuildProcesses:
-    """``start`` and ``ended`` belong to who builds, ``end`` to anybody."""
+    """``start`` and ``ended`` are called by the builders; ``end`` may be called by any thread."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
@@ -23,25 +23,25 @@ class BuildProcesses:
         self._lock = threading.Lock()
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-        """``Popen`` with ``options``, for text.
+        """``Popen`` with ``options``, in text mode.
 
         Raises:
-            Draining: ``end`` came before.
+            Draining: ``end`` was called.
         """
         with self._lock:
             if self._is_over:
-                raise Draining("the sandbox is ending and builds nothing any more")
+                raise Draining("the sandbox is ending and starts no further builds")
             process = subprocess.Popen(command, text=True, **options)
             self._running.add(process)
             return process
 
     def ended(self, process: subprocess.Popen[str]) -> None:
-        """It was waited for."""
+        """The process has ended and was waited for."""
         with self._lock:
             self._running.discard(process)
 
     def end(self) -> None:
-        """Kill what runs, start nothing more. Idempotent."""
+        """Kill running processes, start no further ones. Idempotent."""
         with self._lock:
             self._is_over = True
             for process in self._running:

@@ -1,6 +1,6 @@
-"""What the sandbox has built, by what it was built from: the component, and compiled code.
+"""The sandbox's build results, by their inputs: the component, and compiled code.
 
-Names cover the source's hash and the engine's version.
+File names include the source's hash and the engine's version.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from quire.core.executable_cache import ExecutableCache
 
 
 class BuildCache(ExecutableCache):
-    """The sandbox's own directory of such files."""
+    """The sandbox's own cache directory."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, "sandbox cache")

@@ -1,6 +1,6 @@
-"""Compiling in a process of its own, within a time limit; see ``compile_process``.
+"""Compiles in a separate process, within a time limit; see ``compile_process``.
 
-Owns that process, which is kept for the next file and replaced when it was too slow or crashed.
+Owns that process, which is kept for the next file and replaced after a timeout or crash.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ COMPILE_COMMAND = (sys.executable, "-P", "-m", "quire.programs.sandbox.host.comp
 
 
 class Compiler:
-    """``command`` starts the process, one of ``processes``. ``compile`` may be called from any
-    thread; it blocks, and does one file at a time."""
+    """``command`` starts the process, through ``processes``. ``compile`` may be called from any
+    thread; it blocks, and compiles one file at a time."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Compiler:
         self._process: subprocess.Popen[str] | None = None
 
     def compile(self, kind: str, source: Path, name: str, limit_s: float) -> Path:
-        """``source`` (a ``component`` or a ``module``) compiled into the cache as ``name``.
+        """Compile ``source`` (a ``component`` or a ``module``) into the cache as ``name``.
 
         Raises:
             InvalidArgument: it does not compile, or not within ``limit_s``.
@@ -85,8 +85,8 @@ class Compiler:
                 f"compiling took more than {limit_s:g} s and was stopped: make the program smaller"
             )
         raise ConfigError(
-            f"the compiler has crashed (status {process.returncode}): push the program again, and "
-            "if it stays so look at the machine's memory"
+            f"the compiler has crashed (status {process.returncode}): push the program again; if "
+            "it crashes again, check the machine's memory"
         )
 
     def _start(self) -> subprocess.Popen[str]:

@@ -1,9 +1,9 @@
-"""The WebAssembly engine and Python guests: the one module that imports wasmtime.
+"""The WebAssembly engine and Python guests; the only module that imports wasmtime.
 
-Owns the engine, its compiled code, what a Python guest may import, and the interruption of a call
-that takes too long. A guest gets a clock, random bytes and ``ask``; every other import that its
-runtime names (files, sockets, blocking waits, exit) has no implementation here: calling it ends the
-instance. One thread calls guests; a second one only advances the engine's epoch.
+Owns the engine, its compiled code, the imports of Python guests, and the interruption of calls that
+take too long. A guest gets a clock, random bytes and ``ask``; all other imports of its interpreter
+(files, sockets, blocking waits, exit) have no implementation here: calling one ends the instance.
+One thread calls guests; a second one only advances the engine's epoch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from quire.programs.sandbox.wasm.instance_pool import NUM_PLACES, find_pool
 
 EPOCH_S = 0.01
 _IDLE_TICKS = 10
-"""So long without a call, and the thread that ticks sleeps until the next."""
+"""After this many ticks without a call the ticking thread sleeps until the next call."""
 _ENGINE_SETTINGS = "epoch,opt-none,stack-1m"
-"""Names the settings below, for the key of compiled code."""
+"""Identifies the settings below in the key of compiled code."""
 _MAX_STACK_BYTES = 1 << 20
 _MAX_RANDOM_BYTES = 1 << 16
 _INSTANTIATE_TICKS = 1000
@@ -35,7 +35,7 @@ Ask = Callable[[str], str]
 
 
 class GuestTrapped(Exception):
-    """An instance has ended without an answer. ``interrupted``: because its time was over."""
+    """An instance has ended without an answer. ``interrupted``: because it ran out of time."""
 
     def __init__(self, reason: str, *, interrupted: bool = False) -> None:
         super().__init__(reason)
@@ -54,7 +54,7 @@ def load_wasmtime() -> Any:
 
 
 def engine_version() -> str:
-    """What compiled code depends on besides its source: release, settings, machine.
+    """Everything that compiled code depends on except its source: release, settings, machine.
 
     Raises:
         ConfigError: wasmtime is not installed.
@@ -65,14 +65,14 @@ def engine_version() -> str:
 
 
 def compile_component(wasm: bytes) -> bytes:
-    """Machine code of a component for this machine; seconds of work for a large one."""
+    """Machine code of a component for this machine; takes seconds for a large one."""
     engine = new_engine()
     compiled: bytearray = load_wasmtime().component.Component(engine, wasm).serialize()
     return bytes(compiled)
 
 
 def new_engine() -> Any:
-    """An engine that compiles, and runs what any engine of these settings has compiled."""
+    """An engine that can compile, and run the output of any engine with these settings."""
     return load_wasmtime().Engine(_new_config())
 
 
@@ -80,20 +80,21 @@ def _new_config() -> Any:
     config = load_wasmtime().Config()
     config.epoch_interruption = True
     config.max_wasm_stack = _MAX_STACK_BYTES
-    # the interpreter was optimised when it was compiled to WebAssembly: more gains nothing there
+    # the interpreter was optimised when it was compiled to WebAssembly; optimising again gains
+    # nothing
     config.cranelift_opt_level = "none"
     return config
 
 
 def _thread_clock() -> int | None:
-    """The processor clock of this thread, as other threads can read it."""
+    """The id of this thread's processor clock, which other threads can read."""
     find = getattr(time, "pthread_getcpuclockid", None)
     return None if find is None else int(find(threading.get_ident()))
 
 
 class WasmEngine:
-    """The engine of one process, and beside it that of its ``pool``, if it has one (of
-    ``num_places``). Made by the thread that calls guests; ``close`` ends the other."""
+    """The engine of one process, and the engine of its ``pool`` (with ``num_places``), if it has
+    one. Created by the thread that calls guests; ``close`` ends the ticking thread."""
 
     def __init__(self, num_places: int = NUM_PLACES) -> None:
         self._engine = new_engine()
@@ -112,7 +113,7 @@ class WasmEngine:
         return self._engine
 
     def _tick(self) -> None:
-        """Advance the epoch by what guests compute; nothing wakes up while none is called."""
+        """Advance the epoch by the guests' processor time; sleep while no guest is called."""
         while True:
             self._busy.wait()
             then_s, seen, num_idle = self._computed_s(), -1, 0
@@ -128,7 +129,7 @@ class WasmEngine:
                     self.advance_epoch()
             self._busy.clear()
             if self._closed or seen != self._num_calls or self.current is not None:
-                self._busy.set()  # a call or the end came just now, and found it set
+                self._busy.set()  # a call or close() came after the check and found it set
 
     def advance_epoch(self) -> None:
         """One tick, for every instance."""
@@ -137,22 +138,23 @@ class WasmEngine:
             self.pool.engine.increment_epoch()
 
     def _computed_s(self) -> float:
-        """Processor time of the thread that calls guests, so that a busy machine ends nobody; where
-        a system does not tell that of another thread, time as it passes."""
+        """Processor time of the thread that calls guests, so that load on the machine does not end
+        guests; elapsed time if the system cannot read another thread's clock."""
         return time.monotonic() if self._clock is None else time.clock_gettime(self._clock)
 
     def enter(self, guest: object) -> None:
         self.current = guest
         self._num_calls += 1
-        if not self._busy.is_set():  # waking a thread costs more than most turns
+        if not self._busy.is_set():  # waking a thread takes longer than most turns
             self._busy.set()
 
     def leave(self) -> None:
         self.current = None
 
     def answer(self, question: str) -> str:
-        """For the import ``ask``: only one guest runs at a time, and it asks."""
-        guest: PythonGuest = self.current  # a guest asks within a call
+        """Implements the import ``ask``: only one guest runs at a time, and it is the one that
+        asks."""
+        guest: PythonGuest = self.current  # set, because a guest asks only within a call
         return guest.ask(question)
 
     def close(self) -> None:
@@ -163,15 +165,15 @@ class WasmEngine:
 
 
 def num_ticks(limit_s: float) -> int:
-    """Of the epoch, within which so much is computed: the first may come at once."""
+    """Epoch ticks for ``limit_s`` of computing; one is added because the first may come at once."""
     return math.ceil(limit_s / EPOCH_S) + 1
 
 
 class PythonTemplate:
     """The compiled component, ready to be instantiated.
 
-    ``compiled`` is a file that ``compile_component`` made here: it is machine code, and runs as it
-    stands.
+    ``compiled``: a file that ``compile_component`` created on this machine. It is machine code and
+    is executed without further checks.
     """
 
     def __init__(self, engine: WasmEngine, compiled: Path) -> None:
@@ -196,7 +198,7 @@ class PythonTemplate:
                 instance.add_func(function, body)
 
     def instantiate(self, memory_bytes: int) -> PythonGuest:
-        """A fresh guest with at most so much memory."""
+        """A fresh guest with a memory limit of ``memory_bytes``."""
         wasmtime = load_wasmtime()
         store = wasmtime.Store(self.engine.raw)
         store.set_limits(memory_size=memory_bytes)
@@ -206,7 +208,7 @@ class PythonTemplate:
 
 
 def _imports(component: Any) -> dict[str, dict[str, Callable[..., Any]]]:
-    """All that a guest can reach, besides ``ask``."""
+    """All imports of a guest except ``ask``."""
 
     def wall_clock(_: Any) -> Any:
         now = component.Record()
@@ -235,7 +237,7 @@ def _imports(component: Any) -> dict[str, dict[str, Callable[..., Any]]]:
 class PythonGuest:
     """One instance. Every call may raise ``GuestTrapped``, after which the guest is unusable.
 
-    ``ask`` is set by whoever drives the guest, before the first call; it must not raise.
+    The guest's runner sets ``ask`` before the first call; it must not raise.
     """
 
     def __init__(
@@ -252,7 +254,7 @@ class PythonGuest:
         self._store.set_limits(memory_size=memory_bytes)
 
     def warm(self, limit_s: float) -> None:
-        """Have it touch the memory that every program needs; before anything else."""
+        """Touch the memory that every program needs; called before anything else."""
         self._call("warm", limit_s)
 
     def inspect(self, source: str, limit_s: float) -> str:
@@ -289,10 +291,11 @@ class PythonGuest:
 
 
 def trapped(words: str) -> GuestTrapped:
-    """wasmtime gives a backtrace of the interpreter, then the cause; a guest's owner needs that."""
+    """The trap in wasmtime's message, which is a backtrace of the interpreter followed by the
+    cause."""
     _, _, cause = words.rpartition("Caused by:")
     return GuestTrapped(cause.strip(), interrupted="wasm trap: interrupt" in words)
 
 
 def _no_answer(question: str) -> str:
-    raise AssertionError("whoever drives a guest answers its questions")
+    raise AssertionError("the guest's runner has not set ask")

@@ -1,5 +1,5 @@
-"""What runs inside a Python guest: the same API and SDK as outside, over messages as JSON text.
+"""Runs inside a Python guest: the same API and SDK as outside, over messages as JSON text.
 
-Nothing in here is trusted by the host. The modules also import outside of a guest, for tests; only
-``app`` needs the generated bindings.
+The host trusts nothing in here. The modules can also be imported outside of a guest, for tests;
+only ``app`` needs the generated bindings.
 """

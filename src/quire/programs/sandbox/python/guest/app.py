@@ -1,8 +1,8 @@
-"""The component's exports. Runs inside a guest alone: ``wit_world`` is made when it is built.
+"""The component's exports. Runs only inside a guest: ``wit_world`` is generated when it is built.
 
-What is imported here stands in the memory image that every guest starts from, so that a launch
-imports nothing: the API, the SDK, the library, and the standard modules that programs use most. The
-other ones are kept as code (``standard_library``).
+Modules that are imported here are part of the memory image from which every guest starts, so that a
+launch imports nothing: the API, the SDK, the library, and the standard modules that programs use
+most. The others are kept as code (``standard_library``).
 """
 
 from __future__ import annotations
@@ -52,19 +52,20 @@ def _refuse_socket(*_: object, **__: object) -> None:
 
 
 def _seed_later() -> None:
-    """componentize-py calls ``random.seed`` before a guest's first call: 2,496 random bytes, which
-    cost more than all the rest of a launch. A session seeds with its program's own seed."""
+    """componentize-py calls ``random.seed`` before a guest's first call, which reads 2,496 random
+    bytes and takes longer than all the rest of a launch. A session seeds with its program's own
+    seed."""
     random.seed = _seed
 
 
-# Words for honest mistakes. What holds is that the host implements neither.
+# These only improve the error messages; the protection is that the host implements neither.
 time.sleep = _refuse_sleep  # type: ignore[assignment]
 socket.socket.__init__ = _refuse_socket  # type: ignore[method-assign]
 
 _ask: Callable[[str], str] = wit_world.ask
-PROGRAMS = dict(LIBRARY)  # looked up, and so imported, while there still is a file system
+PROGRAMS = dict(LIBRARY)  # accessed, and thereby imported, while there is a file system
 rehearse()
-# last: what is imported by now needs no copy
+# last, because modules that are imported by now need no copy
 sys.meta_path.append(StandardLibrary(interpreter_folder()))
 _session = GuestSession(_ask)
 _seed = random.seed

@@ -1,16 +1,16 @@
-"""What is done to the memory image that every guest starts from, as the last step of its building.
+"""The last step of building the memory image from which every guest starts.
 
-A page of the image belongs to all guests together until one of them writes to it; then that guest
-has a copy, which costs it microseconds and 4 KiB. Two kinds of writes would reach most pages of the
-image for nothing:
+All guests share a page of the image until one of them writes to it; that guest then gets a copy,
+which costs microseconds and 4 KiB. Two kinds of writes would reach most pages of the image without
+need:
 
-* reference counts: the image lists its objects here, and ``memory_image`` makes them immortal
-  (PEP 683) before the image is compiled, so that CPython leaves their counts alone and its
-  collector does not look into them;
+* reference counts: the image lists its objects here, and ``memory_image`` makes them immortal (PEP
+683) before the image is compiled, so that CPython does not change their counts and its collector
+does not visit them;
 * new objects in the gaps between old ones: the gaps are filled here, so that a program's objects
-  lie together behind the image.
+are allocated together after the image.
 
-Must not know what is in the image. Runs once, in the guest, while it is built.
+Must not know what is in the image. Runs once, in the guest, while the image is built.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from types import CodeType
 from typing import Any
 
 IMMORTAL_COUNTS = {(3, 14): 5 << 28}
-"""``_Py_IMMORTAL_INITIAL_REFCNT`` where pointers have 32 bits, by release of CPython; with another
-release nothing is listed, and guests work as before with more memory each."""
+"""``_Py_IMMORTAL_INITIAL_REFCNT`` for 32-bit pointers, by release of CPython. With another release
+nothing is listed, and guests work but use more memory each."""
 
 _MAX_GAPS = 1 << 16
 _LARGEST_GAP = 1 << 17
@@ -34,22 +34,22 @@ _PAGE_BYTES = 4096
 
 
 def mark() -> bytes:
-    """32 bytes that stand in front of the listing and behind it, and nowhere else."""
+    """32 bytes that are before and after the list, and nowhere else."""
     return hashlib.sha256(b"quire: the objects of the image").digest()
 
 
 def settle() -> list[object]:
-    """Call this last, and keep the answer for as long as the image lives.
+    """Call this last, and keep the result as long as the image exists.
 
-    It holds the listing (``mark``, how many, the immortal count, addresses, ``mark``: 32-bit
-    numbers), what it lists, and what fills the gaps.
+    It contains the list (``mark``, the number of objects, the immortal count, addresses, ``mark``:
+    32-bit numbers), the listed objects, and the objects that fill the gaps.
     """
     gc.collect()
     objects = reachable() if sys.version_info[:2] in IMMORTAL_COUNTS else []
     listing = listed(objects)
     filler = _fill_gaps(max([id(listing), listing.buffer_info()[0], *map(id, objects)]))
     gc.collect()
-    gc.freeze()  # the collector never visits what was there when the image was made
+    gc.freeze()  # the collector never visits the objects of the image
     return [objects, listing, filler]
 
 
@@ -63,9 +63,10 @@ def listed(objects: list[Any]) -> array[int]:
 
 
 def reachable() -> list[Any]:
-    """Every object that can be found. What only C code holds is missing: it stays mortal."""
+    """Every object that can be found. Objects held only by C code are missing and stay mortal."""
     found: list[Any] = []
-    seen: dict[int, int] = {}  # one bit an address: a set of them would leave megabytes of gaps
+    # one bit per address; a set of addresses would leave megabytes of gaps
+    seen: dict[int, int] = {}
     own = {id(found), id(seen)}
 
     def find(one: Any) -> None:
@@ -80,7 +81,7 @@ def reachable() -> list[Any]:
     for one in gc.get_objects():
         find(one)
     find(object)
-    for one in found:  # grows behind us
+    for one in found:  # grows during the loop
         for other in _referents(one):
             find(other)
     return found
@@ -88,26 +89,27 @@ def reachable() -> list[Any]:
 
 def _referents(one: Any) -> Iterator[Any]:
     yield from gc.get_referents(one)
-    kind = type(one)  # a proxy says that it is what it stands for
+    kind = type(one)  # not __class__, which a proxy forwards
     if kind is dict:
-        yield from one  # the collector does not ask for keys that are text
-    elif kind is CodeType:  # nor for what code holds
+        yield from one  # get_referents omits keys that are strings
+    elif kind is CodeType:  # and the contents of code objects
         yield from (one.co_consts, one.co_names, one.co_linetable, one.co_exceptiontable)
         yield from (one.co_filename, one.co_name, one.co_qualname)
         yield from one.co_varnames + one.co_cellvars + one.co_freevars
-    elif issubclass(kind, type):  # nor for anything of types that are built in
+    elif issubclass(kind, type):  # and the contents of static types
         yield from gc.get_referents(vars(one))
         yield from (one.__mro__, one.__bases__)
         yield from type.__subclasses__(one)
 
 
 def _fill_gaps(last: int) -> list[object]:
-    """Take all free memory in front of what was never used; that begins behind ``last``."""
+    """Allocate all free memory below the memory that was never used, which begins after
+    ``last``."""
     filler: list[object] = [None] * _MAX_GAPS
     count, size = 0, _LARGEST_GAP
-    behind: int | None = None  # where memory begins that was never used
+    behind: int | None = None  # start of the memory that was never used
     while count < _MAX_GAPS:
-        # an object without anything is the smallest that there is
+        # a plain object is the smallest allocation
         block = bytes(size) if size else object()
         if behind is None and id(block) > last:
             behind = id(block)

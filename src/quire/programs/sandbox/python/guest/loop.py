@@ -1,7 +1,7 @@
-"""An asyncio loop that is turned from outside: run what is ready, then give control back.
+"""An asyncio loop that is run from outside: it runs everything that is ready, then returns.
 
-Owns what is ready and the timers. It never waits and has no files, sockets or threads: a plain
-function that is given to an executor (``asyncio.to_thread``) runs at once, in place.
+Owns the ready callbacks and the timers. It never waits and has no files, sockets or threads: a
+function for an executor (``asyncio.to_thread``) runs at once, in place.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, cast
 
 
 class GuestLoop:
-    """What programs and asyncio use of an ``AbstractEventLoop``. ``turn`` runs it until nothing is
-    ready."""
+    """The part of ``AbstractEventLoop`` that programs and asyncio use. ``turn`` runs it until
+    nothing is ready."""
 
     def __init__(self) -> None:
         self._ready: deque[asyncio.Handle] = deque()
@@ -28,7 +28,7 @@ class GuestLoop:
 
     @property
     def as_loop(self) -> asyncio.AbstractEventLoop:
-        """This loop, for whoever names its type."""
+        """This loop, typed as an ``AbstractEventLoop``."""
         return cast(asyncio.AbstractEventLoop, self)
 
     def turn(self) -> None:
@@ -44,7 +44,7 @@ class GuestLoop:
             asyncio._set_running_loop(None)
 
     def next_timer_s(self) -> float | None:
-        """Seconds until a timer is due, ``None`` without one."""
+        """Seconds until the next timer, ``None`` if there is none."""
         while self._timers and self._timers[0].cancelled():
             heapq.heappop(self._timers)
         if not self._timers:
@@ -91,7 +91,7 @@ class GuestLoop:
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Called by asyncio; a cancelled timer is dropped when it comes first."""
+        """Called by asyncio; a cancelled timer is dropped when it becomes the first."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self.as_loop)
@@ -118,8 +118,8 @@ class GuestLoop:
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What nobody catches goes to the program's log."""
-        print(context.get("message", "an error that nobody caught"), file=sys.stderr)
+        """Write uncaught errors to the program's log."""
+        print(context.get("message", "an uncaught error"), file=sys.stderr)
         if (error := context.get("exception")) is not None:
             traceback.print_exception(error, file=sys.stderr)
 

@@ -1,6 +1,7 @@
-"""A guest's ends of everything: the port to control, messages to the client, the network.
+"""A guest's side of its connections: the port to control, messages to the client, the network.
 
-Each puts calls into one list, which leaves with the turn. Must not know how the list travels.
+All append calls to one list, which is sent at the end of the turn. Must not know how the list is
+sent.
 """
 
 from __future__ import annotations
@@ -80,14 +81,14 @@ class GuestPort:
                 self._undo[number] = undo, arguments
             if future.cancelled():
                 self._say(DropAnswer(number))
-            elif future.exception() is None:  # cancelled between its coming and its being seen
+            elif future.exception() is None:  # cancelled after its arrival, before it was read
                 self._take_back(number, future.result())
             raise
         finally:
             del self._waiting[number]
 
     def answered(self, number: int, value: Any) -> None:
-        """An answer that nobody waits for any more is taken back, if there is a way."""
+        """Deliver an answer. If the program no longer waits for it, undo its effect if possible."""
         future = self._waiting.get(number)
         if future is not None and not future.done():
             future.set_result(value)
@@ -107,11 +108,11 @@ class GuestPort:
             future.set_exception(from_record(error))
 
     def close(self, reason: str = "finished") -> None:
-        """The host closes the real port when the program has ended, however that comes about."""
+        """Nothing to do: the host closes the real port when the program has ended in any way."""
 
 
 def _by_name(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Programs leave as their names: what runs outside is found there."""
+    """``Inferlet`` values are replaced by their names, by which the node finds programs."""
     return {
         key: value.name if isinstance(value, Inferlet) else value
         for key, value in arguments.items()
@@ -119,7 +120,7 @@ def _by_name(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class ToClient:
-    """The outgoing half of the mailbox: counts what the client has not taken yet."""
+    """The outgoing half of the mailbox: counts the messages that the client has not read."""
 
     def __init__(self, say: Say, name: str, limits: MailboxLimits) -> None:
         self._say = say
@@ -136,8 +137,8 @@ class ToClient:
         check_message(message, self._name, self._limits)
         if self._num_waiting >= self._limits.limit:
             raise MailboxFull(
-                f"{self._name}: {self._num_waiting} messages wait and nobody reads: "
-                "await send() to keep the reader's pace",
+                f"{self._name}: {self._num_waiting} messages wait for the reader: "
+                "await send() to keep its pace",
                 limit=self._limits.limit,
             )
         self._num_waiting += 1
@@ -167,7 +168,7 @@ class ToClient:
 
 
 class FromClient(Channel):
-    """The incoming half: tells the host what has been read, so that it passes more."""
+    """The incoming half: tells the host how many messages were read, so that it sends more."""
 
     def __init__(self, say: Say, name: str, limits: MailboxLimits) -> None:
         super().__init__(name, limits)
@@ -180,7 +181,7 @@ class FromClient(Channel):
 
 
 class GuestMailbox:
-    """Both halves; stands where ``Mailbox`` stands outside."""
+    """Both halves; used in a guest instead of ``Mailbox``."""
 
     def __init__(self, say: Say, program_name: str, limits: MailboxLimits) -> None:
         self.to_client = ToClient(say, f"messages of {program_name!r} to its client", limits)
@@ -192,7 +193,7 @@ class GuestMailbox:
 
 
 class GuestStream:
-    """An HTTP answer under way at the host; stands where ``HttpStream`` stands outside."""
+    """A streamed HTTP response at the host; used in a guest instead of ``HttpStream``."""
 
     def __init__(self, issuer: Issuer, opened: dict[str, Any]) -> None:
         self.status: int = opened["status"]
@@ -220,7 +221,7 @@ class GuestStream:
 
 
 class GuestNetwork:
-    """HTTP through the host, which applies the policy; stands where ``Network`` stands outside."""
+    """HTTP through the host, which applies the policy; used in a guest instead of ``Network``."""
 
     issuer: Issuer
 
@@ -273,7 +274,7 @@ class GuestNetwork:
     def _end(self, request: int, outcome: HttpReply | QuireError) -> None:
         future = self._waiting.get(request)
         if future is None or future.done():
-            return  # the program has stopped waiting for it
+            return  # the program no longer waits for it
         if isinstance(outcome, HttpReply):
             future.set_result(outcome)
         else:

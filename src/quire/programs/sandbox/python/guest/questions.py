@@ -1,4 +1,5 @@
-"""What a guest asks and is answered within the call: text to tokens and back, templates, the log.
+"""A guest's questions that are answered within the call: text to tokens and back, templates, the
+log.
 
 A question is a JSON array ``[name, ...]``, the answer an ``Answer``.
 """
@@ -20,11 +21,11 @@ from quire.programs.sandbox.messages import GuestModel
 Ask = Callable[[str], str]
 
 BLOCK_TOKENS = 64
-"""Bytes of tokens are asked for in blocks of so many ids, and kept."""
+"""Bytes of tokens are requested in blocks of this many ids and cached."""
 
 
 def question(ask: Ask, name: str, *arguments: Any) -> Any:
-    """The host's answer; raises the error that it gives instead."""
+    """The host's answer; raises the error if the answer is one."""
     answer = json.loads(ask(json.dumps([name, *arguments], separators=(",", ":"))))
     if answer["error"] is not None:
         raise from_record(ErrorRecord(**answer["error"]))
@@ -32,7 +33,7 @@ def question(ask: Ask, name: str, *arguments: Any) -> Any:
 
 
 class HostTokenizer:
-    """``Tokenizer`` of one model, which lives outside."""
+    """``Tokenizer`` of one model, executed by the host."""
 
     def __init__(self, ask: Ask, model: GuestModel) -> None:
         self._ask = ask
@@ -67,7 +68,7 @@ class HostTokenizer:
         return self._bytes[block][offset]
 
     def render(self, arguments: Mapping[str, Any]) -> str:
-        """For ``chat_template``: a conversation by the model's own template."""
+        """For ``chat_template``: a conversation rendered with the model's own template."""
         text: str = question(self._ask, "render", self._model, dict(arguments))
         return text
 
@@ -87,7 +88,7 @@ def served_model(ask: Ask, model: GuestModel) -> ServedModel:
 
 
 class LogStream(io.TextIOBase):
-    """``sys.stdout`` and ``sys.stderr`` of a program: whole lines go to its log."""
+    """``sys.stdout`` and ``sys.stderr`` of a program: whole lines are written to its log."""
 
     def __init__(self, ask: Ask, level: Literal["info", "error"]) -> None:
         self._ask = ask
@@ -105,7 +106,8 @@ class LogStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Lines leave by themselves; half a line waits for its end, or the program's."""
+        """Nothing to do: whole lines are written at once; an incomplete line waits for its end, or
+        for the program's."""
 
     def finish(self) -> None:
         if self._rest:

@@ -1,7 +1,7 @@
-"""Runs a small program before the component's memory is kept, so that a guest's first turn is not
-the first time for everything: converters are made, caches filled, bytecode is specialised.
+"""Runs small programs before the component's memory is saved, so that a guest's first turn does not
+pay for first-time work: converters are created, caches filled, bytecode is specialised.
 
-The other side of the program is played here, by a few fixed answers.
+The host's side is simulated by a few fixed answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.python.guest.session import MODULE_NAME, SOURCE_NAME, GuestSession
 
 NUM_PROGRAMS = 12
-"""Enough for the interpreter to specialise what every turn runs."""
+"""Enough for the interpreter to specialise the code of every turn."""
 
 SOURCE = '''
 import asyncio
@@ -97,7 +97,7 @@ async def main(api, *args):
 
 
 def rehearse() -> None:
-    """Run it to its end, a few times: when the component is built."""
+    """Run the programs to their ends several times, while the component is built."""
     with _unnoticed():
         for _ in range(NUM_PROGRAMS):
             GuestSession(_answer).inspect(SOURCE)
@@ -106,14 +106,15 @@ def rehearse() -> None:
 
 
 def warm() -> None:
-    """Run a short program: in a fresh instance, whose memory is the image's until it is written."""
+    """Run a short program in a fresh instance, which shares its memory with the image until it
+    writes."""
     with _unnoticed():
         _run(GuestSession(_answer), SHORT_SOURCE, _SHORT_COMPILED)
 
 
 @contextmanager
 def _unnoticed() -> Iterator[None]:
-    """What a program leaves behind outside of its session is as before."""
+    """Restore what a program changes outside of its session."""
     streams = sys.stdout, sys.stderr
     try:
         yield

@@ -1,7 +1,7 @@
 """One program in its guest: from source text to its end, turn by turn.
 
-Joins the loop, the port and the same host of programs that runs trusted ones. Everything that goes
-wrong in the program's code becomes an answer; nothing is raised to the host.
+Connects the loop, the port and the same program host that runs trusted programs. Every error in the
+program's code becomes an answer; nothing is raised to the host.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MODULE_NAME = "uploaded"
 
 
 class GuestSession:
-    """``ask`` puts a question to the host and returns its answer."""
+    """``ask`` sends a question to the host and returns its answer."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -55,7 +55,7 @@ class GuestSession:
     # -- what the host calls -----------------------------------------------------------------------
 
     def inspect(self, source: str) -> str:
-        """``Inspected`` as JSON: the manifest of ``source``. Its module code runs."""
+        """``Inspected`` as JSON: the manifest of ``source``. Executes its module code."""
         self._redirect()
         try:
             program = self._load(source)
@@ -77,7 +77,8 @@ class GuestSession:
         return _json(m.Inspected(manifest=manifest))
 
     def compile(self, source: str) -> str:
-        """The code of ``source`` as text, or nothing: ``load`` says then what is wrong with it."""
+        """The code of ``source`` as text; empty if it does not compile, which ``load`` then
+        reports."""
         try:
             main = files_of(source)[MAIN] if is_package(source) else source
             return base64.b64encode(marshal.dumps(_code(main))).decode()
@@ -85,9 +86,10 @@ class GuestSession:
             return ""
 
     def load(self, source: str, compiled: str, launch: str) -> str:
-        """Start the program; its first ``Turn`` as JSON."""
+        """Start the program; returns its first ``Turn`` as JSON."""
         given: m.GuestLaunch = msgspec.json.decode(launch, type=m.GuestLaunch)
-        random.seed(given.seed)  # the state is that of when the component was built; bytes are dear
+        # replaces the state from the component's build; random bytes are expensive
+        random.seed(given.seed)
         self._redirect()
         try:
             program = self._load(source, compiled)
@@ -100,7 +102,7 @@ class GuestSession:
             return self._broken(exc)
 
     def wake(self, events: str) -> str:
-        """Take the events in, turn the loop; the ``Turn`` as JSON."""
+        """Process the events and run the loop; returns the ``Turn`` as JSON."""
         try:
             for event in msgspec.json.decode(events, type=list[m.GuestEvents]):
                 self._take(event)
@@ -213,7 +215,7 @@ class GuestSession:
         return self._answer(None)
 
     def _broken(self, error: Exception) -> str:
-        """The runner itself cannot go on, or what the program issued cannot be encoded."""
+        """The runner itself has failed, or the program's calls cannot be encoded."""
         self._calls.clear()
         if isinstance(error, QuireError):
             return self._failed(error)
@@ -230,12 +232,12 @@ class GuestSession:
 
 
 def _code(source: str) -> CodeType:
-    # this module's own future statements are not the program's: its annotations are values
+    # without this module's future statements, so that the program's annotations are values
     return compile(source, SOURCE_NAME, "exec", dont_inherit=True)
 
 
 def _result(running: RunningProgram) -> object:
-    """Of a program that has finished."""
+    """The result of a finished program."""
     return running.outcome()
 
 

@@ -1,8 +1,8 @@
-"""The standard library of a guest: what programs use most is imported already, the rest stands in
-the memory image as compressed code and is imported when a program asks for it.
+"""The standard library of a guest: the most used modules are imported already, the others are in
+the memory image as compressed code and are imported on demand.
 
-A guest has no file system, so that nothing can be read later. Gathered while the component is
-built, which is when the interpreter's own files can still be read.
+A guest has no file system, so nothing can be read later. The code is gathered while the component
+is built, when the interpreter's own files can still be read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _LEFT_OUT = frozenset([
     "ssl", "syslog", "termios", "test", "this", "tkinter", "tty", "turtle",
     "turtledemo", "venv", "webbrowser", "winreg", "winsound", "wsgiref", "xmlrpc",
 ])  # fmt: skip
-"""What needs an operating system, a terminal, sockets or processes, and what nobody runs."""
+"""Modules that need an operating system, a terminal, sockets or processes, and those that programs
+do not use."""
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "lib-dynload", "site-packages", "test", "tests"})
 
 
@@ -49,21 +50,21 @@ class StandardLibrary:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Raises ``ModuleNotFoundError`` for one that a sandbox cannot have."""
+        """Raises ``ModuleNotFoundError`` for a module that a sandbox cannot have."""
         kept = self._kept.get(name)
         if kept is not None:
             return spec_from_loader(name, self, is_package=kept.is_package)  # type: ignore[arg-type]
         top = name.partition(".")[0]
         if top in _LEFT_OUT or (top in sys.stdlib_module_names and top not in sys.modules):
             raise ModuleNotFoundError(
-                f"the sandbox has no module {name!r}: it needs what a sandboxed program has not "
-                "(an operating system, sockets, processes, C libraries)",
+                f"the sandbox has no module {name!r}: it needs an operating system, sockets, "
+                "processes or C libraries, which sandboxed programs do not have",
                 name=name,
             )
         return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """The usual one."""
+        """Returns None: the default module is used."""
 
     def exec_module(self, module: ModuleType) -> None:
         kept = self._kept[module.__name__]
@@ -71,7 +72,7 @@ class StandardLibrary:
 
 
 def interpreter_folder() -> Path:
-    """Where the interpreter's own modules are, while the component is built."""
+    """The folder of the interpreter's own modules, while the component is built."""
     return next(Path(entry) for entry in sys.path if (Path(entry) / "abc.py").is_file())
 
 

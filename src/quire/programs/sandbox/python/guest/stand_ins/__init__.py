@@ -1,1 +1,1 @@
-"""Modules that take the place of others inside a guest, where there are no C extensions."""
+"""Modules that replace others inside a guest, where there are no C extensions."""

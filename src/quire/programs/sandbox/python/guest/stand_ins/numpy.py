@@ -1,6 +1,6 @@
-"""The names of numpy that messages between control and engines are defined with.
+"""The names of numpy with which messages between control and engines are defined.
 
-Programs see none of those messages, but the module that defines them also says what an engine is.
+Programs see none of those messages, but the module that defines them also describes engines.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ int32 = int64 = uint64 = uint8 = float32 = object
 
 
 def empty(shape: object, dtype: object) -> ndarray:
-    """A default of a message."""
+    """The default of a message's field."""
     return ndarray()

@@ -13,7 +13,7 @@ Message = Mapping[str, Any]
 
 
 class Renderer(Protocol):
-    """What the guest's tokenizer offers besides text to tokens: it knows its model."""
+    """What the guest's tokenizer offers in addition: it knows its model."""
 
     @property
     def dialect(self) -> Dialect: ...
@@ -22,7 +22,7 @@ class Renderer(Protocol):
 
 
 class ChatTemplate:
-    """See the class of the same name outside."""
+    """Has the interface of ``quire.programs.chat.template.ChatTemplate``."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._renderer = cast(Renderer, tokenizer)
@@ -48,7 +48,7 @@ class ChatTemplate:
 
 
 def chat_template(model: ServedModel) -> ChatTemplate:
-    """The template of a served model; see the function of the same name outside."""
+    """The template of a served model; see ``quire.programs.chat.template.chat_template``."""
     if model.chat_template is None:
         raise InvalidArgument(
             f"model {model.id!r} has no chat template: use completions, or serve a chat model",
@@ -58,5 +58,6 @@ def chat_template(model: ServedModel) -> ChatTemplate:
 
 
 def dialect_of(model: ServedModel) -> Dialect:
-    """See the function of the same name outside: the host has read the template."""
+    """See ``quire.programs.chat.template.dialect_of``: the host has determined it from the
+    template."""
     return cast(Renderer, model.tokenizer).dialect

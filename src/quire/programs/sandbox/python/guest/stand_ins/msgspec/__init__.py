@@ -1,4 +1,4 @@
-"""What programs and their API use of msgspec, in plain Python."""
+"""The part of msgspec that programs and their API use, in plain Python."""
 
 from . import json, structs
 from .conversion import convert

@@ -1,5 +1,5 @@
-"""From JSON's types to ours, as msgspec does it: tagged structs as objects with ``type`` (or arrays
-that begin with the tag), bytes as base64."""
+"""Converts JSON values to types, as msgspec does: tagged structs are objects with ``type`` (or
+arrays that begin with the tag), bytes are base64."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _CONVERTERS: dict[Any, Convert] = {}
 
 
 def convert(value: Any, type: Any = Any) -> Any:
-    """``value`` (of JSON's types) as a ``type``.
+    """Convert ``value``, which consists of JSON types, to ``type``.
 
     Raises:
-        ValidationError: it does not fit.
+        ValidationError: the value does not match the type.
     """
     return _converter(type)(value)
 
@@ -87,7 +87,7 @@ def _exactly(kind: type) -> Convert:
 
 
 def _float(value: Any) -> float:
-    """JSON has no infinity: the only one that is sent, a log probability's, comes as null."""
+    """JSON has no infinity: the only one that is sent, a log probability, is encoded as null."""
     if value is None:
         return float("-inf")
     if type(value) not in (float, int):
@@ -143,7 +143,8 @@ def _checked(value: Any, kind: type, name: str) -> Any:
 
 
 def _union(members: tuple[Any, ...]) -> Convert:
-    """Tagged structs by their tag, null by itself, anything else by the first that takes it."""
+    """Tagged structs are chosen by their tag, null by itself, any other value by the first type
+    that accepts it."""
     tagged = {
         member.__name__: member
         for member in members

@@ -30,7 +30,7 @@ def decode(text: bytes | str, *, type: Any = Any, strict: bool = True) -> Any:
 
 
 def _loosened(value: dict[str, Any], kind: Any) -> dict[str, Any]:
-    """Numbers and truth values that were written as strings, as models like to do."""
+    """Convert numbers and booleans that were written as strings, as models often do."""
     hints = typing.get_type_hints(kind)
     return {
         name: _loose(entry, hints.get(name)) if isinstance(entry, str) else entry

@@ -1,4 +1,4 @@
-"""JSON schemas of structs, as tools need them."""
+"""JSON schemas of structs, for tools."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .structs import Meta, Struct
 
 
 def schema_components(kinds: Any, *, ref_template: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """References to the schemas of ``kinds``, and the definitions that they name."""
+    """References to the schemas of ``kinds``, and the definitions to which they refer."""
     definitions: dict[str, Any] = {}
     references = tuple(_schema(kind, ref_template, definitions) for kind in kinds)
     return references, definitions

@@ -1,4 +1,4 @@
-"""Structs as dataclasses that know their tag. Not checked: that a frozen struct is not written."""
+"""Structs as dataclasses that know their tag. Frozen structs are not protected against writes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class MsgspecError(Exception):
 
 
 class DecodeError(MsgspecError, ValueError):
-    """JSON that does not parse."""
+    """JSON that cannot be parsed."""
 
 
 class ValidationError(DecodeError):
-    """JSON that does not fit the type."""
+    """JSON that does not match the type."""
 
 
 class Meta:
-    """Notes on a type; only those below are read, and no conversion checks a bound."""
+    """Notes on a type. Only those below are kept, and no conversion checks a bound."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ def defstruct(name: str, fields: Any, **options: Any) -> type[Struct]:
 
 
 def to_builtins(value: Any) -> Any:
-    """The hook of ``json.dumps`` for what JSON does not know."""
+    """The hook of ``json.dumps`` for types that JSON does not have."""
     if isinstance(value, Struct):
         tag = type(value).__name__
         if value.__struct_array_like__:
