@@ -106,7 +106,7 @@ def test_a_wheel_that_grows_is_read_to_the_bound_alone(folder: Path) -> None:
 
 def test_a_wheel_cannot_name_a_place_outside(folder: Path) -> None:
     put_wheel(folder, "fldpkg-1.0-py3-none-any.whl", **{"..__outside-py": ""})
-    with pytest.raises(InvalidArgument, match="no module of a program"):
+    with pytest.raises(InvalidArgument, match="not a module path"):
         files_in(folder)
 
 

@@ -147,7 +147,7 @@ def test_every_dialect_sees_the_same(seeing: httpx.Client) -> None:
         ({"type": "image_url", "image_url": {"url": url_of(PNG, "image/gif")}}, "fetched"),
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,@@"}}, "not base64"),
         ({"type": "image_url"}, "has no url"),
-        (image(b"GIF89a"), "no PNG or JPEG"),
+        (image(b"GIF89a"), "not a PNG or JPEG"),
         (image(PNG + bytes(1000)), "at most 1000"),
         (image(PNG + b"damaged"), "may be damaged"),
         ({"type": "input_audio"}, "reads text and images only"),

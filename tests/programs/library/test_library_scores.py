@@ -164,5 +164,5 @@ async def test_snapkv_with_room_for_all_is_greedy(tiny: Node, reference: Referen
     kept, tokens = await snapped(tiny, 12, 8)
     assert kept == list(range(12))
     assert tokens == greedy(reference("llama"), LONG_PROMPT, 20)
-    with pytest.raises(ProgramFailed, match="stands on 3 pages, the budget is 2"):
+    with pytest.raises(ProgramFailed, match="has 3 pages, the budget is 2"):
         await snapped(tiny, 2, 8)

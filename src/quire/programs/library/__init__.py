@@ -1,7 +1,7 @@
-"""The shipped programs, each a short file that shows one technique; ``find`` gets one by name.
+"""The shipped programs, each a short file that shows one technique; ``find`` returns one by name.
 
-Owns the catalogue: which names there are, by theme. A program's module is imported when it is first
-asked for, so that a command line that runs one of them does not wait for all.
+Owns the catalogue: the names, by theme. A program's module is imported at its first use, so that a
+command that runs one program does not import all.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ THEMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 class Library(Mapping[str, Inferlet]):
-    """Programs by name, imported when they are looked up; the names themselves import nothing."""
+    """Programs by name, imported when they are accessed. Listing the names imports nothing."""
 
     def __init__(self, themes: Mapping[str, tuple[str, ...]]) -> None:
         self._modules = {
@@ -85,17 +85,17 @@ LIBRARY = Library(THEMES)
 
 
 def theme_of(name: str) -> str:
-    """The theme under which ``name`` stands in the catalogue."""
+    """The theme of ``name`` in the catalogue."""
     return next(theme for theme, names in THEMES.items() if name in names)
 
 
 def summary_of(program: Inferlet) -> str:
-    """The first sentence of what a program says of itself."""
+    """The first sentence of a program's description."""
     return " ".join(program.description.partition("\n\n")[0].replace("``", "`").split())
 
 
 def find(path_or_name: str) -> Inferlet:
-    """The program of a Python file, or the shipped one of that name. A file's code runs.
+    """The program of a Python file, or the shipped program of that name. A file's code is executed.
 
     Raises:
         InvalidArgument: there is neither, or the file has no entry.
@@ -111,7 +111,7 @@ def find(path_or_name: str) -> Inferlet:
 
 
 def suggestion(name: str) -> str:
-    """A question behind "no program ``name``", if one is nearly called so."""
+    """A question to append to "no program ``name``", if there are programs with similar names."""
     near = get_close_matches(name, LIBRARY, n=3)
     return f" (did you mean {' or '.join(near)}?)" if near else ""
 

@@ -1,6 +1,5 @@
-"""What several programs of the library share: bounded arguments, asking in a context of its own,
-reading answers, the plain decoding that a technique is compared with.
-"""
+"""Shared by several programs of the library: bounded arguments, questions in separate contexts,
+parsing of answers, and the plain decoding to which a technique is compared."""
 
 from __future__ import annotations
 
@@ -18,18 +17,18 @@ from quire.programs.sdk import Context, Conversation, greedy
 GREEDY = greedy()
 
 MAX_COUNT = 1024
-"""Contexts side by side, guesses of a step: far more than a technique gains from."""
+"""Concurrent contexts, or guesses of one step: far more than any technique benefits from."""
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
-"""An argument that says how many: shipped programs run in the node, and whoever may launch one must
-not fill it."""
+"""An argument that is a number of things. It is bounded, because shipped programs run in the node
+and anyone who may launch one must not exhaust it."""
 
 
-Compare = Annotated[bool, "Whether to tell what plain greedy decoding says too."]
+Compare = Annotated[bool, "Whether to return the output of plain greedy decoding, too."]
 
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """What greedy decoding says where a technique goes another way. ``mean_logprob``: of its
+    """The output of greedy decoding, for comparison with a technique. ``mean_logprob``: of its
     tokens."""
 
     tokens: tuple[int, ...]
@@ -38,7 +37,7 @@ class Plain:
 
 
 async def plain(ctx: Context, max_tokens: int) -> Plain:
-    """Greedy decoding behind the text of ``ctx``, on a fork: ``ctx`` stays as it is."""
+    """Greedy decoding after the text of ``ctx``, in a fork: ``ctx`` does not change."""
     async with ctx.fork() as fork:
         generated = await fork.generate(max_tokens=max_tokens, num_logprobs=0)
     logprobs = [entry.logprob for entry in generated.logprobs or ()]
@@ -47,26 +46,25 @@ async def plain(ctx: Context, max_tokens: int) -> Plain:
 
 
 async def plain_text(ctx: Context, max_tokens: int, compare: bool) -> dict[str, object]:
-    """What a program adds to its result: ``plain``, the text of greedy decoding, if it was asked
-    to ``compare``."""
+    """An entry for a program's result: ``plain``, the text of greedy decoding, if ``compare`` is
+    true."""
     return {"plain": (await plain(ctx, max_tokens)).text} if compare else {}
 
 
 def final_answer(text: str) -> str:
-    """What stands behind the last ``Answer:``, nothing if it does not occur."""
+    """The text after the last ``Answer:``; empty if it does not occur."""
     _, mark, answer = text.rpartition("Answer:")
     return answer.strip() if mark else ""
 
 
 def commonest(answers: Iterable[str]) -> str:
-    """The answer that was given most often, the earliest of those; nothing if none was given."""
+    """The most frequent answer, of equals the earliest; empty if there are no answers."""
     votes = Counter(answer for answer in answers if answer)
     return votes.most_common(1)[0][0] if votes else ""
 
 
 async def plain_answer(api: Api, question: str, compare: bool) -> dict[str, object]:
-    """``plain_text`` of a question that is asked by itself: what stands behind ``Answer:``, or all
-    that was said."""
+    """``plain_text`` for a separate question: the text after ``Answer:``, or the whole reply."""
     if not compare:
         return {}
     reply = await ask(api, question)
@@ -81,10 +79,10 @@ async def ask(
     sampler: SamplerSpec = GREEDY,
     max_tokens: int = 256,
 ) -> str:
-    """The model's reply to one question, its reasoning left out, in a context that is dropped
+    """The model's reply to one question, without its reasoning, in a context that is dropped
     afterwards.
 
-    What the context begins with is found in the prefix cache, if anyone has asked like this before.
+    The beginning of the context is found in the prefix index if it was computed before.
     """
     messages: Sequence[Mapping[str, Any]] = [{"role": "user", "content": question}]
     if system:

@@ -1,1 +1,1 @@
-"""Models that act: tools, code, other agents."""
+"""Models that act: with tools, code and other agents."""

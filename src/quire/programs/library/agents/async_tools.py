@@ -1,12 +1,13 @@
-"""Asynchronous tool calls: a tool starts once its call is readable, while the model writes on.
+"""Asynchronous tool calls: a tool starts as soon as its call is complete, while the model
+continues.
 
     quire run async_tools -- "What is the price of KLM? What time is it in Oslo?"
 
-The stream is parsed as it comes. A call is readable once the JSON of its arguments is whole, which
-is before its closing mark and before whatever the model writes next; its tool starts then, as a
-task beside the generation. Several tools run side by side. When the turn has ended, the results are
-appended in the order of the calls, whichever tool was done first, so the conversation is the same
-as if the tools had been called afterwards, one by one: only the waiting is gone.
+The stream is parsed as it arrives. A call is complete once the JSON of its arguments is, which is
+before its end marker and before the model's next text; its tool then starts as a task beside the
+generation. Several tools run concurrently. At the end of the turn the results are appended in the
+order of the calls, whichever tool was done first, so the conversation is the same as if the tools
+had been called afterwards, one by one, but without the waiting time.
 
 ::
 
@@ -34,7 +35,7 @@ _PRICES = {"ABC": 12, "KLM": 87, "XYZ": 430}
 
 
 class EarlyCalls:
-    """Calls of one turn: ``start`` is called once for each, in order, when it becomes readable."""
+    """The calls of one turn: ``start`` is called once for each, in order, when it is complete."""
 
     def __init__(self, start: Callable[[Call], None]) -> None:
         self._start = start
@@ -45,7 +46,7 @@ class EarlyCalls:
     def feed(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
             if isinstance(piece, CallStarted):
-                self.finish()  # the one before has ended, with arguments or without
+                self.finish()  # the preceding call has ended, with or without arguments
                 self._names.append(piece)
                 self._arguments.append("")
             elif isinstance(piece, CallArguments):
@@ -54,7 +55,7 @@ class EarlyCalls:
                     self.finish()
 
     def finish(self) -> None:
-        """Start what has not been started: no further text belongs to it."""
+        """Start calls that were not started: no further text belongs to them."""
         while self._num_started < len(self._names):
             started = self._names[self._num_started]
             arguments = self._arguments[self._num_started]
@@ -63,7 +64,7 @@ class EarlyCalls:
 
 
 def _is_whole(arguments: str) -> bool:
-    """No proper beginning of a JSON object is JSON, so what parses is all of it."""
+    """A proper prefix of a JSON object is never valid JSON, so text that parses is complete."""
     try:
         json.loads(arguments)
     except ValueError:
@@ -73,7 +74,7 @@ def _is_whole(arguments: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """One call of a turn. ``at_chars``: how much of the turn had been written when it started."""
+    """One call of a turn. ``at_chars``: the length of the turn's text when the call started."""
 
     call: Call
     result: str
@@ -82,7 +83,7 @@ class ToolRun:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the model wrote, and what its calls gave, in the order of the calls."""
+    """The model's text, and the results of its calls in order."""
 
     text: str
     content: str
@@ -90,7 +91,7 @@ class Turn:
 
 
 async def streamed_turn(chat: Conversation, *, max_tokens: int = TURN_TOKENS) -> Turn:
-    """One turn of the model, its tools running beside it from the moment they are called."""
+    """One turn of the model; its tools run concurrently from the moment they are called."""
     answering = chat.answer(max_tokens=max_tokens)
     running: list[tuple[Call, int, asyncio.Task[str]]] = []
 
@@ -118,7 +119,8 @@ async def streamed_turn(chat: Conversation, *, max_tokens: int = TURN_TOKENS) ->
 async def converse(
     ctx: Context, question: str, tools: Toolbox, *, max_turns: int = MAX_TURNS
 ) -> tuple[str, Sequence[Turn]]:
-    """Turns until the model answers without a call; the answer (empty if none came) and all."""
+    """Run turns until the model answers without a call. Returns the answer (empty if there was
+    none) and all turns."""
     chat = Conversation(ctx, tools=tools).say(question)
     turns: list[Turn] = []
     for _ in range(max_turns):
@@ -131,7 +133,7 @@ async def converse(
 
 
 def toolbox(delay_s: float) -> Toolbox:
-    """Two tools over small tables, each as slow as asked."""
+    """Two tools over small tables, each with the given delay."""
 
     async def get_time(city: str) -> dict[str, object]:
         """The time in a city."""

@@ -1,6 +1,7 @@
-"""A calculator for agents: arithmetic on a parsed expression, nothing of Python's ``eval``.
+"""A calculator for agents: arithmetic on a parsed expression, without Python's ``eval``.
 
-``calc("(12+30)*2")`` is ``"84"``. Numbers, ``+ - * / // % **``, parentheses; sizes are bounded.
+``calc("(12+30)*2")`` is ``"84"``. Supports numbers, ``+ - * / // % **`` and parentheses; sizes are
+bounded.
 """
 
 from __future__ import annotations
@@ -32,13 +33,16 @@ MAX_BITS = 4096
 
 
 def calc(expression: str) -> str:
-    """The value of ``expression``: whole numbers without a point, others to two places.
+    """The value of ``expression``: integers without a decimal point, other numbers with two decimal
+    places.
 
     Raises:
         InvalidArgument: not arithmetic, undefined, or too large.
     """
     if len(expression) > MAX_CHARS:
-        raise InvalidArgument(f"the expression has {len(expression)} characters, at most 1000")
+        raise InvalidArgument(
+            f"the expression has {len(expression)} characters; at most {MAX_CHARS} are allowed"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", SyntaxWarning)

@@ -1,14 +1,13 @@
-"""CodeAct: the model acts by writing Python, and the Python really runs (Wang 2024; Pie Table 2).
+"""CodeAct: the model acts by writing Python, which is executed (Wang 2024; Pie Table 2).
 
     quire run codeact -- "How many times does the letter r occur in strawberry?" --compare
 
-What a model writes is not to be trusted, so it runs where nothing can be reached: the program
-launches one child from source, which is always a guest of the sandbox, sends it each block of code,
-and reads back what the code printed. The child starts while the model writes its first block, and
-keeps its variables from block to block, as a notebook does. An error is told to the model, which
-may write again; code that never ends, or takes too much memory, ends the child alone, and the next
-block gets a new one. The conversation is one text in one context, as in ``react``. Needs a node
-with a sandbox.
+The model's code is untrusted, so it runs where it can reach nothing: the program launches one child
+from source, which is always a guest of the sandbox, sends it each block of code, and reads what the
+code printed. The child starts while the model writes its first block, and keeps its variables from
+block to block, like a notebook. Errors are passed to the model, which may write again; code that
+does not end, or uses too much memory, ends only the child, and the next block gets a new one. The
+conversation is one text in one context, as in ``react``. Needs a node with a sandbox.
 
 ::
 
@@ -46,7 +45,8 @@ QUOTAS = Quotas(
     max_pages=0,
     max_encoded_tokens=0,
 )
-"""Of one interpreter, all its blocks together: processor time and memory, nothing of the models."""
+"""The quotas of one interpreter for all of its blocks: processor time and memory, and no use of
+models."""
 
 INTERPRETER = '''
 import contextlib, io, json, traceback
@@ -71,8 +71,8 @@ _BLOCK = re.compile(r"```(?:python|py)?\n(.*?)```", re.DOTALL)
 
 
 class Interpreter:
-    """Runs Python in a child of ``api``'s program, which is launched while the model still writes
-    its first block. Use ``async with``."""
+    """Runs Python in a child of ``api``'s program, which is launched while the model writes its
+    first block. Use ``async with``."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -83,8 +83,8 @@ class Interpreter:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """The child ends soon after; nobody waits for it."""
-        with suppress(QuireError):  # one that could not be launched, or has ended
+        """Cancel the child without waiting for its end."""
+        with suppress(QuireError):  # the child could not be launched, or has ended
             await (await self._child).cancel("its agent has finished")
 
     def _launch(self) -> None:
@@ -92,7 +92,7 @@ class Interpreter:
         self._child = asyncio.ensure_future(launching)
 
     async def run(self, code: str) -> str:
-        """What ``code`` printed, and its error if it raised one, as the model is to read it."""
+        """The output of ``code``, and its error if it raised one, as text for the model."""
         child = await self._child
         try:
             await child.send(code)
@@ -105,7 +105,7 @@ class Interpreter:
 
 
 async def _loss(child: Child) -> str:
-    """It has ended in the middle of a block: why, as its owner is told."""
+    """The reason why the child has ended within a block."""
     try:
         await child.join()
     except QuireError as exc:
@@ -114,20 +114,20 @@ async def _loss(child: Child) -> str:
 
 
 def code_in(text: str) -> str:
-    """The last block of code in ``text``; nothing if there is none."""
+    """The last block of code in ``text``; empty if there is none."""
     blocks = _BLOCK.findall(text)
     return blocks[-1] if blocks else ""
 
 
 def shortened(text: str) -> str:
-    """At most so much as a model should read; it says how much is missing."""
+    """``text`` cut to a length that a model can read, with the number of missing characters."""
     missing = len(text) - MAX_PRINTED_CHARS
     return text if missing <= 0 else f"{text[:MAX_PRINTED_CHARS]}... ({missing} characters more)"
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One turn: the code that the model wrote and what it was told."""
+    """One turn: the model's code and its result."""
 
     code: str
     result: str
@@ -136,7 +136,8 @@ class Block:
 async def codeact_loop(
     ctx: Context, interpreter: Interpreter, *, max_turns: int = MAX_TURNS
 ) -> tuple[str, list[Block]]:
-    """Go on with ``ctx`` until the model answers; the answer (empty if none came) and all turns."""
+    """Continue ``ctx`` until the model answers. Returns the answer (empty if there was none) and
+    all turns."""
     blocks: list[Block] = []
     for _ in range(max_turns):
         generated = await ctx.generate(max_tokens=TURN_TOKENS, stop=STOP)

@@ -2,9 +2,9 @@
 
     quire run react -- "What is the age of Kabo plus 5?" '{"Kabo": {"age": 31}}' --compare
 
-The whole loop is one text in one context. The model is stopped at ``Observation:``; the tool's
-result is appended and it goes on, with the KV cache of everything before still there: no turn
-computes the conversation again, and none goes back to the client.
+The whole loop is one text in one context. Generation stops at ``Observation:``; the tool's result
+is appended and generation continues, with the KV cache of all earlier text: no turn computes the
+conversation again, and none returns to the client.
 
 ::
 
@@ -33,12 +33,12 @@ TURN_TOKENS = 128
 Records = Mapping[str, Mapping[str, object]]
 NO_RECORDS: Records = MappingProxyType({})
 Action = Callable[[str], Awaitable[str]]
-"""A tool of the loop: what stands between the parentheses, to the observation."""
+"""A tool of the loop: from the text between the parentheses to the observation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One turn of the loop: what the model wrote, what it called, what it was told."""
+    """One turn of the loop: the model's text, its action, and the observation."""
 
     text: str
     action: str
@@ -46,12 +46,12 @@ class Step:
 
 
 Ended = Literal["answered", "no answer", "cut", "out of turns"]
-"""``cut``: a turn was longer than ``turn_tokens``, and what it had to say is not known."""
+"""``cut``: a turn was longer than ``turn_tokens``, so its end is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReactResult:
-    """``answer`` is empty if the model gave none; ``ended`` says how it came to its end."""
+    """``answer``: empty if the model gave none; ``ended``: how the loop ended."""
 
     answer: str
     steps: tuple[Step, ...]
@@ -66,7 +66,8 @@ async def react_loop(
     turn_tokens: int = TURN_TOKENS,
     on_text: Callable[[str], Awaitable[None]] | None = None,
 ) -> ReactResult:
-    """Go on with ``ctx``, which ends where the model is to begin, until it writes ``Answer:``."""
+    """Continue ``ctx``, which ends where the model's turn begins, until the model writes
+    ``Answer:``."""
     steps: list[Step] = []
     for _ in range(max_turns):
         generated = await ctx.generate(max_tokens=turn_tokens, stop=STOP)
@@ -89,7 +90,7 @@ def last_action(text: str) -> str:
 
 
 async def perform(action: str, actions: Mapping[str, Action]) -> str:
-    """The observation for ``name(arguments)``; what goes wrong is told to the model."""
+    """The observation for ``name(arguments)``; errors become observations."""
     call = re.fullmatch(r"(\w+)\((.*)\)", action)
     if call is None or call[1] not in actions:
         return f"error: no such action: {action}"

@@ -1,15 +1,15 @@
-"""Swarm: agents that know one thing each, and hand over to one another (Zhuge 2024; Pie Table 2).
+"""Swarm: specialised agents that hand work over to one another (Zhuge 2024; Pie Table 2).
 
     quire run swarm -- "What is the age of Kabo plus 5?" \\
         "The age of Kabo is 31. Lin has age 8." --compare
 
-Every agent is a child program with contexts of its own and an inbox. It reads a letter, thinks, and
-writes one: to a colleague that knows better, or to the user. This program is the post office, which
-carries letters and shows them; it decides nothing. The triage hands a request on by what the model
-takes it for, the planner (a ReAct loop) asks colleagues where an agent alone would call tools, the
-librarian answers from the facts, the mathematician divides a problem until the model can do it
-(``recursion_of_thought``). Nothing but the model computes an answer. What several letters to one
-agent begin with, such as the facts, is in the prefix cache after the first.
+Every agent is a child program with its own contexts and an inbox. It reads a letter, processes it,
+and writes a letter: to a more competent agent, or to the user. This program is the post office,
+which carries letters and shows them; it decides nothing. The triage forwards a request by the
+model's classification; the planner (a ReAct loop) asks other agents where a single agent would call
+tools; the librarian answers from the facts; the mathematician divides a problem until the model can
+solve it (``recursion_of_thought``). Only the model computes answers. The common beginning of
+several letters to one agent, such as the facts, is in the prefix index after the first.
 
 ::
 
@@ -42,7 +42,7 @@ MAX_LETTERS = 64
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """What one agent writes to another, or to the user."""
+    """A message of one agent to another, or to the user."""
 
     sender: str
     to: str
@@ -51,7 +51,7 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """Where an agent sits: its name, the facts that all have been given, its post."""
+    """An agent's environment: its name, the facts that all agents have, its mail."""
 
     api: Api
     name: str
@@ -64,24 +64,25 @@ class Desk:
         await self.api.send(json.dumps(asdict(Letter(self.name, to, text))))
 
     async def consult(self, colleague: str, text: str) -> str:
-        """A colleague's answer. Agents do one thing at a time, so the next letter is the answer."""
+        """Another agent's answer. Agents process one letter at a time, so the next letter is the
+        answer."""
         await self.write(colleague, text)
         return (await self.read()).text
 
 
 async def triage(desk: Desk, letter: Letter) -> None:
-    """Hands every request on: talk to the host, work to the planner."""
+    """Forwards every request: conversation to the host, other work to the planner."""
     kind = final_answer(await ask(desk.api, f"Classify as math, search or chat: {letter.text}"))
     await desk.write("host" if kind == "chat" else "planner", letter.text)
 
 
 async def host(desk: Desk, letter: Letter) -> None:
-    """Talks."""
+    """Makes conversation."""
     await desk.write(USER, await ask(desk.api, letter.text))
 
 
 async def planner(desk: Desk, letter: Letter) -> None:
-    """Divides a request into what its colleagues know, and puts their answers together."""
+    """Divides a request into parts for other agents, and combines their answers."""
 
     async def lookup(arguments: str) -> str:
         name, _, key = arguments.partition(",")
@@ -100,13 +101,13 @@ async def planner(desk: Desk, letter: Letter) -> None:
 
 
 async def librarian(desk: Desk, letter: Letter) -> None:
-    """Finds one value among the facts."""
+    """Finds one value in the facts."""
     reply = await ask(desk.api, f"Context: {desk.facts}\nQuestion: {letter.text}")
     await desk.write(letter.sender, final_answer(reply))
 
 
 async def mathematician(desk: Desk, letter: Letter) -> None:
-    """Works a problem out, or says what is wrong with it."""
+    """Solves a problem, or reports what is wrong with it."""
     try:
         answer = str(await Recursion(desk.api).solve(letter.text))
     except InvalidArgument as exc:
@@ -121,9 +122,9 @@ ROLES: Mapping[str, Role] = MappingProxyType(
 
 
 async def work(desk: Desk) -> None:
-    """An agent's day: one letter after another, until the post office closes."""
+    """An agent's loop: processes one letter after another until the post office closes."""
     if desk.name not in ROLES:
-        raise InvalidArgument(f"no role {desk.name!r}: there are {', '.join(ROLES)}")
+        raise InvalidArgument(f"no role {desk.name!r}: use one of {', '.join(ROLES)}")
     while True:
         try:
             letter = await desk.read()
@@ -141,30 +142,34 @@ class PostOffice:
         self.letters: list[Letter] = []
 
     async def deliver(self, letter: Letter) -> None:
-        """Raises ``InvalidArgument`` for too many letters: agents that only write to each other."""
+        """Raises ``InvalidArgument`` for too many letters, as from agents that write only to each
+        other."""
         if len(self.letters) == MAX_LETTERS:
-            raise InvalidArgument(f"{MAX_LETTERS} letters and no answer: the agents go in circles")
+            raise InvalidArgument(
+                f"{MAX_LETTERS} letters without an answer: the agents are in a loop"
+            )
         self.letters.append(letter)
         await self._api.send(f"{letter.sender} -> {letter.to}: {letter.text}")
         if letter.to != USER:
             await self._agents[letter.to].send(json.dumps(asdict(letter)))
 
     async def carry_from(self, agent: Child) -> str:
-        """Deliver what ``agent`` writes; its letter to the user ends this."""
+        """Deliver the letters of ``agent`` until one is for the user, and return that."""
         async for message in agent.messages():
             letter = Letter(**json.loads(message))
             await self.deliver(letter)
             if letter.to == USER:
                 return letter.text
         await agent.join()
-        raise InvalidArgument(f"agent {agent.name!r} has left without a word")
+        raise InvalidArgument(f"agent {agent.name!r} ended without an answer")
 
 
 @inferlet("swarm", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1})
 async def swarm(
     api: Api, question: str, facts: str = "", role: str = "", *, compare: Compare = False
 ) -> dict[str, Any] | None:
-    """Answer a question by agents that write to one another. Each is this program in a ``role``."""
+    """Answer a question by agents that write to one another. Each agent is this program in a
+    ``role``."""
     if role:
         await work(Desk(api, role, facts))
         return None

@@ -1,1 +1,1 @@
-"""Choosing what tokens see: sinks, windows, hierarchies, eviction by attention scores."""
+"""Control of attention: sinks, windows, hierarchies, eviction by attention scores."""

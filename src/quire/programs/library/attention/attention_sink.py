@@ -1,13 +1,13 @@
-"""Attention sinks: a window, and the first tokens for ever (StreamingLLM, Xiao et al., 2024).
+"""Attention sinks: a window, and the first tokens permanently (StreamingLLM, Xiao et al., 2024).
 
     quire run attention_sink -- "The sky is blue. The grass is green. The snow is white.
     The age of Nuru is 55. The age of Lima is 9. The age of Kabo is 31. What is the age of Kabo?" \\
         16 4 20 --compare
 
-Models put much of their attention on the first tokens, whatever these say; a window that drops them
-ruins the text. So the first ``num_sinks`` tokens stay, and what is between them and the window is
-evicted. The paper counts positions anew within the cache; here K keeps its rotation, and the model
-sees true distances. Traits: Forward, OutputText.
+Models give much of their attention to the first tokens, whatever their content; a window that drops
+them degrades the text. So the first ``num_sinks`` tokens are kept, and the tokens between them and
+the window are evicted. In the paper positions are relative to the cache; here K keeps its rotation,
+and the model sees the true distances. Traits: Forward, OutputText.
 
 ::
 
@@ -34,7 +34,8 @@ async def attention_sink(
     *,
     compare: Compare = False,
 ) -> dict[str, object]:
-    """Answer greedily with sight of the first tokens and the last ones; the pages it takes."""
+    """Answer greedily with attention to the first and the last tokens only; the pages that this
+    takes."""
     return await windowed_answer(
         api, question, max_tokens, window=window, num_sinks=num_sinks, compare=compare
     )

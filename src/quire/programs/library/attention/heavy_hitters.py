@@ -1,13 +1,14 @@
-r"""Heavy hitters: keep the pages that tokens look at (H2O, Zhang et al., 2023).
+r"""Heavy hitters: keep the pages with the most attention (H2O, Zhang et al., 2023).
 
     quire run heavy_hitters -- "The age of Kabo is 31. The age of Lima is 9. The age of Nuru is 55.
     The age of Zita is 7. What is the age of Nuru?" 3 --compare
 
-A few tokens get most of the attention, and go on getting it. Every step tells how much its token
-attended to each page (``next_dists_scored``); the shares are added up, and while there are more
-pages than the budget allows, the one with the smallest sum is evicted. The pages at the end stay:
-nobody has had time to look at them. The paper evicts single tokens of each head; pages are what
-can be given back here. With room for all pages it is greedy decoding. Traits: Scores, OutputText.
+A few tokens get most of the attention, and continue to get it. Every step returns the attention of
+its token to each page (``next_dists_scored``). These masses are added up, and while there are more
+pages than the budget allows, the page with the smallest sum is evicted. The last pages are kept,
+because they have not had time to collect attention. The paper evicts single tokens of each head;
+here pages are evicted, because only pages can be freed. With a budget of all pages it is greedy
+decoding. Traits: Scores, OutputText.
 
 ::
 
@@ -33,17 +34,18 @@ NUM_PIECE_TOKENS = 64
 async def heavy_hitter_steps(
     ctx: Context, prompt: Sequence[int], max_tokens: int, *, budget: int, num_recent: int = 1
 ) -> AsyncIterator[Dist]:
-    """``steps`` behind ``prompt`` with at most ``budget`` pages, ``num_recent`` of them the last.
+    """``steps`` after ``prompt`` with at most ``budget`` pages, ``num_recent`` of them the last
+    ones.
 
-    The prompt is computed whole, as in the paper, before anything is evicted.
+    As in the paper, the whole prompt is computed before anything is evicted.
 
     Raises:
-        InvalidArgument: no recent page, or no room for another one.
+        InvalidArgument: no recent page, or no room for another page.
     """
     if not 1 <= num_recent < budget:
         raise InvalidArgument(
-            f"a budget of {budget} pages with {num_recent} recent ones: keep at least one recent "
-            "page, and have room for another"
+            f"a budget of {budget} pages with {num_recent} recent ones: choose at least one recent "
+            "page and a larger budget"
         )
     size, sums = ctx.model.page_size, Counter[int]()
 
@@ -71,7 +73,7 @@ async def heavy_hitter_steps(
 async def heavy_hitters(
     api: Api, question: str, budget: int = 4, max_tokens: int = 64, *, compare: Compare = False
 ) -> dict[str, object]:
-    """Answer greedily on a budget of pages, keeping those that get the most attention."""
+    """Answer greedily within a budget of pages, keeping those with the most attention."""
     async with Context(api) as ctx:
         prompt = ctx.fill_chat([{"role": "user", "content": question}]).tokens
         compared = await plain_text(ctx, max_tokens, compare)

@@ -1,14 +1,14 @@
-"""Hierarchical attention: a text is a tree, a token sees its own branch (Tang et al., 2022).
+"""Hierarchical attention: a text is a tree, a token attends to its own branch (Tang et al., 2022).
 
     quire run hierarchical_attention -- "# Kabo
     The age of Kabo is 31.
     # Lima
     The age of Lima is 9." "What is the age of Kabo?" --compare
 
-Headings (``#``, ``##``, ...) make the tree. The tokens of a section see the section and those above
-it, so that sections side by side do not disturb one another (AST-Trans lets nodes of a syntax tree
-see their ancestors). The question behind the text sees all of it. It is one forward pass over the
-whole text under one mask. Traits: Decode, Forward (masks), OutputText.
+Headings (``#``, ``##``, ...) define the tree. The tokens of a section attend to the section and its
+ancestors, so that sibling sections do not affect one another (in AST-Trans, nodes of a syntax tree
+attend to their ancestors). The question after the text attends to all of it. The whole text is
+computed in one forward pass under one mask. Traits: Decode, Forward (masks), OutputText.
 
 ::
 
@@ -33,14 +33,15 @@ from quire.programs.sdk import Context, inferlet, steps
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading with the text under it; ``above``: itself and its ancestors, by index."""
+    """A heading with its text; ``above``: the indices of itself and its ancestors."""
 
     text: str
     above: frozenset[int]
 
 
 def sections(text: str) -> list[Section]:
-    """The sections of a text with headings, in order. What is before the first is above all."""
+    """The sections of a text with headings, in order. Text before the first heading is above
+    all."""
     found: list[Section] = []
     path: list[tuple[int, int]] = [(0, 0)]  # depth and index of the open sections
     for index, part in enumerate(re.split(r"(?m)^(?=#)", text)):
@@ -54,9 +55,10 @@ def sections(text: str) -> list[Section]:
 
 
 async def read_tree(ctx: Context, parts: Sequence[Section], question: str) -> int:
-    """Compute the sections, each seeing its branch alone, and append the question.
+    """Compute the sections, each attending to its own branch only, and append the question.
 
-    Returns how many pairs of tokens of the text see one another: of n(n+1)/2 in a plain pass.
+    Returns the number of pairs of tokens of the text of which one attends to the other; a plain
+    pass of n tokens has n(n+1)/2.
     """
     owner: list[int] = []
     sizes = []
@@ -80,7 +82,7 @@ async def read_tree(ctx: Context, parts: Sequence[Section], question: str) -> in
 async def hierarchical_attention(
     api: Api, text: str, question: str, max_tokens: int = 32, *, compare: Compare = False
 ) -> dict[str, object]:
-    """Answer a question on a text with headings, each section of which was read by itself."""
+    """Answer a question on a text with headings, whose sections were computed separately."""
     async with Context(api) as ctx:
         template = chat_template(ctx.model.served)
         chat = template.render([{"role": "user", "content": f"{text}\n{question}"}])

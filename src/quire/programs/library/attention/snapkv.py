@@ -1,13 +1,13 @@
-r"""SnapKV: what the end of a prompt looks at is what the answer will need (Li et al., 2024).
+r"""SnapKV: the attention of a prompt's end predicts what the answer needs (Li et al., 2024).
 
     quire run snapkv -- "The age of Kabo is 31. The age of Lima is 9. The age of Nuru is 55.
     The age of Zita is 7. What is the age of Nuru?" 3 --compare
 
-The last tokens of the prompt, the observation window, are run in a forward pass that tells how much
-they attended to each page before them. The pages with the largest shares are kept, the others are
-given back, once; then the answer is an ordinary ``generate`` on what is left. A page does what the
-paper's pooling does: neighbours of a wanted token are kept with it. With room for all pages it is
-greedy decoding. Traits: Scores, OutputText, Decode.
+The last tokens of the prompt, the observation window, are run in a forward pass that returns their
+attention to each earlier page. The pages with the most attention are kept, the others are freed,
+once; then the answer is an ordinary ``generate`` on the remaining pages. Pages have the effect of
+the paper's pooling: neighbours of an important token are kept with it. With a budget of all pages
+it is greedy decoding. Traits: Scores, OutputText, Decode.
 
 ::
 
@@ -25,20 +25,21 @@ from quire.programs.sdk import Context, inferlet
 
 
 async def compress(ctx: Context, *, budget: int, window: int = 8) -> list[int]:
-    """Evict pages of the prompt in ``ctx`` until ``budget`` are left; those that were kept.
+    """Evict pages of the prompt in ``ctx`` until ``budget`` are left; returns the indices of the
+    kept ones.
 
-    The pages that hold the last ``window`` tokens are always kept. The next token is filled.
+    The pages of the last ``window`` tokens are always kept. The next token is filled.
 
     Raises:
-        InvalidArgument: the window's pages alone are more than the budget.
+        InvalidArgument: the window's pages exceed the budget.
     """
     size, window = ctx.model.page_size, min(window, len(ctx))
     first = (len(ctx) - window) // size
     recent = range(first, -(-len(ctx) // size))
     if window < 1 or len(recent) > budget:
         raise InvalidArgument(
-            f"a window of {window} tokens stands on {len(recent)} pages, the budget is {budget}: "
-            "take a window of at least one token and a budget that holds it"
+            f"a window of {window} tokens has {len(recent)} pages, the budget is {budget}: choose "
+            "a window of at least one token and a budget that holds it"
         )
     step = await ctx.next_dists_scored(window)
     old = sorted(range(first), key=lambda page: (-step.masses[page], page))
@@ -59,7 +60,7 @@ async def snapkv(
     *,
     compare: Compare = False,
 ) -> dict[str, object]:
-    """Answer on the pages of the prompt that its last tokens looked at."""
+    """Answer with the pages of the prompt to which its last tokens attend most."""
     async with Context(api) as ctx:
         start = len(ctx.fill_chat([{"role": "user", "content": question}]))
         compared = await plain_text(ctx, max_tokens, compare)

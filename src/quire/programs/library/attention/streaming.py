@@ -1,12 +1,14 @@
-"""Streaming: a window over sinks goes on past the model's context (Xiao et al., 2024).
+"""Streaming: a window over sinks that continues past the model's context length (Xiao et al.,
+2024).
 
     quire run streaming -- "What is 4821 + 977?" 3000 4 256
 
-As in StreamingLLM positions count within the cache: when the window is full, its older half is
-forgotten, and K of the rest is turned to the positions that have become free, right behind the
-sinks. So a text of any length is read and written with one window's pages, at one window's cost a
-token; ``attention_sink``, whose positions count on, ends where the model's context does. What moves
-keeps, in its deeper layers, what it saw of the tokens that are gone. Traits: Reposition, Decode.
+As in StreamingLLM, positions are relative to the cache: when the window is full, its older half is
+dropped, and K of the rest is rotated to the positions that have become free after the sinks. So a
+text of any length is read and written with the pages of one window, at the cost per token of one
+window; ``attention_sink``, whose positions increase, ends at the model's context length. Moved
+tokens still contain, in their deeper layers, what they attended to in dropped tokens. Traits:
+Reposition, Decode.
 
 ::
 
@@ -26,7 +28,8 @@ from quire.programs.sdk import Context, StreamingWindow, inferlet
 async def streaming(
     api: Api, text: str, max_tokens: int = 256, num_sinks: int = 4, window: int = 128
 ) -> dict[str, object]:
-    """Go on with a text for as long as asked, past the model's context; the pages this takes."""
+    """Continue a text for any number of tokens, past the model's context length; the pages that
+    this takes."""
     async with Context(api) as ctx:
         stream = StreamingWindow(ctx, size=window, num_sinks=num_sinks)
         await stream.read(text)

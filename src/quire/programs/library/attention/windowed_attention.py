@@ -1,13 +1,13 @@
-"""Windowed attention: every token sees the last few alone (Beltagy et al., 2020; Pie Table 2).
+"""Windowed attention: every token attends to the last few only (Beltagy et al., 2020; Pie Table 2).
 
     quire run windowed_attention -- "The sky is blue. The grass is green. The snow is white.
     The age of Nuru is 55. The age of Lima is 9. The age of Kabo is 31. What is the age of Kabo?" \\
         16 24 --compare
 
-The prompt is computed in pieces under a mask (``next_dist(sees=...)``), then each step evicts the
-token that has left the window. A page that is wholly behind it goes back to the pool, so memory
-stays bounded however long the text gets. K keeps the rotation that it was written with: positions
-count on. Traits: Forward (masks on calls and on pages), OutputText.
+The prompt is computed in pieces under a mask (``next_dist(sees=...)``); then each step evicts the
+token that has left the window. A page of which all tokens have left it returns to the pool, so
+memory is bounded for any length of text. K keeps its rotation, because positions increase. Traits:
+Forward (masks on calls and on pages), OutputText.
 
 ::
 
@@ -32,19 +32,22 @@ NUM_PIECE_TOKENS = 32
 async def windowed_steps(
     ctx: Context, prompt: Sequence[int], max_tokens: int, *, window: int, num_sinks: int = 0
 ) -> AsyncIterator[Dist]:
-    """``steps`` behind ``prompt``, with sight of the last ``window`` tokens, the current one
-    included, and of the first ``num_sinks``.
+    """``steps`` after ``prompt``, with attention to the last ``window`` tokens, the current one
+    included, and to the first ``num_sinks``.
 
     Raises:
         InvalidArgument: a window of less than two tokens, or a negative number of sinks.
     """
     if window < 2 or num_sinks < 0:
-        raise InvalidArgument(f"window {window}, {num_sinks} sinks: a window is 2 or more tokens")
+        raise InvalidArgument(
+            f"window {window}, {num_sinks} sinks: choose a window of 2 or more tokens and 0 or "
+            "more sinks"
+        )
 
     def sees(query: int, key: int) -> bool:
         return key < num_sinks or query - key < window
 
-    def slide() -> None:  # what the token behind the last one no longer sees
+    def slide() -> None:  # tokens to which the next token does not attend
         if len(ctx) - window + 1 > num_sinks:
             ctx.evict(num_sinks, len(ctx) - window + 1)
 
@@ -84,7 +87,7 @@ async def windowed_answer(
 async def windowed_attention(
     api: Api, question: str, max_tokens: int = 64, window: int = 48, *, compare: Compare = False
 ) -> dict[str, object]:
-    """Answer greedily with sight of the last tokens alone; the pages that this takes."""
+    """Answer greedily with attention to the last tokens only; the pages that this takes."""
     return await windowed_answer(
         api, question, max_tokens, window=window, num_sinks=0, compare=compare
     )

@@ -1,1 +1,1 @@
-"""Keeping what was computed: prefixes, modules, pages that others may import."""
+"""Reuse of computed pages: prefixes, modules, exports."""

@@ -1,4 +1,4 @@
-r"""Modular caching: parts of prompts are computed once and put together (Gim et al., 2024).
+r"""Modular caching: parts of prompts are computed once and combined (Gim et al., 2024).
 
     quire run modular_caching -- '{"begin": "<|bos|><|user|>", "kabo": "The age of Kabo is 31. ",
     "lima": "The age of Lima is 9. "}' \
@@ -6,11 +6,11 @@ r"""Modular caching: parts of prompts are computed once and put together (Gim et
         "begin lima: What is the age of Lima?<|end|><|assistant|>" \
         "begin kabo lima: What is the age of Kabo?<|end|><|assistant|>"
 
-A prefix cache reuses what stands at the beginning. In Prompt Cache a schema gives every module
-positions of its own, whichever others are there; a module sees itself alone, is exported under a
-name that says what it is, and every prompt that names it imports it, in this program or in later
-ones, as long as somebody does every ten minutes. What is left out leaves a gap in the positions.
-The question sees all modules. Traits: Allocate (export, import), Forward, Decode.
+A prefix cache reuses the beginning of a prompt. In Prompt Cache a schema gives every module fixed
+positions, whichever other modules are used. A module attends only to itself and is exported under a
+name derived from its content; every prompt that names it imports it, in this program or in later
+ones, as long as it is imported at least every ten minutes. Omitted modules leave a gap in the
+positions. The question attends to all modules. Traits: Allocate (export, import), Forward, Decode.
 
 ::
 
@@ -35,7 +35,7 @@ from quire.programs.sdk import inferlet
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """An answer. ``imported``: the modules that were there already."""
+    """An answer. ``imported``: modules that were exported before."""
 
     tokens: list[int]
     imported: list[str]
@@ -44,20 +44,20 @@ class Composed:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A part of prompts at its place in the schema."""
+    """A part of prompts at its position in the schema."""
 
     tokens: tuple[int, ...]
     position: int
 
     @property
     def export_name(self) -> str:
-        """Names the content: the tokens and where they stand."""
+        """Derived from the tokens and their position."""
         content = json.dumps([self.position, *self.tokens]).encode()
         return f"module/{hashlib.sha256(content).hexdigest()}"
 
 
 def place(api: Api, schema: Mapping[str, str]) -> dict[str, Module]:
-    """The modules of ``schema`` at their positions, one behind the other."""
+    """The modules of ``schema`` at consecutive positions."""
     modules: dict[str, Module] = {}
     position = 0
     for name, text in schema.items():
@@ -67,11 +67,11 @@ def place(api: Api, schema: Mapping[str, str]) -> dict[str, Module]:
 
 
 async def pages_of(api: Api, queue: Queue, module: Module) -> tuple[list[KvPage], bool]:
-    """Pages that hold ``module``, and whether somebody had exported them already."""
+    """Pages that hold ``module``, and whether they were exported before."""
     try:
         return await api.import_kvpage(queue, module.export_name), True
     except UnknownHandle:
-        api.reset_queue(queue)  # the failure has been heard
+        api.reset_queue(queue)  # clear the expected failure
     num_tokens = len(module.tokens)
     embeds = api.alloc_emb(queue, num_tokens)
     pages = api.alloc_kvpage(queue, -(-num_tokens // queue.page_size))
@@ -81,7 +81,7 @@ async def pages_of(api: Api, queue: Queue, module: Module) -> tuple[list[KvPage]
     api.dealloc_emb(queue, embeds)
     try:
         await api.export_kvpage(queue, pages, module.export_name)
-    except InvalidArgument:  # another program was faster
+    except InvalidArgument:  # another program has exported it meanwhile
         api.reset_queue(queue)
     return pages, False
 
@@ -89,7 +89,7 @@ async def pages_of(api: Api, queue: Queue, module: Module) -> tuple[list[KvPage]
 async def compose(
     api: Api, modules: Mapping[str, Module], names: Sequence[str], question: str, max_tokens: int
 ) -> Composed:
-    """The answer behind the modules ``names`` and the question.
+    """The answer after the modules ``names`` and the question.
 
     Raises:
         InvalidArgument: a name that the schema does not have.
@@ -111,7 +111,7 @@ async def compose(
     output = api.alloc_kvpage(queue, -(-(len(asked) + max_tokens) // model.page_size))
     stop = StopSpec(max_tokens, token_ids=model.eos_token_ids)
     decoded = await api.decode(queue, context, asked, output, stop=stop, position=position)
-    api.close_queue(queue)  # its pages go with it; what was exported stays
+    api.close_queue(queue)  # frees its pages; exports stay
     num_tokens = sum(len(modules[name].tokens) for name in used) + len(asked)
     return Composed(decoded.token_ids, imported, num_tokens)
 
@@ -121,8 +121,8 @@ Schema = Annotated[dict[str, str], 'Texts by name, e.g. {"begin": "Read this: "}
 
 @inferlet("modular_caching", traits={"Decode": 1, "Tokenize": 1})
 async def modular_caching(api: Api, schema: Schema, *prompts: str) -> list[dict[str, object]]:
-    """Answer prompts (``NAME NAME: question``) behind modules of a schema (JSON: name to text); how
-    many tokens of each prompt were not computed for it."""
+    """Answer prompts (``NAME NAME: question``) after modules of a schema (JSON: name to text); how
+    many tokens of each prompt were imported."""
     modules = place(api, schema)
     answers: list[dict[str, object]] = []
     for prompt in prompts:

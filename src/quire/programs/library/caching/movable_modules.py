@@ -1,16 +1,18 @@
-r"""Movable modules: parts of prompts are computed once and stand anywhere (after Gim et al., 2024).
+r"""Movable modules: parts of prompts are computed once and used at any position (after Gim et al.,
+2024).
 
     quire run movable_modules -- '{"begin": "<|bos|><|user|>", "kabo": "The age of Kabo is 31. ",
     "lima": "The age of Lima is 9. "}' \
         "begin kabo lima: What is the age of Lima?<|end|><|assistant|>" \
         "begin lima kabo: What is the age of Lima?<|end|><|assistant|>"
 
-``modular_caching`` gives every module one place for ever, so prompts have gaps, and a schema cannot
-be longer than the model's context. Here a module is computed and exported at position 0, and every
-prompt that names it imports it and turns it to where it stands there: one behind the other, in any
-order. Each is turned from its export, never from an earlier turn. A module sees itself alone, and
-for what moves as a whole turning is exact, so this is what computing each module at its place by
-itself would give. Traits: Allocate (export, import), Reposition, Forward, Decode.
+``modular_caching`` gives every module one fixed position, so prompts have gaps, and a schema cannot
+be longer than the model's context. Here a module is computed and exported at position 0; every
+prompt that names it imports it and rotates it to its position in the prompt, one module after
+another, in any order. Each is rotated from its export, never from an earlier rotation. A module
+attends only to itself, and rotation is exact for tokens that move together, so the result equals
+computing each module at its position separately. Traits: Allocate (export, import), Reposition,
+Forward, Decode.
 
 ::
 
@@ -33,8 +35,8 @@ from quire.programs.sdk import inferlet
 async def compose(
     api: Api, modules: Mapping[str, Module], names: Sequence[str], question: str, max_tokens: int
 ) -> tuple[list[int], int]:
-    """The answer's tokens behind the modules ``names``, in this order, and the question; how many
-    tokens of modules were imported.
+    """The answer's tokens after the modules ``names``, in this order, and the question; and how
+    many tokens of modules were imported.
 
     Raises:
         InvalidArgument: a name that the schema does not have.
@@ -57,13 +59,13 @@ async def compose(
     output = api.alloc_kvpage(queue, -(-(len(asked) + max_tokens) // model.page_size))
     stop = StopSpec(max_tokens, token_ids=model.eos_token_ids)
     decoded = await api.decode(queue, context, asked, output, stop=stop, position=position)
-    api.close_queue(queue)  # its pages go with it; what was exported stays
+    api.close_queue(queue)  # frees its pages; exports stay
     return decoded.token_ids, num_imported
 
 
 @inferlet("movable_modules", traits={"Reposition": 1, "Decode": 1, "Tokenize": 1})
 async def movable_modules(api: Api, schema: Schema, *prompts: str) -> list[dict[str, object]]:
-    """Answer prompts (``NAME NAME: question``) behind modules in any order; the tokens reused."""
+    """Answer prompts (``NAME NAME: question``) after modules in any order; the tokens reused."""
     modules = {name: Module(tuple(api.tokenize(text)), 0) for name, text in schema.items()}
     answers: list[dict[str, object]] = []
     for prompt in prompts:

@@ -3,7 +3,7 @@ r"""Prefix caching: a long beginning that many prompts share is computed once (P
     quire run prefix_caching -- "You are a helpful assistant. You answer in one short sentence." \
         "Hello!" "Who are you?"
 
-Nothing asks for it: full pages of plain text enter the prefix index as they fill, and any program
+It is automatic: full pages of plain text enter the prefix index when they are full, and any program
 of the tenant that begins with the same tokens maps them. This program shows the figures. A program
 that wants to name and keep such a prefix itself exports it (``Context.export``).
 
@@ -23,7 +23,7 @@ from quire.programs.sdk import Context, inferlet
 
 @inferlet("prefix_caching", traits={"Decode": 1, "Tokenize": 1})
 async def prefix_caching(api: Api, prefix: str, *questions: str) -> list[dict[str, Any]]:
-    """Answer questions behind one prefix; for each, how many tokens came from the cache."""
+    """Answer questions after one prefix; for each, how many tokens came from the cache."""
     answers = []
     for question in questions:
         messages = [{"role": "system", "content": prefix}, {"role": "user", "content": question}]

@@ -1,1 +1,1 @@
-"""Completing a text: in three lines, by hand, several ways at once."""
+"""Text completion: in three lines, with single commands, and with several branches."""

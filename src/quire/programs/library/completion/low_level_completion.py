@@ -1,9 +1,9 @@
-"""The same completion by hand: one token a turn, every step in sight (Pie 4.2).
+"""Low-level completion: one command for each step, one token per turn (Pie 4.2).
 
     quire run low_level_completion -- "Hello," 10
 
-This is what programs that look at each distribution start from. One page may be read and written
-in one ``forward``; pages are filled in order, whatever their size.
+Programs that use each distribution start from this. One ``forward`` may read and write the same
+page; pages are filled in order, whatever their size.
 
 ::
 
@@ -22,8 +22,8 @@ from quire.programs.sdk import inferlet
 async def low_level_completion(
     api: Api, prompt: str = "Hello,", max_tokens: int = 32
 ) -> dict[str, object]:
-    """Continue a prompt with ``embed_txt``, ``forward`` and ``get_next_dist``; how sure the model
-    was of its least likely token."""
+    """Continue a prompt with ``embed_txt``, ``forward`` and ``get_next_dist``; the probability of
+    the least likely token."""
     tokens = api.tokenize(prompt)
     limit = len(tokens) + max_tokens
     model = api.available_models()[0]

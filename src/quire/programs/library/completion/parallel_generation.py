@@ -1,10 +1,11 @@
-"""Parallel generation: fork one prompt, go several ways at once, join what came out (Pie Table 2).
+"""Parallel generation: fork one prompt, continue it several ways at once, join the results (Pie
+Table 2).
 
     quire run parallel_generation -- "<|bos|><|user|>Context: The age of Kabo is 31. The age of Lima
     is 9. The age of Nuru is 55. The age of Zita is 7. Question: What is the age of" \\
         " Kabo?<|end|><|assistant|>" " Lima?<|end|><|assistant|>" " Nuru?<|end|><|assistant|>"
 
-The prompt is computed once. Each branch has a queue of its own, so the scheduler batches them.
+The prompt is computed once. Each branch has its own queue, so the scheduler batches them.
 
 ::
 
@@ -23,8 +24,8 @@ from quire.programs.sdk import Context, inferlet
 
 @inferlet("parallel_generation", traits={"Decode": 1, "Tokenize": 1})
 async def parallel_generation(api: Api, prompt: str, *branches: str) -> dict[str, object]:
-    """Continue ``prompt`` once behind each branch; the texts, alone and joined, and the pages that
-    this took, and would have without forks."""
+    """Continue ``prompt`` after each branch; the texts, separate and joined, and the pages that
+    this took, and would have taken without forks."""
     ctx = Context(api).fill(prompt)
     await ctx.prefill()
     forks = [ctx.fork().fill(branch) for branch in branches]

@@ -2,8 +2,8 @@
 
     quire run text_completion -- "Hello," 10
 
-``fill`` costs nothing yet. ``generate`` runs what was filled and goes on from there, the whole loop
-in one command; its text comes in pieces, which are sent to the client as they come.
+``fill`` computes nothing yet. ``generate`` runs the filled tokens and continues from there, the
+whole loop in one command; its text arrives in pieces, which are sent to the client at once.
 
 ::
 

@@ -1,1 +1,1 @@
-"""Choosing tokens: grammars, search, watermarks, several tokens from one forward pass."""
+"""Choice of tokens: grammars, search, watermarks, several tokens from one forward pass."""

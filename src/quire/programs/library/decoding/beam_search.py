@@ -1,12 +1,12 @@
-"""Beam search: keep the best few texts and go on with all of them (Freitag and Al-Onaizan, 2017).
+"""Beam search: keep the best few texts and continue all of them (Freitag and Al-Onaizan, 2017).
 
     quire run beam_search -- "Tell me about the sky." 4 32 --compare
 
-Each beam is a context. A step asks all of them for their distribution at once, so they share a
-batch; a beam that lives on in several is forked, and forks share every full page. Finished texts
-compete by log probability over length to the power of ``length_penalty``, and the search ends when
-no running beam can catch up: the rules of transformers' ``generate(num_beams=...)``. Traits:
-Decode (the prompt), OutputText, Allocate (copies).
+Each beam is a context. A step requests the distributions of all of them at once, so they share a
+batch; a beam with several continuations is forked, and forks share every full page. Finished texts
+are ranked by log probability over length to the power of ``length_penalty``, and the search ends
+when no running beam can become better: the rules of transformers' ``generate(num_beams=...)``.
+Traits: Decode (the prompt), OutputText, Allocate (copies).
 
 ::
 
@@ -30,7 +30,7 @@ from quire.programs.sdk.dists import log_probs
 
 @dataclass(frozen=True, slots=True)
 class Beam:
-    """A running text: ``score`` is the sum of its tokens' log probabilities."""
+    """A running text. ``score``: the sum of its tokens' log probabilities."""
 
     ctx: Context
     score: float
@@ -46,7 +46,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One token more for a beam."""
+    """One more token for a beam."""
 
     beam: Beam
     token: int
@@ -56,13 +56,14 @@ class Candidate:
 async def search_beams(
     ctx: Context, width: int, max_tokens: int, *, length_penalty: float = 1.0
 ) -> list[Hypothesis]:
-    """The ``width`` best continuations of at most ``max_tokens`` tokens, best first. Takes ``ctx``.
+    """The ``width`` best continuations of at most ``max_tokens`` tokens, best first. Consumes
+    ``ctx``.
 
     Raises:
-        InvalidArgument: no beams, no tokens.
+        InvalidArgument: less than one beam or token.
     """
     if width < 1 or max_tokens < 1:
-        raise InvalidArgument(f"{width} beams of {max_tokens} tokens: take at least one of each")
+        raise InvalidArgument(f"{width} beams of {max_tokens} tokens: choose at least one of each")
     ends = ctx.model.eos_token_ids
     start, num_kept = len(ctx), max(2, 1 + len(ends)) * width
     running, finished = [Beam(ctx, 0.0)], list[Hypothesis]()
@@ -96,7 +97,8 @@ async def best_candidates(running: Sequence[Beam], num: int) -> list[Candidate]:
 def is_decided(
     finished: Sequence[Hypothesis], running: Sequence[Candidate], width: int, divisor: float
 ) -> bool:
-    """Whether the best running text, as it is now, is no better than the worst finished one."""
+    """Whether the best running text, at its present length, is no better than the worst finished
+    one."""
     if not running:
         return True
     return len(finished) == width and running[0].score / divisor <= finished[-1].score
@@ -126,7 +128,7 @@ async def beam_search(
     *,
     compare: Compare = False,
 ) -> dict[str, object]:
-    """Answer a question in several ways, the most likely first; to compare, greedily too."""
+    """Answer a question in several ways, the most likely first; for comparison also greedily."""
     ctx = Context(api).fill_chat([{"role": "user", "content": question}])
     compared = {}
     if compare:

@@ -1,10 +1,10 @@
-"""Best of n: several answers, and the one that the model itself finds most likely.
+"""Best of n: several answers, of which the model's most likely one is returned.
 
     quire run best_of_n -- "Write a story." 5 1.2 32 --compare
 
-The prompt is computed once and forked; every answer is drawn with a seed of its own, and all of
-them run side by side. The score is the mean log probability of an answer's tokens, which does not
-prefer short ones. One answer at temperature 0 is greedy decoding. Traits: Decode, Allocate.
+The prompt is computed once and forked; every answer is drawn with its own seed, and all of them run
+concurrently. The score is the mean log probability of an answer's tokens, which does not prefer
+short answers. One answer at temperature 0 is greedy decoding. Traits: Decode, Allocate.
 
 ::
 
@@ -33,7 +33,8 @@ class Answer:
 async def answers(
     ctx: Context, num: int, max_tokens: int, *, heat: float, seed: int = 0
 ) -> list[Answer]:
-    """``num`` continuations of ``ctx``, best first. ``heat``: the temperature they are drawn at.
+    """``num`` continuations of ``ctx``, best first. ``heat``: the temperature at which they are
+    drawn.
 
     Raises:
         InvalidArgument: fewer than one answer.
@@ -69,7 +70,7 @@ async def best_of_n(
     *,
     compare: Compare = False,
 ) -> dict[str, object]:
-    """Answer several times and take the most likely answer; the others with their scores."""
+    """Answer several times and return the most likely answer, and all answers with their scores."""
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
         compared = await plain_text(ctx, max_tokens, compare)

@@ -1,12 +1,12 @@
-"""Context-aware decoding: believe the text that was given (Shi et al., 2024).
+"""Context-aware decoding: prefer the given text to the model's memory (Shi et al., 2024).
 
     quire run context_aware_decoding -- "The capital of France is Lima." \\
         "What is the capital of France?" 32 1.0 --compare
 
-The same question is computed with and without the text. What the text makes likelier is amplified:
-the token of the highest ``(1 + alpha) log p(with) - alpha log p(without)`` is taken, so that what
-the model remembers does not drown what it was told. ``alpha`` 0 is greedy decoding. The two are
-contexts that step together in one batch. Traits: Decode (the prompt), OutputText.
+The same question is computed with and without the text. The text's effect is amplified: the token
+with the highest ``(1 + alpha) log p(with) - alpha log p(without)`` is chosen, so that the model's
+memory does not outweigh the text. ``alpha`` 0 is greedy decoding. The two contexts are stepped
+together in one batch. Traits: Decode (the prompt), OutputText.
 
 ::
 
@@ -29,7 +29,7 @@ from quire.programs.sdk.dists import best, log_probs
 async def generate_aware(
     informed: Context, ignorant: Context, max_tokens: int, *, alpha: float
 ) -> list[int]:
-    """Go on with ``informed``, away from what ``ignorant`` would say; both get the tokens."""
+    """Continue ``informed``, away from the predictions of ``ignorant``; both get the tokens."""
     start = len(informed)
     while len(informed) - start < max_tokens and not ends(informed, start):
         one, other = await asyncio.gather(informed.next_dist(), ignorant.next_dist())
@@ -49,7 +49,7 @@ async def context_aware_decoding(
     *,
     compare: Compare = False,
 ) -> dict[str, object]:
-    """Answer a question on a text, trusting the text more than the model's memory."""
+    """Answer a question on a text, preferring the text to the model's memory."""
     async with Context(api) as informed, Context(api) as ignorant:
         informed.fill_chat([{"role": "user", "content": f"{text} {question}"}])
         ignorant.fill_chat([{"role": "user", "content": question}])

@@ -1,14 +1,13 @@
-"""Contrastive decoding: what the expert likes and the amateur does not (Li et al., 2023).
+"""Contrastive decoding: tokens that the expert prefers more than the amateur (Li et al., 2023).
 
     quire run contrastive_decoding -- "Tell me about the sky." 32 1.5 --compare
 
-Two models of a node are the expert and the amateur: ``--model LARGE --model SMALL``.
-A small model makes the mistakes of a large one, more of them: where the two differ the large one is
-probably right. Among the tokens that the expert finds plausible (at least ``alpha`` times as likely
-as its best) the one of the highest ``(1 + beta) log p_expert - beta log p_amateur`` is taken
-(O'Brien and Lewis, 2023). ``beta`` 0 is greedy decoding. With a single model the amateur is the
-same one with sight of the last tokens alone. Traits: Decode (the prompt), Forward (masks),
-OutputText.
+Two models of a node are the expert and the amateur: ``--model LARGE --model SMALL``. A small model
+makes more of the mistakes that a large one makes: where the two differ, the large one is probably
+right. Among the tokens that the expert finds plausible (at least ``alpha`` times as likely as its
+best) the one with the highest ``(1 + beta) log p_expert - beta log p_amateur`` is chosen (O'Brien
+and Lewis, 2023). ``beta`` 0 is greedy decoding. With a single model the amateur is the same model
+with attention to the last tokens only. Traits: Decode (the prompt), Forward (masks), OutputText.
 
 ::
 
@@ -37,7 +36,7 @@ def contrast(
 ) -> dict[int, float]:
     """Scores of the plausible tokens, from log probabilities.
 
-    A token that the amateur does not list counts as likely as the last one that it does.
+    A token that the amateur does not list is given the probability of its last listed one.
     """
     threshold = max(expert.values()) + (math.log(alpha) if alpha > 0 else -math.inf)
     unlisted = bound(amateur)
@@ -51,7 +50,8 @@ def contrast(
 async def generate_contrastive(
     expert: Context, amateur: Context, max_tokens: int, *, alpha: float, beta: float, window: int
 ) -> list[int]:
-    """Go on with ``expert``. ``amateur`` holds the same text; it sees ``window`` tokens of it."""
+    """Continue ``expert``. ``amateur`` holds the same text and attends to the last ``window``
+    tokens."""
     start = len(expert)
 
     def in_window(query: int, key: int) -> bool:
@@ -76,7 +76,7 @@ async def contrastive_decoding(
     *,
     compare: Compare = False,
 ) -> dict[str, object]:
-    """Answer with what the first model of the node finds likelier than the second one."""
+    """Answer with tokens that the node's first model prefers more than its second."""
     large, small = pair_of_models(api)
     window = AMATEUR_WINDOW if large is small else small.max_tokens
     async with Context(large) as expert, Context(small) as amateur:

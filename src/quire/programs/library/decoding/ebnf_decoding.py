@@ -4,11 +4,10 @@
     quire run ebnf_decoding -- "Name a color." \\
         'start: ("red" | "green") ("," ("red" | "green"))*' --compare
 
-The grammar, in Lark's EBNF, travels with the decode as data. The engine keeps a matcher beside each
-sequence and masks the logits of every step to the tokens with which the text can still become one
-of the language; while the matcher works the forward pass runs. Without a grammar in the arguments
-it is that of an addition on paper. A grammar that allows everything changes nothing. Traits:
-Decode, Grammar.
+The grammar, in Lark's EBNF, is sent with the decode as data. The engine keeps a matcher for each
+sequence and masks the logits of every step to the tokens that can continue a text of the language;
+the matcher runs while the forward pass does. Without a grammar in the arguments it is that of a
+written addition. A grammar that allows everything changes nothing. Traits: Decode, Grammar.
 
 ::
 
@@ -47,7 +46,7 @@ async def ebnf_decoding(
         generated = await ctx.generate(max_tokens=max_tokens, grammar=lark(grammar))
     if generated.finish_reason != "stop":
         raise InvalidArgument(
-            f"the answer was cut after {len(generated.token_ids)} tokens, within a derivation: "
-            "allow more, or bound the grammar's repetitions"
+            f"the answer was cut after {len(generated.token_ids)} tokens, before it was complete: "
+            "raise max_tokens, or bound the grammar's repetitions"
         )
     return {"text": generated.text, "num_tokens": len(generated.token_ids), **compared}

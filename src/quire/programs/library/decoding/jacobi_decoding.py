@@ -1,12 +1,12 @@
-"""Jacobi decoding: guess a block at random and let the model repair it (Santilli et al., 2023).
+"""Jacobi decoding: guess a block of tokens and let the model correct it (Santilli et al., 2023).
 
     quire run jacobi_decoding -- "What is 48 + 17?" 64 8
 
 Greedy decoding solves ``y[i] = argmax p(y[i] | y[<i])``, one equation after another; Jacobi's
 method solves a block of them at once. Every pass computes all tokens of the block from the last
-guess. The first one is then right, and with luck several: they are kept, and the others, moved up,
-are the next guess. The fixed point is greedy decoding, token for token. Traits: Decode
-(the prompt), OutputText, Allocate (truncate).
+guess. The first token is then right, and often several: these are kept, and the others, moved up,
+are the next guess. The fixed point is greedy decoding, token for token. Traits: Decode (the
+prompt), OutputText, Allocate (truncate).
 
 ::
 
@@ -23,7 +23,7 @@ from quire.programs.sdk import Context, ends, inferlet, verify
 
 
 async def jacobi(ctx: Context, max_tokens: int, *, block: int = 8) -> tuple[list[int], int]:
-    """The greedy continuation, and in how many forward passes it was made."""
+    """The greedy continuation, and the number of forward passes that computed it."""
     start, num_passes = len(ctx), 0
     guess: list[int] = []
     while len(ctx) - start < max_tokens and not ends(ctx, start):
@@ -38,7 +38,7 @@ async def jacobi(ctx: Context, max_tokens: int, *, block: int = 8) -> tuple[list
 async def jacobi_decoding(
     api: Api, question: str, max_tokens: int = 64, block: Count = 8
 ) -> dict[str, object]:
-    """Answer greedily in fewer steps, by repairing guesses of whole blocks."""
+    """Answer greedily in fewer steps, by correcting guesses of whole blocks."""
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
         tokens, num_passes = await jacobi(ctx, max_tokens, block=block)

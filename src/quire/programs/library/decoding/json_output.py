@@ -1,8 +1,9 @@
-"""JSON output: every token is chosen among those that keep the answer valid (Pie Table 2).
+"""JSON output: every token is chosen from those that keep the answer valid (Pie Table 2).
 
     quire run json_output -- "What do you know of Kabo? The age of Kabo is 31." --compare
 
-The schema travels with the decode as data; the engine masks the logits. What comes back parses.
+The schema is sent with the decode as data; the engine masks the logits. The answer is always valid
+JSON.
 
 ::
 
@@ -33,7 +34,7 @@ PERSON = {
 async def json_output(
     api: Api, question: str, schema: str = "", *, compare: Compare = False
 ) -> dict[str, Any]:
-    """Answer a question with JSON that fits a schema (default: a person's name and age)."""
+    """Answer a question with JSON that conforms to a schema (default: a person's name and age)."""
     grammar = json_schema(schema or PERSON)
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
@@ -41,8 +42,8 @@ async def json_output(
         generated = await ctx.generate(max_tokens=MAX_TOKENS, grammar=grammar)
     if generated.finish_reason != "stop":
         raise InvalidArgument(
-            f"the answer was cut after {len(generated.token_ids)} tokens: allow more, or bound the "
-            "schema (maxLength, maxItems)"
+            f"the answer was cut after {len(generated.token_ids)} tokens: bound the schema "
+            "(maxLength, maxItems)"
         )
     return {
         "answer": json.loads(generated.text),

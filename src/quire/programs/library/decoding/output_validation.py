@@ -1,14 +1,14 @@
-"""Output validation: check what was written as it is written, and take back what is wrong.
+"""Output validation: check the text while it is written, and take back what is wrong.
 
     quire run output_validation -- "Who are you?" "language|large" --compare
 
-The answer is made in pieces of a page. After each one a check looks at the text; if it fails, the
-context goes back to the last good page and draws another piece, from the most likely to ever more
-varied ones; if none is good, it goes back a page further. Nothing that was right is computed again.
-Validating a model's output by regular expressions is ReLM's idea (Kuchnik et al., 2023; Pie Table
-2). The check of a program of your own may be one, or anything else; from a client the shipped
-program takes words only, because Python's regular expressions can take years for a line of text,
-and the whole node would wait. Traits: Decode, Allocate (truncate).
+The answer is generated in pieces of one page. After each piece a check examines the text. If it
+fails, the context goes back to the last valid page and draws another piece, at increasing
+temperature; if several fail, it goes back one more page. Valid text is never computed again. ReLM
+validates a model's output by regular expressions (Kuchnik et al., 2023; Pie Table 2). The check of
+your own program may be one, or any other function; the shipped program takes only words from a
+client, because Python's regular expressions can take years for a line of text, and the whole node
+would wait. Traits: Decode, Allocate (truncate).
 
 ::
 
@@ -28,12 +28,13 @@ from quire.programs.library.answers import Compare, plain_text
 from quire.programs.sdk import Context, ends, greedy, inferlet, temperature
 
 Check = Callable[[str], bool]
-"""Whether a text, which may go on, is still acceptable."""
+"""Whether an incomplete text is still acceptable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """``num_rejected`` pieces were taken back. ``is_valid``: the text passed its check."""
+    """``num_rejected``: pieces that were taken back. ``is_valid``: whether the text has passed its
+    check."""
 
     text: str
     tokens: list[int]
@@ -44,9 +45,9 @@ class Validated:
 async def generate_validated(
     ctx: Context, check: Check, max_tokens: int, *, max_rejected: int = 16
 ) -> Validated:
-    """Go on with ``ctx`` in pieces that pass ``check``, greedily where the first try does.
+    """Continue ``ctx`` in pieces that pass ``check``; the first try of each piece is greedy.
 
-    After ``max_rejected`` pieces it gives up, with what is good so far.
+    After ``max_rejected`` rejected pieces it returns the valid text so far.
     """
     start, size = len(ctx), ctx.model.page_size
     num_rejected = num_tries = 0
@@ -63,7 +64,7 @@ async def generate_validated(
         num_tries += 1
         if num_rejected == max_rejected:
             return Validated(_text(ctx, start), list(ctx.tokens[start:]), num_rejected, False)
-        if num_tries % 4 == 0:  # perhaps the mistake was made before
+        if num_tries % 4 == 0:  # the mistake may be in the preceding page
             ctx.truncate(max(start, good - size))
     return Validated(_text(ctx, start), list(ctx.tokens[start:]), num_rejected, True)
 
@@ -76,11 +77,11 @@ def _text(ctx: Context, start: int) -> str:
 async def output_validation(
     api: Api, question: str, forbidden: str, max_tokens: int = 64, *, compare: Compare = False
 ) -> dict[str, object]:
-    """Answer without any of the words between ``|``, in whatever case; how many pieces were taken
-    back."""
+    """Answer without any of the words between ``|``, in upper or lower case; how many pieces were
+    taken back."""
     words = [word for word in forbidden.casefold().split("|") if word]
     if not words:
-        raise InvalidArgument(f"{forbidden[:80]!r} forbids nothing: give words, with | between")
+        raise InvalidArgument(f"{forbidden[:80]!r} forbids nothing: give words separated by |")
 
     def check(text: str) -> bool:
         folded = text.casefold()

@@ -1,14 +1,15 @@
-"""Speculative decoding by prompt lookup: guess what stood behind the same words (Saxena, 2023).
+"""Speculative decoding by prompt lookup: guess the tokens that followed the same words before
+(Saxena, 2023).
 
     quire run prompt_lookup -- "Repeat: baker frog London horse kiwi Vienna rabbit Moscow"
 
-The last few tokens are looked up in the text so far; what followed them there is the guess. One
-forward pass checks the whole guess (``verify``), as far as it is right it is kept, and the tokens
-are those of greedy decoding in fewer steps. A guess that was right to its end is followed by one
-twice as long. Where nothing is found, or guesses go wrong, the engine's own loop goes on
-(``generate``), each time for longer: text that repeats nothing costs hardly more than without
-this, text that only looks alike (sums, tables) does.
-Traits: Decode, Forward, OutputText, Allocate (truncate).
+The last few tokens are looked up in the text so far; the tokens that followed them there are the
+guess. One forward pass verifies the whole guess (``verify``) and its right part is kept, so the
+tokens are those of greedy decoding in fewer steps. A guess that was right to its end is followed by
+one twice as long. If nothing is found, or guesses are wrong, the engine's own loop continues
+(``generate``), each time for longer: text without repetitions costs hardly more than without this
+technique, text that only looks repetitive (sums, tables) does. Traits: Decode, Forward, OutputText,
+Allocate (truncate).
 
 ::
 
@@ -28,13 +29,13 @@ from quire.programs.library.answers import Count
 from quire.programs.sdk import Context, ends, inferlet, verify
 
 MIN_TOKENS = 4
-"""Of a guess, and of a stretch without one."""
+"""Length of a guess, and of a run without guesses."""
 MAX_GUESSED, MAX_PLAIN = 63, 32
 
 
 class Lookup:
-    """Where runs of ``min_ngram`` to ``max_ngram`` tokens of a growing text stood last, and what
-    followed. Looking one up costs the same however long the text is."""
+    """The last occurrences of runs of ``min_ngram`` to ``max_ngram`` tokens in a growing text. The
+    time of a lookup does not depend on the text's length."""
 
     def __init__(self, max_ngram: int = 3, min_ngram: int = 1) -> None:
         self._sizes = range(max_ngram, min_ngram - 1, -1)
@@ -42,8 +43,8 @@ class Lookup:
         self._num_known = 1
 
     def guess(self, tokens: Sequence[int], num_guessed: int) -> list[int]:
-        """What followed the latest earlier occurrence of the last tokens, the longest match first.
-        ``tokens``: those of the call before, and more."""
+        """The tokens after the latest earlier occurrence of the last tokens, longest match first.
+        ``tokens``: those of the preceding call, and more."""
         for end in range(self._num_known, len(tokens)):
             for size in self._sizes:
                 if size <= end:
@@ -58,8 +59,8 @@ class Lookup:
 async def generate_by_lookup(
     ctx: Context, max_tokens: int, *, num_guessed: int = 16, max_ngram: int = 4, min_ngram: int = 3
 ) -> tuple[list[int], int]:
-    """The greedy continuation, and in how many steps of the model it was made. ``num_guessed``: of
-    the first guess; 0 for none at all."""
+    """The greedy continuation, and the number of steps of the model that computed it.
+    ``num_guessed``: length of the first guess; 0: never guess."""
     start, num_steps, num_plain = len(ctx), 0, MIN_TOKENS
     known, is_end = Lookup(max_ngram, min_ngram), ctx.model.eos_token_ids.__contains__
     guess: list[int] = []
@@ -78,7 +79,8 @@ async def generate_by_lookup(
             num_steps += len(generated.token_ids)
             num_plain = min(2 * num_plain, MAX_PLAIN)
         found = known.guess(ctx.tokens, num_guessed)
-        guess = list(takewhile(lambda token: not is_end(token), found))  # the end is gained anyway
+        # verify() appends the end token anyway
+        guess = list(takewhile(lambda token: not is_end(token), found))
     return list(ctx.tokens[start:]), num_steps
 
 

@@ -1,13 +1,13 @@
-"""Speculative decoding: a small model guesses, the large one checks (Leviathan et al., 2023).
+"""Speculative decoding: a small model guesses, the large one verifies (Leviathan et al., 2023).
 
     quire run speculative_decoding -- "What is 48 + 17?" 64 4
 
-With ``--model LARGE --model SMALL`` the second drafts for the first. Both models are on one node
-and must share a tokenizer. The draft is one ``generate`` of a few tokens, the check one forward
-pass of the large model over all of them; what was right is kept and the first wrong token replaced,
-so the text is exactly that of the large model alone. With a single model it drafts for itself: all
-is accepted, which shows the steps and gains nothing. Traits: Decode for the draft; Forward,
-OutputText, Allocate (truncate) for the check.
+With ``--model LARGE --model SMALL`` the second model drafts for the first. Both models are on one
+node and must share a tokenizer. The draft is one ``generate`` of a few tokens, the verification one
+forward pass of the large model over all of them; right tokens are kept and the first wrong token is
+replaced, so the text is exactly that of the large model alone. A single model drafts for itself:
+everything is accepted, which shows the steps and gains nothing. Traits: Decode for the draft;
+Forward, OutputText, Allocate (truncate) for the verification.
 
 ::
 
@@ -38,7 +38,7 @@ class Speculated:
 async def speculate(
     ctx: Context, draft: Context, max_tokens: int, *, num_guessed: int = 4
 ) -> Speculated:
-    """Go on with ``ctx`` greedily, by guesses of ``draft``, which holds the same text."""
+    """Continue ``ctx`` greedily, with guesses of ``draft``, which holds the same text."""
     start = len(ctx)
     num_passes = num_drafted = num_accepted = 0
     while len(ctx) - start < max_tokens and not ends(ctx, start):
@@ -55,7 +55,7 @@ async def speculate(
 
 
 def pair_of_models(api: Api) -> tuple[Model, Model]:
-    """The node's first model and its second one, or the first again.
+    """The node's first model and its second one, or the first twice.
 
     Raises:
         InvalidArgument: their tokenizers differ.
@@ -72,7 +72,7 @@ def pair_of_models(api: Api) -> tuple[Model, Model]:
 async def speculative_decoding(
     api: Api, question: str, max_tokens: int = 64, num_guessed: Count = 4
 ) -> dict[str, object]:
-    """Answer as the first model of the node would, with guesses of the second one."""
+    """Answer with the output of the node's first model, with guesses of the second one."""
     model, small = pair_of_models(api)
     async with Context(model) as ctx, Context(small) as draft:
         ctx.fill_chat([{"role": "user", "content": question}])

@@ -1,12 +1,12 @@
-"""Token healing: a prompt that ends within a word is taken up there (Lundberg, 2023).
+"""Token healing: continue a prompt that ends within a word (Lundberg, 2023).
 
     quire run token_healing -- "<|bos|><|user|>Who are you?<|end|><|assistant|>I am a sm" --compare
 
-A prompt's last token says more than its text: a tokenizer that had seen ``small`` would not have
-written ``sm``, so the model has learned that something else follows. The last tokens are taken
-back, and the next ones must spell the same text, and may go on: the most likely token that begins
-with all of it is chosen, and generation goes on freely. Taking back none is plain decoding. Traits:
-Tokenize (the vocabulary), Decode, Sample (allowed tokens).
+A prompt's last token says more than its text: a tokenizer that sees ``small`` does not write
+``sm``, so the model has learned that something else follows ``sm``. The last tokens are therefore
+removed, and the next ones must spell the same text, and may be longer: the most likely token that
+begins with all of the text is chosen, and generation continues without constraint. Removing no
+token is plain decoding. Traits: Tokenize (the vocabulary), Decode, Sample (allowed tokens).
 
 ::
 
@@ -26,11 +26,11 @@ from quire.programs.sdk import Context, greedy, inferlet
 
 
 def continuations(vocabulary: Sequence[bytes], text: bytes) -> list[int]:
-    """The tokens that may stand for ``text``: those that begin with all of it, itself included; if
-    there are none, the longest that begins it.
+    """The tokens that may replace ``text``: those that begin with all of it, itself included; if
+    there are none, the longest token that is a prefix of it.
 
     Raises:
-        InvalidArgument: no token begins it.
+        InvalidArgument: no token is a prefix of it.
     """
     whole = [token for token, spelled in enumerate(vocabulary) if spelled.startswith(text)]
     if whole:
@@ -42,9 +42,8 @@ def continuations(vocabulary: Sequence[bytes], text: bytes) -> list[int]:
 
 
 async def heal(ctx: Context, vocabulary: Sequence[bytes], num_taken: int = 1) -> list[int]:
-    """Write the last ``num_taken`` tokens of ``ctx`` anew, with whatever follows them; the tokens
-    that took their place. A special token has no text: it stays, and so does what is before it.
-    """
+    """Replace the last ``num_taken`` tokens of ``ctx`` by tokens that spell the same text or more;
+    returns these. A special token has no text: it stays, and so do the tokens before it."""
     start = len(ctx)
     while start > max(1, len(ctx) - num_taken) and vocabulary[ctx.tokens[start - 1]]:
         start -= 1
@@ -61,7 +60,7 @@ async def heal(ctx: Context, vocabulary: Sequence[bytes], num_taken: int = 1) ->
 async def token_healing(
     api: Api, prompt: str, max_tokens: int = 32, num_taken: int = 2, *, compare: Compare = False
 ) -> dict[str, object]:
-    """Continue a prompt that may end within a word; which tokens took the place of its last."""
+    """Continue a prompt that may end within a word; the tokens that replaced its last ones."""
     async with Context(api) as ctx:
         before = ctx.fill(prompt).tokens
         compared = await plain_text(ctx, max_tokens, compare)

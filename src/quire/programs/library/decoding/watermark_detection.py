@@ -1,4 +1,4 @@
-"""The detector of ``watermarking``: is this text marked with this key?
+"""Watermark detection: is this text marked with this key?
 
     quire run watermark_detection -- "1. yellow
     2. black
@@ -19,9 +19,8 @@
     8. mango
     9.despfric" another-key
 
-It tokenizes the text and counts green tokens; no token is computed. ``z`` says by how many standard
-deviations they are more than chance: above 4 an unmarked text comes once in 30,000. Trait:
-Tokenize.
+It tokenizes the text and counts green tokens; the model computes nothing. ``z``: by how many
+standard deviations they exceed chance; an unmarked text exceeds 4 once in 30,000. Trait: Tokenize.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PROOF = 4.0
 
 @inferlet("watermark_detection", traits={"Tokenize": 1})
 async def watermark_detection(api: Api, text: str, key: str = "quire") -> dict[str, object]:
-    """Say whether a text carries the watermark of a key, and how sure that is."""
+    """Report whether a text has the watermark of a key, and how certain that is."""
     tokens = api.tokenize(text)
     z = Watermark(key).z_score(tokens)
     return {"is_marked": z >= PROOF, "z": round(z, 2), "num_tokens": len(tokens)}

@@ -1,11 +1,12 @@
-"""Watermarking: a text that can be recognised by who has the key (Kirchenbauer et al., 2023).
+"""Watermarking: a text that the owner of a key can recognise (Kirchenbauer et al., 2023).
 
     quire run watermarking -- "List 9 words." 96 4.0 1.0 --compare
 
-The token before, hashed with a key, colours ``gamma`` of the vocabulary green. Green tokens get
-``bias`` more before the choice, so a watermarked text has more of them than chance: the detector
-counts, and says by how many standard deviations (``z``). It needs neither the model nor the prompt.
-A bias of 0 changes nothing. Traits: Decode (the prompt), OutputText.
+The preceding token, hashed with a key, makes a share ``gamma`` of the vocabulary green. The scores
+of green tokens are increased by ``bias`` before the choice, so a watermarked text has more of them
+than chance: the detector counts them and returns by how many standard deviations they exceed chance
+(``z``). It needs neither the model nor the prompt. A bias of 0 changes nothing. Traits: Decode (the
+prompt), OutputText.
 
 ::
 
@@ -43,16 +44,16 @@ class Watermark:
             raise InvalidArgument(f"gamma is {self.gamma}: choose a share between 0 and 1")
 
     def is_green(self, before: int, token: int) -> bool:
-        """Whether ``token`` is green behind ``before``."""
+        """Whether ``token`` is green after ``before``."""
         digest = hashlib.blake2b(
             f"{before} {token}".encode(), key=self.key.encode()[:64], digest_size=8
         ).digest()
         return int.from_bytes(digest, "big") < self.gamma * 2**64
 
     def z_score(self, tokens: Sequence[int]) -> float:
-        """Standard deviations by which green tokens are more than chance; 4 and more is proof.
+        """Standard deviations by which green tokens exceed chance; 4 or more is proof.
 
-        A pair of tokens counts once, however often it is repeated (section 4 of the paper).
+        A pair of tokens is counted once, however often it is repeated (section 4 of the paper).
         """
         pairs = set(pairwise(tokens))
         if not pairs:
@@ -65,7 +66,7 @@ class Watermark:
 async def generate_marked(
     ctx: Context, mark: Watermark, max_tokens: int, *, bias: float, heat: float = 0.0, seed: int = 0
 ) -> list[int]:
-    """Go on with ``ctx``, greedily or drawn at temperature ``heat``."""
+    """Continue ``ctx``, greedily or drawn at temperature ``heat``."""
     start, uniform = len(ctx), random.Random(seed)
     async for dist in steps(ctx, max_tokens):
         before = ctx.tokens[-1]
@@ -85,7 +86,7 @@ async def watermarking(
     api: Api, question: str, max_tokens: int = 96, bias: float = 2.0, heat: float = 0.7,
     key: str = "quire", *, compare: Compare = False,
 ) -> dict[str, object]:  # fmt: skip
-    """Answer with a watermark, and say how strong it is; to compare, how strong without a bias."""
+    """Answer with a watermark, and measure it; for comparison also without a bias."""
     mark = Watermark(key)
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])

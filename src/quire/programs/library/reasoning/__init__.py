@@ -1,1 +1,1 @@
-"""Spending more tokens on one question: trees, graphs, skeletons, votes."""
+"""Techniques that spend more tokens on one question: trees, graphs, skeletons, votes."""

@@ -2,12 +2,12 @@
 
     quire run graph_of_thought -- "4821 967 -1330 55 -208 7104" --compare
 
-The balance of an account: amounts that come in and go out. The graph splits them into incomings and
-outgoings and each of those into pairs; every vertex is generated several times (the first time
-greedily), scored by the model itself, which undoes the answer in a context of its own, and the best
-is kept; then parts are merged in pairs until one number is left of each, and the two are set off
-against each other. All vertices of a layer run side by side. With one part there is nothing to
-merge, and with one candidate nothing to choose.
+The program computes the balance of an account from amounts that come in and go out. The graph
+splits them into incomings and outgoings, and each of these into pairs. Every vertex is generated
+several times (the first time greedily) and scored by the model itself, which inverts the answer in
+a separate context; the best candidate is kept. Then parts are merged in pairs until one number is
+left of each, and the outgoings are subtracted. All vertices of a layer run concurrently. With one
+part there is nothing to merge, and with one candidate nothing to choose.
 
 ::
 
@@ -36,7 +36,7 @@ HEAT = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """One thought of the graph: a part's value and the problem that gave it."""
+    """One thought of the graph: a part's value, and the problem that gave it."""
 
     problem: str
     value: int
@@ -54,7 +54,7 @@ class Graph:
         self._num_candidates = num_candidates
 
     async def best(self, problem: str) -> Vertex:
-        """Generate, score and keep the best."""
+        """Generate and score candidates; returns the best."""
         candidates = await asyncio.gather(
             *(self._generate(problem, seed) for seed in range(self._num_candidates))
         )
@@ -66,10 +66,10 @@ class Graph:
         return Vertex(problem, value, score)
 
     async def aggregate(self, values: list[int]) -> tuple[int, list[Vertex]]:
-        """The sum of values that are not negative, and the vertices on the way to it.
+        """The sum of values that are not negative, and the vertices of its computation.
 
-        Pairs are added side by side, layer by layer; so the vertices come in this order, whichever
-        is done first.
+        Pairs are added concurrently, layer by layer. The order of the vertices does not depend on
+        which of them is done first.
         """
         vertices: list[Vertex] = []
         while len(values) > 1:
@@ -102,7 +102,7 @@ def in_one_sum(numbers: list[int]) -> str:
 async def graph_of_thought(
     api: Api, amounts: str, num_candidates: Count = 2, *, compare: Compare = False
 ) -> dict[str, Any]:
-    """Set incomings off against outgoings: split, solve the parts, merge."""
+    """Subtract outgoings from incomings: split, solve the parts, merge."""
     numbers = [int(amount) for amount in amounts.replace(",", " ").split()]
     graph = Graph(api, num_candidates)
     (incoming, added), (outgoing, spent) = await asyncio.gather(

@@ -1,8 +1,8 @@
-"""A checker for sums and differences that needs no calculator: the model undoes its own answer.
+"""A check of sums and differences without a calculator: the model inverts its own answer.
 
-``a + b = c`` holds if ``c - b`` is ``a``, and ``a - b = c`` if ``b + c`` is ``a``. The question is
-another one than that which gave the answer, so a slip in one is seldom repeated in the other. Used
-as the value of finished thoughts by ``tree_of_thought``, ``mcts`` and ``graph_of_thought``.
+``a + b = c`` holds if ``c - b`` is ``a``, and ``a - b = c`` if ``b + c`` is ``a``. The inverse is
+another question than the original one, so an error in one is seldom repeated in the other. Used by
+``tree_of_thought``, ``mcts`` and ``graph_of_thought`` as the value of finished thoughts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _WHOLE = re.compile(r"-?\d+")
 
 
 def inverse(question: str, answer: str) -> tuple[str, str] | None:
-    """The problem that undoes ``question``, and what must come out if ``answer`` is right.
+    """The problem that inverts ``question``, and its result if ``answer`` is right.
 
-    ``None`` if the question is not one sum or difference of two numbers, or the answer no number.
+    ``None`` if the question is not one sum or difference of two numbers, or the answer is not a
+    number.
     """
     found = _PROBLEM.search(question)
     if found is None or len(_NUMBER.findall(question)) != 2 or not _WHOLE.fullmatch(answer):
@@ -29,13 +30,14 @@ def inverse(question: str, answer: str) -> tuple[str, str] | None:
     result = int(answer)
     if operator == "+":
         return f"{result} - {second}", str(first)
-    if result < 0:  # a - b = -c, so a + c = b: the model adds what is not negative
+    if result < 0:  # a - b = -c, so a + c = b: the model only adds numbers that are not negative
         return f"{first} + {-result}", str(second)
     return f"{second} + {result}", str(first)
 
 
 async def undoes(api: Api, question: str, answer: str) -> bool:
-    """Whether the model, asked for the inverse in a context of its own, comes back to the start."""
+    """Whether the model's answer to the inverse problem, in a separate context, is the original
+    number."""
     undone = inverse(question, answer)
     if undone is None:
         return False

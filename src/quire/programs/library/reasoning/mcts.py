@@ -2,12 +2,12 @@
 
     quire run mcts -- "What is 89050 - 86826?"
 
-A node is a text, its children are different next lines. A turn walks down from the root by UCT,
-gives a node that was visited before its children, plays one of them to the end (greedily), and adds
-the reward to every node on the way up. Every node holds a fork: what it shares with its parent is
-stored once, and playing from it computes nothing of what led there. The reward is 1 where the model
-can undo its own answer (``inverse_check``), which ends the search, and otherwise half the model's
-confidence in what it wrote. One turn is plain decoding.
+A node is a text; its children are different next lines. Each turn selects a path from the root by
+UCT, expands the node at its end if it was visited before, continues one of the new children to the
+end (greedily), and adds the reward to every node of the path. Every node holds a fork: pages that
+it shares with its parent are stored once, and continuing from it computes nothing of the path
+again. The reward is 1 if the model can invert its own answer (``inverse_check``), which ends the
+search, and otherwise half the model's confidence in its text. One turn is plain decoding.
 
 ::
 
@@ -44,7 +44,7 @@ ROLLOUT_TOKENS = 256
 
 @dataclass(eq=False, slots=True)
 class Node(Generic[State]):
-    """One state of the search. ``total`` is the sum of the rewards of its ``visits``."""
+    """One state of the search. ``total``: the sum of the rewards of its ``visits``."""
 
     state: State
     parent: Node[State] | None = None
@@ -53,14 +53,14 @@ class Node(Generic[State]):
     total: float = 0.0
 
     def urgency(self, exploration: float) -> float:
-        """UCB1 as seen from the parent: what it brought, and how little it was tried."""
+        """UCB1 as seen from the parent: the mean reward, plus a bonus for few visits."""
         if not self.visits or self.parent is None:
             return math.inf
         mean = self.total / self.visits
         return mean + exploration * math.sqrt(math.log(self.parent.visits) / self.visits)
 
     def add(self, reward: float) -> None:
-        """A play from here ended with ``reward``: every node on the way to it learns so."""
+        """Add ``reward`` to this node and all its ancestors."""
         node: Node[State] | None = self
         while node is not None:
             node.visits += 1
@@ -77,10 +77,10 @@ async def search(
     exploration: float = EXPLORATION,
     enough: float = 1.0,
 ) -> Node[State]:
-    """The tree after ``num_turns``, or after the first reward of ``enough``; its root.
+    """The root of the tree after ``num_turns``, or after the first reward of at least ``enough``.
 
-    ``expand``: the next states, best first; none if the state is final. Of children that are
-    equally urgent the first is tried.
+    ``expand``: the next states, best first; none if the state is final. Of equally urgent children
+    the first is selected.
     """
     top = Node(root)
     for _ in range(num_turns):
@@ -98,7 +98,7 @@ async def search(
 
 
 class ThoughtPlay:
-    """Expanding and playing of thoughts for one question; remembers the best text."""
+    """Expands and plays thoughts for one question; remembers the best text."""
 
     def __init__(self, api: Api, question: str, width: int) -> None:
         self._api = api
@@ -108,9 +108,9 @@ class ThoughtPlay:
         self._rewards: dict[str, float] = {}
 
     async def expand(self, thought: Thought) -> Sequence[Thought]:
-        """Up to ``width`` different ways to go on, the greedy one first.
+        """Up to ``width`` different next lines, the greedy one first.
 
-        Where all draws agree on a line there is nothing to choose: it is taken, and the next asked.
+        If all draws give the same line, it is taken and the next line is drawn.
         """
         ways = [thought]
         while len(ways) == 1 and not ways[0].finished:
@@ -132,7 +132,7 @@ class ThoughtPlay:
         return kept
 
     async def play(self, thought: Thought) -> float:
-        """The reward of going on greedily to the end."""
+        """The reward of continuing greedily to the end."""
         tokens, logprobs = thought.tokens, thought.logprobs
         if not thought.finished:
             async with thought.ctx.fork() as ctx:
@@ -141,19 +141,19 @@ class ThoughtPlay:
             logprobs += tuple(entry.logprob for entry in rest.logprobs or ())
         ended = Thought(thought.ctx, tokens, logprobs, finished=True)
         text = text_of(ended)
-        if text not in self._rewards:  # a greedy child is played as its parent was
+        if text not in self._rewards:  # a greedy child ends in the same text as its parent
             right = await undoes(self._api, self._question, final_answer(text))
             self._rewards[text] = 1.0 if right else math.exp(ended.value) / 2
         return self._rewards[text]
 
     @property
     def num_texts(self) -> int:
-        """How many different texts were played."""
+        """The number of different finished texts."""
         return len(self._rewards)
 
     @property
     def first(self) -> str:
-        """What was played first: plain greedy decoding."""
+        """The first finished text, which is that of plain greedy decoding."""
         return next(iter(self._rewards))
 
     @property

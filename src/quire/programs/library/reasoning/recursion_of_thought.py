@@ -1,15 +1,15 @@
-"""Recursion of thought: a problem is divided, each part is thought through in a context of its own
-(Lee and Kim 2023; Pie Table 2).
+"""Recursion of thought: a problem is divided, and each part is solved in a separate context (Lee
+and Kim 2023; Pie Table 2).
 
     quire run recursion_of_thought -- \\
         "34 boxes of 7 eggs, 19 eggs given away. How many are left?" --compare
 
-The model divides the question: it writes ``calc(34*7)``, as it would for a tool, but there is no
-tool. The problem goes to the same program again, one level deeper. What the model can do in one
-context (a sum or a difference of two numbers) it is asked; anything else is divided by rule:
-parentheses from within, a product by halves (34*7 = 34*6 + 34, 34*6 = 34*3 + 34*3). Parts that do
-not need one another are thought through side by side, in the same batches, and no context ever
-holds more than its own problem: that is what lets a model of short thoughts answer long questions.
+The model divides the question: it writes ``calc(34*7)`` as for a tool, but there is no tool. The
+problem goes to the same program again, one level deeper. Problems that the model can solve in one
+context (a sum or a difference of two numbers) are asked directly; others are divided by rule:
+parentheses from the inside, a product by halves (34*7 = 34*6 + 34, 34*6 = 34*3 + 34*3). Independent
+parts are solved concurrently, in the same batches, and each context holds only its own problem.
+This lets a model that is reliable only for short texts answer long questions.
 
 ::
 
@@ -49,10 +49,10 @@ class Recursion:
         return len(self._known)
 
     async def solve(self, problem: str) -> int:
-        """The value of an expression of whole numbers, ``+ - *`` and parentheses.
+        """The value of an expression of integers, ``+ - *`` and parentheses.
 
         Raises:
-            InvalidArgument: something else, or an answer of the model that is no number.
+            InvalidArgument: another expression, or an answer of the model that is not a number.
         """
         try:
             tree = ast.parse(problem.strip(), mode="eval").body
@@ -80,7 +80,7 @@ class Recursion:
         return await self._sum(first, second if isinstance(op, ast.Add) else -second, depth)
 
     async def _product(self, first: int, second: int, depth: int) -> int:
-        """By halves of the smaller factor, so that the depth is its logarithm."""
+        """Halve the smaller factor repeatedly, so that the depth is logarithmic."""
         factor, times = sorted((abs(first), abs(second)), reverse=True)
         sign = 1 if (first < 0) == (second < 0) else -1
         if times > MAX_FACTOR:
@@ -92,7 +92,7 @@ class Recursion:
         return sign * (await self._sum(both, factor, depth + 1) if times % 2 else both)
 
     async def _sum(self, first: int, second: int, depth: int) -> int:
-        """A sum of numbers of any sign, as the one question that numbers without signs can be."""
+        """A sum of numbers of any sign, as one question with numbers that are not negative."""
         self.depth = max(self.depth, depth)
         if first >= 0 and second >= 0:
             return await self._ask(f"{first} + {second}")
@@ -101,7 +101,7 @@ class Recursion:
         return await self._ask(f"{max(first, second)} - {-min(first, second)}")
 
     async def _ask(self, problem: str) -> int:
-        """The smallest part: one question, one context."""
+        """The smallest part: one question in one context."""
         if problem not in self._known:
             self._known[problem] = asyncio.ensure_future(self._asked(problem))
         return await asyncio.shield(self._known[problem])

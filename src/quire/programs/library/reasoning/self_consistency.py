@@ -1,10 +1,10 @@
-"""Self-consistency: think several times, believe the answer that most thoughts end in (Wang 2023).
+"""Self-consistency: sample several chains of thought and take the most frequent answer (Wang 2023).
 
     quire run self_consistency -- "What is 94820 - 92670?" 7
 
-The question is computed once. Each voice is a fork with a seed of its own, and all of them go on in
-the same batches, so five voices cost little more time than one. The first voice is greedy: one
-voice is plain decoding.
+The question is computed once. Each voice is a fork with its own seed, and all voices run in the
+same batches, so five voices take little more time than one. The first voice is greedy: one voice is
+plain decoding.
 
 ::
 
@@ -28,7 +28,7 @@ from quire.programs.sdk import Context, inferlet, temperature
 async def self_consistency(
     api: Api, question: str, num_voices: Count = 5, heat: float = 0.8, max_tokens: int = 256
 ) -> dict[str, Any]:
-    """Answer a question by the vote of several thoughts on one copy of it."""
+    """Answer a question by the vote of several chains of thought on one copy of it."""
     samplers = [GREEDY]
     samplers += [temperature(heat, seed=seed) for seed in range(1, num_voices)]
     async with Context(api) as ctx:

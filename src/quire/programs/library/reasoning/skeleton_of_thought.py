@@ -3,11 +3,11 @@
     quire run skeleton_of_thought -- "List 3 cities." "What is the weather in {point}?" \\
         --common "Functions: get_weather(city: string)"
 
-The outline is one short generation. Its numbered points are then worked out in contexts of their
-own, all in the same batches: the answer takes the time of the outline and of the longest point
-instead of the sum of all. What the points' prompts begin with in common (the documents or functions
-that they need, given as ``common``) is computed once, and the points are forks of it. An outline of
-one point is two plain generations.
+The outline is one short generation. Its numbered points are then expanded in separate contexts, all
+in the same batches: the answer takes the time of the outline and of the longest point instead of
+the sum of all points. The common beginning of the points' prompts (such as documents or functions,
+given as ``common``) is computed once, and the points are forks of it. An outline of one point is
+two plain generations.
 
 ::
 
@@ -37,19 +37,20 @@ _POINT = re.compile(r"^\s*\d+[.)]\s+(.+?)\s*$", re.MULTILINE)
 
 
 def points_of(outline: str) -> list[str]:
-    """The texts of the lines ``1. text`` in order."""
+    """The texts of the lines ``1. text``, in order."""
     return _POINT.findall(outline)
 
 
 async def side_by_side(
     api: Api, conversations: Sequence[Sequence[Mapping[str, Any]]], max_tokens: int
 ) -> tuple[list[Generated], int]:
-    """The replies to several conversations, and how many tokens all begin with, which are computed
-    once."""
+    """The replies to several conversations, and the number of tokens in their common beginning,
+    which is computed once."""
     template = chat_template(api.available_models()[0].served)
     prompts = [api.tokenize(template.render(messages)) for messages in conversations]
     same = takewhile(lambda column: len(set(column)) == 1, zip(*prompts, strict=False))
-    num_common = min(sum(1 for _ in same), min(map(len, prompts)) - 1)  # each runs one itself
+    # each fork runs at least one token itself
+    num_common = min(sum(1 for _ in same), min(map(len, prompts)) - 1)
     async with Context(api) as common:
         common.fill(prompts[0][:num_common])
         await common.prefill()
@@ -68,16 +69,16 @@ async def skeleton_of_thought(
     common: str = "",
     max_tokens: int = 128,
 ) -> dict[str, Any]:
-    """Outline an answer, then write all of its points side by side; in how many steps of the model,
-    and in how many one by one.
+    """Outline an answer, then expand all points concurrently; the number of steps of the model, and
+    the number without concurrency.
 
-    ``expand``: what is asked for each point, with ``{question}``, ``{point}`` and ``{number}``.
+    ``expand``: the question for each point, with ``{question}``, ``{point}`` and ``{number}``.
     ``common``: a system text for the points.
     """
     if len(expand) > MAX_EXPAND_CHARS:
         raise InvalidArgument(
-            f"expand has {len(expand)} characters, each of its names may become a whole question: "
-            f"at most {MAX_EXPAND_CHARS} are taken"
+            f"expand has {len(expand)} characters, and its placeholders are replaced by whole "
+            f"texts: give at most {MAX_EXPAND_CHARS} characters"
         )
     outline = await ask(api, question, max_tokens=max_tokens)
     points = points_of(outline)

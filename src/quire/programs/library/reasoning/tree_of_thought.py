@@ -2,12 +2,11 @@
 
     quire run tree_of_thought -- "What is 89050 - 86826?" --compare
 
-A thought is a line. Each round forks every thought of the beam some times, lets each fork write its
-next line, and keeps the best ones: by the model's own mean log probability while they are
-unfinished, by a checker once they end. The checker here is the model again, which undoes the answer
-in a context of its own (``inverse_check``). Forks share the pages of what they have in common, so a
-round computes new lines only. The first fork of a thought is greedy: breadth 1 and branching 1 are
-plain decoding.
+A thought is a line. Each round forks every thought of the beam several times, lets each fork write
+its next line, and keeps the best ones: unfinished thoughts by their mean log probability, finished
+ones by a checker. The checker here is the model itself, which inverts the answer in a separate
+context (``inverse_check``). Forks share the pages of their common text, so a round computes new
+lines only. The first fork of a thought is greedy: breadth 1 and branching 1 are plain decoding.
 
 ::
 
@@ -32,7 +31,7 @@ from quire.programs.sdk import Context, inferlet, temperature
 
 HEAT = 1.0
 THOUGHT_TOKENS = 24
-"""A longer line is cut into several thoughts."""
+"""A longer line is split into several thoughts."""
 
 Check = Callable[[str], Awaitable[bool]]
 """Whether a finished text is right."""
@@ -40,7 +39,7 @@ Check = Callable[[str], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A text so far. ``ctx`` ends where it ends; ``logprobs`` are those of its own tokens."""
+    """A text so far. ``ctx`` ends where the text ends; ``logprobs``: of its own tokens."""
 
     ctx: Context
     tokens: tuple[int, ...]
@@ -49,12 +48,12 @@ class Thought:
 
     @property
     def value(self) -> float:
-        """The mean log probability of its tokens: how sure the model was."""
+        """The mean log probability of its tokens, as the model's confidence."""
         return sum(self.logprobs) / max(len(self.logprobs), 1)
 
 
 async def next_thought(parent: Thought, seed: int | None) -> Thought:
-    """A fork of ``parent`` that has written one line more: greedily, or drawn with ``seed``."""
+    """A fork of ``parent`` with one more line: greedy, or drawn with ``seed``."""
     ctx = parent.ctx.fork()
     sampler = GREEDY if seed is None else temperature(HEAT, seed=seed)
     line = await ctx.generate(max_tokens=THOUGHT_TOKENS, stop="\n", sampler=sampler, num_logprobs=0)
@@ -64,7 +63,8 @@ async def next_thought(parent: Thought, seed: int | None) -> Thought:
 
 
 async def grown(beam: Sequence[Thought], branching: int, level: int) -> list[Thought]:
-    """``branching`` next lines of every thought, side by side; the first of each is greedy."""
+    """``branching`` next lines of every thought, generated concurrently; the first of each is
+    greedy."""
     seeds = [None, *range(level * 1000 + 1, level * 1000 + branching)]
     return await asyncio.gather(
         *(next_thought(thought, seed) for thought in beam for seed in seeds)
@@ -74,9 +74,9 @@ async def grown(beam: Sequence[Thought], branching: int, level: int) -> list[Tho
 async def tree_search(
     root: Context, *, breadth: int, branching: int, depth: int, check: Check
 ) -> Thought | None:
-    """The first finished thought that ``check`` accepts, else the likeliest of the finished ones.
+    """The first finished thought that ``check`` accepts, else the most likely finished one.
 
-    ``None`` if none has finished within ``depth`` lines. All but the result are dropped.
+    ``None`` if none has finished within ``depth`` lines. All others are dropped.
 
     Raises:
         InvalidArgument: a bound below one.
@@ -111,12 +111,13 @@ def _value(thought: Thought) -> float:
 
 
 def text_of(thought: Thought) -> str:
-    """What was written, without the token that ended it."""
+    """The text without the token that ended it."""
     return thought.ctx.model.tokenizer.decode(thought.tokens, skip_special=True)
 
 
 def distinct(thoughts: Sequence[Thought]) -> tuple[list[Thought], list[Thought]]:
-    """The first of each text, and the others: equal thoughts would fill the beam with one idea."""
+    """The first thought of each text, and the others: equal thoughts would fill the beam with one
+    idea."""
     first: dict[tuple[int, ...], Thought] = {}
     for thought in thoughts:
         first.setdefault(thought.tokens, thought)
@@ -139,7 +140,7 @@ async def tree_of_thought(
     *,
     compare: Compare = False,
 ) -> dict[str, Any]:
-    """Answer a question by the best of several lines of thought; how many of them were checked."""
+    """Answer a question by the best of several chains of thought; how many of them were checked."""
     checked: list[str] = []
 
     async def check(text: str) -> bool:

@@ -1,1 +1,1 @@
-"""Texts that the model did not see in training, found when they are needed."""
+"""Retrieval of texts that the model was not trained on."""

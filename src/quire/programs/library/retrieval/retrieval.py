@@ -1,13 +1,13 @@
-"""Retrieval: answer from the passages that bear on the question (Lewis et al., 2020).
+"""Retrieval: answer from the passages that are relevant to the question (Lewis et al., 2020).
 
     quire run retrieval --encoder DIRECTORY -- "What is the job of Kabo?" \\
         '["The job of Kabo is baker.", "The sky is blue."]' 1 --compare
 
-The node's embedding model makes a vector of every passage and of the question; the passages whose
-vectors lie nearest are candidates. Where the node has a cross-encoder too, it reads each candidate
-beside the question and ranks them again. The best stand before the question, the most relevant one
-last, next to it. Embedding, ranking and answering are done beside the model: nothing but the answer
-travels. Traits: Encode, Decode, Tokenize.
+The node's embedding model computes a vector for every passage and for the question; the passages
+with the nearest vectors are candidates. If the node also has a cross-encoder, it scores each
+candidate together with the question and ranks them again. The best passages are put before the
+question, the most relevant one last, next to it. Embedding, ranking and answering run on the node:
+only the answer is sent. Traits: Encode, Decode, Tokenize.
 
 ::
 
@@ -27,20 +27,20 @@ from quire.programs.library.answers import Compare, Count, ask, final_answer, pl
 from quire.programs.sdk import inferlet
 
 CANDIDATES = 4
-"""Passages that are ranked for each one that is read: ranking costs a pass over each."""
+"""Candidates to rank for each passage to read: ranking costs one pass over each."""
 
 Vector = Sequence[float]
-Texts = Annotated[list[str], 'To read from, e.g. ["The sky is blue."]']
+Texts = Annotated[list[str], 'The passages, e.g. ["The sky is blue."]']
 
 
 def cosine(one: Vector, other: Vector) -> float:
-    """How near two vectors point; 0 if one of them points nowhere."""
+    """The cosine similarity of two vectors; 0 if one of them is zero."""
     length = math.sqrt(sum(map(mul, one, one)) * sum(map(mul, other, other)))
     return sum(map(mul, one, other)) / length if length else 0.0
 
 
 def best_of(scores: Sequence[float], num: int) -> list[int]:
-    """The places of the ``num`` highest scores, the best first; of equal ones the first."""
+    """The indices of the ``num`` highest scores, best first; of equal scores the first."""
     return sorted(range(len(scores)), key=lambda index: -scores[index])[:num]
 
 
@@ -57,7 +57,7 @@ class Passages:
         return cls(api, texts, await api.embed(texts, truncate=True))
 
     async def nearest(self, question: str, num: int) -> list[int]:
-        """The places of the passages that are most like ``question``, the best first."""
+        """The indices of the passages that are most similar to ``question``, best first."""
         (asked,) = await self._api.embed([question])
         return best_of([cosine(asked, vector) for vector in self._vectors], num)
 
@@ -75,7 +75,7 @@ class Passages:
 async def retrieval(
     api: Api, question: str, passages: Texts, num_read: Count = 3, *, compare: Compare = False
 ) -> dict[str, Any]:
-    """Answer a question from a JSON list of passages, reading those that bear on it."""
+    """Answer a question from the relevant passages of a JSON list."""
     found = await (await Passages.of(api, passages)).relevant(question, num_read)
     context = " ".join(passages[index] for index in reversed(found))
     reply = await ask(api, f"Context: {context}\nQuestion: {question}")
