@@ -233,7 +233,8 @@ async def _wavering(num_candidates: int) -> tuple[int, list[float]]:
 
     async def main(api: Any) -> list[Any]:
         graph = Wavering(api, num_candidates)
-        return [await graph.best("20 + 22"), [vertex.score for vertex in graph.vertices]]
+        vertex = await graph.best("20 + 22")
+        return [vertex.value, [vertex.score]]
 
     async with node:
         value, scores = await node.run(main)
