@@ -15,7 +15,7 @@ from quire.control.commands.holdings import Holdings
 from quire.control.commands.host_commands import HostCommands
 from quire.control.encoding import Encoding
 from quire.control.engine_life import EngineLife
-from quire.control.engines.engine import Engine
+from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
@@ -79,7 +79,7 @@ class Controller:
         self._outbox = Outbox()
         self._table = ProcessTable({tenant.id: tenant.totals for tenant in tenants})
         self._engines: dict[EngineId, EngineState] = {}
-        self._places: dict[EngineId, Engine] = {}
+        self._places: dict[EngineId, ControlledEngine] = {}
         self._schedulers: dict[EngineId, EngineScheduler] = {}
         self._holdings = Holdings(self._engines)
         self._host = HostCommands(self._engines, self._holdings)

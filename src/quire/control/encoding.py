@@ -16,7 +16,7 @@ from quire.control.commands.checks import require, require_pending_room
 from quire.control.commands.flow import Flow
 from quire.control.engines.encode_run import EncodeRun
 from quire.control.engines.encoder_pool import EncoderInstance, EncoderPool
-from quire.control.engines.engine import Engine
+from quire.control.engines.engine import ControlledEngine
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
 from quire.control.programs.program import CommandQueue, Entry, Program
@@ -46,7 +46,7 @@ class Encoding:
 
     def __init__(
         self,
-        places: dict[EngineId, Engine],
+        places: dict[EngineId, ControlledEngine],
         table: ProcessTable,
         flow: Flow,
         outbox: Outbox,

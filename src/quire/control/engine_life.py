@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from quire.control.commands.flow import Flow
 from quire.control.commands.host_commands import HostCommands
 from quire.control.engines.decode_run import DecodeRun
-from quire.control.engines.engine import Engine
+from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
@@ -43,7 +43,7 @@ class EngineLife:
 
     config: SchedulerConfig
     engines: dict[EngineId, EngineState]
-    places: dict[EngineId, Engine]
+    places: dict[EngineId, ControlledEngine]
     deployments: Deployments
     schedulers: dict[EngineId, EngineScheduler]
     table: ProcessTable

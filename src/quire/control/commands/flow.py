@@ -17,7 +17,7 @@ from quire.control.commands.host_commands import (
     NotYet,
 )
 from quire.control.commands.validation import Validator
-from quire.control.engines.engine import Engine
+from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
@@ -49,7 +49,7 @@ class Flow:
     def __init__(
         self,
         table: ProcessTable,
-        engines: Mapping[EngineId, Engine],
+        engines: Mapping[EngineId, ControlledEngine],
         holdings: Holdings,
         host: HostCommands,
         outbox: Outbox,
@@ -166,7 +166,7 @@ class Flow:
                 return None
         return None
 
-    def _run_host_command(self, entry: Entry, engine: Engine) -> bool:
+    def _run_host_command(self, entry: Entry, engine: ControlledEngine) -> bool:
         queue = entry.queue
         try:
             reply = self._host.run(entry, self._time.now_s)
@@ -205,7 +205,7 @@ class Flow:
                     break
                 self.advance(queue)
 
-    def _look_again(self, entry: Entry, engine: Engine) -> None:
+    def _look_again(self, entry: Entry, engine: ControlledEngine) -> None:
         """``entry`` has got embeds: another queue of its program must not wait for more, as
         somebody who holds some could wait for it."""
         for queue in entry.program.queues.values():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from quire.control.engines.encode_run import EncodeRun, Part
-from quire.control.engines.engine import Engine
+from quire.control.engines.engine import ControlledEngine
 from quire.control.programs.program import Entry
 from quire.core.encoding import EncoderInfo
 from quire.core.errors import ErrorRecord
@@ -60,7 +60,7 @@ class EncoderInstance:
         return sum([message.num_tokens for message in self.in_flight])
 
 
-class EncoderPool(Engine):
+class EncoderPool(ControlledEngine):
     """``given_up``: the error if no instance will be started again, else None."""
 
     def __init__(self, model: ModelId, info: EncoderInfo) -> None:

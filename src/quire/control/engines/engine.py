@@ -11,7 +11,7 @@ from quire.control.programs.program import CommandQueue, Entry
 from quire.core.ids import EngineId, ModelId
 
 
-class Engine:
+class ControlledEngine:
     """The queues and ended commands of one engine.
 
     ``ready``    queues whose next command needs a batch message and may start now.

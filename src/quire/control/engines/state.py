@@ -14,7 +14,7 @@ import numpy as np
 from quire.control.engines.adapters import find_adapter
 from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.decode_run import DecodeRun
-from quire.control.engines.engine import Engine
+from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.in_flight import InFlight
 from quire.control.memory.append_cursor import AppendCursor, Prefix, Spans
@@ -36,7 +36,7 @@ from quire.core.errors import ConfigError, ErrorRecord, PageLost, PoolExhausted
 from quire.core.ids import EngineId, ModelId, SequenceId, TokenSlotId
 
 
-class EngineState(Engine):
+class EngineState(ControlledEngine):
     """One engine with memory.
 
     ``unfinished``  commands that have begun but need further messages before a sequence is open.
