@@ -18,7 +18,7 @@ from quire.control.memory.promises import NO_RECLAIM, Reclaim
 from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.lowering.decode_lowering import DecodeLowering
-from quire.control.scheduler.lowering.lowering import Lowering, Outcome
+from quire.control.scheduler.lowering.lowering import Lowering, LoweringResult
 from quire.control.scheduler.lowering.seeds import SeedSource
 from quire.control.scheduler.lowering.window import QueueWindow
 from quire.control.scheduler.order.fairness import FairShare
@@ -33,8 +33,12 @@ from quire.core import commands as c
 from quire.core.errors import QuireError
 from quire.core.ids import TenantId
 
-_ADDED, _PARTIAL = Outcome.ADDED, Outcome.PARTIAL
-_NO_ROOM, _NO_BUDGET, _WAITS = Outcome.NO_ROOM, Outcome.NO_BUDGET, Outcome.WAITS
+_ADDED, _PARTIAL = LoweringResult.ADDED, LoweringResult.PARTIAL
+_NO_ROOM, _NO_BUDGET, _WAITS = (
+    LoweringResult.NO_ROOM,
+    LoweringResult.NO_BUDGET,
+    LoweringResult.WAITS,
+)
 """Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
 
 MAX_FAILED_CLAIMS = 8
@@ -75,7 +79,9 @@ class MessagePlanner:
         self.seating = Seating(engine, table, self.backlog, admission)
         self.reclaimer = Reclaimer(engine, table, host, self.backlog, ranking, self.seating)
         self.blocked: dict[Entry, None] = {}
-        self._lower: Mapping[type[c.Command], Callable[[Entry, Any, BatchBuilder], Outcome]] = {
+        self._lower: Mapping[
+            type[c.Command], Callable[[Entry, Any, BatchBuilder], LoweringResult]
+        ] = {
             c.EmbedText: self._lowering.embed_text,
             c.EmbedImage: self._lowering.embed_image,
             c.Forward: self._forward,
@@ -306,7 +312,7 @@ class MessagePlanner:
             else:
                 self.backlog.place(entry)
 
-    def _try(self, entry: Entry) -> Outcome:
+    def _try(self, entry: Entry) -> LoweringResult:
         """Lower ``entry``; what fails is answered, what is blocked goes first the next time."""
         builder, command = self._builder, entry.command
         self.backlog.arrive(entry)
@@ -333,18 +339,20 @@ class MessagePlanner:
         if self._again.pop(entry, False) is None:
             self.backlog.hold(entry)
 
-    def _forward(self, entry: Entry, command: c.Forward, builder: BatchBuilder) -> Outcome:
+    def _forward(self, entry: Entry, command: c.Forward, builder: BatchBuilder) -> LoweringResult:
         return self._lowering.forward(entry, command, builder, self._reclaim_for(entry))
 
-    def _copy_page(self, entry: Entry, command: c.CopyPage, builder: BatchBuilder) -> Outcome:
+    def _copy_page(
+        self, entry: Entry, command: c.CopyPage, builder: BatchBuilder
+    ) -> LoweringResult:
         return self._lowering.copy_page(entry, command, builder, self._reclaim_for(entry))
 
     def _reposition_page(
         self, entry: Entry, command: c.RepositionPage, builder: BatchBuilder
-    ) -> Outcome:
+    ) -> LoweringResult:
         return self._lowering.reposition_page(entry, command, builder, self._reclaim_for(entry))
 
-    def _decode(self, entry: Entry, command: c.Decode, builder: BatchBuilder) -> Outcome:
+    def _decode(self, entry: Entry, command: c.Decode, builder: BatchBuilder) -> LoweringResult:
         if needs_seat(entry) and not self.seating.sit_down(entry):
             return _NO_BUDGET
         outcome = self.decodes.prefill(entry, command, builder, self._reclaim_for(entry))

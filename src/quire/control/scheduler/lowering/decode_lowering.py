@@ -17,7 +17,7 @@ from quire.control.memory.table_entries import NO_BLOCK
 from quire.control.programs.families import require_tokens
 from quire.control.programs.lookup import find_pages
 from quire.control.programs.program import Entry
-from quire.control.scheduler.lowering.lowering import Outcome, canonical_prefix
+from quire.control.scheduler.lowering.lowering import LoweringResult, canonical_prefix
 from quire.control.scheduler.lowering.seeds import SeedSource
 from quire.core.batch import ExtendSequence, OpenSequence
 from quire.core.commands import Decode
@@ -33,16 +33,16 @@ class DecodeLowering:
 
     def prefill(
         self, entry: Entry, command: Decode, builder: BatchBuilder, reclaim: Reclaim
-    ) -> Outcome:
+    ) -> LoweringResult:
         """Run the next tokens that have no K and V yet; the last chunk opens the sequence."""
         budget = min(builder.budget, builder.prompt_budget)
         if budget <= 0:  # by the next message the prefix index may know more of the prompt
-            return Outcome.NO_BUDGET
+            return LoweringResult.NO_BUDGET
         run = entry.run
         if run is None:
             run = self._start(entry, command)
             if run is None:
-                return Outcome.WAITS
+                return LoweringResult.WAITS
         assert isinstance(run, DecodeRun)
         count = min(run.num_to_run, budget)
         opens = count == run.num_to_run and run.max_tokens > 0
@@ -50,10 +50,10 @@ class DecodeLowering:
         spans = run.cursor.spans(min(count + opens, run.cursor.num_free_slots))
         seen = [page.content for page in self._pages(run) if page.fill and page.content]
         if not self._engine.bind(run.cursor, spans, seen, builder, reclaim):
-            return Outcome.NO_ROOM
+            return LoweringResult.NO_ROOM
         self._add_chunk(run, count, opens, builder)
         builder.prompt_budget -= count
-        return Outcome.PARTIAL if run.num_to_run else Outcome.ADDED
+        return LoweringResult.PARTIAL if run.num_to_run else LoweringResult.ADDED
 
     def _start(self, entry: Entry, command: Decode) -> DecodeRun | None:
         context = find_pages(entry, command.context)

@@ -34,7 +34,7 @@ from quire.core.errors import InvalidArgument, NeverFits, UnknownHandle
 from quire.core.ids import TokenSlotId
 
 
-class Outcome(Enum):
+class LoweringResult(Enum):
     """ADDED: all of it is in the message · PARTIAL: a part is · NO_ROOM: it waits for blocks ·
     NO_BUDGET: the message has no tokens left for it · WAITS: for another command to end.
     """
@@ -46,7 +46,7 @@ class Outcome(Enum):
     WAITS = "waits"
 
 
-_ADDED = Outcome.ADDED
+_ADDED = LoweringResult.ADDED
 """Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
 
 
@@ -70,7 +70,7 @@ class Lowering:
         self._engine = engine
         self._seeds = seeds
 
-    def embed_text(self, entry: Entry, command: EmbedText, builder: BatchBuilder) -> Outcome:
+    def embed_text(self, entry: Entry, command: EmbedText, builder: BatchBuilder) -> LoweringResult:
         embeds = find_embeds(entry, command.embeds, written=False)
         tokens: list[int | None] = list(command.tokens)
         values = list(command.tokens)
@@ -82,11 +82,13 @@ class Lowering:
         builder.embed(entry, values, [slot_of(embed) for embed in embeds])
         return _ADDED
 
-    def embed_image(self, entry: Entry, command: EmbedImage, builder: BatchBuilder) -> Outcome:
+    def embed_image(
+        self, entry: Entry, command: EmbedImage, builder: BatchBuilder
+    ) -> LoweringResult:
         """One image in a message: the tower takes as long as a long prompt, and decodes wait."""
         embeds = find_embeds(entry, command.embeds, written=False)
         if builder.has_image:
-            return Outcome.NO_BUDGET
+            return LoweringResult.NO_BUDGET
         for embed, position in zip(embeds, command.positions, strict=True):
             embed.write(position, None)
         builder.image(entry, command.image, [slot_of(embed) for embed in embeds])
@@ -101,10 +103,10 @@ class Lowering:
 
     def copy_page(
         self, entry: Entry, command: CopyPage, builder: BatchBuilder, reclaim: Reclaim
-    ) -> Outcome:
+    ) -> LoweringResult:
         source, target = find_pages(entry, [command.source, command.target])
         if source.appender is not None or target.appender is not None:
-            return Outcome.WAITS
+            return LoweringResult.WAITS
         stop = command.source_offset + command.num_slots
         if stop > source.fill or command.target_offset > target.fill:
             raise InvalidArgument(
@@ -115,26 +117,26 @@ class Lowering:
         if copy_slots(self._engine, source, target, command, builder, reclaim):
             builder.operation(entry)
             return _ADDED
-        return Outcome.NO_ROOM
+        return LoweringResult.NO_ROOM
 
     def reposition_page(
         self, entry: Entry, command: RepositionPage, builder: BatchBuilder, reclaim: Reclaim
-    ) -> Outcome:
+    ) -> LoweringResult:
         (page,) = find_pages(entry, [command.page])
         if page.appender is not None:
-            return Outcome.WAITS
+            return LoweringResult.WAITS
         if not command.shift or not page.fill:
             builder.operation(entry)
             return _ADDED
         if not builder.has_room_to_turn(page.fill, self._engine.info.pool.max_batch_tokens):
-            return Outcome.NO_BUDGET
+            return LoweringResult.NO_BUDGET
         if not reposition(self._engine, entry, page, command.shift, builder, reclaim):
-            return Outcome.NO_ROOM
+            return LoweringResult.NO_ROOM
         builder.num_turned += page.fill
         builder.operation(entry)
         return _ADDED
 
-    def dists(self, entry: Entry, command: GetNextDist, builder: BatchBuilder) -> Outcome:
+    def dists(self, entry: Entry, command: GetNextDist, builder: BatchBuilder) -> LoweringResult:
         embeds = find_embeds(entry, command.embeds, written=True)
         require_tokens(entry.program, len(embeds))
         count_tokens(entry.program, len(embeds))
@@ -142,7 +144,7 @@ class Lowering:
         builder.dists(entry, [slot_of(embed) for embed in embeds], top_k)
         return _ADDED
 
-    def sample(self, entry: Entry, command: Sample, builder: BatchBuilder) -> Outcome:
+    def sample(self, entry: Entry, command: Sample, builder: BatchBuilder) -> LoweringResult:
         embeds = find_embeds(entry, command.embeds, written=True)
         require_tokens(entry.program, len(embeds))
         token_slots = [-1] * len(embeds)
@@ -161,12 +163,12 @@ class Lowering:
 
     def forward(
         self, entry: Entry, command: Forward, builder: BatchBuilder, reclaim: Reclaim
-    ) -> Outcome:
+    ) -> LoweringResult:
         run = entry.run
         if run is None:
             run = self._start_forward(entry, command)
             if run is None:
-                return Outcome.WAITS
+                return LoweringResult.WAITS
         assert isinstance(run, ForwardRun)
         num_to_run, limit = run.num_to_run, self._engine.info.pool.max_batch_tokens
         if num_to_run > limit and not run.is_splittable:
@@ -179,10 +181,10 @@ class Lowering:
             )
         count = min(num_to_run, builder.budget)
         if count < num_to_run and (count <= 0 or not run.is_splittable):
-            return Outcome.NO_BUDGET
+            return LoweringResult.NO_BUDGET
         if not self._add_forward_row(run, count, builder, reclaim):
-            return Outcome.NO_ROOM
-        return _ADDED if count == num_to_run else Outcome.PARTIAL
+            return LoweringResult.NO_ROOM
+        return _ADDED if count == num_to_run else LoweringResult.PARTIAL
 
     def _start_forward(self, entry: Entry, command: Forward) -> ForwardRun | None:
         context = find_pages(entry, command.context)
