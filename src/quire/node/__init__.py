@@ -13,7 +13,7 @@ from quire.node.metrics import NodeStatistics, ProcessRecord
 from quire.node.models import SHIPPED_MODEL, ModelFiles, read_model_files, resolve_source
 from quire.node.node import Node
 from quire.node.program_handle import ProgramHandle
-from quire.node.program_records import LogLine, ProgramRecord
+from quire.node.program_records import ProgramLogLine, ProgramRecord
 from quire.node.replay import Divergence, ReplayReport, replay
 from quire.node.session_handle import SessionHandle
 from quire.node.sessions import SessionLimits
@@ -29,7 +29,6 @@ __all__ = [
     "EngineReadiness",
     "HistogramSnapshot",
     "KeptPages",
-    "LogLine",
     "MailboxMessage",
     "MessageReader",
     "ModelFiles",
@@ -38,6 +37,7 @@ __all__ = [
     "NodeStatistics",
     "ProcessRecord",
     "ProgramHandle",
+    "ProgramLogLine",
     "ProgramRecord",
     "ReplayReport",
     "RestartLimits",

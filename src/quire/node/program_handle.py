@@ -26,9 +26,9 @@ from quire.node.program_figures import ResourceUsage, with_guest
 from quire.node.program_records import (
     LOG_LEVELS,
     LogLevel,
-    LogLine,
     ProgramLaunch,
     ProgramLimits,
+    ProgramLogLine,
     ProgramRecord,
     result_bytes,
 )
@@ -69,7 +69,7 @@ class ProgramHandle:
         self._launch = launch
         self.name = name
         self._messages = MessageLog(limits.messages)
-        self._log: deque[LogLine] = deque(maxlen=limits.max_log_lines)
+        self._log: deque[ProgramLogLine] = deque(maxlen=limits.max_log_lines)
         self._started_s = time.time()
         self._started_at = time.monotonic()
         self._ended_s: float | None = None
@@ -262,7 +262,7 @@ class ProgramHandle:
         else:
             self._callbacks.append(callback)
 
-    def logs(self) -> Sequence[LogLine]:
+    def logs(self) -> Sequence[ProgramLogLine]:
         """The program's log, oldest entry first."""
         return tuple(self._log)
 
@@ -377,4 +377,4 @@ class ProgramHandle:
     def _note(self, level: LogLevel, text: str, fields: Mapping[str, Any] | None = None) -> None:
         if fields and (problem := problem_with(fields)) is not None:
             fields = {"not shown": problem}
-        self._log.append(LogLine(time.time(), level, text, fields or {}))
+        self._log.append(ProgramLogLine(time.time(), level, text, fields or {}))

@@ -56,7 +56,7 @@ class RandomNames:
         return int.from_bytes(self._take(8)) >> (64 - _SEED_BITS)
 
 
-class LogLine(msgspec.Struct, frozen=True):
+class ProgramLogLine(msgspec.Struct, frozen=True):
     """``time_s`` is Unix time; ``fields`` are JSON values that the program gave with the text."""
 
     time_s: float
