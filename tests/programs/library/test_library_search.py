@@ -19,7 +19,7 @@ from quire.core.decoding import StopSpec
 from quire.core.errors import InvalidArgument, QuireError
 from quire.programs.library.answers import GREEDY
 from quire.programs.library.reasoning import tree_of_thought as tot
-from quire.programs.library.reasoning.mcts import EXPLORATION, Node, search
+from quire.programs.library.reasoning.mcts import EXPLORATION, SearchNode, search
 from quire.programs.sdk import Context, temperature
 from quire.testing import FakeTokenizer, expected_decode, expected_logprobs, expected_tokens
 
@@ -212,7 +212,7 @@ class Textbook:
         return max(bounds, key=lambda action: bounds[action])
 
 
-def flattened(node: Node[str]) -> dict[str, tuple[int, float]]:
+def flattened(node: SearchNode[str]) -> dict[str, tuple[int, float]]:
     below = [flattened(child) for child in node.children]
     return {node.state: (node.visits, node.total)} | {k: v for one in below for k, v in one.items()}
 

@@ -82,7 +82,7 @@ class ToolRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ToolTurn:
     """The model's text, and the results of its calls in order."""
 
     text: str
@@ -90,7 +90,7 @@ class Turn:
     runs: tuple[ToolRun, ...]
 
 
-async def streamed_turn(chat: Conversation, *, max_tokens: int = TURN_TOKENS) -> Turn:
+async def streamed_turn(chat: Conversation, *, max_tokens: int = TURN_TOKENS) -> ToolTurn:
     """One turn of the model; its tools run concurrently from the moment they are called."""
     answering = chat.answer(max_tokens=max_tokens)
     running: list[tuple[Call, int, asyncio.Task[str]]] = []
@@ -109,7 +109,7 @@ async def streamed_turn(chat: Conversation, *, max_tokens: int = TURN_TOKENS) ->
         for _, _, task in running:
             task.cancel()
     runs = zip(running, results, strict=True)
-    return Turn(
+    return ToolTurn(
         answering.text,
         (await answering).content,
         tuple(ToolRun(call, result, at) for (call, at, _), result in runs),
@@ -118,11 +118,11 @@ async def streamed_turn(chat: Conversation, *, max_tokens: int = TURN_TOKENS) ->
 
 async def converse(
     ctx: Context, question: str, tools: Toolbox, *, max_turns: int = MAX_TURNS
-) -> tuple[str, Sequence[Turn]]:
+) -> tuple[str, Sequence[ToolTurn]]:
     """Run turns until the model answers without a call. Returns the answer (empty if there was
     none) and all turns."""
     chat = Conversation(ctx, tools=tools).say(question)
-    turns: list[Turn] = []
+    turns: list[ToolTurn] = []
     for _ in range(max_turns):
         turns.append(await streamed_turn(chat))
         turn = turns[-1]

@@ -126,7 +126,7 @@ def shortened(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class CodeBlock:
     """One turn: the model's code and its result."""
 
     code: str
@@ -135,10 +135,10 @@ class Block:
 
 async def codeact_loop(
     ctx: Context, interpreter: Interpreter, *, max_turns: int = MAX_TURNS
-) -> tuple[str, list[Block]]:
+) -> tuple[str, list[CodeBlock]]:
     """Continue ``ctx`` until the model answers. Returns the answer (empty if there was none) and
     all turns."""
-    blocks: list[Block] = []
+    blocks: list[CodeBlock] = []
     for _ in range(max_turns):
         generated = await ctx.generate(max_tokens=TURN_TOKENS, stop=STOP)
         if generated.stop != STOP:
@@ -146,7 +146,7 @@ async def codeact_loop(
         code = code_in(generated.text)
         result = await interpreter.run(code) if code else "error: write the code between ``` marks"
         ctx.fill(f" {result}\n")
-        blocks.append(Block(code, result))
+        blocks.append(CodeBlock(code, result))
     return "", blocks
 
 

@@ -25,14 +25,14 @@ from quire.programs.sdk import Context, Generated, inferlet, temperature
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScoredAnswer:
     generated: Generated
     score: float
 
 
 async def answers(
     ctx: Context, num: int, max_tokens: int, *, heat: float, seed: int = 0
-) -> list[Answer]:
+) -> list[ScoredAnswer]:
     """``num`` continuations of ``ctx``, best first. ``heat``: the temperature at which they are
     drawn.
 
@@ -52,7 +52,9 @@ async def answers(
     generated = await asyncio.gather(*generations)
     for fork in forks:
         fork.drop()
-    return sorted((Answer(one, mean_log_prob(one)) for one in generated), key=lambda a: -a.score)
+    return sorted(
+        (ScoredAnswer(one, mean_log_prob(one)) for one in generated), key=lambda a: -a.score
+    )
 
 
 def mean_log_prob(generated: Generated) -> float:

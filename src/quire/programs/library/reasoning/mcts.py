@@ -43,12 +43,12 @@ ROLLOUT_TOKENS = 256
 
 
 @dataclass(eq=False, slots=True)
-class Node(Generic[State]):
+class SearchNode(Generic[State]):
     """One state of the search. ``total``: the sum of the rewards of its ``visits``."""
 
     state: State
-    parent: Node[State] | None = None
-    children: list[Node[State]] = field(default_factory=list)
+    parent: SearchNode[State] | None = None
+    children: list[SearchNode[State]] = field(default_factory=list)
     visits: int = 0
     total: float = 0.0
 
@@ -61,7 +61,7 @@ class Node(Generic[State]):
 
     def add(self, reward: float) -> None:
         """Add ``reward`` to this node and all its ancestors."""
-        node: Node[State] | None = self
+        node: SearchNode[State] | None = self
         while node is not None:
             node.visits += 1
             node.total += reward
@@ -76,19 +76,19 @@ async def search(
     num_turns: int,
     exploration: float = EXPLORATION,
     enough: float = 1.0,
-) -> Node[State]:
+) -> SearchNode[State]:
     """The root of the tree after ``num_turns``, or after the first reward of at least ``enough``.
 
     ``expand``: the next states, best first; none if the state is final. Of equally urgent children
     the first is selected.
     """
-    top = Node(root)
+    top = SearchNode(root)
     for _ in range(num_turns):
         node = top
         while node.children:
             node = max(node.children, key=lambda child: child.urgency(exploration))
         if node.visits:
-            node.children = [Node(state, node) for state in await expand(node.state)]
+            node.children = [SearchNode(state, node) for state in await expand(node.state)]
             node = node.children[0] if node.children else node
         reward = await play(node.state)
         node.add(reward)
@@ -185,7 +185,7 @@ async def mcts(api: Api, question: str, num_turns: Count = 32, width: Count = 4)
     }
 
 
-def _drop_below(node: Node[Thought]) -> None:
+def _drop_below(node: SearchNode[Thought]) -> None:
     for child in node.children:
         _drop_below(child)
         child.state.ctx.drop()
