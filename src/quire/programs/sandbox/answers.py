@@ -16,7 +16,7 @@ import msgspec
 from quire.core.errors import ErrorRecord, InvalidArgument, QuireError
 from quire.core.interfaces import Tokenizer
 from quire.programs.chat.template import ChatTemplate
-from quire.programs.sandbox.messages import Answer
+from quire.programs.sandbox.messages import HostAnswer
 
 MAX_TEXT_CHARS = 256 << 10
 MAX_TOKENS = 256 << 10
@@ -58,11 +58,11 @@ class Answers:
         self._num_asked += 1
         try:
             name, *arguments = json.loads(question)
-            return _text(Answer(value=_BY_NAME[name](self, *arguments)))
+            return _text(HostAnswer(value=_BY_NAME[name](self, *arguments)))
         except QuireError as exc:
-            return _text(Answer(error=exc.record()))
+            return _text(HostAnswer(error=exc.record()))
         except Exception as exc:  # not a valid question
-            return _text(Answer(error=_unclear(exc)))
+            return _text(HostAnswer(error=_unclear(exc)))
 
     def _model(self, name: str) -> GuestTools:
         model = self._models.get(name)
@@ -133,7 +133,7 @@ def _unclear(error: Exception) -> ErrorRecord:
     ).record()
 
 
-def _text(answer: Answer) -> str:
+def _text(answer: HostAnswer) -> str:
     return msgspec.json.encode(answer).decode()
 
 

@@ -216,7 +216,7 @@ class Inspected(msgspec.Struct, frozen=True):
     error: ErrorRecord | None = None
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HostAnswer(msgspec.Struct, frozen=True):
     """The host's immediate answer to a question (``guest.questions``)."""
 
     value: Any = None

@@ -16,7 +16,7 @@ from quire.core.ids import CommandId, ModelId, PageId, QueueId
 from quire.programs.sandbox.module.abi import Op, RingCommand, named_bytes
 from quire.programs.sandbox.module.commands import COMMANDS, queue_call, with_adapter
 from quire.programs.sandbox.module.events import reply_event
-from quire.programs.sandbox.module.memory import Memory
+from quire.programs.sandbox.module.memory import GuestMemory
 
 AT = 16
 
@@ -28,7 +28,7 @@ def entry(
 
 
 def issued(op: Op, payload: bytes = b"", **fields: int) -> Any:
-    memory = Memory(memoryview(bytes(AT) + payload))
+    memory = GuestMemory(memoryview(bytes(AT) + payload))
     command = COMMANDS[op](entry(op, length=len(payload), **fields), CommandId(3), memory)
     assert command.id == 3
     return command

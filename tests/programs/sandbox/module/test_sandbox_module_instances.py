@@ -12,8 +12,8 @@ from quire.programs.sandbox.module.instances import (
     DirectInstance,
     DirectTemplate,
     Instance,
+    InstanceLimits,
     PackageInstance,
-    StoreLimits,
     find_direct_calls,
 )
 from quire.programs.sandbox.module.wasm_module import callable_exports
@@ -70,7 +70,7 @@ class Module:
             part.close()
 
     def instance(self, *, direct: bool, memory_bytes: int = 1 << 24) -> Instance:
-        limits = StoreLimits(memory_bytes, 1 << 10)
+        limits = InstanceLimits(memory_bytes, 1 << 10)
         made: Instance
         if direct:
             calls = find_direct_calls()
@@ -208,8 +208,8 @@ def test_an_instance_that_was_never_begun_is_closed_once(module: Module) -> None
     assert calls is not None
     template = DirectTemplate(calls, module.engine, module.pre, module.functions)
     for instance in (
-        DirectInstance(template, StoreLimits(1 << 24, 1)),
-        PackageInstance(module.engine, module.pre, StoreLimits(1 << 24, 1)),
+        DirectInstance(template, InstanceLimits(1 << 24, 1)),
+        PackageInstance(module.engine, module.pre, InstanceLimits(1 << 24, 1)),
     ):
         instance.close()
         instance.close()

@@ -10,7 +10,7 @@ from quire.core.calls import AskService, DropAnswer
 from quire.core.errors import InvalidArgument, ProgramCancelled
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.module.abi import Op, RingCommand, Status
-from quire.programs.sandbox.module.memory import Memory
+from quire.programs.sandbox.module.memory import GuestMemory
 from quire.programs.sandbox.module.services import ModuleServices
 
 PULL = b'queue.pull{"queue":"q"}'
@@ -25,7 +25,7 @@ def services() -> ModuleServices:
 def ask(services: ModuleServices, text: bytes, id: int) -> AskService:
     name_bytes = text.index(b"{")
     entry = RingCommand(Op.ASK_SERVICE, 0, id, name_bytes, 0, 0, 0, 0, len(text))
-    return services.start(entry, Memory(memoryview(text)))
+    return services.start(entry, GuestMemory(memoryview(text)))
 
 
 def test_an_answer_goes_to_its_command(services: ModuleServices) -> None:

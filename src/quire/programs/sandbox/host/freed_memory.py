@@ -20,7 +20,7 @@ MOST_RESTS = 10
 """If guests come and go all the time, memory is returned after this many rests at the latest."""
 
 
-class Timers(Protocol):
+class DelayedCalls(Protocol):
     """The part of an event loop that is used here."""
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> Any: ...
@@ -38,7 +38,7 @@ def find_trim() -> Callable[[], object] | None:
 class FreedMemory:
     """``trim`` returns all free memory to the system; with ``None`` nothing happens."""
 
-    def __init__(self, loop: Timers, trim: Callable[[], object] | None) -> None:
+    def __init__(self, loop: DelayedCalls, trim: Callable[[], object] | None) -> None:
         self._loop = loop
         self._trim = trim
         self._num_ended = 0

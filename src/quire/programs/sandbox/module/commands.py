@@ -25,7 +25,7 @@ from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
 from quire.core.errors import InvalidArgument
 from quire.core.ids import CommandId, EmbedId, ModelId, PageId, QueueId, ThreadId, TokenSlotId
 from quire.programs.sandbox.module.abi import GRAMMARS, Op, RingCommand
-from quire.programs.sandbox.module.memory import Memory, Words, bits_of, ids_of
+from quire.programs.sandbox.module.memory import GuestMemory, Words, bits_of, ids_of
 from quire.programs.sdk.samplers import greedy, temperature
 
 Id = TypeVar("Id")
@@ -64,7 +64,7 @@ def queue_call(entry: RingCommand, models: Sequence[ModelId]) -> QueueCall | Non
     return None
 
 
-def service_call(entry: RingCommand, number: int, memory: Memory) -> AskService:
+def service_call(entry: RingCommand, number: int, memory: GuestMemory) -> AskService:
     """A call of a service of the node: the first ``a`` bytes are its name, the rest its arguments
     as JSON.
 
@@ -105,14 +105,14 @@ def _run(kind: Callable[[int], Id], entry: RingCommand) -> list[Id]:
     return ids_of(kind, range(entry.b, entry.b + entry.c))
 
 
-def _embed_text(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+def _embed_text(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
     count = entry.c
     embeds = _run(EmbedId, entry)
     words = memory.u32s(entry.address, 2 * count)
     return c.EmbedText(id=command, tokens=words[:count], positions=words[count:], embeds=embeds)
 
 
-def _forward(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+def _forward(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
     words = Words(memory, entry)
     num_context, num_inputs, num_output, num_outputs = map(int, words.read(_FORWARD))
     forward = c.Forward(
@@ -126,7 +126,7 @@ def _forward(entry: RingCommand, command: CommandId, memory: Memory) -> c.Comman
     return forward
 
 
-def _forward_with(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+def _forward_with(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
     words = Words(memory, entry)
     num_context, num_inputs, num_output, num_outputs, row_bits, num_bytes = map(
         int, words.read(_FORWARD_WITH)
@@ -144,7 +144,7 @@ def _forward_with(entry: RingCommand, command: CommandId, memory: Memory) -> c.C
     return forward
 
 
-def _embed_slots(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+def _embed_slots(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
     count = entry.c
     embeds = _run(EmbedId, entry)
     words = memory.u32s(entry.address, 2 * count)
@@ -154,7 +154,7 @@ def _embed_slots(entry: RingCommand, command: CommandId, memory: Memory) -> c.Co
     )
 
 
-def _export_pages(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+def _export_pages(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
     return c.ExportPages(
         id=command,
         pages=_run(PageId, entry),
@@ -163,7 +163,7 @@ def _export_pages(entry: RingCommand, command: CommandId, memory: Memory) -> c.C
     )
 
 
-def _export_text(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+def _export_text(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
     words = Words(memory, entry)
     num_tokens, name_bytes = map(int, words.read(_EXPORT_TEXT))
     export = c.ExportPages(
@@ -177,13 +177,13 @@ def _export_text(entry: RingCommand, command: CommandId, memory: Memory) -> c.Co
     return export
 
 
-def _import_pages(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+def _import_pages(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
     return c.ImportPages(
         id=command, pages=_run(PageId, entry), name=memory.text(entry.address, entry.length)
     )
 
 
-def _copy_page(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+def _copy_page(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
     words = Words(memory, entry)
     source, source_offset, target, target_offset, num_slots = map(int, words.read(_COPY))
     words.end()
@@ -197,12 +197,12 @@ def _copy_page(entry: RingCommand, command: CommandId, memory: Memory) -> c.Comm
     )
 
 
-def _mask_page(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+def _mask_page(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
     packed = memory.take(entry.address, -(-entry.c // 8))
     return c.MaskPage(id=command, page=PageId(entry.b), visible=bits_of(packed, entry.c))
 
 
-def _sample_slots(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+def _sample_slots(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
     words = Words(memory, entry)
     sampler = _sampler(words)
     sample = c.Sample(
@@ -216,7 +216,7 @@ def _sample_slots(entry: RingCommand, command: CommandId, memory: Memory) -> c.C
     return sample
 
 
-def _sample(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+def _sample(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
     words = Words(memory, entry)
     sampler = _sampler(words)
     sample = c.Sample(
@@ -229,11 +229,11 @@ def _sample(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command
     return sample
 
 
-def _decode(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+def _decode(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
     return _decode_of(Words(memory, entry), command)
 
 
-def _decode_with(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+def _decode_with(entry: RingCommand, command: CommandId, memory: GuestMemory) -> c.Command:
     words = Words(memory, entry)
     kind, grammar_bytes, adapter_bytes, _ = map(int, words.read(_DECODE_WITH))
     if kind and kind not in GRAMMARS:
@@ -276,7 +276,7 @@ def _sampler(words: Words) -> SamplerSpec:
     )
 
 
-Build = Callable[[RingCommand, CommandId, Memory], c.Command]
+Build = Callable[[RingCommand, CommandId, GuestMemory], c.Command]
 """Builds a command from ``entry`` with this id. Raises ``InvalidArgument``."""
 
 COMMANDS: Mapping[int, Build] = {

@@ -25,7 +25,7 @@ returns nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoreLimits:
+class InstanceLimits:
     """The limits of one instance. ``table_elements``: of each table."""
 
     memory_bytes: int
@@ -75,7 +75,11 @@ class PackageInstance:
     """``Instance`` through the package's documented interface."""
 
     def __init__(
-        self, engine: Any, instance_pre: Any, limits: StoreLimits, on_freed: OnFreed | None = None
+        self,
+        engine: Any,
+        instance_pre: Any,
+        limits: InstanceLimits,
+        on_freed: OnFreed | None = None,
     ) -> None:
         self._on_freed = on_freed
         self._instance_pre = instance_pre
@@ -212,7 +216,7 @@ class DirectInstance:
     )  # fmt: skip
 
     def __init__(
-        self, template: DirectTemplate, limits: StoreLimits, on_freed: OnFreed | None = None
+        self, template: DirectTemplate, limits: InstanceLimits, on_freed: OnFreed | None = None
     ) -> None:
         c = template.c
         self._on_freed = on_freed

@@ -16,7 +16,7 @@ from quire.programs.sandbox.module.abi import RingCommand
 Id = TypeVar("Id")
 
 
-class Memory:
+class GuestMemory:
     """A guest's memory after its last call; ``view`` is all of it."""
 
     __slots__ = ("view",)
@@ -49,7 +49,7 @@ class Memory:
 class Words:
     """A command's payload, read from start to end; all of it must be used."""
 
-    def __init__(self, memory: Memory, entry: RingCommand) -> None:
+    def __init__(self, memory: GuestMemory, entry: RingCommand) -> None:
         self._memory = memory
         self._address = entry.address
         self._end = entry.address + entry.length

@@ -12,7 +12,7 @@ from quire.core.errors import (
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.module.abi import Op, RingCommand
 from quire.programs.sandbox.module.events import RingEvent, failed
-from quire.programs.sandbox.module.memory import Memory
+from quire.programs.sandbox.module.memory import GuestMemory
 
 
 class ModuleOutbox:
@@ -33,7 +33,9 @@ class ModuleOutbox:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
-    def send(self, entry: RingCommand, memory: Memory) -> tuple[m.Send | None, list[RingEvent]]:
+    def send(
+        self, entry: RingCommand, memory: GuestMemory
+    ) -> tuple[m.Send | None, list[RingEvent]]:
         """The message, or None if it is refused."""
         error: QuireError | None = None
         if self._client_gone is not None:

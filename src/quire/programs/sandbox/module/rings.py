@@ -14,7 +14,7 @@ from quire.core.errors import InvalidArgument
 from quire.programs.sandbox.module import abi
 from quire.programs.sandbox.module.abi import RingCommand, Status
 from quire.programs.sandbox.module.events import RingEvent
-from quire.programs.sandbox.module.memory import Memory
+from quire.programs.sandbox.module.memory import GuestMemory
 from quire.programs.sandbox.module.wasm_module import ModuleGuest
 
 _ALIGNMENT = 8
@@ -34,7 +34,7 @@ class ModuleRings:
 
     def __init__(self, guest: ModuleGuest, address: int) -> None:
         self._guest = guest
-        memory = Memory(guest.memory())
+        memory = GuestMemory(guest.memory())
         memory.check(address, abi.IO.size)
         self._io = io = abi.IoArea(*abi.IO.unpack_from(memory.view, address))
         if not 1 <= io.max_commands <= abi.MAX_RING or not 1 <= io.max_events <= abi.MAX_RING:

@@ -30,7 +30,7 @@ from quire.programs.sandbox.module.abi import Op, RingCommand, Status
 from quire.programs.sandbox.module.commands import COMMANDS, Build, queue_call, with_adapter
 from quire.programs.sandbox.module.events import RingEvent, failed, reply_event, u32s
 from quire.programs.sandbox.module.inbox import ModuleInbox
-from quire.programs.sandbox.module.memory import Memory
+from quire.programs.sandbox.module.memory import GuestMemory
 from quire.programs.sandbox.module.outbox import ModuleOutbox
 from quire.programs.sandbox.module.rings import ModuleRings
 from quire.programs.sandbox.module.services import ModuleServices
@@ -163,7 +163,7 @@ class ModuleRunner:
     def _carry_out_all(self, entries: Sequence[RingCommand], calls: list[m.GuestCalls]) -> bool:
         """Execute the entries, appending calls to others to ``calls``. Returns True if the program
         has ended."""
-        memory = Memory(self._guest.memory())
+        memory = GuestMemory(self._guest.memory())
         calls += self._own_calls()
         for entry in entries:
             build = COMMANDS.get(entry.op)
@@ -203,7 +203,7 @@ class ModuleRunner:
     # -- from the guest ----------------------------------------------------------------------------
 
     def _issue(
-        self, build: Build, entry: RingCommand, memory: Memory, calls: list[m.GuestCalls]
+        self, build: Build, entry: RingCommand, memory: GuestMemory, calls: list[m.GuestCalls]
     ) -> None:
         """Issue a command on its queue, in one call with preceding commands for the same queue."""
         number = CommandId(entry.id or next(self._host_ids))
@@ -220,7 +220,7 @@ class ModuleRunner:
         else:
             calls.append(Issue(queue, [command]))
 
-    def _queue_call(self, entry: RingCommand, memory: Memory) -> m.GuestCalls:
+    def _queue_call(self, entry: RingCommand, memory: GuestMemory) -> m.GuestCalls:
         call = queue_call(entry, [model.base for model in self._launch.models])
         if call is None:
             raise InvalidArgument(
@@ -230,28 +230,28 @@ class ModuleRunner:
             self._adapters[call.queue] = self._launch.models[entry.b].adapter
         return call
 
-    def _cancel(self, entry: RingCommand, memory: Memory) -> m.GuestCalls:
+    def _cancel(self, entry: RingCommand, memory: GuestMemory) -> m.GuestCalls:
         return self._services.drop(entry.a) or self._queue_call(entry, memory)
 
-    def _send(self, entry: RingCommand, memory: Memory) -> m.Send | None:
+    def _send(self, entry: RingCommand, memory: GuestMemory) -> m.Send | None:
         message, events = self._outbox.send(entry, memory)
         self._events.extend(events)
         return message
 
-    def _receive(self, entry: RingCommand, memory: Memory) -> None:
+    def _receive(self, entry: RingCommand, memory: GuestMemory) -> None:
         self._events.extend(self._inbox.receive(entry.id))
 
-    def _log(self, entry: RingCommand, memory: Memory) -> None:
+    def _log(self, entry: RingCommand, memory: GuestMemory) -> None:
         text = memory.text(entry.address, entry.length)
         self._answers.log("error" if entry.a else "info", text)
 
-    def _sleep(self, entry: RingCommand, memory: Memory) -> None:
+    def _sleep(self, entry: RingCommand, memory: GuestMemory) -> None:
         self._sleeps.add(entry.id, entry.a / 1000)
 
-    def _call(self, entry: RingCommand, memory: Memory) -> AskService:
+    def _call(self, entry: RingCommand, memory: GuestMemory) -> AskService:
         return self._services.start(entry, memory)
 
-    def _fetch(self, entry: RingCommand, memory: Memory) -> m.Fetch:
+    def _fetch(self, entry: RingCommand, memory: GuestMemory) -> m.Fetch:
         content = bytes(memory.take(entry.address, entry.length))
         split = entry.a if entry.op == Op.HTTP_POST else len(content)
         number = next(self._request_numbers)
@@ -261,7 +261,7 @@ class ModuleRunner:
             return m.Fetch(number, "GET", url, None, None)
         return m.Fetch(number, "POST", url, content[split:], None)
 
-    def _end(self, entry: RingCommand, memory: Memory) -> m.Ended:
+    def _end(self, entry: RingCommand, memory: GuestMemory) -> m.Ended:
         text = memory.text(entry.address, entry.length)
         if self._cancel_reason is not None:
             cancelled = ProgramCancelled(self._cancel_reason).record()
@@ -286,7 +286,7 @@ class ModuleRunner:
             f"{len(refused)} ({refused[0].payload.decode()})"
         )
 
-    def _question(self, entry: RingCommand, memory: Memory) -> None:
+    def _question(self, entry: RingCommand, memory: GuestMemory) -> None:
         given = memory.take(
             entry.address, 4 * entry.b if entry.op == Op.DETOKENIZE else entry.length
         )
@@ -358,7 +358,7 @@ class ModuleRunner:
             self._events.append(reply_event(op, command, reply, last))
 
 
-_Operation = Callable[[ModuleRunner, RingCommand, Memory], m.GuestCalls | None]
+_Operation = Callable[[ModuleRunner, RingCommand, GuestMemory], m.GuestCalls | None]
 _OPERATIONS: Mapping[int, _Operation] = {
     Op.SEND: ModuleRunner._send,
     Op.RECEIVE: ModuleRunner._receive,

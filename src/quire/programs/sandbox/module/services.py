@@ -16,7 +16,7 @@ from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.module.abi import Op, RingCommand
 from quire.programs.sandbox.module.commands import service_call
 from quire.programs.sandbox.module.events import RingEvent, failed
-from quire.programs.sandbox.module.memory import Memory
+from quire.programs.sandbox.module.memory import GuestMemory
 
 _TAKING = frozenset({"queue.pull", "topic.take", "child.receive"})
 """Each has an operation ``NAME.undo`` that puts its answer back."""
@@ -35,7 +35,7 @@ class ModuleServices:
         """The number of pending questions."""
         return len(self._asked)
 
-    def start(self, entry: RingCommand, memory: Memory) -> AskService:
+    def start(self, entry: RingCommand, memory: GuestMemory) -> AskService:
         """Raises ``InvalidArgument``: not a valid call, or its command id is in use."""
         call = service_call(entry, next(self._numbers) if entry.id else 0, memory)
         if entry.id:

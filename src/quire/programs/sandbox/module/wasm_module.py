@@ -22,9 +22,9 @@ from quire.programs.sandbox.module.instances import (
     DirectTemplate,
     Functions,
     Instance,
+    InstanceLimits,
     OnFreed,
     PackageInstance,
-    StoreLimits,
     find_direct_calls,
 )
 from quire.programs.sandbox.module.wasi import WASI_FUNCTIONS, WASI_MODULE, WasiFunction
@@ -57,9 +57,9 @@ def compile_module(wasm: bytes) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _store_limits(memory_bytes: int) -> StoreLimits:
+def _store_limits(memory_bytes: int) -> InstanceLimits:
     """Cached, because many guests have the same limits."""
-    return StoreLimits(memory_bytes)
+    return InstanceLimits(memory_bytes)
 
 
 class LinkedModule:
@@ -83,7 +83,7 @@ class LinkedModule:
             else DirectTemplate(direct, raw, self._instance_pre, self.functions)
         )
 
-    def new_instance(self, limits: StoreLimits, on_freed: OnFreed | None = None) -> Instance:
+    def new_instance(self, limits: InstanceLimits, on_freed: OnFreed | None = None) -> Instance:
         if self._direct is None:
             return PackageInstance(self._raw, self._instance_pre, limits, on_freed)
         return DirectInstance(self._direct, limits, on_freed)
@@ -126,7 +126,7 @@ class ModuleTemplate:
         """A guest, whose instance is created in its first turn."""
         return ModuleGuest(self, self._new_instance(_store_limits(memory_bytes)))
 
-    def _new_instance(self, limits: StoreLimits) -> Instance:
+    def _new_instance(self, limits: InstanceLimits) -> Instance:
         pool = self.engine.pool
         if self._pooled is None or pool is None or not pool.take():
             return self._linked.new_instance(limits)
