@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 from quire.core.errors import InvalidArgument, UnknownHandle
 from quire.core.ids import CommandId, EmbedId, PageId, QueueId, TokenSlotId
 from quire.programs.api.lane import Lane
-from quire.programs.api.reply import Answer
+from quire.programs.api.reply import CommandFuture
 
 
 class Handle:
@@ -189,7 +189,7 @@ class Queue:
     def page_size(self) -> int:
         return self._lane.model.info.pool.page_size
 
-    def after(self, *answers: Answer) -> Queue:
+    def after(self, *answers: CommandFuture) -> Queue:
         """This queue, for a command that also waits for ``answers`` of other queues.
 
         ``forward(q2.after(reply), ...)``: apart from this, commands of different queues are not

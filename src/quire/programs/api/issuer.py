@@ -48,7 +48,7 @@ from quire.core.ids import (
 from quire.core.interfaces import ProgramPort, ServedModel
 from quire.programs.api.handles import Embed, KvPage, Queue, TokenSlot
 from quire.programs.api.lane import Lane
-from quire.programs.api.reply import Answer, Reply
+from quire.programs.api.reply import CommandFuture, Reply
 from quire.programs.api.stream import DecodeStream
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Issuer:
         self._default: Queue | None = None
         self._unsent: list[tuple[Lane, list[Command]]] = []
         self._flush_scheduled = False
-        self._pending: dict[CommandId, Answer] = {}
+        self._pending: dict[CommandId, CommandFuture] = {}
         self._ended: QuireError | None = None
         self._closed = False
         self._commands: Iterator[int]
@@ -233,7 +233,7 @@ class Issuer:
     def command_id(self) -> CommandId:
         return CommandId(next(self._commands))
 
-    def issue(self, queue: Queue, command: Command, answer: Answer) -> None:
+    def issue(self, queue: Queue, command: Command, answer: CommandFuture) -> None:
         """Put ``command`` on its queue; it is sent at the end of this turn or at the next await."""
         if self._ended is not None:
             raise self._ended

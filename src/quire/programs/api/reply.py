@@ -28,7 +28,7 @@ class CommandOwner(Protocol):
     def cancel(self, command: CommandId) -> None: ...
 
 
-class Answer:
+class CommandFuture:
     """The common part of replies and decode streams: the end of a command, and waiting for its
     replies."""
 
@@ -105,7 +105,7 @@ class Answer:
                 future.set_result(None)
 
 
-class Reply(Answer, Generic[T]):
+class Reply(CommandFuture, Generic[T]):
     """The future answer to one command. It may be awaited any number of times, or not at all.
 
     Cancelling a task that awaits it does not cancel the command; ``cancel()`` does.

@@ -17,7 +17,7 @@ from quire.core.errors import ErrorRecord
 from quire.core.ids import CommandId
 from quire.programs.api.handles import KvPage
 from quire.programs.api.lane import Lane
-from quire.programs.api.reply import Answer, CommandOwner
+from quire.programs.api.reply import CommandFuture, CommandOwner
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Decoded:
     prompt_logprobs: list[TokenLogprobs] | None
 
 
-class DecodeStream(Answer):
+class DecodeStream(CommandFuture):
     """``async for chunk in stream`` or ``await stream``; ``cancel()`` ends the decode early.
 
     Leaving the loop (``break``, an exception, cancellation) does not cancel the decode; ``async

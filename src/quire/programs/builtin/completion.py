@@ -15,7 +15,7 @@ import msgspec
 from quire.core.decoding import DecodeChunk, StopSpec, TokenLogprobs
 from quire.core.errors import QueuePoisoned, QuireError
 from quire.programs.api import Api, DecodeStream, KvPage, Model, Queue
-from quire.programs.api.reply import Answer
+from quire.programs.api.reply import CommandFuture
 from quire.programs.builtin.choice import Choice
 from quire.programs.builtin.merge import merge
 from quire.programs.builtin.requests import ChoiceChunk, CompletionRequest, PromptImage
@@ -44,7 +44,7 @@ class _Shared:
 
     pages: list[KvPage]
     num_tokens: int
-    computed: Answer
+    computed: CommandFuture
     prompt_logprobs: tuple[TokenLogprobs, ...] | None
     num_cached_tokens: int
 
@@ -172,7 +172,9 @@ class _Completion:
             computed = await self._see_image(queue, pages, image)
         return _Shared(pages, num_shared, computed, None, num_cached)
 
-    async def _see_image(self, queue: Queue, pages: list[KvPage], image: PromptImage) -> Answer:
+    async def _see_image(
+        self, queue: Queue, pages: list[KvPage], image: PromptImage
+    ) -> CommandFuture:
         """Compute the image's embeddings, then their K and V; returns when both are computed."""
         embeds = self._api.alloc_emb(queue, image.num_embeds)
         span = list(range(image.start, image.start + image.num_embeds))

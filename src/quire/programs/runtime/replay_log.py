@@ -47,7 +47,7 @@ class Issued:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class RecordedReply:
     """One answer. ``turn``: answers with the same number reached the program in one turn of its
     loop."""
 
@@ -74,7 +74,7 @@ class ReplayLog:
 
     def __init__(self) -> None:
         self.issued: dict[CommandId, Issued] = {}
-        self.heard: list[Heard] = []
+        self.heard: list[RecordedReply] = []
         self.calls: list[Asked] = []
         self.requests: list[Asked] = []
         self.readings: list[float] = []
@@ -98,7 +98,7 @@ class ReplayLog:
         entry = self.issued.get(command)
         if entry is None or self.is_full:
             return
-        self.heard.append(Heard(turn, command, reply, error, last))
+        self.heard.append(RecordedReply(turn, command, reply, error, last))
         if error is None:
             entry.replies.append(reply)
         entry.error, entry.ended = error, last

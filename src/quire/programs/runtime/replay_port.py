@@ -32,9 +32,9 @@ from quire.programs.runtime.recorded_network import RecordedNetwork
 from quire.programs.runtime.repeating import again, seeded, without
 from quire.programs.runtime.replay_log import (
     LOSSES,
-    Heard,
     Issued,
     Questions,
+    RecordedReply,
     ReplayLog,
     cannot_resume,
     frozen_arguments,
@@ -323,10 +323,10 @@ class ReplayPort:
         else:
             self._schedule_pump()
 
-    def _may_be_told(self, one: Heard) -> bool:
+    def _may_be_told(self, one: RecordedReply) -> bool:
         return one.command in self._asked and not (one.last and one.command in self._unmade)
 
-    def _next_together(self) -> list[Heard]:
+    def _next_together(self) -> list[RecordedReply]:
         heard, start = self._log.heard, self._cursor
         stop = start
         while stop < self._limit and heard[stop].turn == heard[start].turn:

@@ -11,7 +11,7 @@ from quire.core.errors import InvalidArgument
 from quire.programs.api import KvPage, Model, Queue
 from quire.programs.api.allocate import Allocate
 from quire.programs.api.forward import Forward
-from quire.programs.api.reply import Answer
+from quire.programs.api.reply import CommandFuture
 from quire.programs.api.reposition import Reposition
 from quire.programs.sdk.ledger import PageLedger
 
@@ -36,7 +36,7 @@ class PageSpan:
         self._reposition = Reposition(model.issuer)
         self._pages: list[KvPage | None] = []
         self._hidden: dict[int, set[int]] = {}
-        self._behind: list[Answer] = []
+        self._behind: list[CommandFuture] = []
 
     @property
     def written(self) -> list[KvPage]:
@@ -77,7 +77,7 @@ class PageSpan:
         self._behind = [answer for answer in self._behind if not answer.done()]
         return self.queue.after(*self._behind)
 
-    def issued(self, answer: Answer) -> None:
+    def issued(self, answer: CommandFuture) -> None:
         """Make later uses of the pages on other queues wait for ``answer``."""
         self._behind.append(answer)
 
@@ -243,7 +243,7 @@ class PageSpan:
         self._ledger.add(pages, self.queue)
         return pages
 
-    def _copy(self, source: KvPage, index: int, fill: int) -> Answer:
+    def _copy(self, source: KvPage, index: int, fill: int) -> CommandFuture:
         """Copy the first ``fill`` slots of ``source`` to page ``index``, with the same hidden
         slots."""
         target = self._held(index)
