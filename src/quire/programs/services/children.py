@@ -33,7 +33,7 @@ MAX_UNREAD = 256
 any."""
 
 
-class Child(Protocol):
+class ChildHandle(Protocol):
     """A launched child, as its parent's node holds it."""
 
     @property
@@ -113,7 +113,7 @@ class ChildWanted:
     thread: ThreadId = ThreadId(0)  # noqa: RUF009 - free at run time
 
 
-Spawn = Callable[[ChildWanted], Awaitable[Child]]
+Spawn = Callable[[ChildWanted], Awaitable[ChildHandle]]
 """Starts a child on the node's loop."""
 OnNode = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
 """Runs work on the node's loop and waits for it, from any loop."""
@@ -158,9 +158,9 @@ class ChildService(ProgramService):
         self._spawn = spawn
         self._on_node = on_node
         self._soon = soon
-        self._children: dict[str, Child] = {}
+        self._children: dict[str, ChildHandle] = {}
         self._unread: dict[str, deque[str]] = {}
-        self._ended: deque[Child] = deque()
+        self._ended: deque[ChildHandle] = deque()
         self._kept_bytes = 0
         self._closed = False
 
@@ -204,10 +204,10 @@ class ChildService(ProgramService):
             named or {},
             ThreadId(thread),
         )
-        child: Child = await self._on_node(self._launch(wanted))
+        child: ChildHandle = await self._on_node(self._launch(wanted))
         return {"id": child.id, "name": child.name}
 
-    async def _launch(self, wanted: ChildWanted) -> Child:
+    async def _launch(self, wanted: ChildWanted) -> ChildHandle:
         self._family.enter()
         try:
             child = await self._spawn(wanted)
@@ -221,7 +221,7 @@ class ChildService(ProgramService):
             raise ProgramTerminated("the program has ended; its child ends too")
         return child
 
-    def _on_ended(self, child: Child) -> None:
+    def _on_ended(self, child: ChildHandle) -> None:
         self._family.leave()
         self._ended.append(child)
         self._kept_bytes += child.num_bytes
@@ -304,7 +304,7 @@ class ChildService(ProgramService):
         lines: list[dict[str, Any]] = await self._on_node(read())
         return lines
 
-    def _find(self, child: str) -> Child:
+    def _find(self, child: str) -> ChildHandle:
         found = self._children.get(child)
         if found is None:
             raise UnknownHandle(

@@ -7,7 +7,7 @@ from typing import Any
 
 from quire.core.errors import UnknownHandle
 from quire.programs.services.operations import Identity, ProgramService, operation
-from quire.programs.services.topics import Heard, Subscription, Topics
+from quire.programs.services.topics import Heard, TopicBuffer, Topics
 from quire.programs.services.work_queues import WorkQueues
 
 
@@ -21,7 +21,7 @@ class MessagingService(ProgramService):
         self._topics = topics
         self._queues = queues
         self._numbers = count(1)
-        self._subscriptions: dict[int, Subscription] = {}
+        self._subscriptions: dict[int, TopicBuffer] = {}
 
     def close(self) -> None:
         while self._subscriptions:
@@ -75,7 +75,7 @@ class MessagingService(ProgramService):
         self._allowed.check_topic(queue)
         self._queues.put_back(self._tenant, queue, answer)
 
-    def _find(self, subscription: int) -> Subscription:
+    def _find(self, subscription: int) -> TopicBuffer:
         found = self._subscriptions.get(subscription)
         if found is None:
             raise UnknownHandle(f"no subscription {subscription}: it was closed")

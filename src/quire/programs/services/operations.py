@@ -33,7 +33,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ServiceOperation:
     """One method of a service, and the struct for its arguments."""
 
     method: str
@@ -53,12 +53,12 @@ def operation(name: str) -> Callable[[F], F]:
 class ProgramService:
     """Base of one service for one program. ``operations``: its methods by operation name."""
 
-    operations: ClassVar[Mapping[str, Operation]] = {}
+    operations: ClassVar[Mapping[str, ServiceOperation]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         marked = [
-            (attribute.__operation__, Operation(name, _arguments(attribute)))
+            (attribute.__operation__, ServiceOperation(name, _arguments(attribute)))
             for name, attribute in vars(cls).items()
             if hasattr(attribute, "__operation__")
         ]

@@ -55,13 +55,13 @@ class Topics:
     def __init__(self, limits: TopicLimits | None = None) -> None:
         self.limits = limits or TopicLimits()
         self.lock = threading.Lock()
-        self._listeners: dict[tuple[TenantId, str], list[Subscription]] = {}
+        self._listeners: dict[tuple[TenantId, str], list[TopicBuffer]] = {}
         self._num_by_tenant: dict[TenantId, int] = {}
         self._bytes_by_tenant: dict[TenantId, int] = {}
 
     def subscribe(
         self, tenant: TenantId, topic: str, *, buffer: int = 64, lossless: bool = False
-    ) -> Subscription:
+    ) -> TopicBuffer:
         """Receive what is broadcast from now on.
 
         Raises:
@@ -82,7 +82,7 @@ class Topics:
                     max_subscriptions=self.limits.max_subscriptions,
                 )
             self._num_by_tenant[tenant] = count + 1
-            subscription = Subscription(self, tenant, topic, buffer, lossless)
+            subscription = TopicBuffer(self, tenant, topic, buffer, lossless)
             self._listeners.setdefault((tenant, topic), []).append(subscription)
         return subscription
 
@@ -131,7 +131,7 @@ class Topics:
             if not self._bytes_by_tenant[tenant]:
                 del self._bytes_by_tenant[tenant]
 
-    def forget(self, subscription: Subscription) -> None:
+    def forget(self, subscription: TopicBuffer) -> None:
         """A subscription is closed. The lock is held."""
         key = (subscription.tenant, subscription.topic)
         self._listeners[key].remove(subscription)
@@ -142,7 +142,7 @@ class Topics:
             del self._num_by_tenant[subscription.tenant]
 
 
-class Subscription:
+class TopicBuffer:
     """One reader's buffer. ``take`` is called by the reader; ``close`` may be called from any
     thread."""
 
