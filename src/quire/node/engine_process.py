@@ -20,7 +20,7 @@ from quire.core.errors import EngineFault, ProtocolMismatch, QuireError
 from quire.node.child_link import EXIT_LOAD_FAILED, Executing, NodeLink, live
 from quire.node.child_process import LifeLine
 from quire.node.engine_loading import OnProgress, load_engine
-from quire.node.transports.in_process import Core
+from quire.node.transports.in_process import BatchExecutor
 from quire.node.transports.messages import (
     Faulted,
     LaunchOrder,
@@ -38,13 +38,13 @@ EXIT_FAULT = 6
 
 Config = TypeVar("Config", EngineConfig, EncoderConfig)
 
-Load = Callable[[EngineConfig, OnProgress], Core]
+Load = Callable[[EngineConfig, OnProgress], BatchExecutor]
 
 
 def serve(
     link: NodeLink[ToEngine],
     config: Config,
-    load: Callable[[Config, OnProgress], Core],
+    load: Callable[[Config, OnProgress], BatchExecutor],
     executing: Executing,
 ) -> int:
     """Load, then execute batches until an exception ends it; returns the exit status."""
@@ -74,7 +74,7 @@ def serve(
         engine.close()
 
 
-def _transfer(engine: Core, link: NodeLink[ToEngine], executing: Executing) -> None:
+def _transfer(engine: BatchExecutor, link: NodeLink[ToEngine], executing: Executing) -> None:
     """Continue transfers until the next message arrives; at least one step after each message."""
     while True:
         with executing:

@@ -15,7 +15,7 @@ from quire.core.batch import I32
 from quire.core.encoding import Encode
 
 
-class Part:
+class EncodePart:
     """Sequences ``start`` to ``stop`` of one command, waiting or in a batch. ``num_losses``: how
     often their encoder was lost while they were in a batch."""
 
@@ -47,7 +47,7 @@ class EncodeRun:
         self.num_sequences = len(self.starts) - 1
         self.num_left = self.num_sequences
         self.num_waiting_tokens = self.starts[-1]
-        self._waiting: deque[Part] = deque([Part(self, 0, self.num_sequences)])
+        self._waiting: deque[EncodePart] = deque([EncodePart(self, 0, self.num_sequences)])
 
     @property
     def is_waiting(self) -> bool:
@@ -59,17 +59,17 @@ class EncodeRun:
         first = self._waiting[0].start
         return self.starts[first + 1] - self.starts[first]
 
-    def take(self) -> Part:
+    def take(self) -> EncodePart:
         """Take the next sequence."""
         waiting = self._waiting[0]
-        taken = Part(self, waiting.start, waiting.start + 1, waiting.num_losses)
+        taken = EncodePart(self, waiting.start, waiting.start + 1, waiting.num_losses)
         waiting.start += 1
         if waiting.start == waiting.stop:
             self._waiting.popleft()
         self.num_waiting_tokens -= taken.num_tokens
         return taken
 
-    def put_back(self, part: Part) -> None:
+    def put_back(self, part: EncodePart) -> None:
         """``part`` waits again, because its encoder was lost."""
         part.num_losses += 1
         self.num_waiting_tokens += part.num_tokens

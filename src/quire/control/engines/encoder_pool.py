@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from quire.control.engines.encode_run import EncodeRun, Part
+from quire.control.engines.encode_run import EncodePart, EncodeRun
 from quire.control.engines.engine import ControlledEngine
 from quire.control.programs.program import Entry
 from quire.core.encoding import EncoderInfo
@@ -24,7 +24,7 @@ between two."""
 class EncodeMessage:
     """One batch in flight."""
 
-    def __init__(self, number: int, parts: list[Part]) -> None:
+    def __init__(self, number: int, parts: list[EncodePart]) -> None:
         self.number = number
         self.parts = parts
         self.num_tokens = sum([part.num_tokens for part in parts])
@@ -79,13 +79,13 @@ class EncoderPool(ControlledEngine):
         self.num_pending[tenant] = self.num_pending.get(tenant, 0) + run.num_sequences
         self.num_waiting_tokens += run.num_waiting_tokens
 
-    def take(self, run: EncodeRun) -> Part:
+    def take(self, run: EncodeRun) -> EncodePart:
         """The next sequence of ``run``, for a batch."""
         part = run.take()
         self.num_waiting_tokens -= part.num_tokens
         return part
 
-    def put_back(self, part: Part) -> None:
+    def put_back(self, part: EncodePart) -> None:
         """``part`` waits again, because its instance was lost."""
         self.num_waiting_tokens += part.num_tokens
         part.run.put_back(part)

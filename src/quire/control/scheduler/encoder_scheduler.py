@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from quire.control.commands.flow import Flow
-from quire.control.engines.encode_run import EncodeRun, Part
+from quire.control.engines.encode_run import EncodePart, EncodeRun
 from quire.control.engines.encoder_pool import EncodeMessage, EncoderInstance, EncoderPool
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
@@ -90,10 +90,10 @@ class EncoderScheduler:
             if parts:
                 self._send(instance, parts)
 
-    def _choose(self, limit: int) -> list[Part]:
+    def _choose(self, limit: int) -> list[EncodePart]:
         """One sequence after the other of whoever goes next, up to ``limit`` tokens. One that does
         not fit keeps its tenant's turn."""
-        parts: list[Part] = []
+        parts: list[EncodePart] = []
         num_tokens = 0
         while (entry := self.waiting.first()) is not None:
             run = entry.run
@@ -111,7 +111,7 @@ class EncoderScheduler:
                 self.waiting.discard(entry)
         return parts
 
-    def _send(self, instance: EncoderInstance, parts: list[Part]) -> None:
+    def _send(self, instance: EncoderInstance, parts: list[EncodePart]) -> None:
         pool = self.pool
         message = EncodeMessage(pool.next_number, parts)
         pool.next_number += 1
@@ -207,7 +207,7 @@ class EncoderScheduler:
                 self._lose_part(part)
             self._end_unwanted(message)
 
-    def _lose_part(self, part: Part) -> None:
+    def _lose_part(self, part: EncodePart) -> None:
         entry = part.run.entry
         if part.num_losses:
             model = self.pool.model
@@ -235,7 +235,7 @@ class EncoderScheduler:
         assert all(run.is_waiting for run in runs), "a command waits without a sequence"
 
 
-def _append(parts: list[Part], part: Part) -> None:
+def _append(parts: list[EncodePart], part: EncodePart) -> None:
     """Join ``part`` to the one before it, if that ends where it begins."""
     last = parts[-1] if parts else None
     if (

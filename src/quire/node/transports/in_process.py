@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _STOP = object()
 
 
-class Core(Protocol):
+class BatchExecutor(Protocol):
     """``EngineCore``, or an encoder with the same methods."""
 
     @property
@@ -37,7 +37,7 @@ class Core(Protocol):
 class InProcessTransport:
     """``load`` builds the engine; it runs on the worker thread, as do all methods of the engine."""
 
-    def __init__(self, name: str, load: Callable[[], Core]) -> None:
+    def __init__(self, name: str, load: Callable[[], BatchExecutor]) -> None:
         self._name = name
         self._load = load
         self._batches: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -87,7 +87,7 @@ class InProcessTransport:
         finally:
             call_on(self._loop, self._ended.set)
 
-    def _execute_all(self, engine: Core) -> None:
+    def _execute_all(self, engine: BatchExecutor) -> None:
         while (batch := self._batches.get()) is not _STOP:
             try:
                 call_on(self._loop, self._deliver, engine.execute(batch))
@@ -97,7 +97,7 @@ class InProcessTransport:
                 call_on(self._loop, self._lost, f"{type(exc).__name__}: {exc}")
                 return
 
-    def _transfer(self, engine: Core) -> None:
+    def _transfer(self, engine: BatchExecutor) -> None:
         """Continue transfers until the next message arrives; at least one step after each
         message."""
         while (ended := engine.transfer()) is not None:
