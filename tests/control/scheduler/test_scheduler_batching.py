@@ -8,7 +8,7 @@ from control_world import World, alone
 from benchmarks.pie.dispatch_policies import K_ONLY_PATIENCE_S, Eager, KOnly, TOnly
 from quire.control.scheduler.dispatch import Adaptive
 from quire.control.scheduler.order.fairness import FairShare
-from quire.control.scheduler.timing.step_time import StepTime
+from quire.control.scheduler.timing.step_time import DecodeStepTime
 from quire.core.batch import Batch, WriteEntries
 from quire.core.calls import SetQueuePriority
 from quire.core.config import TenantConfig
@@ -264,14 +264,14 @@ def test_tenants_share_by_weight_and_idleness_earns_no_credit() -> None:
 
 
 def test_step_time_fits_the_quantum() -> None:
-    time = StepTime(quantum_s=0.005, max_steps=32)
+    time = DecodeStepTime(quantum_s=0.005, max_steps=32)
     assert time.num_steps() == 1
     time.observe(0.004, 4)
     assert time.num_steps() == 5
     for _ in range(60):
         time.observe(0.02, 1)
     assert time.num_steps() == 1
-    fast = StepTime(quantum_s=0.005, max_steps=32)
+    fast = DecodeStepTime(quantum_s=0.005, max_steps=32)
     fast.observe(1e-6, 1)
     assert fast.num_steps() == 32
 

@@ -25,7 +25,7 @@ from quire.control.scheduler.timing.anticipation import Anticipation
 from quire.control.scheduler.timing.batch_sizes import BatchSizes
 from quire.control.scheduler.timing.chunk_time import ChunkTime
 from quire.control.scheduler.timing.prompts_ahead import PromptsAhead
-from quire.control.scheduler.timing.step_time import StepTime
+from quire.control.scheduler.timing.step_time import DecodeStepTime
 from quire.control.statistics import EngineStatistics
 from quire.core.batch import BatchResult
 from quire.core.config import SchedulerConfig
@@ -49,7 +49,7 @@ class EngineScheduler:
     ) -> None:
         self.engine = engine
         self.planner = planner
-        self.step_time = StepTime(config.step_quantum_s, config.max_steps_per_message)
+        self.step_time = DecodeStepTime(config.step_quantum_s, config.max_steps_per_message)
         self.chunk_time = ChunkTime(config.chunk_steps)
         self.anticipation = Anticipation(config.patience if dispatch.is_adaptive else 0.0)
         self._run_ahead = config.run_ahead and dispatch.max_commands is None

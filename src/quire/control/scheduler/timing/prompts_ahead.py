@@ -17,7 +17,7 @@ from quire.control.engines.in_flight import InFlight
 from quire.control.engines.state import EngineState
 from quire.control.programs.program import Entry
 from quire.control.scheduler.timing.chunk_time import ChunkTime
-from quire.control.scheduler.timing.step_time import StepTime
+from quire.control.scheduler.timing.step_time import DecodeStepTime
 from quire.core.commands import Decode
 
 _SHARE = 0.6
@@ -28,7 +28,7 @@ class PromptsAhead:
     """``began``: the message in front has just begun to run."""
 
     def __init__(
-        self, engine: EngineState, chunk_time: ChunkTime, step_time: StepTime, is_on: bool
+        self, engine: EngineState, chunk_time: ChunkTime, step_time: DecodeStepTime, is_on: bool
     ) -> None:
         self._engine = engine
         self._chunk_time = chunk_time

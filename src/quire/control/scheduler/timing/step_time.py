@@ -8,7 +8,7 @@ from __future__ import annotations
 _SMOOTHING = 0.2
 
 
-class StepTime:
+class DecodeStepTime:
     """``num_steps`` keeps a message near ``quantum_s``; one step until a step was measured."""
 
     def __init__(self, quantum_s: float, max_steps: int) -> None:
