@@ -78,6 +78,12 @@ def test_requests_that_name_it_are_its_own(http: httpx.Client, by: str) -> None:
     assert (found["num_calls"], found["num_running_calls"], found["state"]) == (2, 0, "idle")
     assert (figures["num_threads"], figures["num_generated_tokens"]) == (2, 6)
     assert 0.0 < figures["path_s"] <= figures["service_s"]
+    (listed,) = [
+        one for one in http.get("/v1/programs").json()["data"] if one["id"] == made["program"]
+    ]
+    process = listed["process"]
+    assert {name: process[name] for name in figures if name in process} == figures
+    assert {"path_s", "num_threads"} <= process.keys()
 
 
 def test_a_session_that_a_header_made_is_found_too(http: httpx.Client) -> None:
@@ -100,6 +106,11 @@ def test_deadline_and_parent_reach_control(http: httpx.Client, server: RunningSe
 
     assert server.node._parts.control.call(figures) == (True, 2, 5.0)
     assert http.get(f"{SESSIONS}/below").json()["parent"] == "above"
+    listed = {one["client_id"]: one for one in http.get("/v1/programs").json()["data"]}
+    below, above = listed["below"], listed["above"]
+    assert (below["parent"], below["priority"]) == (above["id"], -2)
+    assert above["parent"] is None
+    assert 0.0 < above["created"] <= below["created"]
 
 
 def test_creating_it_again_is_the_same_session_or_a_conflict(http: httpx.Client) -> None:

@@ -162,7 +162,7 @@ class Node:
         """The process table: every program of any form that has not ended."""
         rows = self._parts.control.call(lambda controller: controller.processes())
         return [
-            ProcessRecord(self._public_id(row.program), row)
+            ProcessRecord(self.public_id(row.program), row)
             for row in rows
             if tenant is None or row.tenant == tenant
         ]
@@ -346,6 +346,10 @@ class Node:
             lambda controller: [controller.process(program) for program in programs]
         )
 
+    def public_id(self, program: ProgramId) -> str | None:
+        """What clients call a program that is kept or a session that is open."""
+        return self._parts.programs.public_id(program) or self._parts.sessions.public_id(program)
+
     # -- inside ------------------------------------------------------------------------------------
 
     def _parent(self, name: str, tenant: TenantId) -> ProgramId | None:
@@ -353,6 +357,3 @@ class Node:
             return self._parts.launcher.parent(name, tenant)
         except UnknownHandle:
             return None
-
-    def _public_id(self, program: ProgramId) -> str | None:
-        return self._parts.programs.public_id(program) or self._parts.sessions.public_id(program)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from quire.core.errors import ErrorRecord
-from quire.node import MailboxMessage, ProcessRecord, ProgramHandle, ProgramRecord
+from quire.node import MailboxMessage, ProcessRecord, ProgramHandle, ProgramRecord, SessionHandle
 from quire.node.program_figures import ResourceUsage, usage_of
 from quire.programs.parameters import Parameter
 from quire.server.schemas.programs import Parameter as ParameterBody
@@ -56,7 +56,8 @@ def launched(record: ProgramRecord, process: ProcessRecord | None) -> Program:
     )
 
 
-def session(record: ProcessRecord) -> Program:
+def session(record: ProcessRecord, handle: SessionHandle | None, parent: str | None) -> Program:
+    """``handle``: None for a session that is ending; ``parent``: its public id."""
     row = record.row
     return Program(
         id=record.id or f"process-{row.program}",
@@ -67,6 +68,9 @@ def session(record: ProcessRecord) -> Program:
         client_id=row.client_id,
         process=_figures(record),
         usage=_usage(None, record),
+        parent=parent,
+        priority=None if handle is None else -handle.start.priority,
+        created=None if handle is None else handle.created_s,
     )
 
 
@@ -76,6 +80,7 @@ def _figures(record: ProcessRecord | None) -> ProcessFigures | None:
     row = record.row
     return ProcessFigures(
         num_queues=row.num_queues,
+        num_threads=row.num_threads,
         num_pages=row.num_pages,
         num_pending_commands=row.num_pending_commands,
         num_prefilled_tokens=row.num_prefilled_tokens,
@@ -84,6 +89,7 @@ def _figures(record: ProcessRecord | None) -> ProcessFigures | None:
         num_encoded_tokens=row.num_encoded_tokens,
         num_preemptions=row.num_preemptions,
         service_s=row.service_s,
+        path_s=row.path_s,
         cost_s=row.cost_s,
         waiting_s=row.waiting_s,
     )

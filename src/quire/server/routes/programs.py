@@ -70,7 +70,13 @@ async def list_programs(request: Request) -> Response:
     processes = {record.id: record for record in context.node.processes(tenant)}
     records = context.node.programs(tenant)
     found = [launched(record, processes.pop(record.id, None)) for record in records]
-    found += [session(record) for record in processes.values() if record.row.form == "session"]
+    handles = {one.program: one for one in context.node.sessions(tenant)}
+    for record in processes.values():
+        if record.row.form == "session":
+            handle = handles.get(record.row.program)
+            above = None if handle is None else handle.start.parent
+            parent = None if above is None else context.node.public_id(above)
+            found.append(session(record, handle, parent))
     return _json(ProgramList(object="list", data=found))
 
 

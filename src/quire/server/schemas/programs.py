@@ -113,10 +113,12 @@ class ProgramError(ResponseModel):
 
 class ProcessFigures(ResponseModel):
     """Figures of the process table. ``service_s``: engine time of the batch messages that had a
-    part of the program; ``cost_s``: its share of that time by tokens; ``waiting_s``: time in which
-    a command could have run and did not."""
+    part of the program; ``cost_s``: its share of that time by tokens; ``path_s``: the longest
+    critical path through its calls, with what its parents did before it and its ended children
+    after; ``waiting_s``: time in which a command could have run and did not."""
 
     num_queues: int
+    num_threads: int
     num_pages: int
     num_pending_commands: int
     num_prefilled_tokens: int
@@ -125,6 +127,7 @@ class ProcessFigures(ResponseModel):
     num_encoded_tokens: int
     num_preemptions: int
     service_s: float
+    path_s: float
     cost_s: float
     waiting_s: float
 
