@@ -8,12 +8,22 @@ the earliest, a test moves engines by hand.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol
 
-from quire.core.actions import Action, Deliver, Dispatch, Fail, SetTimer, Terminate
+from quire.core.actions import (
+    Action,
+    Deliver,
+    Dispatch,
+    Fail,
+    ProgramClosed,
+    SetTimer,
+    Terminate,
+)
 from quire.core.batch import Batch, BatchResult
 from quire.core.encoding import EncodeBatch, EncoderCore, EncodeResult
 from quire.core.errors import EngineFault, EngineLost
@@ -52,26 +62,31 @@ class _Message:
 
 
 class _Engine:
-    """An engine that is up, the messages sent to it, and when its last message ended."""
+    """An engine that is up, the messages sent to it, and when its last message ended. ``number``:
+    how many came up before."""
 
-    def __init__(self, core: EngineCore | EncoderCore) -> None:
+    def __init__(self, core: EngineCore | EncoderCore, number: int) -> None:
         self.core = core
+        self.number = number
+        # asked once: a check of a runtime protocol takes as long as running a small message
+        self.memory_core = core if isinstance(core, EngineCore) else None
         self.messages: deque[_Message] = deque()
         self.free_s = 0.0
 
     def execute(self, batch: Batch | EncodeBatch) -> BatchResult | EncodeResult:
         """Run a message of the core's kind: engines take ``Batch``, encoders ``EncodeBatch``."""
         if isinstance(batch, Batch):
-            assert isinstance(self.core, EngineCore)
-            return self.core.execute(batch)
+            assert self.memory_core is not None
+            return self.memory_core.execute(batch)
         assert not isinstance(self.core, EngineCore)
         return self.core.encode(batch)
 
 
 class VirtualShell:
-    """``on_answer`` receives the actions for programs, ``on_dispatch`` the messages to engines,
-    ``on_fault`` the engines' faults; without it a faulty engine is lost. ``check``: verify the
-    controller's invariants after every event."""
+    """``on_answer`` receives the actions for programs, ``on_closed`` what programs have used that
+    leave the process table, ``on_dispatch`` the messages to engines, ``on_fault`` the engines'
+    faults; without it a faulty engine is lost. ``check``: verify the controller's invariants after
+    every event."""
 
     def __init__(
         self,
@@ -80,6 +95,7 @@ class VirtualShell:
         clock: VirtualClock | None = None,
         check: bool = False,
         on_answer: Callable[[Answer], None] | None = None,
+        on_closed: Callable[[ProgramClosed], None] | None = None,
         on_dispatch: Callable[[Dispatch], None] | None = None,
         on_fault: Callable[[EngineId, EngineFault], None] | None = None,
     ) -> None:
@@ -88,9 +104,14 @@ class VirtualShell:
         self.timer_s: float | None = None
         self.check = check
         self._on_answer = on_answer
+        self._on_closed = on_closed
         self._on_dispatch = on_dispatch
         self._on_fault = on_fault or self._lose_faulty
         self._engines: dict[EngineId, _Engine] = {}
+        self._numbers = count()
+        self._ends: list[tuple[float, int, int, EngineId, _Message]] = []
+        self._num_read = 0
+        self._unread: list[tuple[int, EngineId]] = []
 
     @property
     def now_s(self) -> float:
@@ -111,6 +132,8 @@ class VirtualShell:
                 engine = self._engines.get(engine_id)
                 assert engine is not None, f"dispatch to engine {engine_id}, which is down"
                 engine.messages.append(_Message(batch, self.now_s))
+                if len(engine.messages) == 1:
+                    self._unread.append((engine.number, engine_id))
                 if self._on_dispatch is not None:
                     self._on_dispatch(action)
             case SetTimer(at_s=at_s):
@@ -118,14 +141,17 @@ class VirtualShell:
             case Deliver() | Fail() | Terminate():
                 if self._on_answer is not None:
                     self._on_answer(action)
+            case ProgramClosed():
+                if self._on_closed is not None:
+                    self._on_closed(action)
 
     # -- engines -----------------------------------------------------------------------------------
 
     @property
     def engines(self) -> dict[EngineId, EngineCore]:
         """The engines with memory that are up."""
-        cores = {engine_id: engine.core for engine_id, engine in self._engines.items()}
-        return {known: core for known, core in cores.items() if isinstance(core, EngineCore)}
+        cores = {engine_id: engine.memory_core for engine_id, engine in self._engines.items()}
+        return {known: core for known, core in cores.items() if core is not None}
 
     def start_engine(
         self,
@@ -135,7 +161,7 @@ class VirtualShell:
     ) -> None:
         """Bring an engine up, for the first time or again after ``lose_engine``. ``model``: the
         name that queues use, by default the engine's own."""
-        self._engines[engine_id] = _Engine(engine)
+        self._engines[engine_id] = _Engine(engine, next(self._numbers))
         name = model or ModelId(engine.info.model)
         self.post(EngineUp(time_s=self.now_s, engine=engine_id, model=name, info=engine.info))
 
@@ -162,15 +188,30 @@ class VirtualShell:
     def next_end(self) -> tuple[float, EngineId] | None:
         """When the first of the running messages ends, and on which engine; ties go to the engine
         that came up first. An engine that faults while its message is evaluated is lost."""
-        ends = []
-        for number, engine_id in enumerate(list(self._engines)):
+        if self._unread:
+            self._read_new()
+        while self._ends:
+            end_s, _, _, engine_id, message = self._ends[0]
+            engine = self._engines.get(engine_id)
+            if engine is not None and engine.messages and engine.messages[0] is message:
+                return end_s, engine_id
+            heapq.heappop(self._ends)  # it was taken, or lost with its engine
+        return None
+
+    def _read_new(self) -> None:
+        """Learn when those messages end that have become the oldest of their engines, in the order
+        in which the engines came up."""
+        while self._unread:
+            self._unread.sort()
+            number, engine_id = self._unread.pop(0)
+            engine = self._engines.get(engine_id)
+            if engine is None or engine.number != number or not engine.messages:
+                continue
+            message = engine.messages[0]
             end_s = self._end_s(engine_id)
             if end_s is not None:
-                ends.append((end_s, number, engine_id))
-        if not ends:
-            return None
-        end_s, _, engine_id = min(ends)
-        return end_s, engine_id
+                self._num_read += 1
+                heapq.heappush(self._ends, (end_s, number, self._num_read, engine_id, message))
 
     def finish_message(self, engine_id: EngineId) -> bool:
         """Advance time until the engine's oldest message has run and post its result; False if it
@@ -182,6 +223,8 @@ class VirtualShell:
         result = engine.messages.popleft().result
         assert result is not None
         engine.free_s = end_s
+        if engine.messages:
+            self._unread.append((engine.number, engine_id))
         self.clock.advance_to(end_s)
         if isinstance(result, BatchResult):
             self.post(StepCompleted(time_s=self.now_s, engine=engine_id, result=result))
@@ -193,8 +236,8 @@ class VirtualShell:
         """Let the engine continue its transfers and post those that end; False if there are none.
         Takes no time: the engine's messages include it."""
         engine = self._engines.get(engine_id)
-        core = None if engine is None else engine.core
-        ended = core.transfer() if isinstance(core, EngineCore) else None
+        core = None if engine is None else engine.memory_core
+        ended = None if core is None else core.transfer()
         if ended is None:
             return False
         self.post(TransfersCompleted(time_s=self.now_s, engine=engine_id, ended=ended))
