@@ -1,0 +1,114 @@
+"""The engines of a simulation, and what a program takes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from math import isfinite
+
+from quire.core.errors import ConfigError
+from quire.core.ids import EngineId
+from quire.simulation.light_engine import LightEngine, StepCost, light_pool
+from quire.simulation.player import VOCABULARY
+from quire.simulation.shell import VirtualShell
+from quire.simulation.workloads.plan import ProgramPlan
+
+MODEL = "light"
+
+IDENTICAL_STEPS = StepCost(message_s=0.0, step_s=0.02, row_s=0.0, prompt_token_s=0.0)
+"""Every message takes the same time, whatever is in it (Autellix, Fig. 18)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """``num_engines`` equal engines. ``kv_tokens`` and ``host_tokens``: what the cache of one
+    holds, on the device and swapped out; ``max_sequences``: decodes that run at once on one.
+
+    Raises:
+        ConfigError: a figure that makes no engine.
+    """
+
+    num_engines: int = 1
+    max_sequences: int = 64
+    kv_tokens: int = 500_000
+    host_tokens: int = 0
+    max_batch_tokens: int = 512
+    page_size: int = 16
+    cost: StepCost = field(default_factory=StepCost)
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("num_engines", 1),
+            ("max_sequences", 1),
+            ("kv_tokens", self.page_size),
+            ("host_tokens", 0),
+            ("max_batch_tokens", 1),
+        ):
+            value = getattr(self, name)
+            if value < least:
+                raise ConfigError(f"{name} is {value}: choose at least {least}")
+        for part in fields(self.cost):
+            value = getattr(self.cost, part.name)
+            if not (isfinite(value) and value >= 0):
+                raise ConfigError(f"cost {part.name} is {value}: choose seconds, 0 or more")
+        if not (self.cost.message_s or self.cost.step_s or self.cost.row_s):
+            raise ConfigError(
+                "message_s, step_s and row_s of the cost are all 0: a step has to take time"
+            )
+
+    def start(self, shell: VirtualShell) -> None:
+        """Bring the engines up."""
+        pool = light_pool(
+            num_blocks=self.kv_tokens // self.page_size,
+            num_host_blocks=self.host_tokens // self.page_size,
+            page_size=self.page_size,
+            max_sequences=self.max_sequences,
+            max_batch_tokens=self.max_batch_tokens,
+        )
+        for number in range(self.num_engines):
+            engine = LightEngine(pool, self.cost, model=MODEL, vocab_size=VOCABULARY)
+            shell.start_engine(EngineId(f"{MODEL}#{number}"), engine)
+
+    @property
+    def prompt_weight(self) -> float:
+        """What a prompt's token costs beside an answer's, in a full batch."""
+        cost = self.cost
+        token_s = (cost.message_s + cost.step_s) / self.max_sequences + cost.row_s
+        return cost.prompt_token_s / token_s
+
+    def capacity(self, plans: Sequence[ProgramPlan]) -> float:
+        """An estimate of how many such programs a second the engines can serve at most: batches
+        are as full as sequences and cache allow, the prefix cache keeps what programs have, and
+        each message takes one step."""
+        cost = self.cost
+        num_output = sum(plan.num_output_tokens for plan in plans)
+        num_attended = sum(
+            call.num_output * (length + call.num_output / 2)
+            for plan in plans
+            for call, length in zip(plan.calls, plan.prompt_lengths, strict=True)
+        )
+        mean_context = num_attended / num_output
+        batch = max(1.0, min(self.max_sequences, self.kv_tokens / mean_context))
+        seconds = num_output * ((cost.message_s + cost.step_s) / batch + cost.row_s)
+        seconds += cost.context_token_s * num_attended
+        seconds += cost.prompt_token_s * sum(plan.num_prompt_tokens for plan in plans)
+        return self.num_engines * len(plans) / seconds
+
+
+def costs_named(given: Sequence[str], base: StepCost) -> StepCost:
+    """``base`` with what ``given`` says, as NAME=SECONDS.
+
+    Raises:
+        ConfigError: an unknown name, or no number.
+    """
+    names = [part.name for part in fields(StepCost)]
+    values: dict[str, float] = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        if name not in names:
+            raise ConfigError(f"cost {text!r}: no cost is called {name!r}: choose from {names}")
+        try:
+            values[name] = float(value)
+        except ValueError:
+            raise ConfigError(f"cost {text!r}: give seconds, for example {name}=0.01") from None
+    return replace(base, **values)

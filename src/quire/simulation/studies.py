@@ -1,0 +1,116 @@
+"""A study: one policy on one workload, by name, from drawing the programs to the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import isfinite
+
+from quire.control.policies import POLICIES
+from quire.core.config import SchedulerConfig
+from quire.core.errors import ConfigError
+from quire.core.interfaces import Policy
+from quire.simulation.arrivals import Arrivals
+from quire.simulation.bounds import BOUNDS
+from quire.simulation.engines import EngineSpec
+from quire.simulation.outcomes import Outcome, Summary, summarize
+from quire.simulation.trial import Progress, Trial
+from quire.simulation.work import WorkTable
+from quire.simulation.workloads import create_workload, draw_programs
+
+SIMULATED_POLICIES = (*POLICIES, *BOUNDS)
+
+_NUM_SAMPLES = 500
+"""Programs whose work tells ``gittins`` what the workload is like, and from whose lengths the
+capacity is estimated. Drawn with a seed of their own: none of them is played."""
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What is simulated, but for the policy. ``load``: instead of the arrivals' rate, that share of
+    the capacity that is estimated for the workload.
+
+    Raises:
+        ConfigError: an unknown workload, or figures that cannot be played.
+    """
+
+    workload: str
+    num_programs: int
+    seed: int = 0
+    engines: EngineSpec = field(default_factory=EngineSpec)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    load: float | None = None
+
+    def __post_init__(self) -> None:
+        create_workload(self.workload)
+        if self.num_programs < 1:
+            raise ConfigError(f"{self.num_programs} programs: choose at least 1")
+        if self.load is not None:
+            if not (isfinite(self.load) and self.load > 0):
+                raise ConfigError(f"the load is {self.load}: choose a number above 0")
+            if self.arrivals.kind != "poisson":
+                raise ConfigError(
+                    f"arrivals are {self.arrivals.kind!r}: a load is a rate, of poisson arrivals"
+                )
+
+    def capacity(self) -> float:
+        """Programs a second, as estimated."""
+        workload = create_workload(self.workload)
+        return self.engines.capacity(draw_programs(workload, _NUM_SAMPLES, ~self.seed))
+
+    def settled(self) -> Study:
+        """The same with the rate that ``load`` comes to."""
+        if self.load is None:
+            return self
+        rate = self.load * self.capacity()
+        return replace(self, arrivals=replace(self.arrivals, rate=rate), load=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``control_s`` is the only figure that is not the same each time."""
+
+    policy: str
+    summary: Summary
+    outcomes: tuple[Outcome, ...]
+    num_messages: int
+    control_s: float
+
+
+def examine(
+    study: Study, scheduler: SchedulerConfig, *, progress: Progress | None = None
+) -> Finding:
+    """Play ``study`` under ``scheduler``, whose policy may be one of ``BOUNDS``.
+
+    Raises:
+        ConfigError: there is no such policy.
+    """
+    name = scheduler.policy
+    if name not in SIMULATED_POLICIES:
+        raise ConfigError(
+            f"no scheduling policy is called {name!r}: choose from {sorted(SIMULATED_POLICIES)}"
+        )
+    study = study.settled()
+    plans = draw_programs(create_workload(study.workload), study.num_programs, study.seed)
+    result = Trial(
+        plans,
+        study.arrivals.times_s(study.num_programs, study.seed),
+        study.engines,
+        scheduler if name in POLICIES else replace(scheduler, policy="fcfs"),
+        policy=_bound(name, study),
+        progress=progress,
+    ).run()
+    return Finding(
+        name, summarize(result.outcomes), result.outcomes, result.num_messages, result.control_s
+    )
+
+
+def _bound(name: str, study: Study) -> Callable[[WorkTable], Policy] | None:
+    if name not in BOUNDS:
+        return None
+    samples = draw_programs(create_workload(study.workload), _NUM_SAMPLES, ~study.seed)
+
+    def made(works: WorkTable) -> Policy:
+        return BOUNDS[name](works, [works.total(plan) for plan in samples])
+
+    return made

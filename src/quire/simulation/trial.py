@@ -1,0 +1,216 @@
+"""A trial: programs of a workload, played against one controller until all have ended.
+
+Owns what happens between players and the shell: which player an answer belongs to, arrivals, and
+the gathering of what happens at one time into one decision of control. The same trial gives the
+same outcomes, always; only ``control_s`` is measured with a real clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf, isinf
+from time import process_time
+
+from msgspec.structs import replace
+
+from quire.control import Controller
+from quire.core.actions import Action, Deliver, Fail, ProgramClosed, Terminate
+from quire.core.config import SchedulerConfig
+from quire.core.events import Event
+from quire.core.ids import ModelId, ProgramId
+from quire.core.interfaces import Policy
+from quire.simulation.engines import MODEL, EngineSpec
+from quire.simulation.outcomes import Outcome
+from quire.simulation.player import Player, num_text_tokens
+from quire.simulation.shell import VirtualShell
+from quire.simulation.simulation import Simulation
+from quire.simulation.work import WorkTable
+from quire.simulation.workloads.plan import ProgramPlan
+
+Progress = Callable[[int, float], None]
+"""Told how many programs are over, and the virtual time."""
+
+_SEEDS = 1 << 10
+"""Seeds of samplers that each program has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``control_s``: processor seconds of control, as measured here; everything else is virtual and
+    repeatable. ``num_messages``: sent to engines."""
+
+    outcomes: tuple[Outcome, ...]
+    num_messages: int
+    control_s: float
+
+
+class _TimedControl:
+    """A controller, and the time that it takes."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self.seconds = 0.0
+
+    def handle(self, event: Event) -> list[Action]:
+        began = process_time()
+        try:
+            return self._controller.handle(event)
+        finally:
+            self.seconds += process_time() - began
+
+    def check_invariants(self) -> None:
+        self._controller.check_invariants()
+
+
+class Trial:
+    """Plays ``plans``, which arrive at ``times_s`` (infinity: when an earlier one ends) on
+    ``engines``. ``policy``: how one is made that reads the programs' work, instead of the one that
+    ``scheduler`` names. ``check``: verify control's invariants after every event."""
+
+    def __init__(
+        self,
+        plans: Sequence[ProgramPlan],
+        times_s: Sequence[float],
+        engines: EngineSpec,
+        scheduler: SchedulerConfig,
+        *,
+        policy: Callable[[WorkTable], Policy] | None = None,
+        progress: Progress | None = None,
+        check: bool = False,
+    ) -> None:
+        self._plans, self._times_s = plans, list(times_s)
+        self._works = WorkTable(engines.prompt_weight)
+        own = None if policy is None else policy(self._works)
+        self._control = _TimedControl(Controller(scheduler, policy=own))
+        self._shell = VirtualShell(
+            self._control,
+            check=check,
+            on_answer=self._answered,
+            on_closed=self._closed,
+            on_dispatch=lambda _: self._count_message(),
+        )
+        self._simulation = Simulation(self._shell)
+        self._page_size = engines.page_size
+        engines.start(self._shell)
+        self._progress = progress
+        self._players: dict[ProgramId, Player] = {}
+        self._begun: list[Player | None] = [None] * len(plans)
+        self._texts = _starts([num_text_tokens(plan) for plan in plans])
+        self._members = _starts([_num_members(plan) for plan in plans])
+        self._events: list[Event] = []
+        self._num_over = 0
+        self._num_messages = 0
+        self._over: set[int] = set()
+        self._waiting = [number for number, at_s in enumerate(times_s) if isinf(at_s)][::-1]
+
+    def run(self) -> Result:
+        """Until nothing is left to do."""
+        for number, at_s in enumerate(self._times_s):
+            if not isinf(at_s):
+                self._simulation.at(at_s, lambda number=number: self._begin(number))  # type: ignore[misc]
+        self._simulation.run()
+        outcomes = tuple(self._outcome(number) for number in range(len(self._plans)))
+        return Result(outcomes, self._num_messages, self._control.seconds)
+
+    def _begin(self, number: int) -> None:
+        plan = self._plans[number]
+        first = self._members[number] + 1
+        members = [ProgramId(first + one) for one in range(_num_members(plan))]
+        player = Player(
+            plan,
+            members,
+            self,
+            self._works,
+            model=ModelId(MODEL),
+            page_size=self._page_size,
+            text=self._texts[number],
+            seed=number * _SEEDS,
+        )
+        self._begun[number] = player
+        for member in members:
+            self._players[member] = player
+        player.begin()
+
+    # -- Stage -----------------------------------------------------------------------------------
+
+    @property
+    def now_s(self) -> float:
+        return self._simulation.now_s
+
+    def after(self, duration_s: float, call: Callable[[], None]) -> None:
+        self._simulation.after(duration_s, call)
+
+    def post(self, event: Event) -> None:
+        if not self._events:
+            self._simulation.at(self.now_s, self._flush)
+        self._events.append(event)
+
+    def _flush(self) -> None:
+        """What programs did at this time, as one: control decides behind the last."""
+        events, self._events = self._events, []
+        for event in events[:-1]:
+            self._shell.post(replace(event, more=True))
+        self._shell.post(events[-1])
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _answered(self, action: Deliver | Fail | Terminate) -> None:
+        player = self._players.get(action.program)
+        if player is None:
+            return
+        if isinstance(action, Deliver):
+            player.delivered(action)
+        else:
+            player.fail(action.error.message)
+
+    def _closed(self, action: ProgramClosed) -> None:
+        """A program has left the process table, a member of it or itself."""
+        player = self._players.pop(action.program)
+        player.figures.add(action)
+        if action.program == player.members[0]:
+            self._num_over += 1
+            if self._progress is not None:
+                self._progress(self._num_over, self.now_s)
+            if self._waiting:
+                number = self._waiting.pop()
+                self._times_s[number] = self.now_s
+                self._simulation.at(self.now_s, lambda: self._begin(number))
+
+    def _count_message(self) -> None:
+        self._num_messages += 1
+
+    def _outcome(self, number: int) -> Outcome:
+        plan, player = self._plans[number], self._begun[number]
+        assert player is not None, "every program arrives"
+        error = player.error
+        if error is None and player.ended_s is None:
+            error = "it did not end"
+        figures = player.figures
+        return Outcome(
+            number=number,
+            kind=plan.kind,
+            arrived_s=self._times_s[number],
+            ended_s=inf if player.ended_s is None else player.ended_s,
+            num_calls=len(plan.calls),
+            num_output_tokens=plan.num_output_tokens,
+            service_s=figures.service_s,
+            waiting_s=figures.waiting_s,
+            num_prefilled_tokens=figures.num_prefilled_tokens,
+            num_cached_tokens=figures.num_cached_tokens,
+            num_preemptions=figures.num_preemptions,
+            error=error,
+        )
+
+
+def _num_members(plan: ProgramPlan) -> int:
+    return 1 + max(call.member for call in plan.calls)
+
+
+def _starts(sizes: Sequence[int]) -> list[int]:
+    """Where each of consecutive ranges begins."""
+    starts, total = [], 0
+    for size in sizes:
+        starts.append(total)
+        total += size
+    return starts

@@ -1,0 +1,135 @@
+"""Programs played against control: order of calls, times, figures, failures, repeatability."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+import pytest
+
+from quire.core.config import SchedulerConfig
+from quire.simulation.engines import EngineSpec
+from quire.simulation.light_engine import StepCost
+from quire.simulation.trial import Result, Trial
+from quire.simulation.workloads import CallPlan, ProgramPlan, create_workload, draw_programs
+
+STEPS = StepCost(message_s=0.0, step_s=1.0, row_s=0.0, prompt_token_s=0.0)
+"""A step takes a second, with any number of rows."""
+SCHEDULER = SchedulerConfig(max_steps_per_message=1, run_ahead=False)
+
+
+def play(*calls: tuple[CallPlan, ...], times_s: list[float] | None = None, **spec: Any) -> Result:
+    """Programs of ``calls`` on small engines, control's invariants checked after each event."""
+    plans = [ProgramPlan("test", one) for one in calls]
+    engines = EngineSpec(**{"kv_tokens": 1024, "cost": STEPS, **spec})
+    return Trial(plans, times_s or [0.0] * len(plans), engines, SCHEDULER, check=True).run()
+
+
+def test_calls_follow_one_another_and_reuse_what_was_computed() -> None:
+    first, second = CallPlan(40, 9), CallPlan(8, 3, extends=0, after=(0,), wait_s=10.0)
+    (one,) = play((first, second), times_s=[5.0]).outcomes
+    assert (one.arrived_s, one.ended_s) == (5.0, 5.0 + 9 + 10 + 3)
+    assert one.num_cached_tokens == 48, "prompt and answer, but for the last token"
+    assert one.num_prefilled_tokens == 40 + 49 + 8 - 48
+    assert one.token_latency_s == 22.0 / 12
+    assert one.service_s == 12.0
+    assert one.error is None
+
+
+def test_calls_of_threads_run_side_by_side_and_join() -> None:
+    plan = (
+        CallPlan(4, 2),
+        CallPlan(4, 5, extends=0, after=(0,), thread=1),
+        CallPlan(4, 3, extends=0, after=(0,), thread=2),
+        CallPlan(4, 1, extends=2, after=(1, 2)),
+    )
+    (one,) = play(plan).outcomes
+    assert one.response_s == 2 + 5 + 1
+    assert one.num_output_tokens == 11
+
+
+def test_what_two_calls_begin_with_is_computed_once() -> None:
+    shared = (
+        CallPlan(16, 2, num_shared=16),
+        CallPlan(20, 2, num_shared=16, after=(0,)),
+        CallPlan(20, 2, num_shared=16, after=(1,), repeats=1),
+    )
+    (one,) = play(shared).outcomes
+    assert one.num_cached_tokens == 16 + 32
+    assert one.num_prefilled_tokens == 32 + 20 + 4
+
+
+def test_texts_of_programs_differ() -> None:
+    outcomes = play((CallPlan(40, 2),), (CallPlan(40, 2),), times_s=[0.0, 50.0]).outcomes
+    assert [one.num_cached_tokens for one in outcomes] == [0, 0]
+
+
+def test_a_launched_program_counts_with_its_launcher() -> None:
+    plan = (
+        CallPlan(4, 2),
+        CallPlan(4, 3, after=(0,), thread=1, member=1),
+        CallPlan(4, 2, extends=1, after=(1,), thread=1, member=1, wait_s=1.0),
+        CallPlan(4, 1, extends=0, after=(0, 2)),
+    )
+    (one,) = play(plan).outcomes
+    assert one.response_s == 2 + 3 + 1 + 2 + 1
+    assert one.service_s == 8.0
+    assert (one.num_calls, one.num_prefilled_tokens) == (4, 4 + 4 + 11 + 10)
+
+
+def test_who_finds_no_place_waits() -> None:
+    outcomes = play((CallPlan(4, 5),), (CallPlan(4, 3),), max_sequences=1).outcomes
+    assert [one.ended_s for one in outcomes] == [5.0, 8.0]
+    assert [one.waiting_s for one in outcomes] == [0.0, 5.0]
+
+
+def test_closed_arrivals_begin_when_another_ends() -> None:
+    plans = ((CallPlan(4, 5),), (CallPlan(4, 3),), (CallPlan(4, 2),))
+    outcomes = play(*plans, times_s=[0.0, inf, inf]).outcomes
+    assert [one.arrived_s for one in outcomes] == [0.0, 5.0, 8.0]
+    assert [one.response_s for one in outcomes] == [5.0, 3.0, 2.0]
+
+
+def test_a_program_that_cannot_be_served_has_failed_and_the_others_go_on() -> None:
+    """Its second call needs more pages than the engine has, while its thread still runs."""
+    too_long = (
+        CallPlan(4, 2),
+        CallPlan(5000, 2, after=(0,), thread=1),
+        CallPlan(4, 50, after=(0,), thread=2),
+    )
+    failed, ended = play(too_long, (CallPlan(4, 9),)).outcomes
+    assert failed.ended_s == failed.token_latency_s == inf
+    assert failed.error is not None
+    assert ended.response_s == 9.0
+
+
+def test_programs_share_the_engines() -> None:
+    plans = [(CallPlan(4, 5),)] * 4
+    one, two = (play(*plans, max_sequences=2, num_engines=n) for n in (1, 2))
+    assert [outcome.ended_s for outcome in one.outcomes] == [5.0, 5.0, 10.0, 10.0]
+    assert [outcome.ended_s for outcome in two.outcomes] == [5.0] * 4
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "round_robin", "plas", "atlas"])
+def test_the_same_trial_gives_the_same_outcomes(policy: str) -> None:
+    plans = draw_programs(create_workload("mixed"), 4, seed=3)
+    engines = EngineSpec(num_engines=2, max_sequences=4, kv_tokens=40_000)
+
+    def outcomes() -> Any:
+        return Trial(plans, [0.0, 1.0, 1.0, 2.0], engines, SchedulerConfig(policy=policy)).run()
+
+    first, second = outcomes(), outcomes()
+    assert first.outcomes == second.outcomes
+    assert first.num_messages == second.num_messages
+    assert not any(one.error for one in first.outcomes)
+    assert [one.num_output_tokens for one in first.outcomes] == [
+        plan.num_output_tokens for plan in plans
+    ]
+
+
+def test_progress_is_told_with_the_virtual_time() -> None:
+    told: list[tuple[int, float]] = []
+    plans = [ProgramPlan("test", (CallPlan(4, n),)) for n in (5, 3)]
+    engines = EngineSpec(kv_tokens=1024, cost=STEPS)
+    Trial(plans, [0.0, 0.0], engines, SCHEDULER, progress=lambda *one: told.append(one)).run()
+    assert told == [(1, 3.0), (2, 5.0)]
