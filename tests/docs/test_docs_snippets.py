@@ -36,6 +36,7 @@ RUN_BY = {
     "quire replay": "tests/cli/test_cli_replay.py",
     "quire run": "tests/cli/test_cli_run.py",
     "quire serve": "tests/cli/test_cli_serve.py",
+    "quire sim": "tests/cli/test_cli_sim.py",
 }
 """Where each command of the pages is really run, by its first two words."""
 

@@ -23,6 +23,7 @@ COMMANDS = {
         "serve": "quire.cli.serve",
         "demo": "quire.cli.demo",
         "replay": "quire.cli.replay",
+        "sim": "quire.cli.sim",
     },
     "Work with programs": {
         "new": "quire.cli.new",

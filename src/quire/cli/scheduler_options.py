@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import typer
@@ -112,32 +112,49 @@ def scheduler_config(
         ConfigError: a list that cannot be read, figures that make no queues, or an option of the
             queues beside a policy that has none.
     """
-    queues = {
-        "--policy-thresholds": thresholds,
-        "--policy-quanta": quanta,
-        "--policy-unit": unit,
-    }
-    _require(policy, WITH_LEVELS, queues)
-    _require(policy, (*WITH_LEVELS, "quire"), {"--policy-beta": beta})
-    levels = LevelsConfig(
-        thresholds=_numbers("--policy-thresholds", thresholds) or _DEFAULTS.thresholds,
-        quanta=_numbers("--policy-quanta", quanta),
-        unit=unit or _DEFAULTS.unit,
-        beta=_DEFAULTS.beta if beta is None else (beta or None),
-    )
+    levels = levels_config([policy], thresholds=thresholds, quanta=quanta, unit=unit, beta=beta)
     return SchedulerConfig(
         policy=policy, levels=levels, balancer=balancer, priority_scope=priority_scope
     )
 
 
+def levels_config(
+    policies: Sequence[str],
+    *,
+    thresholds: str | None,
+    quanta: str | None,
+    unit: UnitOption | None,
+    beta: float | None,
+) -> LevelsConfig:
+    """The queues that the options describe, for those of ``policies`` that have any.
+
+    Raises:
+        ConfigError: a list that cannot be read, figures that make no queues, or an option beside
+            policies that have none.
+    """
+    queues = {
+        "--policy-thresholds": thresholds,
+        "--policy-quanta": quanta,
+        "--policy-unit": unit,
+    }
+    _require(policies, WITH_LEVELS, queues)
+    _require(policies, (*WITH_LEVELS, "quire"), {"--policy-beta": beta})
+    return LevelsConfig(
+        thresholds=_numbers("--policy-thresholds", thresholds) or _DEFAULTS.thresholds,
+        quanta=_numbers("--policy-quanta", quanta),
+        unit=unit or _DEFAULTS.unit,
+        beta=_DEFAULTS.beta if beta is None else (beta or None),
+    )
+
+
 def _require(
-    policy: str, policies: tuple[str, ...], given: Mapping[str, str | float | None]
+    policies: Sequence[str], having: tuple[str, ...], given: Mapping[str, str | float | None]
 ) -> None:
-    """``policies`` alone have the options."""
+    """At least one of ``policies`` is among those that have the options."""
     named = [option for option, value in given.items() if value is not None]
-    if named and policy not in policies:
+    if named and not set(policies) & set(having):
         raise ConfigError(
-            f"{', '.join(named)}: not for --policy {policy}; choose {', '.join(policies)}"
+            f"{', '.join(named)}: not for --policy {' '.join(policies)}; choose {', '.join(having)}"
         )
 
 

@@ -1,0 +1,249 @@
+"""``quire sim``: programs in virtual time, through the scheduler that a node runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from time import monotonic
+from typing import Annotated
+
+import typer
+
+from quire.cli.console import messages, output, table
+from quire.cli.exit_codes import EXIT_FAILED
+from quire.cli.scheduler_options import (
+    WITH_LEVELS,
+    PolicyBeta,
+    PolicyQuanta,
+    PolicyThresholds,
+    PolicyUnit,
+    levels_config,
+)
+from quire.core.config import LevelsConfig, SchedulerConfig
+from quire.core.errors import ConfigError
+from quire.simulation.arrivals import ARRIVALS, Arrivals
+from quire.simulation.engines import IDENTICAL_STEPS, EngineSpec, costs_named
+from quire.simulation.light_engine import StepCost
+from quire.simulation.outcomes import Summary, plain
+from quire.simulation.studies import SIMULATED_POLICIES, Finding, Study, examine
+from quire.simulation.workloads import WORKLOADS
+
+_ENGINES = EngineSpec()
+_SILENT_S = 5.0
+"""Real seconds between two lines of progress."""
+
+
+def sim(
+    workload: Annotated[
+        str, typer.Option(metavar="NAME", help=f"What is played: {', '.join(WORKLOADS)}.")
+    ] = "mixed",
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Repeatable, to compare: {', '.join(SIMULATED_POLICIES)} [default: fcfs]. The "
+            "last two know what no node knows and show what could be gained.",
+        ),
+    ] = None,
+    programs: Annotated[int, typer.Option(help="How many programs are played.")] = 300,
+    seed: Annotated[int, typer.Option(help="Other seeds draw other programs.")] = 0,
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND",
+            help=f"{', '.join(ARRIVALS)}: independent of earlier ones; the next when one ends; all "
+            "at the start.",
+        ),
+    ] = "poisson",
+    rate: Annotated[float | None, typer.Option(help="Programs a second, on average.")] = None,
+    load: Annotated[
+        float | None,
+        typer.Option(help="Instead of a rate, a share of the estimated capacity [default: 0.8]."),
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(help="How many run at a time, if arrivals are closed.")
+    ] = None,
+    engines: Annotated[int, typer.Option(help="How many engines serve the model.")] = 1,
+    max_sequences: Annotated[
+        int, typer.Option(help="Decodes that run at once on one engine.")
+    ] = _ENGINES.max_sequences,
+    kv_tokens: Annotated[
+        int, typer.Option(help="Tokens that the cache of one engine holds.")
+    ] = _ENGINES.kv_tokens,
+    host_tokens: Annotated[
+        int, typer.Option(help="Tokens that can be swapped out of it.")
+    ] = _ENGINES.host_tokens,
+    cost: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SECONDS",
+            help="What engines take: message_s for a message, step_s and row_s for a step and for "
+            "each sequence in it, context_token_s for each token that one attends to, "
+            "prompt_token_s, moved_block_s. Repeatable.",
+        ),
+    ] = None,
+    identical_steps: Annotated[
+        bool, typer.Option(help="Each message takes 20 ms, whatever is in it.")
+    ] = False,
+    policy_thresholds: PolicyThresholds = None,
+    policy_quanta: PolicyQuanta = None,
+    policy_unit: PolicyUnit = None,
+    policy_beta: PolicyBeta = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", metavar="FILE", help="Write settings, summaries and programs."),
+    ] = None,
+) -> None:
+    """Play programs in virtual time and report how long they take under each policy.
+
+    The scheduler is the one that 'quire serve' runs; engines are models that take the time that
+    --cost says. Lengths, arrivals and tools come from the workload. The same options give the same
+    results, to the byte; what control itself takes is measured and told on stderr.
+
+    Examples:
+
+        quire sim --workload sharegpt --programs 100 --load 0.9 --policy fcfs --policy plas
+
+        quire sim --workload mixed --engines 4 --rate 3 --programs 300 --seed 1 --json mixed.json
+
+        quire sim --workload lats --arrivals at-once --programs 20 --policy atlas
+    """
+    if identical_steps and cost:
+        raise ConfigError("--cost beside --identical-steps: leave one of them out")
+    study = Study(
+        workload=workload,
+        num_programs=programs,
+        seed=seed,
+        engines=EngineSpec(
+            num_engines=engines,
+            max_sequences=max_sequences,
+            kv_tokens=kv_tokens,
+            host_tokens=host_tokens,
+            cost=IDENTICAL_STEPS if identical_steps else costs_named(cost or (), StepCost()),
+        ),
+        arrivals=_arrivals(arrivals, rate, width),
+        load=_load(arrivals, rate, load),
+    )
+    named = policy or ["fcfs"]
+    levels = levels_config(
+        named,
+        thresholds=policy_thresholds,
+        quanta=policy_quanta,
+        unit=policy_unit,
+        beta=policy_beta,
+    )
+    unknown = [one for one in named if one not in SIMULATED_POLICIES]
+    if unknown:
+        raise ConfigError(
+            f"no scheduling policy is called {unknown[0]!r}: choose from "
+            f"{sorted(SIMULATED_POLICIES)}"
+        )
+    if json_file is not None and not json_file.parent.is_dir():
+        raise ConfigError(f"--json {json_file}: there is no folder {json_file.parent}")
+    capacity = study.capacity()
+    study = study.settled()
+    findings = [_examine(study, one, levels) for one in dict.fromkeys(named)]
+    _show(study, capacity, findings)
+    if json_file is not None:
+        json_file.write_text(_as_json(study, capacity, levels, findings), encoding="utf-8")
+    if any(one.summary.num_failed for one in findings):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _arrivals(kind: str, rate: float | None, width: int | None) -> Arrivals:
+    if kind != "poisson" and rate is not None:
+        raise ConfigError(f"--rate {rate:g} beside --arrivals {kind}: only poisson has a rate")
+    if kind != "closed" and width is not None:
+        raise ConfigError(f"--width {width} beside --arrivals {kind}: only closed has a width")
+    if kind == "closed" and width is None:
+        raise ConfigError("--arrivals closed: say with --width how many run at a time")
+    return Arrivals(kind, 1.0 if rate is None else rate, 1 if width is None else width)
+
+
+def _load(kind: str, rate: float | None, load: float | None) -> float | None:
+    if load is not None and rate is not None:
+        raise ConfigError(f"--load {load:g} beside --rate {rate:g}: leave one of them out")
+    return 0.8 if kind == "poisson" and load is None and rate is None else load
+
+
+def _examine(study: Study, policy: str, levels: LevelsConfig) -> Finding:
+    """Play it under one policy; a line on stderr now and then, and one behind it."""
+    console = messages()
+    began = told = monotonic()
+
+    def progress(num_over: int, now_s: float) -> None:
+        nonlocal told
+        if monotonic() - told >= _SILENT_S:
+            told = monotonic()
+            console.print(f"{policy}: {num_over} of {study.num_programs} programs, {now_s:.0f} s")
+
+    found = examine(study, SchedulerConfig(policy=policy, levels=levels), progress=progress)
+    calls = found.summary.num_calls
+    console.print(
+        f"{policy}: {calls} calls in {monotonic() - began:.1f} s, of which control "
+        f"{found.control_s:.1f} s for {found.num_messages} messages"
+    )
+    return found
+
+
+def _show(study: Study, capacity: float, findings: Sequence[Finding]) -> None:
+    arrivals = study.arrivals
+    comes = {
+        "poisson": f"{arrivals.rate:.4g} a second, {arrivals.rate / capacity:.2f} of the capacity",
+        "closed": f"{arrivals.width} at a time",
+        "at-once": "all at once",
+    }[arrivals.kind]
+    rows = table(*_COLUMNS, right=_COLUMNS[1:])
+    for one in findings:
+        rows.add_row(one.policy, *_row(one.summary))
+    # wide enough for all columns, also in a file
+    console = output(130)
+    console.print(
+        f"{study.workload}: {study.num_programs} programs, {comes}; {study.engines.num_engines} "
+        f"engines, seed {study.seed}; estimated capacity {capacity:.4g} programs/s"
+    )
+    console.print(rows)
+    console.print("ms/token: response time over generated tokens; s: response time; in all, mean")
+
+
+_COLUMNS = (
+    "policy", "failed", "ms/token", "p50", "p95", "p99", "s", "p50", "p95", "p99", "waited s",
+    "makespan s", "tokens/s", "preempted",
+)  # fmt: skip
+
+
+def _row(summary: Summary) -> tuple[str, ...]:
+    latency, response = summary.token_latency_s, summary.response_s
+    parts = (latency.mean, latency.p50, latency.p95, latency.p99)
+    return (
+        str(summary.num_failed),
+        *(f"{1000 * one:.2f}" for one in parts),
+        *(f"{one:.2f}" for one in (response.mean, response.p50, response.p95, response.p99)),
+        f"{summary.waiting_s.mean:.2f}",
+        f"{summary.makespan_s:.1f}",
+        f"{summary.tokens_per_s:.0f}",
+        str(summary.num_preemptions),
+    )
+
+
+def _as_json(
+    study: Study, capacity: float, levels: LevelsConfig, findings: Sequence[Finding]
+) -> str:
+    has_levels = any(one.policy in WITH_LEVELS for one in findings)
+    document = {
+        "study": asdict(replace(study, load=None)),
+        "capacity": capacity,
+        "levels": asdict(levels) if has_levels else None,
+        "policies": [
+            {
+                "policy": one.policy,
+                "num_messages": one.num_messages,
+                "summary": asdict(one.summary),
+                "programs": [asdict(outcome) for outcome in one.outcomes],
+            }
+            for one in findings
+        ],
+    }
+    return json.dumps(plain(document), indent=1) + "\n"

@@ -1,0 +1,91 @@
+"""``quire sim``: a table, the same bytes twice, refusals with the choices and figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_invoke import invoke
+
+Capture = pytest.CaptureFixture[str]
+
+SMALL = ("sim", "--workload", "bfcl", "--programs", "4", "--seed", "1", "--max-sequences", "2")
+
+
+def test_policies_are_compared_and_the_same_seed_gives_the_same_bytes(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    files = [tmp_path / "first.json", tmp_path / "second.json"]
+    policies = ("--policy", "fcfs", "--policy", "plas", "--policy", "srpt", "--policy", "gittins")
+    first, second = (
+        invoke(capsys, *SMALL, *policies, "--load", "2", "--json", str(file)) for file in files
+    )
+    assert first.code == 0
+    assert first.out == second.out
+    assert files[0].read_bytes() == files[1].read_bytes()
+    written = json.loads(files[0].read_text(encoding="utf-8"))
+    assert [one["policy"] for one in written["policies"]] == ["fcfs", "plas", "srpt", "gittins"]
+    assert written["study"]["arrivals"]["rate"] == pytest.approx(2 * written["capacity"])
+    for one in written["policies"]:
+        assert len(one["programs"]) == one["summary"]["num_programs"] == 4
+        assert one["summary"]["num_failed"] == 0
+        assert f"{one['policy']}: " in first.err, "control's time is told apart"
+        assert one["policy"] in first.out
+    assert "control_s" not in files[0].read_text(encoding="utf-8")
+
+
+def test_arrivals_costs_and_queues_are_obeyed(capsys: Capture, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    closed = ("--arrivals", "closed", "--width", "3", "--cost", "step_s=0.5")
+    queues = ("--policy", "plas", "--policy-thresholds", "10,20", "--policy-beta", "0")
+    ran = invoke(capsys, *SMALL, *closed, *queues, "--engines", "2", "--json", str(file))
+    assert ran.code == 0
+    assert "3 at a time; 2 engines" in ran.out
+    written = json.loads(file.read_text(encoding="utf-8"))
+    assert written["levels"]["thresholds"] == [10, 20]
+    assert written["levels"]["beta"] is None
+    assert written["study"]["engines"]["cost"]["step_s"] == 0.5
+    assert [one["arrived_s"] for one in written["policies"][0]["programs"]][:3] == [0.0] * 3
+
+
+def test_all_at_once_with_identical_steps(capsys: Capture) -> None:
+    ran = invoke(capsys, *SMALL, "--arrivals", "at-once", "--identical-steps")
+    assert ran.code == 0
+    assert "all at once" in ran.out
+
+
+def test_a_program_that_fails_shows_in_the_status(capsys: Capture) -> None:
+    ran = invoke(capsys, *SMALL, "--arrivals", "at-once", "--kv-tokens", "64")
+    assert ran.code == 1
+    assert "inf" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--workload", "chat"), "sharegpt"),
+        (("--policy", "sjf"), "srpt"),
+        (("--arrivals", "bursty"), "poisson"),
+        (("--programs", "0"), "0 programs"),
+        (("--engines", "0"), "num_engines is 0"),
+        (("--rate", "-1"), "-1.0 programs/s"),
+        (("--load", "0"), "the load is 0.0"),
+        (("--load", "1", "--rate", "1"), "--load 1 beside --rate 1"),
+        (("--arrivals", "at-once", "--load", "1"), "a load is a rate"),
+        (("--arrivals", "at-once", "--rate", "1"), "--rate 1 beside"),
+        (("--width", "3"), "--width 3 beside"),
+        (("--arrivals", "closed"), "--width"),
+        (("--cost", "step=1"), "step_s"),
+        (("--cost", "step_s=1", "--identical-steps"), "--identical-steps"),
+        (("--policy-beta", "2"), "not for --policy fcfs"),
+        (("--policy", "plas", "--policy-thresholds", "9,3"), "[9.0, 3.0]"),
+        (("--json", "missing-folder/out.json"), "no folder missing-folder"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(
+    capsys: Capture, arguments: tuple[str, ...], told: str
+) -> None:
+    ran = invoke(capsys, *SMALL, *arguments)
+    assert ran.code == 2
+    assert told in ran.err
