@@ -127,6 +127,17 @@ def test_the_same_trial_gives_the_same_outcomes(policy: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("num_steps", [1, 4, 32])
+@pytest.mark.parametrize("num_output", [1, 13, 30])
+def test_messages_of_several_steps_generate_all_tokens(num_steps: int, num_output: int) -> None:
+    """The pages have a slot for each token but the last, which is never run."""
+    plans = [ProgramPlan("test", (CallPlan(num_prompt, num_output),)) for num_prompt in (3, 4)]
+    scheduler = SchedulerConfig(step_quantum_s=100.0, max_steps_per_message=num_steps)
+    engines = EngineSpec(kv_tokens=1024, cost=STEPS)
+    result = Trial(plans, [0.0, 0.0], engines, scheduler, check=True).run()
+    assert [one.error for one in result.outcomes] == [None, None]
+
+
 def test_progress_is_told_with_the_virtual_time() -> None:
     told: list[tuple[int, float]] = []
     plans = [ProgramPlan("test", (CallPlan(4, n),)) for n in (5, 3)]

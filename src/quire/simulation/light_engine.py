@@ -80,7 +80,9 @@ def light_pool(
 
 @dataclass(slots=True)
 class _Sequence:
-    """``cursor`` and ``limit`` in slots of its table, ``position`` of its next token."""
+    """``cursor`` and ``limit`` in slots of its table, ``position`` of its next token. ``is_new``:
+    nothing was sampled since it was opened; what the prompt's last token gives takes no slot until
+    it is run, one step later."""
 
     epoch: int
     seed: int
@@ -88,6 +90,7 @@ class _Sequence:
     limit: int
     position: int
     num_left: int
+    is_new: bool = True
     end: SequenceEnd = SequenceEnd.RUNNING
 
 
@@ -216,12 +219,14 @@ class LightEngine:
         state = self._sequences.get(sequence)
         if state is None or state.epoch != epoch or state.end is not SequenceEnd.RUNNING:
             return [], SequenceEnd.RUNNING
-        room = state.limit - state.cursor
+        num_free = 1 if state.is_new else 0
+        room = state.limit - state.cursor + num_free
         count = min(max_steps, state.num_left)
-        if count > room:  # the last token has no K and V yet and needs no slot
-            count, state.end = max(room, 1), SequenceEnd.NO_ROOM
+        if count > room:
+            count, state.end = room, SequenceEnd.NO_ROOM
         tokens = self._tokens(state, count)
-        state.cursor += count
+        state.cursor += count - num_free
+        state.is_new = False
         state.position += count
         state.num_left -= count
         if state.num_left <= 0:
