@@ -10,7 +10,7 @@ from quire.core.config import SchedulerConfig
 from quire.core.errors import ConfigError
 from quire.simulation.engines import EngineSpec, costs_named
 from quire.simulation.light_engine import StepCost
-from quire.simulation.trial import Trial
+from quire.simulation.trial import SimulationRun
 from quire.simulation.workloads import CallPlan, ProgramPlan
 
 
@@ -21,7 +21,7 @@ def test_the_capacity_is_what_full_batches_reach() -> None:
     plans = [ProgramPlan("test", (CallPlan(4, 10),))] * 40
     assert spec.capacity(plans) == pytest.approx(0.4)
     scheduler = SchedulerConfig(max_steps_per_message=1)
-    outcomes = Trial(plans, [0.0] * 40, spec, scheduler).run().outcomes
+    outcomes = SimulationRun(plans, [0.0] * 40, spec, scheduler).run().outcomes
     assert 40 / max(one.ended_s for one in outcomes) == pytest.approx(0.4)
 
 

@@ -10,7 +10,7 @@ import pytest
 from quire.core.config import SchedulerConfig
 from quire.simulation.engines import EngineSpec
 from quire.simulation.light_engine import StepCost
-from quire.simulation.trial import Result, Trial
+from quire.simulation.trial import Result, SimulationRun
 from quire.simulation.workloads import CallPlan, ProgramPlan, create_workload, draw_programs
 
 STEPS = StepCost(message_s=0.0, step_s=1.0, row_s=0.0, prompt_token_s=0.0)
@@ -22,7 +22,7 @@ def play(*calls: tuple[CallPlan, ...], times_s: list[float] | None = None, **spe
     """Programs of ``calls`` on small engines, control's invariants checked after each event."""
     plans = [ProgramPlan("test", one) for one in calls]
     engines = EngineSpec(**{"kv_tokens": 1024, "cost": STEPS, **spec})
-    return Trial(plans, times_s or [0.0] * len(plans), engines, SCHEDULER, check=True).run()
+    return SimulationRun(plans, times_s or [0.0] * len(plans), engines, SCHEDULER, check=True).run()
 
 
 def test_calls_follow_one_another_and_reuse_what_was_computed() -> None:
@@ -116,7 +116,9 @@ def test_the_same_trial_gives_the_same_outcomes(policy: str) -> None:
     engines = EngineSpec(num_engines=2, max_sequences=4, kv_tokens=40_000)
 
     def outcomes() -> Any:
-        return Trial(plans, [0.0, 1.0, 1.0, 2.0], engines, SchedulerConfig(policy=policy)).run()
+        return SimulationRun(
+            plans, [0.0, 1.0, 1.0, 2.0], engines, SchedulerConfig(policy=policy)
+        ).run()
 
     first, second = outcomes(), outcomes()
     assert first.outcomes == second.outcomes
@@ -134,7 +136,7 @@ def test_messages_of_several_steps_generate_all_tokens(num_steps: int, num_outpu
     plans = [ProgramPlan("test", (CallPlan(num_prompt, num_output),)) for num_prompt in (3, 4)]
     scheduler = SchedulerConfig(step_quantum_s=100.0, max_steps_per_message=num_steps)
     engines = EngineSpec(kv_tokens=1024, cost=STEPS)
-    result = Trial(plans, [0.0, 0.0], engines, scheduler, check=True).run()
+    result = SimulationRun(plans, [0.0, 0.0], engines, scheduler, check=True).run()
     assert [one.error for one in result.outcomes] == [None, None]
 
 
@@ -142,5 +144,7 @@ def test_progress_is_told_with_the_virtual_time() -> None:
     told: list[tuple[int, float]] = []
     plans = [ProgramPlan("test", (CallPlan(4, n),)) for n in (5, 3)]
     engines = EngineSpec(kv_tokens=1024, cost=STEPS)
-    Trial(plans, [0.0, 0.0], engines, SCHEDULER, progress=lambda *one: told.append(one)).run()
+    SimulationRun(
+        plans, [0.0, 0.0], engines, SCHEDULER, progress=lambda *one: told.append(one)
+    ).run()
     assert told == [(1, 3.0), (2, 5.0)]

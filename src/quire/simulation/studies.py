@@ -14,7 +14,7 @@ from quire.simulation.arrivals import Arrivals
 from quire.simulation.bounds import BOUNDS
 from quire.simulation.engines import EngineSpec
 from quire.simulation.outcomes import Outcome, Summary, summarize
-from quire.simulation.trial import Progress, Trial
+from quire.simulation.trial import Progress, SimulationRun
 from quire.simulation.work import WorkTable
 from quire.simulation.workloads import create_workload, draw_programs
 
@@ -92,7 +92,7 @@ def examine(
         )
     study = study.settled()
     plans = draw_programs(create_workload(study.workload), study.num_programs, study.seed)
-    result = Trial(
+    result = SimulationRun(
         plans,
         study.arrivals.times_s(study.num_programs, study.seed),
         study.engines,

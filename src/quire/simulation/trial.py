@@ -63,7 +63,7 @@ class _TimedControl:
         self._controller.check_invariants()
 
 
-class Trial:
+class SimulationRun:
     """Plays ``plans``, which arrive at ``times_s`` (infinity: when an earlier one ends) on
     ``engines``. ``policy``: how one is made that reads the programs' work, instead of the one that
     ``scheduler`` names. ``check``: verify control's invariants after every event."""

@@ -10,7 +10,7 @@ from quire.core.interfaces import Policy
 from quire.simulation.bounds import Gittins, ShortestRemaining
 from quire.simulation.engines import EngineSpec
 from quire.simulation.light_engine import StepCost
-from quire.simulation.trial import Trial
+from quire.simulation.trial import SimulationRun
 from quire.simulation.work import Work, WorkTable
 from quire.simulation.workloads import CallPlan, ProgramPlan
 from quire.testing.conformance.policy import ready
@@ -39,7 +39,7 @@ def works_of(**lengths: float) -> WorkTable:
 def test_the_shortest_remaining_program_runs_first_and_displaces() -> None:
     """On one place: of 40 the first tokens run, sixteen, which no decode is displaced before, then
     all of the later 3, then the rest."""
-    trial = Trial(
+    trial = SimulationRun(
         [program(40), program(3)],
         [0.0, 1.5],
         EngineSpec(max_sequences=1, kv_tokens=256, cost=STEPS),
@@ -52,7 +52,7 @@ def test_the_shortest_remaining_program_runs_first_and_displaces() -> None:
 
 def test_work_left_counts_and_not_the_call_at_hand() -> None:
     """A program of 1 + 9 tokens comes behind one of 6, though its first call is shorter."""
-    trial = Trial(
+    trial = SimulationRun(
         [program(1, 9), program(6)],
         [0.0, 0.0],
         EngineSpec(max_sequences=1, kv_tokens=256, cost=STEPS),
