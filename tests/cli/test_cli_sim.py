@@ -39,10 +39,12 @@ def test_arrivals_costs_and_queues_are_obeyed(capsys: Capture, tmp_path: Path) -
     file = tmp_path / "out.json"
     closed = ("--arrivals", "closed", "--width", "3", "--cost", "step_s=0.5")
     queues = ("--policy", "plas", "--policy-thresholds", "10,20", "--policy-beta", "0")
-    ran = invoke(capsys, *SMALL, *closed, *queues, "--engines", "2", "--json", str(file))
+    engines = ("--engines", "2", "--balancer", "least_used")
+    ran = invoke(capsys, *SMALL, *closed, *queues, *engines, "--json", str(file))
     assert ran.code == 0
     assert "3 at a time; 2 engines" in ran.out
     written = json.loads(file.read_text(encoding="utf-8"))
+    assert written["balancer"] == "least_used"
     assert written["levels"]["thresholds"] == [10, 20]
     assert written["levels"]["beta"] is None
     assert written["study"]["engines"]["cost"]["step_s"] == 0.5

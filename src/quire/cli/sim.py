@@ -15,13 +15,14 @@ from quire.cli.console import messages, output, table
 from quire.cli.exit_codes import EXIT_FAILED
 from quire.cli.scheduler_options import (
     WITH_LEVELS,
+    Balancer,
     PolicyBeta,
     PolicyQuanta,
     PolicyThresholds,
     PolicyUnit,
     levels_config,
 )
-from quire.core.config import LevelsConfig, SchedulerConfig
+from quire.core.config import SchedulerConfig
 from quire.core.errors import ConfigError
 from quire.simulation.arrivals import ARRIVALS, Arrivals
 from quire.simulation.engines import IDENTICAL_STEPS, EngineSpec, costs_named
@@ -87,6 +88,7 @@ def sim(
     identical_steps: Annotated[
         bool, typer.Option(help="Each message takes 20 ms, whatever is in it.")
     ] = False,
+    balancer: Balancer = "quire",
     policy_thresholds: PolicyThresholds = None,
     policy_quanta: PolicyQuanta = None,
     policy_unit: PolicyUnit = None,
@@ -144,10 +146,15 @@ def sim(
         raise ConfigError(f"--json {json_file}: there is no folder {json_file.parent}")
     capacity = study.capacity()
     study = study.settled()
-    findings = [_examine(study, one, levels) for one in dict.fromkeys(named)]
+    schedulers = [
+        SchedulerConfig(policy=one, levels=levels, balancer=balancer)
+        for one in dict.fromkeys(named)
+    ]
+    findings = [_examine(study, one) for one in schedulers]
     _show(study, capacity, findings)
     if json_file is not None:
-        json_file.write_text(_as_json(study, capacity, levels, findings), encoding="utf-8")
+        text = _as_json(study, capacity, schedulers[0], findings)
+        json_file.write_text(text, encoding="utf-8")
     if any(one.summary.num_failed for one in findings):
         raise typer.Exit(EXIT_FAILED)
 
@@ -168,9 +175,9 @@ def _load(kind: str, rate: float | None, load: float | None) -> float | None:
     return 0.8 if kind == "poisson" and load is None and rate is None else load
 
 
-def _examine(study: Study, policy: str, levels: LevelsConfig) -> Finding:
+def _examine(study: Study, scheduler: SchedulerConfig) -> Finding:
     """Play it under one policy; a line on stderr now and then, and one behind it."""
-    console = messages()
+    console, policy = messages(), scheduler.policy
     began = told = monotonic()
 
     def progress(num_over: int, now_s: float) -> None:
@@ -179,7 +186,7 @@ def _examine(study: Study, policy: str, levels: LevelsConfig) -> Finding:
             told = monotonic()
             console.print(f"{policy}: {num_over} of {study.num_programs} programs, {now_s:.0f} s")
 
-    found = examine(study, SchedulerConfig(policy=policy, levels=levels), progress=progress)
+    found = examine(study, scheduler, progress=progress)
     calls = found.summary.num_calls
     console.print(
         f"{policy}: {calls} calls in {monotonic() - began:.1f} s, of which control "
@@ -229,13 +236,14 @@ def _row(summary: Summary) -> tuple[str, ...]:
 
 
 def _as_json(
-    study: Study, capacity: float, levels: LevelsConfig, findings: Sequence[Finding]
+    study: Study, capacity: float, scheduler: SchedulerConfig, findings: Sequence[Finding]
 ) -> str:
-    has_levels = any(one.policy in WITH_LEVELS for one in findings)
+    has_levels = any(one.policy in (*WITH_LEVELS, "quire") for one in findings)
     document = {
         "study": asdict(replace(study, load=None)),
         "capacity": capacity,
-        "levels": asdict(levels) if has_levels else None,
+        "balancer": scheduler.balancer,
+        "levels": asdict(scheduler.levels) if has_levels else None,
         "policies": [
             {
                 "policy": one.policy,
