@@ -12,8 +12,11 @@ def test_what_control_exports() -> None:
         "EncoderStatistics",
         "EngineStatistics",
         "InstanceStatistics",
+        "ProcessChanges",
         "ProcessRow",
         "Statistics",
+        "Wait",
+        "WaitsFor",
     ]
     assert all(hasattr(control, name) for name in control.__all__)
     assert sorted(control.POLICIES) == [

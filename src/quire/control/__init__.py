@@ -5,14 +5,16 @@ no bytes and reads no clock; the node, the tests and the simulator are shells ar
 """
 
 from quire.control.controller import Controller
+from quire.control.feed import ProcessChanges
 from quire.control.policies import POLICIES
-from quire.control.programs.table import ProcessRow
+from quire.control.rows import ProcessRow
 from quire.control.statistics import (
     EncoderStatistics,
     EngineStatistics,
     InstanceStatistics,
     Statistics,
 )
+from quire.control.waits import Wait, WaitsFor
 
 __all__ = [
     "POLICIES",
@@ -20,6 +22,9 @@ __all__ = [
     "EncoderStatistics",
     "EngineStatistics",
     "InstanceStatistics",
+    "ProcessChanges",
     "ProcessRow",
     "Statistics",
+    "Wait",
+    "WaitsFor",
 ]

@@ -18,13 +18,15 @@ from quire.control.engine_life import EngineLife
 from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
+from quire.control.feed import Feed, ProcessChanges
 from quire.control.outbox import Outbox
 from quire.control.placement.balancers import create_balancer
 from quire.control.placement.deployments import Deployments
 from quire.control.policies import create_policy
 from quire.control.programs.families import check_family, join_family, leave_family
 from quire.control.programs.program import CommandQueue, Program
-from quire.control.programs.table import ProcessRow, ProcessTable
+from quire.control.programs.table import ProcessTable
+from quire.control.rows import ProcessRow
 from quire.control.scheduler.dispatch import Adaptive
 from quire.control.scheduler.engine_scheduler import EngineScheduler
 from quire.control.scheduler.lowering.seeds import SeedSource
@@ -45,7 +47,7 @@ from quire.core.errors import (
     QuotaExceeded,
     UnknownHandle,
 )
-from quire.core.ids import EngineId, ProgramId, QueueId
+from quire.core.ids import EngineId, ProgramId, QueueId, TenantId
 from quire.core.interfaces import DispatchPolicy, Policy
 
 
@@ -111,6 +113,7 @@ class Controller:
             seeds=SeedSource(seed),
             time=self._time,
         )
+        self._feed = Feed(self._table, self._places, self._schedulers)
         self._num_queues = 0
         self._handlers = self._event_handlers()
         self._calls = self._call_handlers()
@@ -229,6 +232,7 @@ class Controller:
         call = event.call
         program = self._table.get(event.program)
         if program is not None:
+            self._table.changes.touch(program)
             self._calls[type(call)](program, call)
         elif isinstance(call, c.Issue):
             self._refuse(event.program, call.commands, _no_queue(event.program, call.queue))
@@ -364,11 +368,16 @@ class Controller:
 
     def processes(self) -> tuple[ProcessRow, ...]:
         """The process table, oldest program first."""
-        return self._table.rows()
+        return self._feed.all_rows()
+
+    def changes(self, since: int, tenant: TenantId | None = None) -> ProcessChanges:
+        """What has changed of ``tenant``'s programs (None: of all) since change number ``since``;
+        0 is before all."""
+        return self._feed.look(since, tenant)
 
     def process(self, program: ProgramId) -> ProcessRow | None:
         """One line of the process table."""
-        return self._table.row(program)
+        return self._feed.row(program)
 
     def statistics(self) -> Statistics:
         programs = self._table.programs()

@@ -7,50 +7,19 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from quire.control.programs.accounts import Account
 from quire.control.programs.ages import ByAge
-from quire.control.programs.program import Entry, Program, ProgramState
+from quire.control.programs.changes import Changes
+from quire.control.programs.program import Entry, Program
 from quire.control.programs.service import note_child_path, note_path
 from quire.core.commands import AllocPages, ImportPages, ImportPrefix
 from quire.core.config import TenantTotals
-from quire.core.events import ProgramForm, ProgramStarted
+from quire.core.events import ProgramStarted
 from quire.core.ids import EngineId, ProgramId, TenantId
 
 _IMPORTS = (ImportPages, ImportPrefix)
 """They give pages contents without a message."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessRow:
-    """One program as ``ps`` and /metrics show it. Times in seconds of the event clock; of service
-    and cost see ``service``."""
-
-    program: ProgramId
-    tenant: TenantId
-    form: ProgramForm
-    name: str
-    client_id: str | None
-    state: ProgramState
-    num_queues: int
-    num_threads: int
-    num_pages: int
-    num_device_blocks: int
-    num_host_blocks: int
-    num_pending_commands: int
-    num_generated_tokens: int
-    num_prefilled_tokens: int
-    num_cached_tokens: int
-    num_encoded_tokens: int
-    service_s: float
-    path_s: float
-    cost_s: float
-    waiting_s: float
-    started_s: float
-    last_arrival_s: float | None
-    last_completion_s: float | None
-    num_preemptions: int
 
 
 class ProcessTable:
@@ -58,8 +27,9 @@ class ProcessTable:
 
     ``holders``: per engine, idle programs that may hold device blocks there. Who finds a program
     without any takes it out; it comes back when it is idle again. Active ones that may hold blocks
-    are kept by age: one that has only queued its first commands holds none. ``totals``: of the
-    tenants that are configured.
+    are kept by age: one that has only queued its first commands holds none. ``changes`` is told of
+    programs that start, become idle or end, but not of what happens to active ones. ``totals``: of
+    the tenants that are configured.
     """
 
     def __init__(self, totals: Mapping[TenantId, TenantTotals] | None = None) -> None:
@@ -70,6 +40,7 @@ class ProcessTable:
         self.idle: OrderedDict[ProgramId, Program] = OrderedDict()
         self.active: OrderedDict[ProgramId, Program] = OrderedDict()
         self.holders: dict[EngineId, OrderedDict[ProgramId, Program]] = {}
+        self.changes = Changes()
         self._ages = ByAge()
         self._active_holders = ByAge()
 
@@ -96,6 +67,7 @@ class ProcessTable:
         self._num_started += 1
         self._programs[program.id] = program
         self.idle[program.id] = program
+        self.changes.touch(program)
         return program
 
     def _parent_of(self, started: ProgramStarted) -> Program | None:
@@ -123,6 +95,7 @@ class ProcessTable:
         self._ages.discard(program)
         self._active_holders.discard(program)
         self._drop_holder(program)
+        self.changes.end(program)
 
     def _drop_holder(self, program: Program) -> None:
         for holders in self.holders.values():
@@ -166,16 +139,10 @@ class ProcessTable:
             self._active_holders.discard(program)
             self.idle[program.id] = program
             self.note_holder(program)
+            self.changes.touch(program)
 
     def programs(self) -> list[Program]:
         return list(self._programs.values())
-
-    def rows(self) -> tuple[ProcessRow, ...]:
-        return tuple(_row(program) for program in self._programs.values())
-
-    def row(self, program: ProgramId) -> ProcessRow | None:
-        found = self._programs.get(program)
-        return None if found is None else _row(found)
 
     def check_invariants(self) -> None:
         for program in self._programs.values():
@@ -191,6 +158,7 @@ class ProcessTable:
             holds = any(page.content is not None for page in program.pages.values())
             is_known = program in self._active_holders
             assert is_known or not holds or program.id in self.idle, "a holder is not known"
+        self.changes.check_invariants(self._programs)
         for account in self._accounts.values():
             self._check_account(account)
 
@@ -207,35 +175,3 @@ def _may_hold(program: Program, entry: Entry) -> bool:
     """Whether a page of ``program`` may mean something, when ``entry`` is its only command."""
     is_first = type(entry.command) is AllocPages and len(program.pages) == len(entry.pages)
     return bool(program.pages) and not is_first
-
-
-def _row(program: Program) -> ProcessRow:
-    contents = {
-        id(page.content): page.content for page in program.pages.values() if page.content
-    }.values()
-    return ProcessRow(
-        program=program.id,
-        tenant=program.tenant,
-        form=program.form,
-        name=program.name,
-        client_id=program.client_id,
-        state=program.state,
-        num_queues=len(program.queues),
-        num_threads=program.num_threads,
-        num_pages=len(program.pages),
-        num_device_blocks=sum(content.block is not None for content in contents),
-        num_host_blocks=sum(content.host_block is not None for content in contents),
-        num_pending_commands=len(program.entries),
-        num_generated_tokens=program.num_generated_tokens,
-        num_prefilled_tokens=program.num_prefilled_tokens,
-        num_cached_tokens=program.num_cached_tokens,
-        num_encoded_tokens=program.num_encoded_tokens,
-        service_s=program.figures.service_s,
-        path_s=program.figures.path_s,
-        cost_s=program.cost_s,
-        waiting_s=program.figures.waiting_s,
-        started_s=program.started_s,
-        last_arrival_s=program.last_arrival_s,
-        last_completion_s=program.last_completion_s,
-        num_preemptions=program.num_preemptions,
-    )

@@ -199,8 +199,12 @@ class Backlog:
         """Whether ``entry`` waits for a message, and for nothing else."""
         return entry in self.work or entry in self.claims
 
+    def is_held_up(self, entry: Entry) -> bool:
+        """Whether ``entry`` waits for another command to let go of a page."""
+        return entry in self._held_up
+
     def waiting(self) -> Iterator[Entry]:
-        """All that do."""
+        """All that wait for a message, and for nothing else."""
         yield from self.work
         yield from self.claims
 

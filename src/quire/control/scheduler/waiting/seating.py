@@ -15,7 +15,8 @@ from quire.control.scheduler.waiting.backlog import Backlog
 
 
 class Seating:
-    """The seats of one engine. ``num_preemptions``: how often an open sequence was closed."""
+    """The seats of one engine. ``num_preemptions``: how often an open sequence was closed.
+    ``is_short``: memory had no room for who was next when free seats were given last."""
 
     def __init__(
         self, engine: EngineState, table: ProcessTable, backlog: Backlog, admission: Admission
@@ -25,6 +26,7 @@ class Seating:
         self._backlog = backlog
         self._admission = admission
         self.num_preemptions = 0
+        self.is_short = False
 
     def choose(self) -> None:
         """The decodes that may take part, anew for this message: free seats go to who is next,
@@ -42,8 +44,10 @@ class Seating:
     def give_free_seats(self) -> bool:
         """False if memory has no room for who is next: nobody passes by."""
         seats = self._backlog.seats
+        self.is_short = False
         while seats.num_free and (entry := seats.candidate()) is not None:
             if not self.admits(entry):
+                self.is_short = True
                 return False
             self._backlog.give_seat(entry)
         return True

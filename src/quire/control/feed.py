@@ -1,0 +1,157 @@
+"""The feed: what has changed about programs since a reader looked last.
+
+Owns how a look finds it. Programs tell the table's ``changes`` when they start, call, become idle
+or end. Of active ones each look compares a mark with that of the look before. Idle ones change
+without that when their memory is taken, or a message in flight still counts: while engines work, a
+look counts the pages of some of them. Where none does, 10,000 idle programs cost a look nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quire.control.engines.engine import ControlledEngine
+from quire.control.engines.state import EngineState
+from quire.control.programs.program import Program
+from quire.control.programs.table import ProcessTable
+from quire.control.rows import ProcessRow, ProcessRows, count_blocks
+from quire.control.scheduler.engine_scheduler import EngineScheduler
+from quire.core.ids import EngineId, ProgramId, TenantId
+
+MAX_ROWS = 1024
+"""Of one look; a reader that is further behind looks again."""
+
+SWEPT_PAGES = 4096
+"""Pages of idle programs that one look counts, about half a millisecond of it."""
+
+
+_Shown = tuple[int, int, float, float]
+"""Of a row: blocks on devices and hosts, service and cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessChanges:
+    """What has changed up to ``number``, which the reader names in its next look.
+
+    ``rows``: programs that have changed and live, in the order of their changes. ``ended``: those
+    that have ended and may have been in an earlier answer. ``is_whole``: the reader is to forget
+    all it knows, as its number is too old, or none of this controller. ``more``: there is more at
+    once.
+    """
+
+    number: int
+    rows: tuple[ProcessRow, ...]
+    ended: tuple[ProgramId, ...]
+    is_whole: bool
+    more: bool
+
+
+class Feed:
+    """``places`` (all that queues are placed on) and ``schedulers`` are shared with the controller.
+
+    ``max_rows``: of one look.
+    """
+
+    def __init__(
+        self,
+        table: ProcessTable,
+        places: Mapping[EngineId, ControlledEngine],
+        schedulers: Mapping[EngineId, EngineScheduler],
+        max_rows: int = MAX_ROWS,
+    ) -> None:
+        self._table = table
+        self._changes = table.changes
+        self._schedulers = schedulers
+        self._rows = ProcessRows(places, schedulers)
+        self._max_rows = max_rows
+        self._marks: dict[ProgramId, tuple[object, ...]] = {}
+        self._shown: dict[ProgramId, tuple[int, _Shown]] = {}
+        self._to_sweep: list[ProgramId] = []
+        self._moves: list[tuple[int, ...]] = []
+
+    def all_rows(self) -> tuple[ProcessRow, ...]:
+        """Of every program, the oldest first."""
+        return tuple([self._rows.row(program) for program in self._table.programs()])
+
+    def row(self, program: ProgramId) -> ProcessRow | None:
+        """Of one program; None if there is none."""
+        found = self._table.get(program)
+        return None if found is None else self._rows.row(found)
+
+    def look(self, since: int, tenant: TenantId | None = None) -> ProcessChanges:
+        """What has changed of ``tenant``'s programs (None: of all) since number ``since``; 0 is
+        before all changes."""
+        self._compare_active()
+        self._sweep_idle()
+        changes = self._changes
+        changes.give_numbers()
+        is_whole = since == 0 or not changes.forgotten <= since <= changes.number
+        since = 0 if is_whole else since
+        found = [one for one in changes.since(since) if tenant in (None, one[1].tenant)]
+        more = len(found) > self._max_rows
+        found = found[: self._max_rows]
+        number = found[-1][0] if more else changes.number
+        return ProcessChanges(
+            number=number,
+            rows=tuple([self._row(number, program) for number, program in found]),
+            ended=() if is_whole else self._ended(since, number, tenant),
+            is_whole=is_whole,
+            more=more,
+        )
+
+    def _row(self, number: int, program: Program) -> ProcessRow:
+        row = self._rows.row(program)
+        shown = (row.num_device_blocks, row.num_host_blocks, row.service_s, row.cost_s)
+        known = self._shown.get(program.id)
+        if known is not None and known[0] == number and known[1] != shown:
+            self._changes.touch(program)  # others have seen this change with another row
+        self._shown[program.id] = (number, shown)
+        return row
+
+    def _ended(self, since: int, upto: int, tenant: TenantId | None) -> tuple[ProgramId, ...]:
+        ends = self._changes.ended_since(since)
+        return tuple(
+            end.program for end in ends if end.number <= upto and tenant in (None, end.tenant)
+        )
+
+    def _compare_active(self) -> None:
+        marks = {program.id: self._rows.mark(program) for program in self._table.active.values()}
+        for program, mark in marks.items():
+            if self._marks.get(program) != mark:
+                self._changes.touch(self._table.active[program])
+        self._marks = marks
+
+    def _sweep_idle(self) -> None:
+        """Touch idle programs of which a row has said what is no longer so, some at each look; once
+        around after an engine has done anything."""
+        moves = [_moves(one.engine) for one in self._schedulers.values()]
+        if not self._to_sweep and moves != self._moves:
+            self._moves = moves
+            self._to_sweep = list(self._table.idle)
+            self._shown = {
+                one.id: self._shown[one.id]
+                for one in self._table.programs()
+                if one.id in self._shown
+            }
+        num_left = SWEPT_PAGES
+        while self._to_sweep and num_left > 0:
+            program = self._table.idle.get(self._to_sweep.pop())
+            if program is not None and program.id in self._shown:
+                num_left -= len(program.pages) + 1
+                now = (*count_blocks(program), program.figures.service_s, program.cost_s)
+                if now != self._shown[program.id][1]:
+                    self._changes.touch(program)
+
+
+def _moves(engine: EngineState) -> tuple[int, ...]:
+    """Another one whenever a message was sent or has run, or a block was taken or given back."""
+    device, host = engine.memory.device, engine.memory.host
+    return (
+        engine.next_step,
+        len(engine.in_flight),
+        device.num_freed,
+        device.num_taken,
+        host.num_freed,
+        host.num_taken,
+    )
