@@ -92,6 +92,7 @@ def test_the_document_has_every_route() -> None:
         "/tokenize",
         "/detokenize",
         "/v1/programs",
+        "/v1/programs/changes",
         "/v1/programs/library",
         "/v1/programs/uploads",
         "/v1/programs/uploads/{program}",

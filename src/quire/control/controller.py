@@ -31,7 +31,7 @@ from quire.control.scheduler.dispatch import Adaptive
 from quire.control.scheduler.engine_scheduler import EngineScheduler
 from quire.control.scheduler.lowering.seeds import SeedSource
 from quire.control.scheduler.order.ranking import Ranking
-from quire.control.statistics import Statistics
+from quire.control.statistics import EngineStatistics, Statistics
 from quire.control.timers import Timers
 from quire.core import calls as c
 from quire.core import events as e
@@ -379,6 +379,10 @@ class Controller:
         """One line of the process table."""
         return self._feed.row(program)
 
+    def engine_statistics(self) -> tuple[EngineStatistics, ...]:
+        """Of the engines with memory."""
+        return tuple(one.statistics() for one in self._schedulers.values())
+
     def statistics(self) -> Statistics:
         programs = self._table.programs()
         return Statistics(
@@ -389,7 +393,7 @@ class Controller:
             num_queues=sum(len(program.queues) for program in programs),
             num_pending_commands=sum(len(program.entries) for program in programs),
             num_exports=len(self._host.exports),
-            engines=tuple(one.statistics() for one in self._schedulers.values()),
+            engines=self.engine_statistics(),
             encoders=self._encoding.statistics(),
         )
 

@@ -9,7 +9,7 @@ from quire.node.health import EngineHealth, EngineReadiness, NodeHealth
 from quire.node.kept_pages import KeptPages
 from quire.node.latency import EngineLatencies, HistogramSnapshot
 from quire.node.message_log import MailboxMessage, MessageReader
-from quire.node.metrics import NodeStatistics, ProcessRecord
+from quire.node.metrics import NodeChanges, NodeStatistics, ProcessRecord
 from quire.node.models import SHIPPED_MODEL, ModelFiles, read_model_files, resolve_source
 from quire.node.node import Node
 from quire.node.program_handle import ProgramHandle
@@ -33,6 +33,7 @@ __all__ = [
     "MessageReader",
     "ModelFiles",
     "Node",
+    "NodeChanges",
     "NodeHealth",
     "NodeStatistics",
     "ProcessRecord",

@@ -5,12 +5,12 @@ Knows no metric names and no exposition format.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from quire.control import ProcessRow, Statistics
+from quire.control import EngineStatistics, ProcessRow, Statistics
 from quire.core.events import ProgramForm
-from quire.core.ids import EngineId
+from quire.core.ids import EngineId, ProgramId
 from quire.node.health import NodeHealth
 from quire.node.latency import EngineLatencies
 
@@ -32,6 +32,25 @@ class NodeStatistics:
     num_calls: int
     uptime_s: float
     recording_failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanges:
+    """What has changed of the process table up to ``number``, and the engines as they are now; see
+    ``quire.control.ProcessChanges``. ``unix_s``: now. ``unix_offset_s``: what makes the times of
+    rows Unix times."""
+
+    number: int
+    records: Sequence[ProcessRecord]
+    ended: Sequence[ProgramId]
+    is_whole: bool
+    more: bool
+    engines: Sequence[EngineStatistics]
+    policy: str
+    health: NodeHealth
+    uptime_s: float
+    unix_s: float
+    unix_offset_s: float
 
 
 @dataclass(frozen=True, slots=True)

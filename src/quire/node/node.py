@@ -23,7 +23,7 @@ from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress
 from quire.node.health import NodeHealth, node_health
 from quire.node.life import NodeLife
-from quire.node.metrics import NodeStatistics, ProcessRecord
+from quire.node.metrics import NodeChanges, NodeStatistics, ProcessRecord
 from quire.node.models import ModelFiles, read_model_files
 from quire.node.notices import NodeNotices
 from quire.node.parts import NodeParts, Surroundings
@@ -85,6 +85,7 @@ class Node:
         self._life = NodeLife(config, self._parts, self._notices)
         self.uploads = self._parts.uploads
         self._names = RandomNames()
+        self._policy = config.scheduler.policy
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -166,6 +167,28 @@ class Node:
             for row in rows
             if tenant is None or row.tenant == tenant
         ]
+
+    def changes(self, since: int, tenant: TenantId | None = None) -> NodeChanges:
+        """What has changed of the process table since change number ``since`` (0: all there is).
+        Programs that have not changed cost nothing."""
+        changes, engines = self._parts.control.call(
+            lambda controller: (controller.changes(since, tenant), controller.engine_statistics())
+        )
+        clock = self._parts.clock
+        unix_s = clock.unix_s()
+        return NodeChanges(
+            number=changes.number,
+            records=[ProcessRecord(self._public_id(row.program), row) for row in changes.rows],
+            ended=changes.ended,
+            is_whole=changes.is_whole,
+            more=changes.more,
+            engines=engines,
+            policy=self._policy,
+            health=self.health(),
+            uptime_s=self._life.uptime_s,
+            unix_s=unix_s,
+            unix_offset_s=unix_s - clock.now_s(),
+        )
 
     def statistics(self) -> NodeStatistics:
         parts = self._parts

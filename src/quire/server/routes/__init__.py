@@ -3,6 +3,7 @@
 from quire.server.routes import (
     attach,
     batches,
+    changes,
     chat_completions,
     completions,
     conversations,
@@ -32,6 +33,7 @@ ROUTERS = (
     models.router,
     tokenize.router,
     uploads.router,  # before programs, whose ids would match its path
+    changes.router,  # so does this
     programs.router,
     attach.router,
     sessions.router,

@@ -1,0 +1,50 @@
+"""``/v1/programs/changes``: what has changed about programs since the caller asked last.
+
+A caller is told of the programs of its own tenant only, and of the node's engines.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from quire.core.errors import InvalidArgument
+from quire.server.context import caller_of, context_of
+from quire.server.process_rows import changes_body
+from quire.server.schemas.changes import Changes
+from quire.server.strict_json import StrictRoute
+
+router = APIRouter(route_class=StrictRoute, tags=["programs"])
+
+Since = Annotated[
+    str, Query(max_length=64, description="`next` of the answer before; absent: from the beginning")
+]
+
+
+@router.get("/v1/programs/changes", response_model=Changes)
+async def get_changes(request: Request, since: Since = "") -> Response:
+    """The programs and sessions that have changed since `since`, those that have ended, and the
+    engines as they are. Programs that have not changed cost nothing."""
+    context, tenant = context_of(request), caller_of(request)
+    started = context.started_unix_s
+    body = changes_body(context.node.changes(_number(since, started), tenant), started)
+    return Response(body.to_json(), media_type="application/json")
+
+
+def _number(since: str, started: int) -> int:
+    """The change number in ``since``; 0 if it comes from before the node's last start.
+
+    Raises:
+        InvalidArgument: it was never given out.
+    """
+    if not since:
+        return 0
+    start, _, number = since.partition("-")
+    if not all(part.isascii() and part.isdigit() and len(part) < 16 for part in (start, number)):
+        raise InvalidArgument(
+            f"since is {since!r}: send the 'next' of an earlier answer, or leave it out",
+            param="since",
+        )
+    return int(number) if int(start) == started else 0

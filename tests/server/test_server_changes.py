@@ -1,0 +1,80 @@
+"""``/v1/programs/changes``: a reader gets what changed, its own programs only, behind the keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from scripted_server import MODEL, running_server
+
+from quire.core.config import ServerConfig, TenantConfig
+from quire.core.ids import TenantId
+
+
+def look(http: httpx.Client, since: str | None = None) -> dict[str, Any]:
+    query = {} if since is None else {"since": since}
+    response = http.get("/v1/programs/changes", params=query)
+    assert response.status_code == 200, response.text
+    changes: dict[str, Any] = response.json()
+    return changes
+
+
+def session(http: httpx.Client, name: str) -> None:
+    body = {"model": MODEL, "prompt": "say yes", "max_tokens": 8}
+    answer = http.post("/v1/completions", json=body, headers={"x-quire-program-id": name})
+    assert answer.status_code == 200, answer.text
+
+
+def test_a_reader_gets_what_has_changed_and_nothing_else(http: httpx.Client) -> None:
+    session(http, "first")
+    whole = look(http)
+    assert whole["whole"]
+    (row,) = (row for row in whole["programs"] if row["client_id"] == "first")
+    assert (row["form"], row["state"]) == ("session", "idle")
+    assert row["wait"]["reason"] == "program"
+    assert abs(row["wait"]["since"] - whole["node"]["time"]) < 600
+    assert row["num_generated_tokens"] > 0
+    assert (row["engines"], row["num_calls"]) == ([], 0), (
+        "its call has ended, and its queue with it"
+    )
+    settled = look(http, whole["next"])
+    settled = look(http, settled["next"])
+    assert (settled["whole"], settled["programs"], settled["ended"]) == (False, [], [])
+    session(http, "second")
+    later = look(http, settled["next"])
+    assert [row["client_id"] for row in later["programs"]] == ["second"]
+    assert later["node"]["policy"] == "fcfs"
+    assert later["engines"][0]["state"] == "ready"
+
+
+@pytest.mark.parametrize("since", ["-", "7", "x-1", "1-", "1--2", "1-" + "9" * 20])
+def test_a_number_that_was_never_given_out_is_refused(http: httpx.Client, since: str) -> None:
+    refused = http.get("/v1/programs/changes", params={"since": since})
+    assert refused.status_code == 400
+    assert "leave it out" in refused.json()["error"]["message"]
+
+
+def test_a_number_from_before_the_start_begins_anew(http: httpx.Client) -> None:
+    session(http, "kept")
+    changes = look(http, "12-3")
+    assert changes["whole"]
+    assert "kept" in [row["client_id"] for row in changes["programs"]]
+
+
+def test_tenants_see_their_own_programs_alone() -> None:
+    tenants = [
+        TenantConfig(TenantId(name), api_keys=(f"key-of-{name}-0123456789",)) for name in "ab"
+    ]
+    with running_server(ServerConfig(drain_timeout_s=1.0), tenants) as server:
+        keys = {name: {"authorization": f"Bearer key-of-{name}-0123456789"} for name in "ab"}
+        for name, headers in keys.items():
+            with httpx.Client(base_url=server.url, timeout=60, headers=headers) as http:
+                session(http, f"session-of-{name}")
+        for name, headers in keys.items():
+            with httpx.Client(base_url=server.url, timeout=60, headers=headers) as http:
+                rows = look(http)["programs"]
+                assert [row["client_id"] for row in rows] == [f"session-of-{name}"]
+                assert [row["tenant"] for row in rows] == [name]
+        with httpx.Client(base_url=server.url, timeout=60) as http:
+            assert http.get("/v1/programs/changes").status_code == 401
