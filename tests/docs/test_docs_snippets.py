@@ -37,6 +37,7 @@ RUN_BY = {
     "quire run": "tests/cli/test_cli_run.py",
     "quire serve": "tests/cli/test_cli_serve.py",
     "quire sim": "tests/cli/test_cli_sim.py",
+    "quire top": "tests/cli/test_cli_top.py",
 }
 """Where each command of the pages is really run, by its first two words."""
 

@@ -30,6 +30,7 @@ COMMANDS = {
         "run": "quire.cli.run",
         "push": "quire.cli.processes",
         "ps": "quire.cli.processes",
+        "top": "quire.cli.top",
         "attach": "quire.cli.processes",
         "logs": "quire.cli.processes",
         "kill": "quire.cli.processes",

@@ -64,6 +64,11 @@ class NodeClient:
         """The programs of this caller, sessions included."""
         return list(self._call("GET", "/v1/programs")["data"])
 
+    def changes(self, since: str) -> dict[str, Any]:
+        """What has changed of the process table since ``next`` of an earlier answer; empty: all."""
+        path = f"/v1/programs/changes?since={since}" if since else "/v1/programs/changes"
+        return self._call("GET", path)
+
     def full_id(self, beginning: str) -> str:
         """The id of the one program whose id begins with ``prefix``.
 

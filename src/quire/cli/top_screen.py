@@ -1,0 +1,184 @@
+"""What ``quire top`` shows: engines and the node's health above, programs below, or one program.
+
+Draws given values; must not know how they were got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from quire.cli.console import escaped
+from quire.cli.process_table import SHORT_ID_CHARS, duration
+from quire.cli.top_state import SORTS, Row, Snapshot, View, lines, selected, waiting_s
+
+WIDE = 110
+"""From so many columns on, all figures are shown."""
+
+_KEYS = (
+    ("up, down", "mark a program"),
+    ("Enter", "show all of the marked program"),
+    ("s", f"sort by the next of {', '.join(SORTS)}"),
+    ("f", "filter by id, name, client, tenant, form, engine or what a program waits for"),
+    ("t", "show families as trees"),
+    ("k", "end the marked program, after a question"),
+    ("q", "quit"),
+    ("?", "show or hide this page"),
+)
+_STYLES = {"running": "green", "idle": "dim", "memory": "red", "engine": "red"}
+
+
+def screen(snapshot: Snapshot, view: View, width: int, height: int) -> Group:
+    """At most ``height`` lines of ``width`` columns."""
+    head = list(_head(snapshot, view))
+    foot = _foot(view, snapshot)
+    body: Table | Text
+    if view.mode == "help":
+        body = _pairs(_KEYS)
+    elif view.mode == "detail" and (row := selected(view, snapshot)) is not None:
+        body = _pairs(list(_detail(row, snapshot)))
+    else:
+        body = programs_table(snapshot, view, width, height - len(head) - 1)
+    for line in (*head, foot):
+        line.truncate(width)
+    return Group(*head, body, foot)
+
+
+def _head(snapshot: Snapshot, view: View) -> Iterator[Text]:
+    node = snapshot.node
+    health = "ready" if node["ready"] else f"not ready: {node['detail']}"
+    states = [state_of(row) for row in snapshot.rows.values()]
+    counts = ", ".join(f"{states.count(one)} {one}" for one in ("running", "idle"))
+    yield Text.assemble(
+        (escaped(health), "green" if node["ready"] else "red"),
+        f"  up {duration(node['uptime_s'])}  policy {node['policy']}  "
+        f"{len(states)} programs: {counts}, {len(states) - _num_quiet(states)} waiting",
+    )
+    for engine in snapshot.engines:
+        rate = snapshot.rates.get(engine["engine"])
+        yield Text(
+            f"{engine['engine']} {engine['state']}  {engine['num_running']} running  "
+            f"{engine['num_waiting']} waiting  "
+            f"pages {engine['num_held_blocks']}/{engine['num_blocks']}  "
+            f"{'-' if rate is None else f'{rate:.0f}'} tok/s"
+        )
+    chosen = f"sort {view.sort}" + (f"  filter {view.filter!r}" if view.filter else "")
+    yield Text(chosen + ("  tree" if view.is_tree else ""), style="dim")
+
+
+def _num_quiet(states: Sequence[str]) -> int:
+    return states.count("running") + states.count("idle")
+
+
+def _foot(view: View, snapshot: Snapshot) -> Text:
+    if view.mode == "filter":
+        return Text(f"filter: {view.typed}_  (Enter takes it, Esc leaves it)")
+    if view.mode == "kill":
+        row = selected(view, snapshot)
+        name = "it" if row is None else f"{row['id']} ({escaped(row['name'])})"
+        return Text(f"end {name}? y: yes, any other key: no")
+    if view.mode in ("detail", "help"):
+        return Text("any key: back, q: quit")
+    return Text(view.message or "s sort  f filter  t tree  Enter detail  k kill  ? help  q quit")
+
+
+def state_of(row: Row) -> str:
+    """What it waits for, or that it runs."""
+    wait = row["wait"]
+    if wait is None:
+        return "running"
+    return "idle" if wait["reason"] == "program" else str(wait["reason"])
+
+
+def programs_table(snapshot: Snapshot, view: View, width: int, num_lines: int) -> Table:
+    """The programs in their order, ``num_lines`` with the heading; the marked one is among them."""
+    is_wide = width >= WIDE
+    listed = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    columns = ["program", "name", *(["form"] if is_wide else []), "state", "lvl", "service"]
+    columns += ["waiting", "age", "pages", "tokens"]
+    columns += ["path", "host", "calls", "engines"] if is_wide else []
+    left = ("program", "name", "form", "state", "engines")
+    for column in columns:
+        justify = "left" if column in left else "right"
+        is_text = column in ("name", "engines")
+        listed.add_column(
+            column,
+            justify=justify,  # type: ignore[arg-type]
+            no_wrap=True,
+            overflow="ellipsis",
+            max_width=24 if is_text and is_wide else 16 if is_text else None,
+        )
+    found = lines(snapshot, view)
+    for row, depth in _window(found, view, num_lines - 1):
+        style = "reverse" if row["process"] == view.selected else ""
+        listed.add_row(*_cells(row, depth, snapshot, columns), style=style)
+    return listed
+
+
+def _window(found: list[tuple[Row, int]], view: View, num_rows: int) -> Sequence[tuple[Row, int]]:
+    """As many rows as there is room for, around the marked one."""
+    order = [row["process"] for row, _ in found]
+    index = order.index(view.selected) if view.selected in order else 0
+    first = max(0, min(index - num_rows // 2, len(found) - num_rows))
+    return found[first : first + max(1, num_rows)]
+
+
+def _cells(row: Row, depth: int, snapshot: Snapshot, columns: Sequence[str]) -> list[str | Text]:
+    now_s = float(snapshot.node["time"])
+    state = state_of(row)
+    public_id = row["id"] or f"process {row['process']}"
+    name = "" if row["name"] == row["id"] else escaped(row["client_id"] or row["name"])
+    cells: dict[str, str | Text] = {
+        "program": public_id[:SHORT_ID_CHARS],
+        "name": f"{'  ' * (depth - 1)}└{name}" if depth else name,
+        "form": row["form"],
+        "state": Text(state, style=_STYLES.get(state, "yellow")),
+        "lvl": "" if row["level"] is None else f"{row['level']:.0f}",
+        "service": seconds(row["service_s"]),
+        "waiting": seconds(waiting_s(row, now_s)),
+        "age": duration(now_s - row["created"]),
+        "pages": str(row["num_pages"]),
+        "tokens": str(row["num_generated_tokens"]),
+        "path": seconds(row["path_s"]),
+        "host": str(row["num_host_blocks"]),
+        "calls": str(row["num_calls"]),
+        "engines": ", ".join(row["engines"]),
+    }
+    return [cells[column] for column in columns]
+
+
+def seconds(amount_s: float) -> str:
+    """With as many digits as mean something: ``0.12``, ``4.3``, ``812``."""
+    digits = 2 if amount_s < 1 else 1 if amount_s < 100 else 0
+    return f"{amount_s:.{digits}f}"
+
+
+def _detail(row: Row, snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    now_s = float(snapshot.node["time"])
+    for name, value in row.items():
+        if name == "wait":
+            since_s = None if value is None else now_s - value["since"]
+            why = (
+                "nothing: it runs" if since_s is None else f"{value['reason']}, {duration(since_s)}"
+            )
+            yield "waits for", why
+        elif name == "created":
+            yield "age", duration(now_s - value)
+        elif isinstance(value, float):
+            yield name, f"{value:.3f}"
+        else:
+            shown = ", ".join(value) if isinstance(value, list) else value
+            yield name, "" if shown is None else escaped(str(shown))
+
+
+def _pairs(pairs: Sequence[tuple[str, str]]) -> Table:
+    listed = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
+    listed.add_column(no_wrap=True, style="bold")
+    listed.add_column(overflow="fold")
+    for name, value in pairs:
+        listed.add_row(name, value)
+    return listed

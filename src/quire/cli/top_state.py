@@ -1,0 +1,211 @@
+"""The state of ``quire top``: what is known of a node, what is chosen, and what a key does.
+
+Pure functions over values, without a terminal and without a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+Row = dict[str, Any]
+"""A program of ``GET /v1/programs/changes``."""
+
+Sort = Literal["service", "waiting", "age", "pages", "tokens", "path", "name"]
+SORTS: tuple[Sort, ...] = ("service", "waiting", "age", "pages", "tokens", "path", "name")
+
+Mode = Literal["table", "filter", "kill", "detail", "help"]
+
+ENTER, ESCAPE, BACKSPACE, UP, DOWN = "\r", "\x1b", "\x7f", "\x1b[A", "\x1b[B"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A node as its answers have told it so far. ``rates``: tokens per second of each engine, of
+    which two answers are known. ``next``: where the next look begins."""
+
+    rows: Mapping[int, Row] = field(default_factory=dict)
+    engines: tuple[Row, ...] = ()
+    node: Row = field(default_factory=dict)
+    rates: Mapping[str, float] = field(default_factory=dict)
+    next: str = ""
+
+
+def told(known: Snapshot, answer: Row) -> Snapshot:
+    """``known`` and what ``answer`` says."""
+    rows = {} if answer["whole"] else dict(known.rows)
+    for row in answer["programs"]:
+        rows[row["process"]] = row
+    for process in answer["ended"]:
+        rows.pop(process, None)
+    return Snapshot(
+        rows=rows,
+        engines=tuple(answer["engines"]),
+        node=answer["node"],
+        rates=_rates(known, answer),
+        next=answer["next"],
+    )
+
+
+def _rates(known: Snapshot, answer: Row) -> dict[str, float]:
+    """An engine that was replaced meanwhile counts from 0 again, and has no rate yet."""
+    passed_s = answer["node"]["time"] - known.node.get("time", answer["node"]["time"])
+    if passed_s <= 0:
+        return dict(known.rates)
+    before = {engine["engine"]: engine["num_tokens"] for engine in known.engines}
+    return {
+        engine["engine"]: (engine["num_tokens"] - before[engine["engine"]]) / passed_s
+        for engine in answer["engines"]
+        if engine["num_tokens"] >= before.get(engine["engine"], float("inf"))
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What is chosen. ``typed``: of a filter that is being written. ``selected``: the ``process``
+    of the marked row. ``message``: the last line."""
+
+    sort: Sort = "service"
+    filter: str = ""
+    is_tree: bool = False
+    mode: Mode = "table"
+    typed: str = ""
+    selected: int | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """The program with this public id is to be ended."""
+
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """The command is to end."""
+
+
+Effect = Kill | Quit | None
+
+
+def waiting_s(row: Row, now_s: float) -> float:
+    """How long it has waited in all, up to now; waiting for its own code does not count."""
+    wait = row["wait"]
+    now = 0.0 if wait is None or wait["reason"] == "program" else max(0.0, now_s - wait["since"])
+    return float(row["waiting_s"]) + now
+
+
+def lines(snapshot: Snapshot, view: View) -> list[tuple[Row, int]]:
+    """The rows to show, in order, each with its depth in the tree."""
+    now_s = float(snapshot.node.get("time", 0.0))
+    found = [row for row in snapshot.rows.values() if _matches(row, view.filter)]
+    found.sort(key=lambda row: (_order(row, view.sort, now_s), row["process"]))
+    return list(_tree(found)) if view.is_tree else [(row, 0) for row in found]
+
+
+def _matches(row: Row, text: str) -> bool:
+    wait = row["wait"]
+    reason = "running" if wait is None else wait["reason"]
+    shown = (row["id"], row["name"], row["client_id"], row["tenant"], row["form"], reason)
+    return any(text.casefold() in str(one).casefold() for one in (*shown, *row["engines"]) if one)
+
+
+def _order(row: Row, sort: Sort, now_s: float) -> tuple[float, str]:
+    """The largest figure first, the oldest program first, names in their order."""
+    figures = {
+        "service": row["service_s"],
+        "waiting": waiting_s(row, now_s),
+        "age": now_s - row["created"],
+        "pages": row["num_pages"],
+        "tokens": row["num_generated_tokens"],
+        "path": row["path_s"],
+    }
+    return -float(figures.get(sort, 0.0)), str(row["name"]) if sort == "name" else ""
+
+
+def _tree(rows: list[Row]) -> Iterator[tuple[Row, int]]:
+    """Each below its parent, in their order; one whose parent is not shown is a root."""
+    shown = {row["process"] for row in rows}
+    children: dict[int | None, list[Row]] = {}
+    for row in rows:
+        parent = row["parent"] if row["parent"] in shown else None
+        children.setdefault(parent, []).append(row)
+    waiting = [(row, 0) for row in reversed(children.get(None, []))]
+    while waiting:
+        row, depth = waiting.pop()
+        yield row, depth
+        below = children.get(row["process"], [])
+        waiting += [(child, depth + 1) for child in reversed(below)]
+
+
+def pressed(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
+    """``view`` after ``key``, and what is to be done."""
+    if view.mode == "filter":
+        return _typed(view, key), None
+    if view.mode == "kill":
+        return _answered(view, key, snapshot)
+    if view.mode in ("detail", "help"):
+        return replace(view, mode="table"), Quit() if key == "q" else None
+    return _command(replace(view, message=""), key, snapshot)
+
+
+def _command(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
+    if key == "q":
+        return view, Quit()
+    if key == "s":
+        return replace(view, sort=SORTS[(SORTS.index(view.sort) + 1) % len(SORTS)]), None
+    if key == "t":
+        return replace(view, is_tree=not view.is_tree), None
+    if key == "f":
+        return replace(view, mode="filter", typed=view.filter), None
+    if key in ("?", "h"):
+        return replace(view, mode="help"), None
+    if key in (UP, DOWN):
+        return _moved(view, 1 if key == DOWN else -1, snapshot), None
+    if key in (ENTER, "k"):
+        return _chosen(view, "detail" if key == ENTER else "kill", snapshot), None
+    return view, None
+
+
+def _chosen(view: View, mode: Mode, snapshot: Snapshot) -> View:
+    row = selected(view, snapshot)
+    if row is None:
+        return replace(view, message="no program is marked: use the arrow keys")
+    if mode == "kill" and (row["id"] is None or row["form"] == "session"):
+        return replace(view, message="a session ends by itself: only launched programs are killed")
+    return replace(view, mode=mode, selected=row["process"])
+
+
+def selected(view: View, snapshot: Snapshot) -> Row | None:
+    """The marked row, if it is still there."""
+    return None if view.selected is None else snapshot.rows.get(view.selected)
+
+
+def _moved(view: View, step: int, snapshot: Snapshot) -> View:
+    order = [row["process"] for row, _ in lines(snapshot, view)]
+    if not order:
+        return replace(view, selected=None)
+    if view.selected not in order:
+        return replace(view, selected=order[0])
+    index = min(max(order.index(view.selected) + step, 0), len(order) - 1)
+    return replace(view, selected=order[index])
+
+
+def _typed(view: View, key: str) -> View:
+    if key == ENTER:
+        return replace(view, mode="table", filter=view.typed)
+    if key == ESCAPE:
+        return replace(view, mode="table")
+    if key in (BACKSPACE, "\x08"):
+        return replace(view, typed=view.typed[:-1])
+    return replace(view, typed=view.typed + key) if key.isprintable() else view
+
+
+def _answered(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
+    row = selected(view, snapshot)
+    back = replace(view, mode="table")
+    if key != "y" or row is None:
+        return replace(back, message="nothing was ended"), None
+    return replace(back, message=f"ending {row['id']}"), Kill(row["id"])
