@@ -344,6 +344,7 @@ def test_one_look_at_a_real_node_as_json_and_as_a_table(
     table = invoke(capsys, "top", "--once", "--url", shipped_server).out
     assert record["engines"][0]["engine"] in table
     assert "policy" in table
+    assert "quit" not in table, "no key is read"
 
 
 def test_what_top_cannot_do_is_refused_with_a_remedy(capsys: Capture) -> None:

@@ -16,11 +16,9 @@ from quire.cli.client import NodeClient
 from quire.cli.console import escaped, output
 from quire.cli.options import DEFAULT_URL, ApiKey, Url
 from quire.cli.terminal_keys import TerminalKeys
-from quire.cli.top_screen import screen
+from quire.cli.top_screen import printed, screen
 from quire.cli.top_state import Kill, Quit, Snapshot, Sort, View, lines, pressed, told
 from quire.core.errors import InvalidArgument, QuireError
-
-_ALL_LINES = 1 << 30
 
 
 def top(
@@ -84,7 +82,7 @@ def _print_once(snapshot: Snapshot, view: View, console: Console, *, as_json: bo
         }
         console.print(escaped(json.dumps(record, indent=2, ensure_ascii=False)))
     else:
-        console.print(screen(snapshot, view, console.width, _ALL_LINES))
+        console.print(printed(snapshot, view, console.width))
 
 
 def _watch(node: NodeClient, view: View, console: Console, interval_s: float) -> None:

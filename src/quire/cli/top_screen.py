@@ -33,7 +33,7 @@ _STYLES = {"running": "green", "idle": "dim", "memory": "red", "engine": "red"}
 
 
 def screen(snapshot: Snapshot, view: View, width: int, height: int) -> Group:
-    """At most ``height`` lines of ``width`` columns."""
+    """At most ``height`` lines of ``width`` columns, the last one about the keys."""
     head = list(_head(snapshot, view))
     foot = _foot(view, snapshot)
     body: Table | Text
@@ -46,6 +46,12 @@ def screen(snapshot: Snapshot, view: View, width: int, height: int) -> Group:
     for line in (*head, foot):
         line.truncate(width)
     return Group(*head, body, foot)
+
+
+def printed(snapshot: Snapshot, view: View, width: int) -> Group:
+    """All programs, for where no key is pressed."""
+    num_lines = len(snapshot.rows) + 1
+    return Group(*_head(snapshot, view), programs_table(snapshot, view, width, num_lines))
 
 
 def _head(snapshot: Snapshot, view: View) -> Iterator[Text]:
