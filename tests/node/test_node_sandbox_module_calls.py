@@ -131,7 +131,7 @@ async def test_a_pull_that_is_given_up_takes_nothing(node: Node) -> None:
         start="(i32.const 2)",
         poll=END_WITH_ANSWER,
     )
-    with pytest.raises(QuireError, match="nobody waits for it"):
+    with pytest.raises(QuireError, match="no longer waits for it"):
         await result_of(node, giving_up)
     await result_of(node, pushing("kept"))
     assert await result_of(node, PULLER) == "kept"
