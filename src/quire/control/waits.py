@@ -65,7 +65,9 @@ def wait_of(
     return oldest or Wait(WaitsFor.PROGRAM, program.idle_since_s)
 
 
-def _reason(entry: Entry, engine: Engine, scheduler: EngineScheduler | None) -> WaitsFor | None:
+def _reason(
+    entry: Entry, engine: ControlledEngine, scheduler: EngineScheduler | None
+) -> WaitsFor | None:
     if entry.num_in_flight:
         return None
     if not _is_up(engine):
@@ -96,7 +98,7 @@ def _reason_in_backlog(
     return None if entry in engine.running else WaitsFor.TURN
 
 
-def _is_up(engine: Engine) -> bool:
+def _is_up(engine: ControlledEngine) -> bool:
     if isinstance(engine, EngineState):
         return engine.is_up
     assert isinstance(engine, EncoderPool)

@@ -178,7 +178,7 @@ class Node:
         unix_s = clock.unix_s()
         return NodeChanges(
             number=changes.number,
-            records=[ProcessRecord(self._public_id(row.program), row) for row in changes.rows],
+            records=[ProcessRecord(self.public_id(row.program), row) for row in changes.rows],
             ended=changes.ended,
             is_whole=changes.is_whole,
             more=changes.more,
