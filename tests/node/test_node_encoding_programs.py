@@ -203,7 +203,7 @@ async def test_a_long_text_is_refused_or_cut(node: Node, form: str, tmp_path: Pa
         ("embed(['a'], dimensions=9)", "InvalidArgument", "embeddings of 'embedder' have 8"),
         ("embed(['a'], model='ranker')", "InvalidArgument", "needs one of kind embedding"),
         ("embed(['a'], model='none')", "ModelNotFound", "encoders: embedder, ranker"),
-        (f"embed(['a' * {MAX_CHARS // 2}] * 3)", "InvalidArgument", "divide the texts"),
+        (f"embed(['a' * {MAX_CHARS // 2}] * 3)", "InvalidArgument", "split the texts"),
         ("rerank('', ['a'])", "InvalidArgument", "the query is empty"),
         ("rerank('a', 'b')", "InvalidArgument", "a list of texts, not one text"),
         ("rerank('a', [])", "InvalidArgument", "0 documents; give 1 to 2048"),

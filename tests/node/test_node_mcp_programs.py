@@ -147,7 +147,7 @@ async def test_headers_are_for_urls(node: Node, form: str, tmp_path: Path) -> No
             pass
     """
     wrong = await program_of(node, form, tmp_path, body)
-    with pytest.raises(ProgramFailed, match="'small' is a server of the node, which takes no"):
+    with pytest.raises(ProgramFailed, match="'small' is run by the node and takes no headers"):
         await node.launch(wrong, tenant=TENANT).result()
 
 

@@ -63,7 +63,7 @@ def test_modules_and_packages_are_imported_from_their_texts(imported: PackageMod
      "a.b.py", ".py", "a.py/", f"{'a' * 300}.py", "a\0.py"],
 )  # fmt: skip
 def test_a_path_is_the_name_of_a_module(path: str) -> None:
-    with pytest.raises(InvalidArgument, match="no module of a program"):
+    with pytest.raises(InvalidArgument, match="is not a module path"):
         module_parts(path)
 
 

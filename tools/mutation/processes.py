@@ -86,6 +86,8 @@ def forked(
     pid = os.fork()
     if pid == 0:
         _child(arguments, path, log, run)
+    with suppress(OSError):  # it does the same; whoever is first, the group is there to be ended
+        os.setpgid(pid, pid)
     ended = os.pidfd_open(pid)
     try:
         in_time = bool(select.select([ended], [], [], limit_s)[0])

@@ -181,7 +181,7 @@ async def test_foreign_and_freed_handles_raise_at_once(api: Api, ports: Ports) -
     with pytest.raises(UnknownHandle, match="another program"):
         api.alloc_kvpage(other.create_queue(), 1)
     api.dealloc_kvpage(page)
-    with pytest.raises(UnknownHandle, match="given back"):
+    with pytest.raises(UnknownHandle, match="was freed"):
         api.dealloc_kvpage(page)
     with pytest.raises(InvalidArgument, match="expected a page"):
         api.dealloc_kvpage(emb)  # type: ignore[arg-type]

@@ -116,11 +116,11 @@ async def test_an_answer_may_be_a_stream_in_which_the_server_asks_too(connected:
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
-        ({"initialize": {"protocolVersion": "1999-01-01"}}, "speaks '1999-01-01'"),
+        ({"initialize": {"protocolVersion": "1999-01-01"}}, "speaks version '1999-01-01'"),
         ({"initialize": lambda _: httpx.Response(503, text="later")}, "status 503: later"),
         ({"initialize": lambda _: httpx.Response(200, text="{")}, "not JSON"),
         ({"initialize": lambda _: httpx.Response(200, text="[" * 100_000)}, "not JSON"),
-        ({"initialize": lambda _: httpx.Response(200, json=[1])}, "no JSON-RPC message"),
+        ({"initialize": lambda _: httpx.Response(200, json=[1])}, "not a JSON-RPC message"),
         ({"initialize": lambda _: httpx.Response(200, json={"id": 1})}, "without a result"),
         (
             {"initialize": lambda _: httpx.Response(200, json={"error": {"message": "no"}})},
