@@ -96,7 +96,7 @@ def test_behind_a_command_of_another_queue_it_waits_for_the_command() -> None:
     world.program(2, queues=2)
     first = world.decode(range(4), PROMPT, 4)
     world.issue(2, world.alloc(range(8)), first)
-    world.issue(2, world.decode(range(4, 8), PROMPT, 4, after=[first.id]), queue=2)
+    world.issue(2, world.decode(range(4, 8), PROMPT, 4, after=(first.id,)), queue=2)
     program = world.controller._table.get(ProgramId(2))
     assert program is not None
     head = program.entries[first.id]
@@ -113,7 +113,7 @@ def test_what_names_pages_that_come_back_waits_for_these_pages() -> None:
     ask(world, 2)
     (page, *_) = world.controller._table.programs()[0].pages.values()
     assert page.content is not None
-    world.issue(1, world.decode(range(8), PROMPT, 4, position=8, context=range(8)))
+    world.issue(1, world.decode(range(8), PROMPT, 4, position=8, context=list(range(8))))
     assert reason(world, 1) is WaitsFor.TURN
     scheduler = world.controller._schedulers[ENGINE]
     scheduler.planner.seating.give_free_seats()
