@@ -14,7 +14,6 @@ only for the calls that entered the first queue before it.
 from __future__ import annotations
 
 import heapq
-from collections import deque
 
 from quire.core.interfaces import ReadyCommand
 
@@ -26,7 +25,7 @@ class RankedCall:
     """A call of a policy with queues. ``level``: its queue, 0 is the first. ``order``: its place
     there. ``left``: of the queue's quantum. The rest belongs to ``Promotions``: ``waited_s`` is its
     own waiting time until ``served_s``, when it was served last; ``is_watched``: it stands among
-    those that may starve or are due."""
+    those that may starve."""
 
     __slots__ = (
         "command",
@@ -58,7 +57,7 @@ class RankedCall:
 
 class Promotions:
     """``beta``: None promotes nobody. A call costs the logarithm of how many may starve when it is
-    looked at, and nothing while it waits."""
+    looked at, and nothing while it waits, however many are due."""
 
     def __init__(self, beta: float | None, share: float) -> None:
         self._beta = beta
@@ -68,7 +67,6 @@ class Promotions:
         self._num_watched = 0
         self._num_stale = 0
         self._watched: list[tuple[float, int, RankedCall]] = []
-        self._due: deque[RankedCall] = deque()
 
     def set_capacity(self, num_sequences: int) -> None:
         self._max_promoted = max(1, int(self._share * num_sequences))
@@ -98,37 +96,26 @@ class Promotions:
         call.is_over = True
         if call.is_watched:
             self._num_stale += 1
-            num_live = len(self._watched) + len(self._due) - self._num_stale
+            num_live = len(self._watched) - self._num_stale
             if self._num_stale > MAX_STALE + num_live:
                 self._forget_stale()
 
     def take_due(self, now_s: float) -> list[RankedCall]:
-        """The calls to promote now."""
-        while self._watched and self._watched[0][0] <= now_s:
+        """The calls to promote now. Nobody is looked at while there is no place."""
+        promoted: list[RankedCall] = []
+        while self._num_promoted < self._max_promoted:
+            if not self._watched or self._watched[0][0] > now_s:
+                break
             _, _, call = heapq.heappop(self._watched)
-            self._look_at(call, now_s)
-        promoted = []
-        while self._due and self._num_promoted < self._max_promoted:
-            call = self._due.popleft()
             call.is_watched = False
             if call.is_over:
                 self._num_stale -= 1
             elif call.level and self._due_s(call) <= now_s:
                 self._promote(call, now_s)
                 promoted.append(call)
-            elif call.level:  # it was served while it stood here
+            elif call.level:  # its family was served meanwhile
                 self.watch(call)
         return promoted
-
-    def _look_at(self, call: RankedCall, now_s: float) -> None:
-        call.is_watched = False
-        if call.is_over:
-            self._num_stale -= 1
-        elif call.level and self._due_s(call) <= now_s:
-            call.is_watched = True
-            self._due.append(call)
-        elif call.level:
-            self.watch(call)
 
     def _due_s(self, call: RankedCall) -> float:
         """Waiting counts from when the call was ready, or was served last."""
@@ -150,4 +137,3 @@ class Promotions:
         self._num_stale = 0
         self._watched = [one for one in self._watched if not one[2].is_over]
         heapq.heapify(self._watched)
-        self._due = deque(call for call in self._due if not call.is_over)
