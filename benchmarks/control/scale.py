@@ -36,15 +36,19 @@ WARM_UP = 150
 
 
 def measure(num_calls: int, policy: str, num_sequences: int) -> dict[str, float]:
-    """Measure in this process, whose form of control is fixed."""
+    """Measure in this process, whose form of control is fixed. It collects garbage as seldom as a
+    node does."""
     from benchmarks.control.load import ClosedLoop, Shape
     from quire.core.config import SchedulerConfig
+    from quire.core.interpreter import collect_seldom, settle
     from quire.simulation import LightEngine, light_pool
 
+    collect_seldom()
     engine = LightEngine(light_pool(num_blocks=100_000, max_sequences=num_sequences))
     config = SchedulerConfig(policy=policy, max_steps_per_message=1)
     loop = ClosedLoop(engine, config, num_calls, Shape((32, 64), (256, 768)))
     loop.run(WARM_UP)
+    settle()
     measured = loop.run(NUM_MESSAGES)
     return {"ms_per_message": measured.ms_per_message, "slowest_ms": 1e3 * measured.slowest_s}
 
