@@ -242,7 +242,9 @@ def test_what_waits_for_an_engine_that_is_given_up_fails_and_the_others_go_on() 
     assert later.error is not None
     world.queue(1, 7)
     [anew] = world.issue(1, world.alloc([60]), queue=7)
-    assert anew.status == "done", "a new queue goes to an engine that is there"
+    assert anew.status == "done"
+    placed = world.controller._table.get(ProgramId(1)).queues[QueueId(7)].placed_on  # type: ignore[union-attr]
+    assert placed == OTHER, "a new queue goes to an engine that is there"
 
 
 def test_commands_for_an_engine_that_is_given_up_are_told_why() -> None:

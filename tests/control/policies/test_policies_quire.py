@@ -219,6 +219,20 @@ def test_launching_others_earns_no_fresh_rank() -> None:
     assert list(kind._totals) == [4000]
 
 
+def test_a_family_whose_root_has_ended_goes_with_its_last_program() -> None:
+    made = policy()
+    root, child = call(1, 1), call(1, 2)
+    child.family = ProgramId(1)
+    for one in (root, child):
+        made.on_arrival(one, 0.0)
+        made.on_ended(one, 0.0)
+    made.on_program_ended(ProgramId(1), 1.0)
+    assert made._families
+    made.on_program_ended(ProgramId(2), 2.0)
+    assert not made._families
+    assert not made._empty
+
+
 def test_families_whose_roots_are_not_heard_of_again_are_bounded() -> None:
     made = policy()
     for root in range(1, 4000):

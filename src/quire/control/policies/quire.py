@@ -15,24 +15,25 @@ TURN_TOKENS = 64
 """A promoted call's turn in the first queue."""
 
 IDLE_S = 60.0
-"""A program that has asked for nothing for so long begins anew: what it does next is no longer
-than what others begin with, so a session of a day does not come last for ever."""
-
+"""After so long without a call, a family's service counts from zero again. Otherwise a session that
+is used for days would come last for ever."""
 
 MAX_EMPTY = 1024
-"""Families none of whose programs has called and is there, kept until their root ends."""
+"""Families whose root lives and none of whose other programs does. They are kept, because the root
+may launch more."""
 
 
 class _Family:
-    """``before``: tokens that it was served before its last long idleness. ``members``: programs
-    of it that have called and have not ended."""
+    """``before``: tokens that it was served before its last long idleness. ``members``: its
+    programs that have called and have not ended. ``is_over``: its root has ended."""
 
-    __slots__ = ("before", "figures", "kind", "members", "num_calls", "served_s")
+    __slots__ = ("before", "figures", "is_over", "kind", "members", "num_calls", "served_s")
 
     def __init__(self, kind: KindOfProgram, figures: ServiceFigures, now_s: float) -> None:
         self.kind = kind
         self.figures = figures
         self.before = 0
+        self.is_over = False
         self.members: set[ProgramId] = set()
         self.num_calls = 0
         self.served_s = now_s
@@ -114,9 +115,10 @@ class LeastLeft:
         family.members.discard(program)
         if program == root:
             family.begin_anew()
+            family.is_over = True
         if family.members:
             return
-        if program == root:
+        if family.is_over:
             self._forget(root)
         else:
             self._empty[root] = None
