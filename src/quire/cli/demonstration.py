@@ -54,7 +54,7 @@ class StreamedCall:
 @dataclass(frozen=True, slots=True)
 class AgentRun:
     """One launched program. ``calls``: tool calls and what they gave. ``programs``: the process
-    table as it was while the agent ran."""
+    table at the last look that found the agent running, else as it was after the launch."""
 
     question: str
     answer: str
@@ -162,7 +162,7 @@ async def _agent(node: NodeClient, tell: Tell) -> AgentRun:
     tell("agent", f"asks: {AGENT_QUESTION}")
     request = {"program": AGENT_PROGRAM, "args": [AGENT_QUESTION]}
     launched = await asyncio.to_thread(node.launch, request)
-    programs: list[dict[str, Any]] = []
+    programs = await asyncio.to_thread(node.programs)
     async with Attachment(node.url, node.headers, launched["id"]) as program:
         async for message in program.messages():
             tell("agent", message)
