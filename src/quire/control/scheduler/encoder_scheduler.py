@@ -69,7 +69,7 @@ class EncoderScheduler:
         for entry in [entry for entry in changed if entry.placed_in is self]:
             del changed[entry]
             is_waiting = self.waiting.discard(entry)
-            self._ranking.set_rank(entry)
+            self._ranking.set_rank(entry, self._ranking.rank_now(entry))
             if is_waiting:
                 self.waiting.add(entry)
 

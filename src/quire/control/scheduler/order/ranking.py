@@ -71,14 +71,17 @@ class Ranking:
             self._entries[program, entry.id] = entry
             self._num_of[program] = self._num_of.get(program, 0) + 1
             self.policy.on_arrival(entry.view, self._time.now_s)
-        self.set_rank(entry)
+        self.set_rank(entry, self.rank_now(entry))
 
-    def set_rank(self, entry: Entry) -> None:
-        """Its rank, as it is now; the caller sees to where it stands."""
+    def set_rank(self, entry: Entry, rank: Rank) -> None:
+        """The caller sees to where it stands."""
+        entry.rank = rank
+        entry.rank_class = int(rank[0]) if self._across_tenants else 0
+
+    def rank_now(self, entry: Entry) -> Rank:
+        """The rank that ``entry`` would get now."""
         assert entry.view is not None
-        priority = priority_of(entry)
-        entry.rank_class = -priority if self._across_tenants else 0
-        entry.rank = (-priority, *self.policy.key(entry.view), entry.rank_number)
+        return (-priority_of(entry), *self.policy.key(entry.view), entry.rank_number)
 
     def note_priority(self, entry: Entry) -> None:
         if entry.view is not None:

@@ -102,11 +102,14 @@ class Backlog:
             self._move(entry)
 
     def _move(self, entry: Entry) -> None:
-        """Its rank may be another: take it from where it stands and put it there again."""
+        """If its rank is another: take it from where it stands and put it there again."""
+        rank = self._ranking.rank_now(entry)
+        if rank == entry.rank:  # as after most messages that carried it
+            return
         in_work, in_claims = self.work.discard(entry), self.claims.discard(entry)
         is_seated, has_asked = self.seats.has_seat(entry), entry in self.seats
         self.seats.discard(entry)
-        self._ranking.set_rank(entry)
+        self._ranking.set_rank(entry, rank)
         if has_asked:
             self.seats.ask(entry)
         if is_seated:
