@@ -14,7 +14,7 @@ from programs_templates import LLAMA, MISTRAL, MISTRAL_TOKENS
 
 from quire.core.errors import InvalidArgument, ProgramCancelled
 from quire.programs.api import Api, connect_api
-from quire.programs.chat import Answer, Content, Piece
+from quire.programs.chat import Answer, Piece, TextPiece
 from quire.programs.library.agents.async_tools import converse
 from quire.programs.sdk import Context, Conversation, Toolbox, choice
 from quire.testing import FakeTokenizer, LocalNode, scripted_node
@@ -132,7 +132,7 @@ async def test_pieces_come_as_they_are_written() -> None:
         async for piece in answering:
             pieces.append(piece)
             seen.append(answering.text)
-        assert pieces[0] == Content(seen[0])
+        assert pieces[0] == TextPiece(seen[0])
         assert len(seen[0]) < len(seen[-1])
         assert answering.text == "I look. " + HERMES_CALL % 4
         whole = await answering

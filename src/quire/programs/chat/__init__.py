@@ -18,9 +18,9 @@ from quire.programs.chat.pieces import (
     Call,
     CallArguments,
     CallStarted,
-    Content,
     Piece,
     Reasoning,
+    TextPiece,
     whole_answer,
 )
 from quire.programs.chat.reasoning import THINK_START
@@ -36,11 +36,11 @@ __all__ = [
     "CallArguments",
     "CallStarted",
     "ChatTemplate",
-    "Content",
     "Dialect",
     "Message",
     "Piece",
     "Reasoning",
+    "TextPiece",
     "TextStream",
     "chat_template",
     "dialect_of",

@@ -10,7 +10,7 @@ from quire.programs.chat.harmony import HarmonyReader
 from quire.programs.chat.hermes_calls import HermesCalls
 from quire.programs.chat.llama_calls import LlamaCalls
 from quire.programs.chat.mistral_calls import MistralCalls
-from quire.programs.chat.pieces import Answer, Content, Piece, Reasoning, whole_answer
+from quire.programs.chat.pieces import Answer, Piece, Reasoning, TextPiece, whole_answer
 from quire.programs.chat.reasoning import ReasoningSplitter
 from quire.programs.chat.text_reader import TextReader
 
@@ -52,16 +52,16 @@ class AnswerParser:
         pieces = self._split(self._reasoning.finish()) if self._reasoning is not None else []
         return pieces + (self._reader.finish() if self._reader is not None else [])
 
-    def _split(self, parts: Iterable[Content | Reasoning]) -> list[Piece]:
+    def _split(self, parts: Iterable[TextPiece | Reasoning]) -> list[Piece]:
         pieces: list[Piece] = []
         for part in parts:
-            pieces += self._content(part.text) if isinstance(part, Content) else [part]
+            pieces += self._content(part.text) if isinstance(part, TextPiece) else [part]
         return pieces
 
     def _content(self, text: str) -> list[Piece]:
         if self._reader is not None:
             return self._reader.feed(text)
-        return [Content(text)] if text else []
+        return [TextPiece(text)] if text else []
 
 
 def _reader(

@@ -18,7 +18,7 @@ from typing import Literal
 from quire.programs.chat.call_body import ValueScanner
 from quire.programs.chat.call_pieces import CallPieces
 from quire.programs.chat.markers import num_suspect
-from quire.programs.chat.pieces import Content, Piece, Reasoning
+from quire.programs.chat.pieces import Piece, Reasoning, TextPiece
 from quire.programs.chat.text_reader import TextReader
 
 _MESSAGE = "<|message|>"
@@ -103,7 +103,7 @@ class HarmonyReader(TextReader):
         if self._state == "reasoning":
             return [Reasoning(text)]
         if self._state != "call":
-            return [Content(text)]
+            return [TextPiece(text)]
         for char in text:
             self._is_whole = self._is_whole or self._scanner.ends_with(char)
         return self._calls.arguments(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from quire.programs.chat.call_body import CallBody
 from quire.programs.chat.call_pieces import CallPieces
 from quire.programs.chat.markers import num_suspect
-from quire.programs.chat.pieces import Content, Piece
+from quire.programs.chat.pieces import Piece, TextPiece
 from quire.programs.chat.text_reader import TextReader
 
 CALL_START = "<tool_call>"
@@ -36,7 +36,7 @@ class HermesCalls(TextReader):
             rest = "" if self._calls.is_started else self._gap + self._raw + rest
         elif self._calls.num_calls:
             rest = rest.rstrip()
-        return [Content(rest)] if rest else []
+        return [TextPiece(rest)] if rest else []
 
     def _step(self, pieces: list[Piece]) -> bool:
         if self._body is None:
@@ -58,7 +58,7 @@ class HermesCalls(TextReader):
             told = self._held[: len(self._held) - keep].rstrip()
             self._held = self._held[len(told) :]
         if told:
-            pieces.append(Content(told))
+            pieces.append(TextPiece(told))
         return start >= 0
 
     def _inside(self, body: CallBody, pieces: list[Piece]) -> bool:
@@ -78,7 +78,7 @@ class HermesCalls(TextReader):
         """The text is not a call: return the marker as content and parse the rest again."""
         rest = self._raw[len(CALL_START) :] + self._held
         self._body, self._held = None, rest
-        pieces.append(Content(self._gap + CALL_START))
+        pieces.append(TextPiece(self._gap + CALL_START))
 
     def _behind_body(self) -> bool:
         end = self._held.find(CALL_END)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from quire.programs.chat.call_body import CallBody
 from quire.programs.chat.call_pieces import CallPieces
-from quire.programs.chat.pieces import Content, Piece
+from quire.programs.chat.pieces import Piece, TextPiece
 from quire.programs.chat.text_reader import TextReader
 
 PYTHON_TAG = "<|python_tag|>"
@@ -42,13 +42,13 @@ class LlamaCalls(TextReader):
             rest = "" if self._calls.is_started else self._raw + rest
         elif self._state == "behind":
             rest = rest.strip(_BETWEEN)
-        return [Content(rest)] if rest else []
+        return [TextPiece(rest)] if rest else []
 
     def _step(self, pieces: list[Piece]) -> bool:
         if self._state == "inside":
             return self._inside(pieces)
         if self._state == "content":
-            pieces.append(Content(self._held))
+            pieces.append(TextPiece(self._held))
             self._held = ""
             return False
         return self._outside()

@@ -13,7 +13,7 @@ from typing import Literal
 from quire.programs.chat.call_body import CallBody, ValueScanner
 from quire.programs.chat.call_pieces import CallPieces
 from quire.programs.chat.markers import num_suspect
-from quire.programs.chat.pieces import Content, Piece
+from quire.programs.chat.pieces import Piece, TextPiece
 from quire.programs.chat.text_reader import TextReader
 
 CALLS_START = "[TOOL_CALLS]"
@@ -53,7 +53,7 @@ class MistralCalls(TextReader):
             rest = ""
         elif self._calls.num_calls:
             rest = rest.rstrip()
-        return [Content(rest)] if rest else []
+        return [TextPiece(rest)] if rest else []
 
     def _step(self, pieces: list[Piece]) -> bool:
         match self._state:
@@ -82,7 +82,7 @@ class MistralCalls(TextReader):
                 told = ""  # white space after a call
             self._held = self._held[len(told) :]
         if told:
-            pieces.append(Content(told))
+            pieces.append(TextPiece(told))
         return start >= 0
 
     def _begin(self, pieces: list[Piece]) -> bool:
@@ -149,6 +149,6 @@ class MistralCalls(TextReader):
 
     def _no_call(self, pieces: list[Piece]) -> None:
         """The text is not a call: return it as content."""
-        pieces.append(Content(self._raw))
+        pieces.append(TextPiece(self._raw))
         self._raw = ""
         self._state = "outside"

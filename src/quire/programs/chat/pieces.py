@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class TextPiece:
     text: str
 
 
@@ -33,7 +33,7 @@ class CallArguments:
     text: str
 
 
-Piece = Content | Reasoning | CallStarted | CallArguments
+Piece = TextPiece | Reasoning | CallStarted | CallArguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def whole_answer(pieces: Iterable[Piece]) -> Answer:
     arguments: list[list[str]] = []
     for piece in pieces:
         match piece:
-            case Content(text):
+            case TextPiece(text):
                 content.append(text)
             case Reasoning(text):
                 reasoning.append(text)

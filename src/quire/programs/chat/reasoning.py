@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.programs.chat.markers import num_suspect
-from quire.programs.chat.pieces import Content, Reasoning
+from quire.programs.chat.pieces import Reasoning, TextPiece
 
 THINK_START = "<think>"
 THINK_END = "</think>"
@@ -21,23 +21,23 @@ class ReasoningSplitter:
         self._held = ""
         self._bare = True  # no text of the present part was returned yet
 
-    def feed(self, text: str) -> list[Content | Reasoning]:
+    def feed(self, text: str) -> list[TextPiece | Reasoning]:
         self._held += text
-        pieces: list[Content | Reasoning] = []
+        pieces: list[TextPiece | Reasoning] = []
         while self._step(pieces):
             pass
         return pieces
 
-    def finish(self) -> list[Content | Reasoning]:
+    def finish(self) -> list[TextPiece | Reasoning]:
         rest, self._held = self._held, ""
         if self._state == "reasoning":
             rest = rest.lstrip() if self._bare else rest
             return [Reasoning(rest)] if rest else []
         if self._state == "gap":
             rest = rest.lstrip()
-        return [Content(rest)] if rest else []
+        return [TextPiece(rest)] if rest else []
 
-    def _step(self, pieces: list[Content | Reasoning]) -> bool:
+    def _step(self, pieces: list[TextPiece | Reasoning]) -> bool:
         """Process the present state; returns whether another state may go on."""
         if self._state == "start":
             return self._open()
@@ -49,7 +49,7 @@ class ReasoningSplitter:
                 self._state = "content"
             return bool(self._held)
         if self._held:
-            pieces.append(Content(self._held))
+            pieces.append(TextPiece(self._held))
             self._held = ""
         return False
 
@@ -64,7 +64,7 @@ class ReasoningSplitter:
         self._state = "content"
         return True
 
-    def _reason(self, pieces: list[Content | Reasoning]) -> bool:
+    def _reason(self, pieces: list[TextPiece | Reasoning]) -> bool:
         if self._bare:
             self._held = self._held.lstrip()
         end = self._held.find(THINK_END)

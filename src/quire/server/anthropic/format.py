@@ -18,9 +18,9 @@ from quire.programs.chat import (
     Answer,
     CallArguments,
     CallStarted,
-    Content,
     Piece,
     Reasoning,
+    TextPiece,
     whole_answer,
 )
 from quire.server.chat.parsing import ChoiceParser, Reading
@@ -112,8 +112,8 @@ class MessageFormatter:
 
     def _tell(self, piece: Piece) -> list[bytes]:
         match piece:
-            case Content(text):
-                events = self._switch_to(Content, AnswerText(text=""), "text_delta", "text")
+            case TextPiece(text):
+                events = self._switch_to(TextPiece, AnswerText(text=""), "text_delta", "text")
             case Reasoning(text):
                 block = AnswerThinking(thinking="")
                 events = self._switch_to(Reasoning, block, "thinking_delta", "thinking")
@@ -168,7 +168,7 @@ class MessageFormatter:
         for piece in self._pieces:
             last = blocks[-1] if blocks else None
             match piece:
-                case Content(text):
+                case TextPiece(text):
                     if not isinstance(last, AnswerText):
                         blocks.append(last := AnswerText(text=""))
                     last.text += text

@@ -25,13 +25,13 @@ from quire.server.schemas.chat import ChatCompletionRequest
 from quire.server.schemas.messages import (
     AssistantMessage,
     CalledFunction,
-    Content,
     ImageUrl,
     MediaPart,
     Message,
     MessageToolCall,
     RefusalPart,
     SystemMessage,
+    TextOrParts,
     TextPart,
     ToolMessage,
     UserMessage,
@@ -88,7 +88,7 @@ def messages_of(body: CountTokensRequest) -> list[Message]:
     messages: list[Message] = []
     if body.system:
         system = body.system
-        content: Content = (
+        content: TextOrParts = (
             system if isinstance(system, str) else [_text_part(block.text) for block in system]
         )
         messages.append(SystemMessage(role="system", content=content))
@@ -142,7 +142,7 @@ def _assistant(message: InputMessage) -> AssistantMessage:
     )
 
 
-def _content(content: str | Sequence[Any]) -> Content:
+def _content(content: str | Sequence[Any]) -> TextOrParts:
     """Blocks that a message of this role cannot have are ignored."""
     if isinstance(content, str):
         return content

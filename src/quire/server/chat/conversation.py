@@ -16,11 +16,11 @@ from quire.programs.chat import Answer, Call, parsed_arguments, template_call
 from quire.server.chat.images import ImageReader
 from quire.server.schemas.messages import (
     AssistantMessage,
-    Content,
     MediaPart,
     Message,
     MessageToolCall,
     RefusalPart,
+    TextOrParts,
     TextPart,
     ToolMessage,
 )
@@ -69,7 +69,7 @@ def _template_call(call: MessageToolCall) -> dict[str, Any]:
 
 
 def _content(
-    content: Content | None, param: str, images: ImageReader
+    content: TextOrParts | None, param: str, images: ImageReader
 ) -> str | list[dict[str, Any]]:
     """A message's content for the template of a model that reads ``images``, or does not."""
     if content is None or isinstance(content, str):

@@ -13,7 +13,7 @@ from quire.core.decoding import TokenLogprobs
 from quire.core.errors import ProgramCancelled
 from quire.core.interfaces import Tokenizer
 from quire.programs.builtin import ChoiceChunk
-from quire.programs.chat import Answer, Content, Piece, Reasoning, whole_answer
+from quire.programs.chat import Answer, Piece, Reasoning, TextPiece, whole_answer
 from quire.server.chat.parsing import ChoiceParser, Reading, delta_of, message_of
 from quire.server.frame import Frame
 from quire.server.generation import PromptChunk
@@ -165,7 +165,7 @@ class ChatFormatter:
     ) -> list[bytes]:
         """One event per piece. Figures and ids of the chunk's tokens go with the first piece; if
         all text is held back they get an event of their own, so that none is lost."""
-        if self._is_plain and len(pieces) == 1 and isinstance(pieces[0], Content):
+        if self._is_plain and len(pieces) == 1 and isinstance(pieces[0], TextPiece):
             return [self._text_event(chunk.index, pieces[0].text)]
         deltas = [delta_of(piece) for piece in pieces]
         shows_ids = self._options.return_token_ids and chunk.token_ids

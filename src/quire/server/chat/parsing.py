@@ -13,10 +13,10 @@ from quire.programs.chat import (
     AnswerParser,
     CallArguments,
     CallStarted,
-    Content,
     Dialect,
     Piece,
     Reasoning,
+    TextPiece,
 )
 from quire.server.schemas.chat import (
     ChatMessage,
@@ -88,7 +88,7 @@ class ChoiceParser:
 
 def delta_of(piece: Piece) -> Delta:
     match piece:
-        case Content(text):
+        case TextPiece(text):
             return Delta(content=text)
         case Reasoning(text):
             return Delta(reasoning=text, reasoning_content=text)

@@ -17,9 +17,9 @@ from quire.programs.chat import (
     Answer,
     CallArguments,
     CallStarted,
-    Content,
     Piece,
     Reasoning,
+    TextPiece,
     whole_answer,
 )
 from quire.server.chat.parsing import ChoiceParser, Reading
@@ -187,7 +187,7 @@ class ResponseFormatter:
 
     def _tell(self, piece: Piece) -> list[bytes]:
         match piece:
-            case Content(text):
+            case TextPiece(text):
                 events = self._switch_to(GrowingMessage)
                 assert isinstance(self._open, GrowingMessage)
                 if self._options.num_logprobs is None:

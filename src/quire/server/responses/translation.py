@@ -16,13 +16,13 @@ from quire.server.schemas.generation import IdentityFields, SamplingFields
 from quire.server.schemas.messages import (
     AssistantMessage,
     CalledFunction,
-    Content,
     ImageUrl,
     MediaPart,
     Message,
     MessageToolCall,
     RefusalPart,
     SystemMessage,
+    TextOrParts,
     TextPart,
     ToolMessage,
     UserMessage,
@@ -136,7 +136,7 @@ def _other_message(item: InputItem, param: str) -> Message:
     raise AssertionError("references have been resolved")
 
 
-def content_of(content: ItemContent, param: str) -> Content:
+def content_of(content: ItemContent, param: str) -> TextOrParts:
     """Content of a message in the form of chat requests.
 
     Raises:

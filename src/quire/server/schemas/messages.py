@@ -56,7 +56,7 @@ class MediaPart(EchoedModel):
 
 Part = Annotated[TextPart | RefusalPart | MediaPart, Field(discriminator="type")]
 Parts = Annotated[list[Part], Field(min_length=1, max_length=MAX_PARTS, fail_fast=True)]
-Content = Annotated[Annotated[Text, TEXT_SHAPE] | Annotated[Parts, LIST_SHAPE], TextOrList]
+TextOrParts = Annotated[Annotated[Text, TEXT_SHAPE] | Annotated[Parts, LIST_SHAPE], TextOrList]
 
 
 class CalledFunction(EchoedModel):
@@ -74,13 +74,13 @@ class MessageToolCall(EchoedModel):
 
 class SystemMessage(EchoedModel):
     role: Literal["system", "developer"]
-    content: Content
+    content: TextOrParts
     name: Name | None = None
 
 
 class UserMessage(EchoedModel):
     role: Literal["user"]
-    content: Content
+    content: TextOrParts
     name: Name | None = None
 
 
@@ -88,7 +88,7 @@ class AssistantMessage(EchoedModel):
     """An earlier answer. ``content`` or ``tool_calls`` must not be empty."""
 
     role: Literal["assistant"]
-    content: Content | None = None
+    content: TextOrParts | None = None
     refusal: Text | None = None
     reasoning: Text | None = None
     reasoning_content: Text | None = None
@@ -98,7 +98,7 @@ class AssistantMessage(EchoedModel):
 
 class ToolMessage(EchoedModel):
     role: Literal["tool"]
-    content: Content
+    content: TextOrParts
     tool_call_id: ShortText
     name: Name | None = None
 
