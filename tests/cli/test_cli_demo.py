@@ -82,7 +82,7 @@ def test_the_demonstration_runs_and_leaves_nothing_behind() -> None:
     assert ran.stderr == ""
     assert f"Answer: {AGENT_ANSWER}" in ran.stdout
     # a loaded machine may look at the table only after the agent has ended
-    assert re.search(r"react\s+inferlet\s+(running|completed)", ran.stdout)
+    assert re.search(r"react\s+inferlet\s+(running|finished)", ran.stdout)
     assert re.search(r"demo-chat\s+session", ran.stdout)
     (url,) = set(re.findall(r"http://127\.0\.0\.1:\d+", ran.stdout))
     with pytest.raises(httpx.ConnectError):

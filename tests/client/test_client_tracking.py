@@ -111,7 +111,8 @@ def test_a_block_is_one_session_from_its_first_call_to_its_end(node: Node) -> No
     expected = {"x-quire-program-id": one.id, "x-quire-thread-id": "main"}
     assert [tags(call) for call in node.calls] == [expected, expected]
     assert one.id.startswith("agent-")
-    body = {"id": one.id, "priority": 2, "deadline_s": 9, "metadata": {"name": "agent"}}
+    settings = {"kind": "agent", "priority": 2, "deadline_s": 9}
+    body = {"id": one.id, **settings, "metadata": {"name": "agent"}}
     path = "/base/v1/sessions"
     assert node.told == [("POST", path, body), ("DELETE", f"{path}/{one.id}", None)]
 

@@ -45,7 +45,13 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 
 def test_a_session_is_there_before_its_first_request(http: httpx.Client) -> None:
     made = create(
-        http, id="made", priority=3, deadline_s=60, idle_ttl_s=30, metadata={"agent": "x"}
+        http,
+        id="made",
+        kind="agent",
+        priority=3,
+        deadline_s=60,
+        idle_ttl_s=30,
+        metadata={"agent": "x"},
     )
     assert http.get(f"{SESSIONS}/made").json() == made
     assert http.get(f"{SESSIONS}/{made['program']}").json() == made
@@ -54,6 +60,7 @@ def test_a_session_is_there_before_its_first_request(http: httpx.Client) -> None
         "object": "session",
         "state": "idle",
         "parent": None,
+        "kind": "agent",
         "priority": 3,
         "deadline_s": 60.0,
         "idle_ttl_s": 30.0,
@@ -94,17 +101,18 @@ def test_a_session_that_a_header_made_is_found_too(http: httpx.Client) -> None:
     assert create(http, 200, id="of-a-header")["num_calls"] == 1
 
 
-def test_deadline_and_parent_reach_control(http: httpx.Client, server: RunningServer) -> None:
-    create(http, id="above")
-    create(http, id="below", parent="above", priority=-2, deadline_s=5)
+def test_deadline_kind_and_parent_reach_control(http: httpx.Client, server: RunningServer) -> None:
+    create(http, id="above", kind="writer")
+    create(http, id="below", parent="above", kind="critic", priority=-2, deadline_s=5)
 
     def figures(controller: Any) -> tuple[Any, ...]:
         by_name = {one.client_id: one for one in controller._table.programs()}
         above, below = by_name["above"], by_name["below"]
         after_s = below.deadline_s - below.started_s
-        return below.parent == above.id, below.priority, round(after_s, 6)
+        return below.parent == above.id, above.kind, below.kind, below.priority, round(after_s, 6)
 
-    assert server.node._parts.control.call(figures) == (True, 2, 5.0)
+    # a family is of its root's kind
+    assert server.node._parts.control.call(figures) == (True, "writer", "writer", 2, 5.0)
     assert http.get(f"{SESSIONS}/below").json()["parent"] == "above"
     listed = {one["client_id"]: one for one in http.get("/v1/programs").json()["data"]}
     below, above = listed["below"], listed["above"]

@@ -58,7 +58,8 @@ def track(client: C) -> C:
 class program:  # noqa: N801 - it reads as a statement: with program("name")
     """The calls of this block are one program, which ends with it.
 
-    A program inside another is its child. ``priority`` (lower runs first) and ``deadline_s`` are
+    A program inside another is its child. Programs of one ``name`` are of one kind: their lengths
+    are learned together. ``priority`` (lower runs first) and ``deadline_s`` are
     those of ``POST /v1/sessions``. Use it once, as ``with`` or ``async with``.
     """
 
@@ -76,7 +77,7 @@ class program:  # noqa: N801 - it reads as a statement: with program("name")
                 "cannot hold it"
             )
         self._name = name
-        given = {"priority": priority, "deadline_s": deadline_s}
+        given = {"kind": name, "priority": priority, "deadline_s": deadline_s}
         self._settings = {key: value for key, value in given.items() if value is not None}
         self._scope: ProgramScope | None = None
 

@@ -88,6 +88,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
 class ProgramStarted(EventBase, frozen=True, kw_only=True):
     """A program enters the process table.
 
+    ``kind``: programs of one kind are taken to be alike in length; "" if nobody has said it.
     ``priority``: higher runs first. ``client_id``: the client's own name for it (a session id).
     ``idle_ttl_s``: the entry ends by itself after this time without a command (sessions).
     ``parent_thread``: the thread of ``parent`` that launched it.
@@ -99,6 +100,7 @@ class ProgramStarted(EventBase, frozen=True, kw_only=True):
     tenant: TenantId
     form: ProgramForm
     name: str
+    kind: str = ""
     client_id: str | None = None
     parent: ProgramId | None = None
     parent_thread: ThreadId | None = None

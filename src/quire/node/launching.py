@@ -78,6 +78,7 @@ class ProgramLauncher:
             tenant=launch.tenant,
             form="inferlet",
             name=program.name,
+            kind=program.name,
             client_id=launch.client_id,
             parent=parent,
             parent_thread=launch.parent_thread,

@@ -317,6 +317,7 @@ class Node:
         client_id: str,
         *,
         parent: str | None = None,
+        kind: str = "",
         priority: int = 0,
         deadline_s: float | None = None,
         idle_ttl_s: float | None = None,
@@ -324,7 +325,8 @@ class Node:
     ) -> tuple[SessionHandle, bool]:
         """Open the session that ``session`` finds by this ``client_id``, and whether it is new: one
         that is open with the same properties is returned. It stands in the process table before its
-        first call. ``deadline_s`` counts from now; ``idle_ttl_s`` replaces the configured time.
+        first call. ``kind``: what sessions like it are called. ``deadline_s`` counts from now;
+        ``idle_ttl_s`` replaces the configured time.
 
         Raises:
             AlreadyExists: the session is open with other properties.
@@ -346,6 +348,7 @@ class Node:
             client_id=client_id,
             parent=None if parent is None else self._parts.launcher.parent(parent, tenant),
             parent_name=parent,
+            kind=kind,
             priority=priority,
             deadline_s=deadline_s,
             idle_ttl_s=idle_ttl_s,

@@ -22,6 +22,7 @@ class ProgramStart(msgspec.Struct, frozen=True):
     tenant: TenantId
     form: ProgramForm
     name: str
+    kind: str = ""
     client_id: str | None = None
     parent: ProgramId | None = None
     parent_thread: ThreadId | None = None
@@ -41,6 +42,7 @@ class ProgramStart(msgspec.Struct, frozen=True):
             tenant=self.tenant,
             form=self.form,
             name=self.name,
+            kind=self.kind,
             client_id=self.client_id,
             parent=self.parent,
             parent_thread=self.parent_thread,

@@ -41,15 +41,16 @@ class SessionStart:
     """The properties of a new session; ``client_id`` is the client's name for it.
 
     ``parent_name``: what the client called its parent; ``parent`` is None if there is no such
-    program. ``deadline_s``: how long after its start it should be done. ``idle_ttl_s``: None for
-    the node's. ``metadata``: the client's own. ``one_call``: the session ends with its call,
-    because no later call can join it.
+    program. ``kind``: what sessions like this one are called. ``deadline_s``: how long after
+    its start it should be done. ``idle_ttl_s``: None for the node's. ``metadata``: the client's
+    own. ``one_call``: the session ends with its call, because no later call can join it.
     """
 
     tenant: TenantId
     client_id: str | None = None
     parent: ProgramId | None = None
     parent_name: str | None = None
+    kind: str = ""
     priority: int = 0
     deadline_s: float | None = None
     idle_ttl_s: float | None = None
@@ -59,7 +60,7 @@ class SessionStart:
 
     def difference(self, other: SessionStart) -> str | None:
         """The first property that a client chooses and that ``other`` has otherwise."""
-        chosen = ("parent", "priority", "deadline_s", "idle_ttl_s", "metadata")
+        chosen = ("parent", "kind", "priority", "deadline_s", "idle_ttl_s", "metadata")
         return next((one for one in chosen if getattr(self, one) != getattr(other, one)), None)
 
 
@@ -294,6 +295,7 @@ class SessionHandle:
             tenant=opened.tenant,
             form="session",
             name=opened.client_id or self.id,
+            kind=opened.kind,
             client_id=opened.client_id,
             parent=opened.parent,
             priority=opened.priority,

@@ -168,6 +168,7 @@ class Player:
                 tenant=TenantId("default"),
                 form="inferlet" if member else "session",
                 name=self.plan.kind,
+                kind=self.plan.kind,
                 parent=self.members[0] if member else None,
                 shares_quotas=bool(member),
             )

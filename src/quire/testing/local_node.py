@@ -133,6 +133,7 @@ class LocalNode:
                     tenant=TenantId(tenant),
                     form=form,
                     name=name,
+                    kind="" if form == "session" else name,
                     parent=parent,
                     priority=priority,
                     quotas=port.quotas,

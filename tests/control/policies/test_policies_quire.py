@@ -260,3 +260,50 @@ def test_a_promoted_call_has_a_turn_before_all_others() -> None:
     assert level(made, command) == 0
     serve(made, command, 1, 32.0)
     assert level(made, command) > level(made, new)
+
+
+# -- deadlines -------------------------------------------------------------------------------------
+
+
+def with_deadline(number: int, program: int, deadline_s: float) -> ReadyCommand:
+    """Of a program that began at 0 and was served much."""
+    return call(
+        number,
+        program,
+        family_figures=ServiceFigures(service_tokens=100_000, service_s=1.0),
+        program_figures=ServiceFigures(deadline_s=deadline_s),
+    )
+
+
+@pytest.mark.parametrize("beta", [None, 1e6])
+def test_a_call_is_promoted_when_half_of_its_programs_time_is_over(beta: float | None) -> None:
+    made = policy(beta)
+    urgent, other = with_deadline(1, 1, 100.0), with_deadline(1, 2, 1e9)
+    for one in (urgent, other):
+        made.on_arrival(one, 0.0)
+    assert made.on_time(49.9) == []
+    assert made.on_time(50.0) == [urgent]
+    assert (level(made, urgent), level(made, other)) == (0, 1 + 16)
+    serve(made, urgent, TURN_TOKENS, 51.0)
+    assert level(made, urgent) > 0, "it has had its turn"
+    assert made.on_time(51.0) == [urgent], "and is due again at once"
+
+
+def test_behind_its_deadline_a_call_is_not_promoted_for_it() -> None:
+    made = policy()
+    late = with_deadline(1, 1, 100.0)
+    made.on_arrival(late, 0.0)
+    assert made.on_time(100.0) == []
+    assert level(made, late) == 1 + 16
+
+
+def test_calls_with_deadlines_share_the_places_of_the_promoted() -> None:
+    """The one that is due first has the place; nobody can take all by short deadlines."""
+    made = policy()
+    made.on_capacity(1)
+    second, first = with_deadline(1, 1, 100.0), with_deadline(1, 2, 90.0)
+    for one in (second, first):
+        made.on_arrival(one, 0.0)
+    assert made.on_time(60.0) == [first]
+    made.on_ended(first, 61.0)
+    assert made.on_time(61.0) == [second]

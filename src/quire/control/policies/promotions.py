@@ -3,6 +3,9 @@
 Owns when a call is due (Autellix 4.2.2, anti-starvation) and how many may be promoted at once. Does
 not know in which queue a call stands, nor why.
 
+A call with a deadline may be due sooner: from ``urgent_s`` on, which its policy sets, to the
+deadline.
+
 A call is due when its family has waited ``beta`` times what it was served, without the call's own
 part of both up to its last promotion. At most ``share`` of the sequences belong to promoted calls;
 the others that are due wait for a place, the one that is due for longest first. A promoted call
@@ -14,6 +17,7 @@ only for the calls that entered the first queue before it.
 from __future__ import annotations
 
 import heapq
+from math import inf
 
 from quire.core.interfaces import ReadyCommand
 
@@ -25,7 +29,7 @@ class RankedCall:
     """A call of a policy with queues. ``level``: its queue, 0 is the first. ``order``: its place
     there. ``left``: of the queue's quantum. The rest belongs to ``Promotions``: ``waited_s`` is its
     own waiting time until ``served_s``, when it was served last; ``is_watched``: it stands among
-    those that may starve."""
+    those that may starve. ``urgent_s``: from when on it is due whatever its family was served."""
 
     __slots__ = (
         "command",
@@ -38,6 +42,7 @@ class RankedCall:
         "level",
         "order",
         "served_s",
+        "urgent_s",
         "waited_s",
     )
 
@@ -50,6 +55,7 @@ class RankedCall:
         self.is_promoted = False
         self.is_watched = False
         self.served_s = command.ready_s
+        self.urgent_s = inf
         self.waited_s = 0.0
         self.forgiven_wait_s = 0.0
         self.forgiven_service_s = 0.0
@@ -79,7 +85,7 @@ class Promotions:
     def watch(self, call: RankedCall) -> None:
         """``call`` is not in the first queue. It is looked at when it would be due if nothing of
         its family were served until then."""
-        if self._beta is None or call.is_watched:
+        if call.is_watched or (self._beta is None and call.urgent_s == inf):
             return
         call.is_watched = True
         self._num_watched += 1
@@ -108,6 +114,8 @@ class Promotions:
                 break
             _, _, call = heapq.heappop(self._watched)
             call.is_watched = False
+            if call.urgent_s < inf and _deadline_s(call) <= now_s:
+                call.urgent_s = inf  # it is too late for that
             if call.is_over:
                 self._num_stale -= 1
             elif call.level and self._due_s(call) <= now_s:
@@ -119,11 +127,12 @@ class Promotions:
 
     def _due_s(self, call: RankedCall) -> float:
         """Waiting counts from when the call was ready, or was served last."""
-        assert self._beta is not None
+        if self._beta is None:
+            return call.urgent_s
         family = call.command.family_figures
         waited_s = family.waiting_s - call.forgiven_wait_s
         service_s = max(0.0, family.service_s - call.forgiven_service_s)
-        return call.command.ready_s + self._beta * service_s - waited_s
+        return min(call.urgent_s, call.command.ready_s + self._beta * service_s - waited_s)
 
     def _promote(self, call: RankedCall, now_s: float) -> None:
         """Of its family's figures only the call's own start anew."""
@@ -137,3 +146,8 @@ class Promotions:
         self._num_stale = 0
         self._watched = [one for one in self._watched if not one[2].is_over]
         heapq.heapify(self._watched)
+
+
+def _deadline_s(call: RankedCall) -> float:
+    deadline_s = call.command.program_figures.deadline_s
+    return inf if deadline_s is None else deadline_s

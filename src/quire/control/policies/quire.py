@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import floor
+from math import floor, inf
 
 from quire.control.policies.promotions import Promotions, RankedCall
 from quire.control.policies.remaining import KindOfProgram, Kinds
@@ -17,6 +17,10 @@ TURN_TOKENS = 64
 IDLE_S = 60.0
 """After so long without a call, a family's service counts from zero again. Otherwise a session that
 is used for days would come last for ever."""
+
+URGENT_SHARE = 0.5
+"""From this share of the time between a program's start and its deadline on, its calls are due for
+promotion. What is left of its work is known too badly to wait for longer."""
 
 MAX_EMPTY = 1024
 """Families whose root lives and none of whose other programs does. They are kept, because the root
@@ -52,7 +56,8 @@ class _Family:
 class LeastLeft:
     """A call's level is the power of two of the tokens that its program's end costs
     (``remaining``). Within a level the oldest program goes first, so that equals are not served
-    in turns. A call whose program has waited too long is promoted, as under ``plas``."""
+    in turns. A call whose program has waited too long is promoted, as under ``plas``, and so is one
+    whose program's deadline comes near, until it has passed."""
 
     def __init__(self, config: LevelsConfig) -> None:
         self._promotions = Promotions(config.beta, config.promoted_share)
@@ -89,6 +94,7 @@ class LeastLeft:
         self._num_arrived += 1
         call = self._calls[command.program, command.command] = RankedCall(command)
         call.order = self._num_arrived
+        call.urgent_s = _urgent_s(command)
         self._rank(call, family)
 
     def on_served(
@@ -141,3 +147,11 @@ class LeastLeft:
     def _rank(self, call: RankedCall, family: _Family) -> None:
         call.level = 1 + floor(family.kind.rank(family.attained))
         self._promotions.watch(call)
+
+
+def _urgent_s(command: ReadyCommand) -> float:
+    """From when on ``command`` is due for promotion, whatever its program was served."""
+    figures = command.program_figures
+    if figures.deadline_s is None:
+        return inf
+    return figures.arrival_s + URGENT_SHARE * (figures.deadline_s - figures.arrival_s)

@@ -104,7 +104,7 @@ class Program:
         )
         if parent is None:
             self.family = started.program
-            self.kind = "" if started.form == "session" else started.name
+            self.kind = started.kind
             self.family_figures = ServiceFigures(arrival_s=started.time_s)
         else:
             self.family = parent.family

@@ -24,12 +24,14 @@ MetadataText = Annotated[str, StringConstraints(max_length=512)]
 
 class SessionRequest(RequestModel):
     """``id``: what requests name it by; if absent, one is chosen. ``parent``: a session or launched
-    program of the same tenant. ``priority``: as in vLLM, lower runs first; a request may have its
-    own. ``deadline_s``: in so many seconds it should be done. ``idle_ttl_s``: it ends by itself
-    after this time without a request."""
+    program of the same tenant. ``kind``: what sessions like this one are called; the policy
+    ``quire`` learns the lengths of each kind by itself. ``priority``: as in vLLM, lower runs
+    first; a request may have its own. ``deadline_s``: in so many seconds it should be done.
+    ``idle_ttl_s``: it ends by itself after this time without a request."""
 
     id: SessionName | None = None
     parent: Name | None = None
+    kind: Name | None = None
     priority: Priority | None = None
     deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S)] | None = None
     idle_ttl_s: Annotated[float, Field(ge=1)] | None = None
@@ -68,6 +70,7 @@ class Session(WholeModel):
     state: Literal["idle", "waiting", "running"]
     created_at: float
     parent: str | None
+    kind: str | None
     priority: int
     deadline_s: float | None
     idle_ttl_s: float
