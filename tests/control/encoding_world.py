@@ -12,6 +12,7 @@ from quire.core.encoding import Encode, EncodeBatch, Encoded
 from quire.core.events import ProgramStarted, Quotas
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, TenantId
 from quire.core.interfaces import Policy
+from quire.core.tracing import TraceListener
 from quire.testing import ControlHarness, FakeEncoder
 from quire.testing.harness import Outcome
 
@@ -47,13 +48,14 @@ class EncodingWorld:
         weights: dict[str, float] | None = None,
         scope: str = "tenant",
         policy: str | Policy = "fcfs",
+        listener: TraceListener | None = None,
         **encoder: float,
     ) -> None:
         tenants = [TenantConfig(TenantId(t), weight=w) for t, w in (weights or {}).items()]
         name = policy if isinstance(policy, str) else "fcfs"
         config = SchedulerConfig(policy=name, priority_scope=scope)  # type: ignore[arg-type]
         own = None if isinstance(policy, str) else policy
-        self.controller = Controller(config, tenants, policy=own)
+        self.controller = Controller(config, tenants, policy=own, listener=listener)
         self.harness = ControlHarness(self.controller, {})
         self.encoder = FakeEncoder(**encoder)  # type: ignore[arg-type]
         self.instances = [EngineId(f"{MODEL}#{index}") for index in range(num_instances)]

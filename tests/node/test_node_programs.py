@@ -266,7 +266,11 @@ async def test_only_the_latest_ended_programs_are_remembered(node: Node) -> None
     handles = [node.launch(count_tokens, ["x"], tenant=TENANT) for _ in range(3)]
     for handle in handles:
         await handle.result()
-    assert len(node.programs(TENANT)) == 2
+    kept = [record.program for record in node.programs(TENANT)]
+    assert len(kept) == 2
+    book = node._parts.traces._book
+    known = [book.read(handle.program) is not None for handle in handles]
+    assert known == [handle.program in kept for handle in handles], "traces go with records"
 
 
 @inferlet()

@@ -100,6 +100,7 @@ def test_the_document_has_every_route() -> None:
         "/v1/programs/{program}/events",
         "/v1/programs/{program}/logs",
         "/v1/programs/{program}/signal",
+        "/v1/programs/{program}/trace",
         "/v1/sessions",
         "/v1/sessions/{session}",
         "/health",

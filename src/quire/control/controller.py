@@ -33,6 +33,7 @@ from quire.control.scheduler.lowering.seeds import SeedSource
 from quire.control.scheduler.order.ranking import Ranking
 from quire.control.statistics import EngineStatistics, Statistics
 from quire.control.timers import Timers
+from quire.control.tracing import Tracer
 from quire.core import calls as c
 from quire.core import events as e
 from quire.core.actions import Action
@@ -49,13 +50,15 @@ from quire.core.errors import (
 )
 from quire.core.ids import EngineId, ProgramId, QueueId, TenantId
 from quire.core.interfaces import DispatchPolicy, Policy
+from quire.core.tracing import CallRecord, TraceListener
 
 
 class Controller:
     """The I/O-free control core of one node.
 
     ``tenants``: shares by tenant; one that is not named has weight 1. ``seed``: base of the seeds
-    that are picked for samplers without one. ``policy``: an object of one's own instead of the
+    that are picked for samplers without one. ``listener``: is told of calls and messages that have
+    ended. ``policy``: an object of one's own instead of the
     one that ``config`` names. ``dispatch``: when messages are sent, if not as soon as possible.
 
     Raises:
@@ -70,6 +73,7 @@ class Controller:
         seed: int = 0,
         policy: Policy | None = None,
         dispatch: DispatchPolicy | None = None,
+        listener: TraceListener | None = None,
     ) -> None:
         for tenant in tenants:
             if tenant.weight <= 0:
@@ -79,6 +83,7 @@ class Controller:
         self._dispatch = dispatch or Adaptive()
         self._time = EventTime()
         self._outbox = Outbox()
+        self._tracer = Tracer(listener, self._time)
         self._table = ProcessTable({tenant.id: tenant.totals for tenant in tenants})
         self._engines: dict[EngineId, EngineState] = {}
         self._places: dict[EngineId, ControlledEngine] = {}
@@ -87,7 +92,13 @@ class Controller:
         self._host = HostCommands(self._engines, self._holdings)
         self._deployments = Deployments(create_balancer(config.balancer), self._host.exports)
         self._flow = Flow(
-            self._table, self._places, self._holdings, self._host, self._outbox, self._time
+            self._table,
+            self._places,
+            self._holdings,
+            self._host,
+            self._outbox,
+            self._time,
+            self._tracer,
         )
         self._ranking = Ranking(
             self._policy, self._time, across_tenants=config.priority_scope == "node"
@@ -95,7 +106,14 @@ class Controller:
         self._timers = Timers(self._table, self._host.exports)
         weights = {tenant.id: tenant.weight for tenant in tenants}
         self._encoding = Encoding(
-            self._places, self._table, self._flow, self._outbox, self._ranking, weights, self._time
+            self._places,
+            self._table,
+            self._flow,
+            self._outbox,
+            self._ranking,
+            weights,
+            self._time,
+            self._tracer,
         )
         self._life = EngineLife(
             config=config,
@@ -112,6 +130,7 @@ class Controller:
             weights=weights,
             seeds=SeedSource(seed),
             time=self._time,
+            tracer=self._tracer,
         )
         self._feed = Feed(self._table, self._places, self._schedulers)
         self._num_queues = 0
@@ -203,6 +222,7 @@ class Controller:
         if event.shares_quotas and parent is not None:
             join_family(program, parent)
         self._timers.watch(program)
+        self._tracer.program_started(event)
 
     def _program_ended(self, event: e.ProgramEnded) -> None:
         program = self._table.get(event.program)
@@ -223,6 +243,7 @@ class Controller:
         leave_family(program)
         self._ranking.program_ended(program.id)
         self._outbox.closed(program, reason)
+        self._tracer.program_ended(program, reason)
 
     def _terminate(self, program: Program, error: ErrorRecord) -> None:
         self._end_program(program, error.message)
@@ -378,6 +399,11 @@ class Controller:
     def process(self, program: ProgramId) -> ProcessRow | None:
         """One line of the process table."""
         return self._feed.row(program)
+
+    def calls(self, program: ProgramId) -> tuple[CallRecord, ...]:
+        """The calls of ``program`` that have not ended, in the order of their arrival."""
+        found = self._table.get(program)
+        return () if found is None else self._tracer.under_way(found)
 
     def engine_statistics(self) -> tuple[EngineStatistics, ...]:
         """Of the engines with memory."""

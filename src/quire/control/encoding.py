@@ -19,12 +19,14 @@ from quire.control.engines.encoder_pool import EncoderInstance, EncoderPool
 from quire.control.engines.engine import ControlledEngine
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
+from quire.control.programs.calls import note_call
 from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.encoder_scheduler import EncoderScheduler
 from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.order.ranking import Ranking
 from quire.control.statistics import EncoderStatistics, InstanceStatistics
+from quire.control.tracing import Tracer
 from quire.core.calls import AskEncoder
 from quire.core.commands import Command
 from quire.core.encoding import Encode, EncoderInfo
@@ -53,6 +55,7 @@ class Encoding:
         ranking: Ranking,
         weights: Mapping[TenantId, float],
         time: EventTime,
+        tracer: Tracer,
     ) -> None:
         self._places = places
         self._table = table
@@ -61,6 +64,7 @@ class Encoding:
         self._ranking = ranking
         self._weights = weights
         self._time = time
+        self._tracer = tracer
         self._schedulers: dict[ModelId, EncoderScheduler] = {}
         self._models: dict[EngineId, ModelId] = {}
         self._given_up: dict[ModelId, dict[EngineId, None]] = defaultdict(dict)
@@ -85,7 +89,13 @@ class Encoding:
         pool = EncoderPool(model, info)
         self._places[pool.id] = pool
         return EncoderScheduler(
-            pool, FairShare(self._weights), self._ranking, self._flow, self._outbox, self._time
+            pool,
+            FairShare(self._weights),
+            self._ranking,
+            self._flow,
+            self._outbox,
+            self._time,
+            self._tracer,
         )
 
     def down(self, engine: EngineId) -> bool:
@@ -154,6 +164,7 @@ class Encoding:
         queue.placed_on = pool.id
         entry = Entry(cast(Command, command), queue, self._time.now_s)  # only its id is looked at
         self._table.add_entry(entry, self._time.now_s)
+        note_call(entry)
         pool.enter(EncodeRun(entry, command))
         self._flow.advance(queue)
 

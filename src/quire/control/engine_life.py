@@ -28,6 +28,7 @@ from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.order.ranking import Ranking
 from quire.control.scheduler.planner import MessagePlanner
 from quire.control.scheduler.waiting.admission import Admission
+from quire.control.tracing import Tracer
 from quire.core.config import SchedulerConfig
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord
@@ -55,6 +56,7 @@ class EngineLife:
     weights: Mapping[TenantId, float]
     seeds: SeedSource
     time: EventTime
+    tracer: Tracer
 
     def up(self, event: EngineUp, info: EngineInfo) -> None:
         """Register a new engine, or resume a known one with empty memory.
@@ -97,6 +99,7 @@ class EngineLife:
             self.flow,
             self.outbox,
             self.time,
+            self.tracer,
         )
         self._note_capacity()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quire.control.commands.host_commands import HOST_COMMANDS
 from quire.control.engines.engine import ControlledEngine
 from quire.control.programs.program import Program, ProgramState
 from quire.control.scheduler.engine_scheduler import EngineScheduler
@@ -100,7 +99,7 @@ class ProcessRows:
             num_preemptions=program.num_preemptions,
             parent=program.parent,
             engines=_engines(program),
-            num_calls=_num_calls(program),
+            num_calls=program.num_calls,
             level=_level(program),
             wait=self.wait(program),
         )
@@ -141,11 +140,6 @@ def count_blocks(program: Program) -> tuple[int, int]:
 def _engines(program: Program) -> tuple[EngineId, ...]:
     placed = (queue.placed_on for queue in program.queues.values())
     return tuple(sorted({engine for engine in placed if engine is not None}))
-
-
-def _num_calls(program: Program) -> int:
-    entries = program.entries.values()
-    return sum([type(entry.command) not in HOST_COMMANDS for entry in entries])
 
 
 def _level(program: Program) -> float | None:

@@ -18,6 +18,7 @@ from quire.node.replay import Divergence, ReplayReport, replay
 from quire.node.session_handle import SessionHandle
 from quire.node.sessions import SessionLimits
 from quire.node.supervisor import RestartLimits
+from quire.node.tracing.reading import NodeTrace, TracedProgram, TraceReader, waits
 
 __all__ = [
     "SHIPPED_MODEL",
@@ -36,6 +37,7 @@ __all__ = [
     "NodeChanges",
     "NodeHealth",
     "NodeStatistics",
+    "NodeTrace",
     "ProcessRecord",
     "ProgramHandle",
     "ProgramLogLine",
@@ -45,7 +47,10 @@ __all__ = [
     "SessionCall",
     "SessionHandle",
     "SessionLimits",
+    "TraceReader",
+    "TracedProgram",
     "read_model_files",
     "replay",
     "resolve_source",
+    "waits",
 ]

@@ -5,16 +5,18 @@ from __future__ import annotations
 from quire.control import Controller
 from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.interfaces import DispatchPolicy
+from quire.core.tracing import TraceListener
 
 
 def make_controller(
     scheduler: SchedulerConfig,
     tenants: tuple[TenantConfig, ...],
     dispatch: DispatchPolicy | None = None,
+    listener: TraceListener | None = None,
 ) -> Controller:
     """A controller without engines and programs.
 
     Raises:
         ConfigError: no such policy, or an impossible figure.
     """
-    return Controller(scheduler, tenants=tenants, dispatch=dispatch)
+    return Controller(scheduler, tenants=tenants, dispatch=dispatch, listener=listener)

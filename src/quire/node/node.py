@@ -84,6 +84,7 @@ class Node:
         self._parts = NodeParts(config, around, self._notices)
         self._life = NodeLife(config, self._parts, self._notices)
         self.uploads = self._parts.uploads
+        self.traces = self._parts.traces
         self._names = RandomNames()
         self._policy = config.scheduler.policy
 

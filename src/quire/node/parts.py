@@ -36,6 +36,9 @@ from quire.node.services import NodeServices
 from quire.node.sessions import SessionLimits, SessionTable
 from quire.node.supervisor import RestartLimits
 from quire.node.tenant_gate import TenantGate
+from quire.node.tracing.book import TraceBook
+from quire.node.tracing.reading import TraceReader
+from quire.node.tracing.unix_time import UnixTime
 from quire.node.transports.choice import choose_transport
 from quire.node.uploads import UploadTable
 from quire.programs.runtime.clock import SystemClock
@@ -76,9 +79,10 @@ class NodeParts:
         self.clock = SystemClock()
         self.admission = TenantGate(config.tenants)
         self.latencies = LatencyObserver()
+        book = TraceBook()
         self.observers: list[Observer] = [self.latencies]
         self.control = ControlThread(
-            make_controller(config.scheduler, config.tenants, around.dispatch),
+            make_controller(config.scheduler, config.tenants, around.dispatch, book),
             clock=self.clock,
             observers=self.observers,
             on_failure=notices.health_changed,
@@ -107,7 +111,7 @@ class NodeParts:
         self.uploads = UploadTable(cache_directory(config.sandbox) / "uploads")
         self.services = NodeServices(self.clock, config, self.encoders, self.encoder)
         self.preparation = Preparation()
-        self.programs = ProgramTable(figures=self.figures)
+        self.programs = ProgramTable(figures=self.figures, on_forget=book.forget)
         numbers = map(ProgramId, itertools.count(1))
         self.sessions = SessionTable(
             self.control,
@@ -117,6 +121,8 @@ class NodeParts:
             around.session_limits,
             preparation=self.preparation,
         )
+        unix = UnixTime(self.clock)
+        self.traces = TraceReader(self.control, book, self.programs, self.sessions, unix)
         connector = ProgramConnector(
             self.control,
             self.services,

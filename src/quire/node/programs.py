@@ -7,7 +7,7 @@ its own. Must not know how a program is executed nor what it has sent to its cli
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from quire.core.errors import (
     QuotaExceeded,
@@ -28,11 +28,16 @@ from quire.programs.runtime.running import RunningProgram
 
 
 class ProgramTable:
-    """``figures``: what programs have used; entries are forgotten with their records."""
+    """``figures``: what programs have used; entries are forgotten with their records. ``on_forget``
+    is told of the programs whose records are forgotten."""
 
     def __init__(
-        self, limits: ProgramLimits | None = None, figures: ProgramFigures | None = None
+        self,
+        limits: ProgramLimits | None = None,
+        figures: ProgramFigures | None = None,
+        on_forget: Callable[[Sequence[ProgramId]], None] = lambda _: None,
     ) -> None:
+        self._on_forget = on_forget
         self._figures = ProgramFigures() if figures is None else figures
         self._limits = limits or ProgramLimits()
         self._handles: dict[str, ProgramHandle] = {}
@@ -135,6 +140,7 @@ class ProgramTable:
             gone = self._handles.pop(forgotten)
             del self._by_program[gone.program]
             self._figures.forget(gone.incarnations)
+            self._on_forget(gone.incarnations)
         running = self._running[handle.tenant]
         running.pop(handle.id, None)
         if not running:

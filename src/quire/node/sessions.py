@@ -18,6 +18,7 @@ from quire.core.ids import ProgramId, TenantId
 from quire.node.calls import SessionCall, WorkCall
 from quire.node.control_thread import ControlThread
 from quire.node.conversations import ConversationIndex, ConversationTurn
+from quire.node.ended_sessions import EndedSessions
 from quire.node.preparation import Preparation
 from quire.node.session_expiry import SessionExpiry
 from quire.node.session_handle import SessionHandle, SessionStart
@@ -65,6 +66,7 @@ class SessionTable:
         self._sweep: asyncio.TimerHandle | None = None
         self.admit = admit
         self.conversations = ConversationIndex()
+        self.ended = EndedSessions()
 
     def __len__(self) -> int:
         return len(self._open) + len(self._ending)
@@ -229,6 +231,7 @@ class SessionTable:
 
     def closed(self, session: SessionHandle) -> None:
         self._ending.discard(session)
+        self.ended.add(session.program, session.tenant, session.id, session.client_id)
 
     def _loop_time(self) -> float:
         return asyncio.get_running_loop().time()

@@ -21,11 +21,13 @@ from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
+from quire.control.programs.calls import note_call, note_call_end
 from quire.control.programs.failures import MAX_KEPT
 from quire.control.programs.program import CommandQueue, Entry
 from quire.control.programs.service import note_waited
 from quire.control.programs.states import CommandState
 from quire.control.programs.table import ProcessTable
+from quire.control.tracing import Tracer, is_call
 from quire.core import commands as c
 from quire.core.actions import Reply
 from quire.core.errors import (
@@ -54,6 +56,7 @@ class Flow:
         host: HostCommands,
         outbox: Outbox,
         time: EventTime,
+        tracer: Tracer,
     ) -> None:
         self._table = table
         self._engines = engines
@@ -63,6 +66,7 @@ class Flow:
         self._validator = Validator()
         self._num_ended = 0
         self._time = time
+        self._tracer = tracer
 
     # -- issue -----------------------------------------------------------------------------------
 
@@ -83,6 +87,8 @@ class Flow:
         if command.after:
             self._watch_dependencies(entry)
         self._table.add_entry(entry, self._time.now_s)
+        if is_call(entry):
+            note_call(entry)
 
     def _check(self, entry: Entry) -> None:
         queue, command = entry.queue, entry.command
@@ -121,7 +127,10 @@ class Flow:
             self._keep_orphan(entry)
         elif queue.poison is None:
             queue.poison = entry.id
-        self._outbox.fail(program.id, entry.id, error.record())
+        entry.move(CommandState.FAILED)
+        entry.error = error.record()
+        self._outbox.fail(program.id, entry.id, entry.error)
+        self._tracer.call_ended(entry)
 
     def _keep_orphan(self, entry: Entry) -> None:
         """A valid dealloc behind a failure: its pages go when the queue is reset or closed."""
@@ -274,6 +283,7 @@ class Flow:
 
     def _end_failed(self, entry: Entry, error: ErrorRecord) -> None:
         entry.move(CommandState.FAILED)
+        entry.error = error
         entry.program.failed.add(entry.id)
         self._holdings.undo_allocation(entry)
         if entry.freed:
@@ -316,6 +326,9 @@ class Flow:
     def _settle(self, entry: Entry) -> None:
         """The command has ended: unpin what it named, wake who waits for it."""
         self._num_ended += 1
+        if is_call(entry):
+            note_call_end(entry, self._time.now_s)
+            self._tracer.call_ended(entry)
         if entry.run is not None or entry.rank is not None:
             self._engines[entry.queue.engine].abandon(entry)
         self._holdings.unpin(entry)

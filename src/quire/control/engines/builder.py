@@ -239,6 +239,7 @@ class BatchBuilder:
             filled=self.filled,
             restores=self.restores,
             num_tokens=self.num_tokens + sum(max_steps),
+            num_commands=self.num_commands,
         )
 
     def _embed_rows(self) -> EmbedRows | None:

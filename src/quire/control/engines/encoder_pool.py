@@ -24,8 +24,9 @@ between two."""
 class EncodeMessage:
     """One batch in flight."""
 
-    def __init__(self, number: int, parts: list[EncodePart]) -> None:
+    def __init__(self, number: int, parts: list[EncodePart], sent_s: float) -> None:
         self.number = number
+        self.sent_s = sent_s
         self.parts = parts
         self.num_tokens = sum([part.num_tokens for part in parts])
         self.num_sequences = sum([part.stop - part.start for part in parts])

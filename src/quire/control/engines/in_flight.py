@@ -78,7 +78,8 @@ class InFlight:
     ``filled``: contents that are full and canonical once it has run. ``restores``: forward rows
     that recompute lost contents. ``runs``: in the order of the result; the first ``num_opened``
     were opened in this message. ``steps`` and ``epochs``: the largest number of steps of each run
-    in this message, and the epoch of its sequence.
+    in this message, and the epoch of its sequence. ``number``: of those for this engine, which goes
+    on counting when the engine is lost; ``sent_s``: when it was sent.
     """
 
     step: int
@@ -92,6 +93,9 @@ class InFlight:
     filled: list[Content]
     restores: list[Restored]
     num_tokens: int
+    num_commands: int
+    number: int = 0
+    sent_s: float = 0.0
 
     @property
     def is_empty(self) -> bool:

@@ -53,7 +53,8 @@ class Program:
     generated too. ``family_figures`` are one object for it, its ``parent`` and all below: to
     policies these are one program, known by its root (``family``) and what that is called
     (``kind``). It begins with its parent's critical path. ``home_engines``:
-    those that a balancer has chosen for its long prompts.
+    those that a balancer has chosen for its long prompts. ``num_calls``: unfinished commands that
+    need an engine; ``last_call_s``: when the last one ended.
     """
 
     def __init__(
@@ -90,6 +91,8 @@ class Program:
         self.num_held_pages = 0
         self.num_held_embeds = 0
         self.num_running = 0
+        self.num_calls = 0
+        self.last_call_s: float | None = None
         self.num_generated_tokens = 0
         self.num_family_tokens = 0
         self.num_prefilled_tokens = 0
@@ -255,6 +258,9 @@ class Entry:
     the messages that carried it ·
     ``path_tokens``, ``path_s``  its program's critical path when it could be scheduled first ·
     ``num_in_flight``  messages in flight that carry it ·
+    ``messages``  the numbers of those that have carried it, as first and last of each run of
+    numbers; the first was sent at ``sent_s`` ·
+    ``idle_since_s``  since when its program had had no call when it was issued ·
     ``error``  set when it has to fail as soon as it is out of flight ·
     ``is_answered``  its end was reported already (its program is gone) ·
     ``reply``  what will be delivered once it is at the front ·
@@ -271,10 +277,15 @@ class Entry:
         "error",
         "freed",
         "id",
+        "idle_since_s",
         "is_answered",
         "is_cancelled",
+        "messages",
         "num_blockers",
+        "num_generated_tokens",
         "num_in_flight",
+        "num_preemptions",
+        "num_prefilled_tokens",
         "num_tokens_next",
         "pages",
         "path_s",
@@ -288,10 +299,12 @@ class Entry:
         "ready_s",
         "reply",
         "run",
+        "sent_s",
         "service_s",
         "service_tokens",
         "state",
         "view",
+        "waiting_s",
     )
 
     def __init__(self, command: Command, queue: CommandQueue, now_s: float) -> None:
@@ -309,8 +322,15 @@ class Entry:
         self.dependents: tuple[Entry, ...] = ()
         self.service_tokens = 0
         self.service_s = 0.0
+        self.waiting_s = 0.0
+        self.num_prefilled_tokens = 0
+        self.num_generated_tokens = 0
+        self.num_preemptions = 0
         self.path_tokens = 0
         self.path_s = 0.0
+        self.idle_since_s: float | None = None
+        self.sent_s: float | None = None
+        self.messages: list[int] = []
         self.num_tokens_next = 1
         self.is_cancelled = False
         self.is_answered = False

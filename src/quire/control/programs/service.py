@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.control.programs.calls import note_message
 from quire.control.programs.program import Entry, Program
 from quire.core.interfaces import ServiceFigures
 
@@ -70,13 +71,14 @@ def _lengthen(figures: ServiceFigures, path_s: float, path_tokens: int) -> None:
         figures.path_tokens = path_tokens
 
 
-def note_sent(entry: Entry, now_s: float) -> None:
-    """A message with ``entry`` is sent: if none in flight carries it, it has waited since it was
-    ready, or was served last. What stands behind other commands of its queue waits for those, and
-    not for the engine."""
+def note_sent(entry: Entry, number: int, now_s: float) -> None:
+    """Message ``number``, with ``entry``, is sent: if none in flight carries it, it has waited
+    since it was ready, or was served last. What stands behind other commands of its queue waits for
+    those, and not for the engine."""
     if not entry.num_in_flight and entry.queue.entries[0] is entry:
         note_waited(entry, now_s)
     entry.num_in_flight += 1
+    note_message(entry, number, now_s)
 
 
 def note_waited(entry: Entry, now_s: float) -> None:
@@ -87,3 +89,4 @@ def note_waited(entry: Entry, now_s: float) -> None:
         program.figures.waiting_s += waited_s
         program.family_figures.waiting_s += waited_s
         program.thread_figures(entry.queue.thread).waiting_s += waited_s
+        entry.waiting_s += waited_s

@@ -104,6 +104,7 @@ class Completion:
         shares = [Share(part.entry, part.num_tokens) for part in message.parts if part.num_tokens]
         for part in message.parts:
             if part.num_tokens and part.stage is _FORWARD:
+                part.entry.num_prefilled_tokens += part.num_tokens
                 part.entry.program.num_prefilled_tokens += part.num_tokens
         first = message.num_opened
         advanced = zip(message.runs[first:], message.steps[first:], strict=True)

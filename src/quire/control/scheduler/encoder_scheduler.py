@@ -22,6 +22,7 @@ from quire.control.programs.states import ENDS
 from quire.control.scheduler.order.fair_order import FairOrder
 from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.order.ranking import Ranking
+from quire.control.tracing import Tracer
 from quire.core.encoding import EncodeBatch, Encoded, EncodeResult
 from quire.core.errors import EngineFault, EngineLost, ErrorRecord
 from quire.core.ids import EngineId
@@ -38,6 +39,7 @@ class EncoderScheduler:
         flow: Flow,
         outbox: Outbox,
         time: EventTime,
+        tracer: Tracer,
     ) -> None:
         self.pool = pool
         self.waiting = FairOrder(share)
@@ -46,6 +48,7 @@ class EncoderScheduler:
         self._flow = flow
         self._outbox = outbox
         self._time = time
+        self._tracer = tracer
 
     # -- who waits -------------------------------------------------------------------------------
 
@@ -113,11 +116,11 @@ class EncoderScheduler:
 
     def _send(self, instance: EncoderInstance, parts: list[EncodePart]) -> None:
         pool = self.pool
-        message = EncodeMessage(pool.next_number, parts)
+        message = EncodeMessage(pool.next_number, parts, self._time.now_s)
         pool.next_number += 1
         for entry in message.entries():
             self._flow.start(entry)
-            note_sent(entry, self._time.now_s)
+            note_sent(entry, message.number, self._time.now_s)
         instance.in_flight.append(message)
         instance.num_batches += 1
         instance.num_sequences += message.num_sequences
@@ -141,6 +144,14 @@ class EncoderScheduler:
             )
         instance.in_flight.popleft()
         instance.busy_s += result.elapsed_s
+        self._tracer.message_ended(
+            self.pool.id,
+            due.number,
+            due.sent_s,
+            result.elapsed_s,
+            len(due.entries()),
+            due.num_tokens,
+        )
         for entry in due.entries():
             entry.num_in_flight -= 1
         self._charge(due, result.elapsed_s)
@@ -158,6 +169,7 @@ class EncoderScheduler:
         charge(list(shares.values()), elapsed_s)
         for entry, share in shares.items():
             entry.program.num_encoded_tokens += share.num_tokens
+            entry.num_prefilled_tokens += share.num_tokens
             entry.ready_s = self._time.now_s
             if entry.state not in ENDS:
                 self._ranking.served(entry, share.num_tokens, elapsed_s)

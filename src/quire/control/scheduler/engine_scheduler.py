@@ -27,6 +27,7 @@ from quire.control.scheduler.timing.chunk_time import ChunkTime
 from quire.control.scheduler.timing.prompts_ahead import PromptsAhead
 from quire.control.scheduler.timing.step_time import DecodeStepTime
 from quire.control.statistics import EngineStatistics
+from quire.control.tracing import Tracer
 from quire.core.batch import BatchResult
 from quire.core.config import SchedulerConfig
 from quire.core.errors import EngineFault, PoolExhausted
@@ -46,6 +47,7 @@ class EngineScheduler:
         flow: Flow,
         outbox: Outbox,
         time: EventTime,
+        tracer: Tracer,
     ) -> None:
         self.engine = engine
         self.planner = planner
@@ -61,6 +63,7 @@ class EngineScheduler:
         self._flow = flow
         self._outbox = outbox
         self._time = time
+        self._tracer = tracer
         self.next_dispatch_s: float | None = None
         self.num_batches = 0
         self.num_rows = 0
@@ -244,10 +247,11 @@ class EngineScheduler:
         num_steps = max(max_steps, default=1)
         batch = builder.finish(engine.operations.take(), num_steps, max_steps)
         message = builder.in_flight(num_steps, max_steps)
+        message.number, message.sent_s = self.num_batches, self._time.now_s
         for part in message.parts:
-            note_sent(part.entry, self._time.now_s)
+            note_sent(part.entry, self.num_batches, self._time.now_s)
         for run in builder.advanced:
-            note_sent(run.entry, self._time.now_s)
+            note_sent(run.entry, self.num_batches, self._time.now_s)
         for index, run in enumerate(message.runs):
             run.num_outstanding += message.steps[index]
         engine.next_step += 1
@@ -274,6 +278,14 @@ class EngineScheduler:
                 "is broken, restart it"
             )
         message = engine.in_flight.popleft()
+        self._tracer.message_ended(
+            engine.id,
+            message.number,
+            message.sent_s,
+            result.elapsed_s,
+            message.num_commands,
+            message.num_tokens,
+        )
         self._prompts.began(self._time.now_s)
         if not message.is_empty:
             self.anticipation.observe(result.elapsed_s)

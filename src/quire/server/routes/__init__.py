@@ -17,6 +17,7 @@ from quire.server.routes import (
     responses,
     sessions,
     tokenize,
+    traces,
     uploads,
     version,
 )
@@ -35,6 +36,7 @@ ROUTERS = (
     uploads.router,  # before programs, whose ids would match its path
     changes.router,  # so does this
     programs.router,
+    traces.router,
     attach.router,
     sessions.router,
     health.router,

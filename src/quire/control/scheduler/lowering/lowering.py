@@ -139,6 +139,7 @@ class Lowering:
     def dists(self, entry: Entry, command: GetNextDist, builder: BatchBuilder) -> LoweringResult:
         embeds = find_embeds(entry, command.embeds, written=True)
         require_tokens(entry.program, len(embeds))
+        entry.num_generated_tokens += len(embeds)
         count_tokens(entry.program, len(embeds))
         top_k = min(command.top_k, self._engine.info.vocab_size)
         builder.dists(entry, [slot_of(embed) for embed in embeds], top_k)
@@ -150,6 +151,7 @@ class Lowering:
         token_slots = [-1] * len(embeds)
         if command.token_slots is not None:
             token_slots = self._engine.token_slots_for(entry.queue, command.token_slots)
+        entry.num_generated_tokens += len(embeds)
         count_tokens(entry.program, len(embeds))
         builder.samples(
             entry,

@@ -95,5 +95,6 @@ class Seating:
         del self._engine.running[entry]
         self._engine.unfinished[entry] = None
         self._backlog.take_seat(entry)
+        entry.num_preemptions += 1
         entry.program.num_preemptions += 1
         self.num_preemptions += 1

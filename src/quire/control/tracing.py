@@ -1,0 +1,115 @@
+"""Tells a listener of programs, and of calls and messages that have ended.
+
+Owns how a record is made from what control keeps of a command. Without a listener nothing is made.
+Must not know what becomes of the records.
+"""
+
+from __future__ import annotations
+
+import re
+
+from quire.control.commands.host_commands import HOST_COMMANDS
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.event_time import EventTime
+from quire.control.programs.program import Entry, Program
+from quire.control.programs.states import ENDS, CommandState
+from quire.core.events import ProgramStarted
+from quire.core.ids import EngineId
+from quire.core.tracing import CallOutcome, CallRecord, MessageRecord, TraceListener
+
+_OUTCOMES: dict[CommandState, CallOutcome] = {
+    CommandState.DONE: "done",
+    CommandState.FAILED: "failed",
+    CommandState.CANCELLED: "cancelled",
+}
+
+
+class Tracer:
+    """``listener`` None: nobody is told."""
+
+    def __init__(self, listener: TraceListener | None, time: EventTime) -> None:
+        self._listener = listener
+        self._time = time
+        self._kinds: dict[type, str] = {}
+
+    def program_started(self, started: ProgramStarted) -> None:
+        if self._listener is not None:
+            self._listener.program_started(started)
+
+    def program_ended(self, program: Program, reason: str) -> None:
+        if self._listener is not None:
+            self._listener.program_ended(program.id, self._time.now_s, reason)
+
+    def call_ended(self, entry: Entry) -> None:
+        """``entry`` has ended, and its run is still there."""
+        if self._listener is not None and is_call(entry):
+            self._listener.call_ended(self._record(entry))
+
+    def message_ended(
+        self,
+        engine: EngineId,
+        number: int,
+        sent_s: float,
+        elapsed_s: float,
+        num_commands: int,
+        num_tokens: int,
+    ) -> None:
+        if self._listener is None:
+            return
+        now_s = self._time.now_s
+        record = MessageRecord(
+            engine=engine,
+            number=number,
+            sent_s=sent_s,
+            start_s=max(sent_s, now_s - elapsed_s),
+            end_s=now_s,
+            num_commands=num_commands,
+            num_tokens=num_tokens,
+        )
+        self._listener.message_ended(record)
+
+    def under_way(self, program: Program) -> tuple[CallRecord, ...]:
+        """Calls of ``program`` that have not ended."""
+        return tuple([self._record(entry) for entry in program.entries.values() if is_call(entry)])
+
+    def _record(self, entry: Entry) -> CallRecord:
+        run, queue = entry.run, entry.queue
+        first_token_s: float | None = None
+        num_cached, num_generated = 0, entry.num_generated_tokens
+        if isinstance(run, DecodeRun):
+            first_token_s, num_cached = run.first_token_s, run.num_cached
+            num_generated = run.num_generated
+        spans = entry.messages
+        return CallRecord(
+            program=entry.program.id,
+            command=entry.id,
+            kind=self._kind(type(entry.command)),
+            model=queue.model,
+            engine=queue.placed_on,
+            thread=queue.thread,
+            arrival_s=entry.arrival_s,
+            sent_s=entry.sent_s,
+            first_token_s=first_token_s,
+            end_s=self._time.now_s if entry.state in ENDS else None,
+            waiting_s=entry.waiting_s,
+            service_s=entry.service_s,
+            num_prefilled_tokens=entry.num_prefilled_tokens,
+            num_cached_tokens=num_cached,
+            num_generated_tokens=num_generated,
+            num_preemptions=entry.num_preemptions,
+            idle_since_s=entry.idle_since_s,
+            messages=tuple([(spans[i], spans[i + 1]) for i in range(0, len(spans), 2)]),
+            outcome=_OUTCOMES.get(entry.state),
+            error=entry.error if entry.state is CommandState.FAILED else None,
+        )
+
+    def _kind(self, command: type) -> str:
+        known = self._kinds.get(command)
+        if known is None:
+            known = self._kinds[command] = re.sub(r"(?<!^)(?=[A-Z])", "_", command.__name__).lower()
+        return known
+
+
+def is_call(entry: Entry) -> bool:
+    """Whether it needs an engine."""
+    return type(entry.command) not in HOST_COMMANDS

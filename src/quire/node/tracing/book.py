@@ -1,0 +1,145 @@
+"""The latest calls of each program and the latest messages of each engine.
+
+Control tells the book of them on its thread, where it is read too. Owns what is kept: within limits
+the latest of each program and of the node, of programs that have ended as long as ``forget`` is not
+called, of sessions that have ended the latest. Knows no public id and no form of a trace.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from quire.core.events import REFUSED, ProgramStarted
+from quire.core.ids import EngineId, ProgramId
+from quire.core.tracing import CallRecord, MessageRecord
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLimits:
+    """``max_calls`` of each program, ``max_node_calls`` of all together, ``max_children`` that are
+    known of each, ``max_ended_sessions``, ``max_messages`` of each engine."""
+
+    max_calls: int = 256
+    max_node_calls: int = 65_536
+    max_children: int = 256
+    max_ended_sessions: int = 1024
+    max_messages: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTrace:
+    """One program at one moment. ``calls`` have ended, in the order of their ends, the latest of
+    ``num_calls``. ``end_s`` and ``reason`` are None while it lives."""
+
+    started: ProgramStarted
+    end_s: float | None
+    reason: str | None
+    calls: tuple[CallRecord, ...]
+    num_calls: int
+
+
+class _Kept:
+    """``num_counted``: calls that it has lost to its own limit and that still count for the
+    node's."""
+
+    __slots__ = ("calls", "children", "end_s", "num_calls", "num_counted", "reason", "started")
+
+    def __init__(self, started: ProgramStarted) -> None:
+        self.started = started
+        self.calls: list[CallRecord] = []
+        self.children: list[ProgramId] = []
+        self.num_calls = 0
+        self.num_counted = 0
+        self.end_s: float | None = None
+        self.reason: str | None = None
+
+
+class TraceBook:
+    """A ``TraceListener``. ``forget`` is for any thread: it is one operation on a dictionary for
+    each program."""
+
+    def __init__(self, limits: TraceLimits | None = None) -> None:
+        self._limits = limits or TraceLimits()
+        self._programs: dict[ProgramId, _Kept] = {}
+        self._in_order: deque[_Kept] = deque()
+        self._ended_sessions: deque[ProgramId] = deque()
+        self._messages: dict[EngineId, deque[MessageRecord]] = {}
+
+    # -- control tells it --------------------------------------------------------------------------
+
+    def program_started(self, started: ProgramStarted) -> None:
+        self._programs[started.program] = _Kept(started)
+        parent = None if started.parent is None else self._programs.get(started.parent)
+        if parent is not None:
+            parent.children.append(started.program)
+            if len(parent.children) > self._limits.max_children:
+                del parent.children[0]
+
+    def program_ended(self, program: ProgramId, end_s: float, reason: str) -> None:
+        kept = self._programs.get(program)
+        if kept is None:
+            return
+        kept.end_s, kept.reason = end_s, reason
+        if reason == REFUSED:  # it has no record whose removal would forget it
+            self.forget([program])
+        elif kept.started.form == "session":
+            self._ended_sessions.append(program)
+            if len(self._ended_sessions) > self._limits.max_ended_sessions:
+                self.forget([self._ended_sessions.popleft()])
+
+    def call_ended(self, call: CallRecord) -> None:
+        kept = self._programs.get(call.program)
+        if kept is None:
+            return  # its program has ended and is forgotten
+        kept.num_calls += 1
+        kept.calls.append(call)
+        if len(kept.calls) > self._limits.max_calls:
+            del kept.calls[0]
+            kept.num_counted += 1
+        self._in_order.append(kept)
+        if len(self._in_order) > self._limits.max_node_calls:
+            _drop_oldest(self._in_order.popleft())
+
+    def message_ended(self, message: MessageRecord) -> None:
+        messages = self._messages.get(message.engine)
+        if messages is None:
+            messages = self._messages[message.engine] = deque(maxlen=self._limits.max_messages)
+        messages.append(message)
+
+    # -- who asks ----------------------------------------------------------------------------------
+
+    def forget(self, programs: Iterable[ProgramId]) -> None:
+        for program in programs:
+            self._programs.pop(program, None)
+
+    def read(self, program: ProgramId) -> ProgramTrace | None:
+        """None: it is not known, or forgotten."""
+        kept = self._programs.get(program)
+        if kept is None:
+            return None
+        return ProgramTrace(
+            kept.started, kept.end_s, kept.reason, tuple(kept.calls), kept.num_calls
+        )
+
+    def family(self, roots: Sequence[ProgramId], max_programs: int) -> list[ProgramId]:
+        """``roots`` and what stands below them, level by level, as far as it is known."""
+        found = dict.fromkeys(roots)
+        level = list(roots)
+        while level and len(found) < max_programs:
+            kept = [self._programs.get(program) for program in level]
+            level = [child for one in kept if one for child in one.children if child not in found]
+            found |= dict.fromkeys(level)
+        return list(found)[:max_programs]
+
+    def messages(self) -> Mapping[EngineId, Sequence[MessageRecord]]:
+        """The latest of each engine."""
+        return {engine: tuple(messages) for engine, messages in self._messages.items()}
+
+
+def _drop_oldest(kept: _Kept) -> None:
+    if kept.num_counted:
+        kept.num_counted -= 1
+    else:
+        del kept.calls[0]

@@ -1,0 +1,32 @@
+"""``/v1/programs/{program}/trace``: what a program or session did and when.
+
+A caller sees only the programs and sessions of its own tenant.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from quire.server.context import caller_of, context_of
+from quire.server.schemas.traces import ProgramTrace
+from quire.server.strict_json import StrictRoute
+from quire.server.traces import trace_body
+
+router = APIRouter(route_class=StrictRoute, tags=["programs"])
+
+Name = Annotated[
+    str, Path(max_length=256, description="The `id` of a program or session, or a session's own")
+]
+Family = Annotated[bool, Query(description="With the programs below it")]
+
+
+@router.get("/v1/programs/{program}/trace", response_model=ProgramTrace)
+async def get_trace(request: Request, program: Name, family: Family = False) -> Response:
+    """The latest calls of a program or session, what it waited for between them, and the engines'
+    messages that carried them; of one that has ended as long as its record is kept."""
+    node = context_of(request).node
+    body = trace_body(node.traces.read(program, caller_of(request), family=family))
+    return Response(body.to_json(), media_type="application/json")
