@@ -1,0 +1,76 @@
+"""A response of server-sent events whose client may disconnect, or read too slowly.
+
+Owns the life of such a response. Must not know what the events say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from quire.server.delivery import SlowReader, WriteLimit, disconnected
+from quire.server.events import EVENT_HEADERS
+
+
+class EventStream(Response, ABC):
+    """Sends ``events`` until there are no more of them or the client disconnects.
+
+    ``write_timeout_s``: longest time of one write. Nothing is buffered beyond the connection's own
+    64 KiB: the events of a slow reader are made when it can take them.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, write_timeout_s: float) -> None:
+        super().__init__(headers=EVENT_HEADERS)
+        del self.headers["content-length"]  # of the empty body
+        self._writes = WriteLimit(write_timeout_s)
+
+    @abstractmethod
+    def events(self) -> AsyncGenerator[bytes, None]:
+        """The framed events. Closed when the client has gone."""
+
+    def opened(self) -> None:
+        """Called before anything is sent; what it raises is the answer. Without an own version it
+        does nothing."""
+
+    def closed(self) -> None:
+        """Called once, however the response ends, unless ``opened`` raised. Without an own version
+        it does nothing."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # an event need not pass the middlewares, which look at the start of a response alone
+        self._send_body: Send = scope.get("state", {}).get("send_body", send)
+        self.opened()
+        work = asyncio.create_task(self._deliver(send))
+        gone = asyncio.create_task(disconnected(receive))
+        self._writes.watch(work)
+        try:
+            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._writes.stop()
+            work.cancel()
+            gone.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
+            self.closed()
+        if not work.cancelled() and not isinstance(work.exception(), SlowReader):
+            work.result()
+
+    async def _deliver(self, send: Send) -> None:
+        with self._writes:
+            head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(head)
+        await self._write(b"")
+        async with aclosing(self.events()) as events:
+            async for event in events:
+                await self._write(event)
+        await self._write(b"", more=False)
+
+    async def _write(self, body: bytes, *, more: bool = True) -> None:
+        with self._writes:
+            await self._send_body({"type": "http.response.body", "body": body, "more_body": more})
