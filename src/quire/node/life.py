@@ -36,6 +36,11 @@ class NodeLife:
         return self._parts.clock.now_s() - self._started_s
 
     @property
+    def is_over(self) -> bool:
+        """Every part has ended."""
+        return self._stopping is not None and self._stopping.done()
+
+    @property
     def recording_failure(self) -> str | None:
         """Why the event log is no longer written."""
         return None if self._recorder is None else self._recorder.failure

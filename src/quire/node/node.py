@@ -106,6 +106,10 @@ class Node:
         and end everything. Idempotent; of several calls the earliest limit applies."""
         await self._life.stop(drain_timeout_s)
 
+    def is_over(self) -> bool:
+        """Whether it has stopped, and will not change any more."""
+        return self._life.is_over
+
     # -- what is there -----------------------------------------------------------------------------
 
     def health(self) -> NodeHealth:

@@ -27,6 +27,7 @@ from quire.server.context import ServerContext
 from quire.server.direct_routes import DirectRoutes, direct_routes
 from quire.server.errors import ErrorBoundary, install_handlers, no_route
 from quire.server.files.store import FileLimits, FileStore
+from quire.server.live_changes import LiveChanges
 from quire.server.metrics import ServerMetrics
 from quire.server.responses.conversations import ConversationLimits, ConversationStore
 from quire.server.responses.store import ResponseLimits, ResponseStore
@@ -101,6 +102,7 @@ async def no_app(scope: Scope, receive: Receive, send: Send) -> None:
 def _context(node: Node, config: ServerConfig, calls: Calls) -> ServerContext:
     directory = None if config.data_dir is None else config.data_dir / "files"
     files = FileStore(directory, FileLimits(), time.time)
+    started_unix_s = int(time.time())
     return ServerContext(
         node=node,
         config=config,
@@ -112,7 +114,8 @@ def _context(node: Node, config: ServerConfig, calls: Calls) -> ServerContext:
         ),
         files=files,
         batches=BatchService(files, calls, time.time, config.max_body_bytes),
-        started_unix_s=int(time.time()),
+        live=LiveChanges(node.changes, node.is_over, started_unix_s),
+        started_unix_s=started_unix_s,
     )
 
 

@@ -13,6 +13,7 @@ from quire.node import Node
 from quire.server.batches.service import BatchService
 from quire.server.chat.prompt import ChatRenderer
 from quire.server.files.store import FileStore
+from quire.server.live_changes import LiveChanges
 from quire.server.metrics import ServerMetrics
 from quire.server.responses.conversations import ConversationStore
 from quire.server.responses.store import ResponseStore
@@ -30,6 +31,7 @@ class ServerContext:
     conversations: ConversationStore
     files: FileStore
     batches: BatchService
+    live: LiveChanges
     started_unix_s: int
 
 
