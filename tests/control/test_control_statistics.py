@@ -51,3 +51,28 @@ def test_blocks_are_free_held_or_cached() -> None:
     pool = served(3).pool
     assert pool.num_held == 2 + 3, "two that all share, and one of each"
     assert pool.num_free + pool.num_cached + pool.num_held == pool.num_blocks
+
+
+def test_an_engine_is_told_with_what_stands_in_its_messages() -> None:
+    """One program decodes, and another one runs tokens beside it."""
+    world = World(config={"max_steps_per_message": 2, "run_ahead": False})
+    for number in (1, 2):
+        world.program(number)
+    world.issue(1, world.alloc(range(4)), world.decode(range(4), PROMPT, 6))
+    assert shown(world) == [(1, 1, len(PROMPT), 1)], "its prompt, behind which it samples"
+    embeds, pages = range(2), range(1)
+    world.issue(2, world.alloc_embeds(embeds), world.alloc(pages), world.embed(embeds, [7, 8]))
+    world.issue(2, world.forward([], embeds, pages))
+    world.harness.step()
+    assert shown(world) == [(1, 1, 1 + 2, 1)], "a step of it, and the other's two tokens"
+    world.harness.step()
+    assert shown(world) == [(1, 0, 1, 1)]
+    world.run()
+    assert shown(world) == []
+
+
+def shown(world: World) -> list[tuple[int, int, int, int]]:
+    return [
+        (one.num_decodes, one.num_chunks, one.num_tokens, one.num_steps)
+        for one in world.figures.messages
+    ]

@@ -11,8 +11,19 @@ from quire.core.ids import EngineId, ModelId
 
 
 @dataclass(frozen=True, slots=True)
+class MessageStatistics:
+    """What stands in a message in flight: ``num_decodes`` sequences, each advanced by at most
+    ``num_steps`` tokens, and ``num_chunks`` forward rows, with ``num_tokens`` in all."""
+
+    num_decodes: int
+    num_chunks: int
+    num_tokens: int
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """One engine.
+    """One engine. ``messages``: those in flight, the oldest first.
 
     ``num_running``: decodes with an open sequence. ``num_waiting``: commands that could go into the
     next message, and begun ones without a sequence. ``step_s``: average time of a decode step.
@@ -37,6 +48,7 @@ class EngineStatistics:
     num_tokens: int
     batch_sizes: tuple[int, ...]
     step_s: float | None
+    messages: tuple[MessageStatistics, ...]
 
 
 @dataclass(frozen=True, slots=True)

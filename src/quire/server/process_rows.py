@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from quire.control import EngineStatistics, ProcessRow, Wait
-from quire.core.ids import EngineId
 from quire.node import NodeChanges, NodeHealth
-from quire.server.schemas.changes import Changes, EngineRow, NodeRow, ProcessWait
+from quire.server.schemas.changes import Changes, EngineMessage, EngineRow, NodeRow, ProcessWait
 from quire.server.schemas.changes import ProcessRow as RowBody
 
 
@@ -66,24 +67,23 @@ def _wait(wait: Wait, offset_s: float) -> ProcessWait:
 
 
 def _engine(engine: EngineStatistics, health: NodeHealth) -> EngineRow:
-    pool = engine.pool
+    pool, known = engine.pool, health.engines.get(engine.engine)
     return EngineRow(
         engine=engine.engine,
         model=engine.model,
-        state=_state(engine.engine, health),
+        state="stopped" if known is None else str(known.state),
+        detail="" if known is None else known.detail,
         num_running=engine.num_running,
         num_waiting=engine.num_waiting,
         num_in_flight=engine.num_in_flight,
+        messages=[EngineMessage(**asdict(message)) for message in engine.messages],
         num_blocks=pool.num_blocks,
         num_held_blocks=pool.num_held,
         num_cached_blocks=pool.num_cached,
         num_host_blocks=pool.num_host_blocks,
         num_free_host_blocks=pool.num_host_free,
+        num_messages=engine.num_batches,
+        num_rows=engine.num_rows,
         num_tokens=engine.num_tokens,
         step_s=engine.step_s,
     )
-
-
-def _state(engine: EngineId, health: NodeHealth) -> str:
-    known = health.engines.get(engine)
-    return "stopped" if known is None else str(known.state)

@@ -12,7 +12,7 @@ from quire.control.commands.flow import Flow
 from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
-from quire.control.engines.in_flight import InFlight
+from quire.control.engines.in_flight import InFlight, Stage
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.memory.promises import NO_RECLAIM
@@ -26,7 +26,7 @@ from quire.control.scheduler.timing.batch_sizes import BatchSizes
 from quire.control.scheduler.timing.chunk_time import ChunkTime
 from quire.control.scheduler.timing.prompts_ahead import PromptsAhead
 from quire.control.scheduler.timing.step_time import DecodeStepTime
-from quire.control.statistics import EngineStatistics
+from quire.control.statistics import EngineStatistics, MessageStatistics
 from quire.control.tracing import Tracer
 from quire.core.batch import BatchResult
 from quire.core.config import SchedulerConfig
@@ -357,4 +357,15 @@ class EngineScheduler:
             num_tokens=self.num_tokens,
             batch_sizes=tuple(self.batch_sizes.counts),
             step_s=self.step_time.step_s,
+            messages=tuple([_message(message) for message in engine.in_flight]),
         )
+
+
+def _message(message: InFlight) -> MessageStatistics:
+    chunks = [part for part in message.parts if part.stage is Stage.FORWARD]
+    return MessageStatistics(
+        num_decodes=len(message.runs),
+        num_chunks=len(chunks) + len(message.restores),
+        num_tokens=message.num_tokens,
+        num_steps=message.num_steps,
+    )

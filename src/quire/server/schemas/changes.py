@@ -54,21 +54,36 @@ class ProcessRow(WholeModel):
     created: float
 
 
+class EngineMessage(WholeModel):
+    """What stands in a message that the engine has now, of all programs together: ``num_decodes``
+    sequences, each advanced by at most ``num_steps`` tokens, and ``num_chunks`` forward rows."""
+
+    num_decodes: int
+    num_chunks: int
+    num_tokens: int
+    num_steps: int
+
+
 class EngineRow(WholeModel):
-    """An engine with memory. ``num_tokens``: dispatched since it began, over all of its programs;
-    blocks that are cached belong to no program."""
+    """An engine with memory. ``num_messages``, ``num_rows`` (decodes and forward rows in them) and
+    ``num_tokens``: dispatched since it began, over all of its programs; blocks that are cached
+    belong to no program. ``detail`` says why it is not ready."""
 
     engine: str
     model: str
     state: str
+    detail: str
     num_running: int
     num_waiting: int
     num_in_flight: int
+    messages: list[EngineMessage]
     num_blocks: int
     num_held_blocks: int
     num_cached_blocks: int
     num_host_blocks: int
     num_free_host_blocks: int
+    num_messages: int
+    num_rows: int
     num_tokens: int
     step_s: float | None
 
