@@ -29,6 +29,7 @@ from quire.server.errors import ErrorBoundary, install_handlers, no_route
 from quire.server.files.store import FileLimits, FileStore
 from quire.server.live_changes import LiveChanges
 from quire.server.metrics import ServerMetrics
+from quire.server.page import read_page_files
 from quire.server.responses.conversations import ConversationLimits, ConversationStore
 from quire.server.responses.store import ResponseLimits, ResponseStore
 from quire.server.routes import ROUTERS
@@ -115,6 +116,7 @@ def _context(node: Node, config: ServerConfig, calls: Calls) -> ServerContext:
         files=files,
         batches=BatchService(files, calls, time.time, config.max_body_bytes),
         live=LiveChanges(node.changes, node.is_over, started_unix_s),
+        page=read_page_files(),
         started_unix_s=started_unix_s,
     )
 

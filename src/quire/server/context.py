@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -15,6 +16,7 @@ from quire.server.chat.prompt import ChatRenderer
 from quire.server.files.store import FileStore
 from quire.server.live_changes import LiveChanges
 from quire.server.metrics import ServerMetrics
+from quire.server.page import PageFile
 from quire.server.responses.conversations import ConversationStore
 from quire.server.responses.store import ResponseStore
 
@@ -32,6 +34,7 @@ class ServerContext:
     files: FileStore
     batches: BatchService
     live: LiveChanges
+    page: Mapping[str, PageFile]
     started_unix_s: int
 
 

@@ -22,6 +22,7 @@ from quire.core.config import ServerConfig, TenantConfig
 from quire.core.errors import CapacityError, Forbidden, QuireError, Unauthorized
 from quire.core.ids import TenantId
 from quire.server.errors import response_of, status_of
+from quire.server.page import is_of_page
 from quire.server.refusals import RefusalCounter, note, tell_refusal
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping"})
@@ -195,7 +196,7 @@ class KeyMiddleware:
         self._authenticator = authenticator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] in ("http", "websocket") and scope["path"] not in OPEN_PATHS:
+        if scope["type"] in ("http", "websocket") and not _is_open(scope):
             try:
                 tenant = self._authenticator.tenant_of(Headers(scope=scope))
             except Unauthorized as error:
@@ -203,6 +204,11 @@ class KeyMiddleware:
                 return
             scope["state"]["tenant"] = tenant
         await self._app(scope, receive, send)
+
+
+def _is_open(scope: Scope) -> bool:
+    path = scope["path"]
+    return path in OPEN_PATHS or (scope["type"] == "http" and is_of_page(path))
 
 
 _STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")

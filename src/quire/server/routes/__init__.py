@@ -18,6 +18,7 @@ from quire.server.routes import (
     sessions,
     tokenize,
     traces,
+    ui,
     uploads,
     version,
 )
@@ -42,6 +43,7 @@ ROUTERS = (
     health.router,
     version.router,
     metrics.router,
+    ui.router,
 )
 
 __all__ = ["ROUTERS"]

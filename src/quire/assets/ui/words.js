@@ -1,0 +1,44 @@
+/** What the page says about a program's state, in a word and in a sentence. */
+
+import { duration } from "./format.js";
+import { stateOf } from "./snapshot.js";
+
+/** In the order in which they are listed. */
+export const STATES = [
+  "running", "turn", "seat", "memory", "pages", "command", "engine", "idle",
+];
+
+const LABELS = {
+  running: "running",
+  idle: "idle",
+  turn: "its turn",
+  seat: "a seat",
+  memory: "memory",
+  pages: "its pages",
+  command: "a command",
+  engine: "its engine",
+};
+
+const REASONS = {
+  idle: "It has no unfinished command: its own code runs, or its user or a tool is asked.",
+  turn: "It waits for the next message to the engine, or one behind it: others go first.",
+  seat: "It waits for a seat: all sequences of the engine are taken.",
+  memory: "It waits for memory: no page is free, and nobody has given one up yet.",
+  pages: "It waits for its pages: they are copied back from the host, or computed again.",
+  command: "It waits for another command, of its own or one that uses the same page.",
+  engine: "It waits for its engine to come up.",
+};
+
+export function labelOf(state) {
+  return LABELS[state] ?? state;
+}
+
+/** Why the program does not run now, and for how long; or that it runs. */
+export function reasonOf(row, now) {
+  const state = stateOf(row);
+  if (state === "running") {
+    return "It runs: a message carries one of its commands, or its sequence decodes.";
+  }
+  const reason = REASONS[state] ?? `It waits for ${state}.`;
+  return `${reason} Since ${duration(now - row.wait.since)}.`;
+}

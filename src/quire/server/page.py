@@ -1,0 +1,77 @@
+"""The files of the page ``/ui``, and the headers they are served with.
+
+Owns which files there are: those of ``quire/assets/ui``, read once. The page gets its data from the
+API, like any other client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import PurePosixPath
+
+PAGE_PATH = "/ui"
+"""Of the page; its other files are below. They need no API key: what they show does."""
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+"""Nothing comes from elsewhere, and no text can become markup or script."""
+
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """``headers`` without the length of the body."""
+
+    body: bytes
+    media_type: str
+    headers: Mapping[str, str]
+
+    @property
+    def etag(self) -> str:
+        return self.headers["etag"]
+
+
+def is_of_page(path: str) -> bool:
+    """Whether ``path`` is that of the page or of one of its files, there or not."""
+    return path == PAGE_PATH or path.startswith(f"{PAGE_PATH}/")
+
+
+def read_page_files() -> dict[str, PageFile]:
+    """All files by name."""
+    folder = files("quire") / "assets" / "ui"
+    return {one.name: _page_file(one.name, one.read_bytes()) for one in folder.iterdir()}
+
+
+def _page_file(name: str, body: bytes) -> PageFile:
+    etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    media_type = _KINDS[PurePosixPath(name).suffix]
+    return PageFile(body, media_type, {**_HEADERS, "etag": etag})
