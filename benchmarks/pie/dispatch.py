@@ -30,7 +30,7 @@ from benchmarks.pie.loop_node import LoopNode, Ran, loop_node, run_loops
 from benchmarks.pie.loops import LOOPS
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
-from quire.core.interfaces import DispatchPolicy
+from quire.core.policy import DispatchPolicy
 from quire.node import Node
 
 PROMPT, OUTPUT = 32, 8

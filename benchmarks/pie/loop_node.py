@@ -17,8 +17,8 @@ from benchmarks.pie.engine_tap import TappedEngine
 from benchmarks.pie.loops import Loop
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.ids import ModelId, TenantId
-from quire.core.interfaces import DispatchPolicy
 from quire.core.interpreter import collect_seldom, settle, take_short_turns
+from quire.core.policy import DispatchPolicy
 from quire.node import Node
 from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet

@@ -11,7 +11,7 @@ from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.encoding import Encode, EncodeBatch, Encoded
 from quire.core.events import ProgramStarted, Quotas
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, TenantId
-from quire.core.interfaces import Policy
+from quire.core.policy import Policy
 from quire.core.tracing import TraceListener
 from quire.testing import ControlHarness, FakeEncoder
 from quire.testing.harness import Outcome

@@ -19,7 +19,7 @@ from quire.core.events import (
     Quotas,
 )
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, TenantId
-from quire.core.interfaces import ReadyCommand
+from quire.core.policy import ReadyCommand
 from quire.testing.harness import Outcome
 
 

@@ -15,7 +15,7 @@ from quire.core import commands as c
 from quire.core.config import PriorityScope, SchedulerConfig
 from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
 from quire.core.ids import PageId
-from quire.core.interfaces import DispatchPolicy
+from quire.core.policy import DispatchPolicy
 
 TEXTS = [list(text.encode()) for text in ("abcdefgh", "abcdefgz", "abcd", "xyxyxyxyxy", "q")]
 """Prompts that share prefixes, so that the prefix index finds some of them."""

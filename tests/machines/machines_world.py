@@ -31,7 +31,7 @@ from quire.core.ids import (
     TenantId,
     TokenSlotId,
 )
-from quire.core.interfaces import DispatchPolicy
+from quire.core.policy import DispatchPolicy
 from quire.testing import ControlHarness, FakeEngine, Outcome, ReferenceProgram, fake_pool
 
 ENGINE = EngineId("fake")

@@ -10,7 +10,7 @@ import pytest
 from quire.control.policies import POLICIES, create_policy
 from quire.control.scheduler.dispatch import Adaptive
 from quire.core.ids import CommandId, ProgramId
-from quire.core.interfaces import DispatchPolicy, Policy, ReadyCommand, ServiceFigures
+from quire.core.policy import DispatchPolicy, Policy, ReadyCommand, ServiceFigures
 from quire.testing.conformance import DispatchPolicySuite, PolicySuite
 from quire.testing.conformance.policy import ready
 

@@ -49,7 +49,7 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.core.ids import EngineId, ProgramId, QueueId, TenantId
-from quire.core.interfaces import DispatchPolicy, Policy
+from quire.core.policy import DispatchPolicy, Policy
 from quire.core.tracing import CallRecord, TraceListener
 
 

@@ -34,7 +34,7 @@ from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord
 from quire.core.events import EngineDown, EngineUp
 from quire.core.ids import EngineId, TenantId
-from quire.core.interfaces import DispatchPolicy
+from quire.core.policy import DispatchPolicy
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.control import Controller
 from quire.core.config import SchedulerConfig, TenantConfig
-from quire.core.interfaces import DispatchPolicy
+from quire.core.policy import DispatchPolicy
 from quire.core.tracing import TraceListener
 
 

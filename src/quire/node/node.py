@@ -16,7 +16,8 @@ from quire.core.encoding import EncoderKind
 from quire.core.errors import NeverWithinQuota, UnknownHandle
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
-from quire.core.interfaces import DispatchPolicy, EngineTransport, ServedModel
+from quire.core.interfaces import EngineTransport, ServedModel
+from quire.core.policy import DispatchPolicy
 from quire.node.conversations import ConversationTurn
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports

@@ -13,7 +13,8 @@ from quire.core.config import EngineConfig, NodeConfig
 from quire.core.encoding import EncoderKind
 from quire.core.errors import ConfigError
 from quire.core.ids import ProgramId
-from quire.core.interfaces import DispatchPolicy, EngineTransport
+from quire.core.interfaces import EngineTransport
+from quire.core.policy import DispatchPolicy
 from quire.core.traits import ENCODER_TRAITS, NODE_TRAITS
 from quire.node.connecting import ProgramConnector
 from quire.node.control_factory import make_controller

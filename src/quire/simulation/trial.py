@@ -19,7 +19,7 @@ from quire.core.actions import Action, Deliver, Fail, ProgramClosed, Terminate
 from quire.core.config import SchedulerConfig
 from quire.core.events import Event
 from quire.core.ids import ModelId, ProgramId
-from quire.core.interfaces import Policy
+from quire.core.policy import Policy
 from quire.simulation.engines import MODEL, EngineSpec
 from quire.simulation.outcomes import Outcome
 from quire.simulation.player import Player, num_text_tokens

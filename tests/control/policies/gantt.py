@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quire.core.ids import ProgramId
-from quire.core.interfaces import Policy, ReadyCommand, ServiceFigures
+from quire.core.policy import Policy, ReadyCommand, ServiceFigures
 from quire.testing.conformance.policy import ready
 
 Call = int | tuple[int, Sequence[int]]

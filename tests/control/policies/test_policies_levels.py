@@ -14,7 +14,7 @@ from quire.control.policies import (
     ThreadAttainedService,
 )
 from quire.core.config import LevelsConfig
-from quire.core.interfaces import Policy, ReadyCommand, ServiceFigures
+from quire.core.policy import Policy, ReadyCommand, ServiceFigures
 from quire.testing.conformance import PolicySuite
 from quire.testing.conformance.policy import ready
 

@@ -20,7 +20,7 @@ from quire.control.policies.remaining import (
 )
 from quire.core.config import LevelsConfig
 from quire.core.ids import ProgramId
-from quire.core.interfaces import ReadyCommand, ServiceFigures
+from quire.core.policy import ReadyCommand, ServiceFigures
 from quire.testing.conformance.policy import ready
 
 

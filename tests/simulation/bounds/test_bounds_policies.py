@@ -6,7 +6,7 @@ import pytest
 
 from quire.core.config import SchedulerConfig
 from quire.core.ids import ProgramId
-from quire.core.interfaces import Policy
+from quire.core.policy import Policy
 from quire.simulation.bounds import Gittins, ShortestRemaining
 from quire.simulation.engines import EngineSpec
 from quire.simulation.light_engine import StepCost

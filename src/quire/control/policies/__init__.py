@@ -15,7 +15,7 @@ from quire.control.policies.quire import LeastLeft
 from quire.control.policies.round_robin import RoundRobin
 from quire.core.config import LevelsConfig
 from quire.core.errors import ConfigError
-from quire.core.interfaces import Policy
+from quire.core.policy import Policy
 
 _PLAIN: Mapping[str, Callable[[], Policy]] = MappingProxyType(
     {

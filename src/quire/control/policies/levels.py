@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from quire.control.policies.promotions import Promotions, RankedCall
 from quire.core.config import LevelsConfig
 from quire.core.ids import CommandId, ProgramId
-from quire.core.interfaces import ReadyCommand
+from quire.core.policy import ReadyCommand
 
 
 class LevelQueues:

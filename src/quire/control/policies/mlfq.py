@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.control.policies.levels import LevelQueues
-from quire.core.interfaces import ReadyCommand
+from quire.core.policy import ReadyCommand
 
 
 class MultiLevelFeedback(LevelQueues):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import heapq
 from math import inf
 
-from quire.core.interfaces import ReadyCommand
+from quire.core.policy import ReadyCommand
 
 MAX_STALE = 256
 """Ended calls that may stand among the watched, beside as many as there are others."""

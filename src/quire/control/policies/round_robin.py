@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.core.ids import CommandId, ProgramId
-from quire.core.interfaces import ReadyCommand
+from quire.core.policy import ReadyCommand
 
 TURN_TOKENS = 256
 """A turn's length. A decode that makes way sends its whole history again when it goes on."""

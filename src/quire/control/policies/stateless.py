@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from quire.core.ids import ProgramId
-from quire.core.interfaces import ReadyCommand
+from quire.core.policy import ReadyCommand
 
 
 class StatelessPolicy:

@@ -31,7 +31,7 @@ from quire.core.ids import (
     ThreadId,
     TokenSlotId,
 )
-from quire.core.interfaces import ReadyCommand, ServiceFigures
+from quire.core.policy import ReadyCommand, ServiceFigures
 
 MAX_REFUSED_QUEUES = 256
 """Of one program, the latest: what is issued on them is told why there is none."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from quire.control.programs.calls import note_message
 from quire.control.programs.program import Entry, Program
-from quire.core.interfaces import ServiceFigures
+from quire.core.policy import ServiceFigures
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from quire.control.tracing import Tracer
 from quire.core.batch import BatchResult
 from quire.core.config import SchedulerConfig
 from quire.core.errors import EngineFault, PoolExhausted
-from quire.core.interfaces import DispatchPolicy
+from quire.core.policy import DispatchPolicy
 
 
 class EngineScheduler:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from quire.core.interfaces import Policy
+from quire.core.policy import Policy
 from quire.simulation.bounds.gittins import Gittins
 from quire.simulation.bounds.srpt import ShortestRemaining
 from quire.simulation.work import WorkTable

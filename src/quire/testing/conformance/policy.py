@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 from quire.core.ids import CommandId, ProgramId, QueueId, TenantId, ThreadId
-from quire.core.interfaces import DispatchPolicy, Policy, ReadyCommand, ServiceFigures
+from quire.core.policy import DispatchPolicy, Policy, ReadyCommand, ServiceFigures
 
 
 def ready(

@@ -13,7 +13,7 @@ from quire.core import commands as c
 from quire.core.calls import CloseQueue, Issue
 from quire.core.events import Called
 from quire.core.ids import CommandId, ProgramId, QueueId
-from quire.core.interfaces import DispatchPolicy
+from quire.core.policy import DispatchPolicy
 
 PAGES = range(1, 5)
 PAUSE_S = 0.0001

@@ -12,7 +12,7 @@ from quire.control.policies import RoundRobin
 from quire.core.config import SchedulerConfig
 from quire.core.events import ProgramEnded
 from quire.core.ids import ProgramId
-from quire.core.interfaces import ReadyCommand
+from quire.core.policy import ReadyCommand
 from quire.testing.harness import Outcome
 
 OUTPUT = 30

@@ -19,7 +19,7 @@ from quire.core.config import LevelsConfig, SchedulerConfig, TenantConfig
 from quire.core.errors import ConfigError
 from quire.core.events import Called
 from quire.core.ids import ProgramId, QueueId, TenantId
-from quire.core.interfaces import Policy
+from quire.core.policy import Policy
 from quire.testing.harness import Outcome
 
 POOL = {"num_blocks": 512, "num_host_blocks": 512}

@@ -13,7 +13,7 @@ from quire.control.event_time import EventTime
 from quire.control.programs.program import Entry
 from quire.control.programs.states import ENDS
 from quire.core.ids import CommandId, ProgramId
-from quire.core.interfaces import Policy, ReadyCommand
+from quire.core.policy import Policy, ReadyCommand
 
 Rank = tuple[float, ...]
 """Priority (the higher, the smaller), the policy's key, and a number that no other has."""
