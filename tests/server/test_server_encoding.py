@@ -6,6 +6,7 @@ import base64
 import json
 import socket
 import threading
+import time
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ import numpy as np
 import openai
 import pytest
 from request_log import RequestLines
-from scripted_server import running_server
+from scripted_server import RunningServer, running_server
 
 from quire.core.config import ServerConfig, TenantConfig
 from quire.core.encoding import EncodeBatch, EncodeResult
@@ -209,6 +210,16 @@ class GatedEncoder(FakeEncoder):
         return super().encode(batch)
 
 
+def num_waiting(server: RunningServer) -> int:
+    """Requests with a sequence that waits for a batch."""
+
+    def count(controller: Any) -> int:
+        return sum(one.num_waiting for one in controller.statistics().encoders)
+
+    waiting: int = server.node._parts.control.call(count)
+    return waiting
+
+
 def test_what_a_client_that_leaves_has_waiting_is_not_run(request_lines: RequestLines) -> None:
     encoder = GatedEncoder()
     with running_server(encoders={"e": encoder}) as server:
@@ -220,6 +231,8 @@ def test_what_a_client_that_leaves_has_waiting_is_not_run(request_lines: Request
             assert encoder.arrived.wait(60)
         line = request_lines.next()
         assert (line["outcome"], line["reason"]) == ("aborted", "the client has disconnected")
+        while num_waiting(server):  # the line is written before control is told
+            time.sleep(0.01)
         encoder.gate.set()
         answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": "a"}, timeout=60)
         assert answer.status_code == 200

@@ -58,6 +58,9 @@ def rest(sock: socket.socket) -> bytes:
     return b"".join(iter(lambda: sock.recv(1 << 16), b""))
 
 
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
 def head_and_body(answer: bytes) -> tuple[bytes, bytes]:
     head, _, body = answer.partition(b"\r\n\r\n")
     return head.lower(), body
@@ -115,9 +118,12 @@ def test_a_client_that_has_finished_sending_gets_its_answer(
         assert closed_gate.arrived.wait(60)
         sock.shutdown(socket.SHUT_WR)
         # the server has seen the FIN once it has sent the line that looks for the client
-        assert sock.recv(1 << 16) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert sock.recv(len(CONTINUE), socket.MSG_WAITALL) == CONTINUE
         closed_gate.gate.set()
-        head, body = head_and_body(rest(sock))
+        answer = rest(sock)
+    while answer.startswith(CONTINUE):  # on a loaded machine it looks more than once
+        answer = answer.removeprefix(CONTINUE)
+    head, body = head_and_body(answer)
     assert head.startswith(b"http/1.1 200")
     assert "Grüße".encode() in body or stream
     assert not stream or body.endswith(b"0\r\n\r\n")

@@ -181,7 +181,8 @@ class Controller:
         self._expire(now_s)
         self._retry_stalled()
         for scheduler in self._schedulers.values():
-            scheduler.pump()
+            if scheduler.has_news():
+                scheduler.pump()
         self._encoding.pump()
         self._retry_stalled()
         schedulers = self._schedulers.values()
@@ -369,6 +370,7 @@ class Controller:
     def _transfers_completed(self, event: e.TransfersCompleted) -> None:
         engine = self._engines.get(event.engine)
         if engine is not None and engine.is_up:
+            engine.is_touched = True
             engine.memory.end_transfers(event.ended.transfers.tolist())
 
     def _tick(self, event: e.Tick) -> None:

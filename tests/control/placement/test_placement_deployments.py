@@ -99,3 +99,20 @@ def test_a_queue_of_a_model_that_comes_later_is_refused_until_it_is_there() -> N
     [outcome] = world.issue(1, world.alloc([1]))
     assert "no engine serves model 'later': choose one of fake" in outcome.error.message
     assert world.controller._table.get(ProgramId(1)).queues[QueueId(1)].placed_on is None  # type: ignore[union-attr]
+
+
+def test_an_event_of_one_engine_is_none_of_the_others(world: World) -> None:
+    """Who has a message in flight is looked at when it is answered, not at each event of others."""
+    outcomes = []
+    for program, engine in ((1, ENGINE), (2, OTHER)):
+        world.program(program)
+        assert place(world, program) == [engine]
+        outcomes += world.issue(program, decode(world, program))
+    schedulers = world.controller._schedulers
+    assert world.harness.num_in_flight(OTHER)
+    assert [one.has_news() for one in schedulers.values()] == [False, False]
+    schedulers[OTHER].engine.is_touched = True
+    world.harness.step_engine(ENGINE)
+    assert not schedulers[OTHER].engine.is_touched, "what was touched is looked at by any event"
+    world.run()
+    assert [one.tokens for one in outcomes] == [alone([1, 2, 3], 8)] * 2

@@ -160,6 +160,7 @@ class Flow:
         if queue.placed_on is None:
             return None
         engine = self._engines[queue.placed_on]
+        engine.is_touched = True
         engine.ready.discard(queue)
         engine.stalled.pop(queue, None)
         engine.starved.pop(queue, None)

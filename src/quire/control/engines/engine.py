@@ -15,6 +15,8 @@ class ControlledEngine:
     """The queues and ended commands of one engine.
 
     ``ready``    queues whose next command needs a batch message and may start now.
+    ``is_touched``  something has happened to its queues or messages that its scheduler has not
+    looked at.
     ``ended``    commands that have ended since the last ``take_ended``.
     ``stalled``  queues whose next command waits for neither blocks nor embeds.
     ``num_ended_before``  the number of ended commands when ``stalled`` was last examined.
@@ -25,6 +27,7 @@ class ControlledEngine:
         self.id = engine
         self.model = model
         self.ready = ReadyQueues()
+        self.is_touched = False
         self.ended: list[Entry] = []
         self.stalled: dict[CommandQueue, None] = {}
         self.num_ended_before = -1

@@ -72,13 +72,24 @@ class EngineScheduler:
 
     # -- when ------------------------------------------------------------------------------------
 
+    def has_news(self) -> bool:
+        """Whether ``pump`` may have something to do: nothing is in flight whose answer will tell, a
+        time has come, or something has happened. With 64 engines an event concerns one of them."""
+        engine, due_s = self.engine, self.next_dispatch_s
+        if not engine.in_flight or engine.is_touched or engine.ended or engine.unlocked:
+            return True
+        return due_s is not None and due_s <= self._time.now_s
+
     def pump(self) -> None:
         """Send the next message if it is time; at most one waits behind the running one."""
-        engine = self.engine
         self.next_dispatch_s = None
         self.planner.backlog.sync()
-        if not engine.is_up:
-            return
+        if self.engine.is_up:
+            self._send_what_may_go()
+        self.engine.is_touched = False  # by what was sent, too
+
+    def _send_what_may_go(self) -> None:
+        engine = self.engine
         if not engine.in_flight:
             self._send_when_due()
         if len(engine.in_flight) == 1 and self._run_ahead:
@@ -278,6 +289,7 @@ class EngineScheduler:
                 "is broken, restart it"
             )
         message = engine.in_flight.popleft()
+        engine.is_touched = True
         self._tracer.message_ended(
             engine.id,
             message.number,
