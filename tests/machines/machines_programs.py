@@ -8,7 +8,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from machines_world import ENGINE, Lane, World
+from machines_world import Lane, World
 
 from benchmarks.pie.dispatch_policies import Eager, KOnly, TOnly
 from quire.core import commands as c
@@ -51,6 +51,7 @@ class ProgramsMachine(RuleBasedStateMachine):
     """Decodes of programs of two tenants on one engine whose pool is too small for them."""
 
     num_host_blocks = 400
+    num_engines = 1
     tolerated: frozenset[str] = frozenset()
 
     @initialize(
@@ -95,6 +96,7 @@ class ProgramsMachine(RuleBasedStateMachine):
             ),
             transfer_seed=transfer_seed,
             dispatch=dispatch,
+            num_engines=self.num_engines,
         )
         self.world.tolerated = self.tolerated
         for tenant in ("red", "blue", "red"):
@@ -242,7 +244,8 @@ class ProgramsMachine(RuleBasedStateMachine):
 
     @rule()
     def step_transfers(self) -> None:
-        self.world.harness.step_transfers(ENGINE)
+        for engine in list(self.world.harness.engines):
+            self.world.harness.step_transfers(engine)
 
     @rule()
     def run(self) -> None:

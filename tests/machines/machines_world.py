@@ -35,6 +35,7 @@ from quire.core.policy import DispatchPolicy
 from quire.testing import ControlHarness, FakeEngine, Outcome, ReferenceProgram, fake_pool
 
 ENGINE = EngineId("fake")
+ENGINES = (ENGINE, EngineId("fake#1"), EngineId("fake#2"))
 MAX_STEPS = 4000
 EXPORT_TTL_S = 601.0
 """Past the time to live of exports that name none."""
@@ -119,6 +120,7 @@ class World:
         config: SchedulerConfig | None = None,
         transfer_seed: int | None = None,
         dispatch: DispatchPolicy | None = None,
+        num_engines: int = 1,
     ) -> None:
         """``transfer_seed``: transfers end late, in any order; without one behind each message."""
         self.pool = fake_pool(
@@ -138,7 +140,7 @@ class World:
         self._transfer_seed = transfer_seed
         self.harness = ControlHarness(
             self.recorded,
-            {ENGINE: self.make_engine()},
+            {engine: self.make_engine() for engine in ENGINES[:num_engines]},
             late_transfers=transfer_seed is not None,
         )
         self.actors: list[Actor] = []
@@ -336,12 +338,13 @@ class World:
         self.harness.controller.check_invariants()
         statistics = self.controller.statistics()
         assert (statistics.num_programs, statistics.num_pending_commands) == (0, 0), statistics
-        (engine,) = statistics.engines
-        assert (engine.pool.num_held, engine.pool.num_transfers) == (0, 0), engine
-        assert engine.pool.num_host_free == engine.pool.num_host_blocks, engine
-        assert engine.pool.num_free + engine.pool.num_cached == self.pool.groups[0].num_blocks
-        assert (engine.num_open_sequences, engine.num_tables, engine.num_in_flight) == (0, 0, 0)
-        assert engine.num_free_embeds == self.pool.num_embeds
+        for engine in statistics.engines:
+            assert (engine.pool.num_held, engine.pool.num_transfers) == (0, 0), engine
+            assert engine.pool.num_host_free == engine.pool.num_host_blocks, engine
+            assert engine.pool.num_free + engine.pool.num_cached == self.pool.groups[0].num_blocks
+            assert (engine.num_open_sequences, engine.num_tables) == (0, 0), engine
+            assert engine.num_in_flight == 0, engine
+            assert engine.num_free_embeds == self.pool.num_embeds
 
     def _probe(self) -> None:
         """A last program gets exact answers, and with its message the engine has cleaned up."""
@@ -361,9 +364,10 @@ class World:
         )
         self.run_until_ended(outcome)
         self.check()
-        engine = self.harness.engines[ENGINE]
-        assert len(engine.open_sequences) <= 1
-        assert len(engine.memory.tables) <= 1
+        if len(self.harness.engines) == 1:
+            [engine] = self.harness.engines.values()
+            assert len(engine.open_sequences) <= 1
+            assert len(engine.memory.tables) <= 1
         self.recorded.assert_replays()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import hypothesis.strategies as st
-from hypothesis.stateful import rule
+from hypothesis.stateful import initialize, rule
 from machines_programs import TEXTS, ProgramsMachine, picks, samplers, texts
-from machines_world import ENGINE
+from machines_world import ENGINE, ENGINES
 
 from quire.core import commands as c
 from quire.core.decoding import SamplerSpec, StopSpec
@@ -213,8 +215,8 @@ class ControlMachine(ProgramsMachine):
         if not done:
             return
         name = sorted(done)[pick % len(done)]
-        if not done[name].actor.alive:
-            world.disturb(lane)  # it may have gone, because memory was needed
+        if not done[name].actor.alive or self.num_engines > 1:
+            world.disturb(lane)  # it may have gone, because memory was needed, or be elsewhere
         lane.reference.exports[name] = done[name].reference.exports[name]
         num_pages = len(lane.reference.exports[name].pages)
         pages = [PageId(next(lane.actor.ids)) for _ in range(num_pages)]
@@ -296,6 +298,63 @@ class EngineLossMachine(ControlMachine):
         world.harness.start_engine(ENGINE, world.make_engine())
 
 
+class ReplicasMachine(ControlMachine):
+    """The same on three engines of the model: those that are lost come up again some time, and
+    others take over from them meanwhile."""
+
+    num_engines = 3
+
+    @rule(pick=picks)
+    def lose_engine(self, pick: int) -> None:
+        world = self.world
+        up = list(world.harness.engines)
+        if up:
+            world.disturb(*(lane for actor in world.actors for lane in actor.lanes))
+            world.harness.lose_engine(up[pick % len(up)])
+
+    @rule(pick=picks)
+    def start_engine(self, pick: int) -> None:
+        world = self.world
+        down = [engine for engine in ENGINES if engine not in world.harness.engines]
+        if down:
+            world.harness.start_engine(down[pick % len(down)], world.make_engine())
+
+    @rule()
+    def run(self) -> None:
+        self.start_engines()
+        super().run()
+
+    def start_engines(self) -> None:
+        for pick in range(len(ENGINES)):
+            self.start_engine(pick)
+
+    def teardown(self) -> None:
+        if hasattr(self, "world") and sys.exc_info()[0] is None:
+            self.start_engines()
+        super().teardown()
+
+
+class DecodesOnReplicasMachine(ProgramsMachine):
+    """Nothing but completions, on two engines of which one at a time is lost: nobody notices."""
+
+    num_engines = 2
+
+    @initialize()
+    def count_losses(self) -> None:
+        self.num_lost = 0
+
+    @rule(pick=picks)
+    def lose_engine(self, pick: int) -> None:
+        """Behind it all that was in flight ends: nothing may lose two engines."""
+        harness = self.world.harness
+        lost = ENGINES[pick % 2]
+        harness.lose_engine(lost)
+        harness.run_until_idle(4000)
+        harness.start_engine(lost, self.world.make_engine())
+
+    go_on = None  # type: ignore[assignment]  # pages with a gap in their positions would be lost
+
+
 class SmallHostMachine(ControlMachine):
     """The same with hardly any host memory: commands may be refused, but only as retriable."""
 
@@ -305,4 +364,6 @@ class SmallHostMachine(ControlMachine):
 
 TestControl = ControlMachine.TestCase
 TestEngineLoss = EngineLossMachine.TestCase
+TestReplicas = ReplicasMachine.TestCase
+TestDecodesOnReplicas = DecodesOnReplicasMachine.TestCase
 TestSmallHost = SmallHostMachine.TestCase

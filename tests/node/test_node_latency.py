@@ -7,7 +7,7 @@ from quire.core.calls import Issue
 from quire.core.commands import Decode
 from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord
-from quire.core.events import Called, Event, Tick
+from quire.core.events import Called, EngineDown, Event, Tick
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 from quire.node.latency import EngineLatencies, Histogram, LatencyObserver
 
@@ -75,3 +75,19 @@ def test_a_duration_on_a_bound_lies_below_it() -> None:
     for duration_s in (0.5, 1.0, 1.5, 99.0):
         histogram.observe(duration_s)
     assert histogram.snapshot().counts == (2, 1, 1)
+
+
+def test_a_request_counts_for_the_engine_on_which_it_began() -> None:
+    """And the next one where its queue is by then."""
+    observer, other = LatencyObserver(), EngineId("other")
+    placed = QueuePlaced(program=PROGRAM, queue=QUEUE, engine=ENGINE)
+    moved = QueuePlaced(program=PROGRAM, queue=QUEUE, engine=other)
+    lost = EngineDown(time_s=1.5, engine=ENGINE, error=ErrorRecord("engine_lost", "gone"))
+    observer.observe(issued(1), [placed])
+    observer.observe(lost, [moved])
+    observer.observe(Tick(time_s=2.0), [chunk(1, 1, last=True)])
+    observer.observe(issued(2), [])
+    observer.observe(Tick(time_s=3.0), [chunk(2, 1, last=True)])
+    found = observer.snapshot()
+    assert (found[ENGINE].num_finished, found[ENGINE].request.sum_s) == (1, 1.0)
+    assert (found[other].num_finished, found[other].request.sum_s) == (1, 2.0)

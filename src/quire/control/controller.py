@@ -19,6 +19,7 @@ from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.feed import Feed, ProcessChanges
+from quire.control.moves import Moves
 from quire.control.outbox import Outbox
 from quire.control.placement.balancers import create_balancer
 from quire.control.placement.deployments import Deployments
@@ -115,11 +116,22 @@ class Controller:
             self._time,
             self._tracer,
         )
+        self._moves = Moves(
+            self._engines,
+            self._schedulers,
+            self._deployments,
+            self._host.exports,
+            self._table,
+            self._flow,
+            self._outbox,
+            self._time,
+        )
         self._life = EngineLife(
             config=config,
             engines=self._engines,
             places=self._places,
             deployments=self._deployments,
+            moves=self._moves,
             schedulers=self._schedulers,
             table=self._table,
             flow=self._flow,
@@ -328,19 +340,16 @@ class Controller:
             return
         if queue.placed_on is None:
             self._place(queue, call.commands)
-        elif (error := self._given_up(queue.placed_on)) is not None:
-            self._refuse(program.id, call.commands, error)
-            return
+        if queue.placed_on is not None:
+            self._moves.follow(queue, call.commands)
+            if (error := self._engines[queue.placed_on].given_up) is not None:
+                self._refuse(program.id, call.commands, error)
+                return
         for command in call.commands:
             self._flow.issue(queue, command)
         self._flow.advance(queue)
         if queue.placed_on is not None:
             self._schedulers[queue.placed_on].anticipation.issued(queue, self._time.now_s)
-
-    def _given_up(self, engine: EngineId) -> ErrorRecord | None:
-        """Why ``engine`` will not come up again, if it will not."""
-        known = self._engines.get(engine)
-        return None if known is None else known.given_up
 
     def _refuse(
         self, program: ProgramId, commands: Sequence[CommandBase], error: ErrorRecord

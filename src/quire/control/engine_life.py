@@ -16,9 +16,10 @@ from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
+from quire.control.moves import Moves
 from quire.control.outbox import Outbox
 from quire.control.placement.deployments import Deployments
-from quire.control.programs.program import CommandQueue
+from quire.control.programs.program import CommandQueue, Entry
 from quire.control.programs.states import CommandState
 from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.completion import Completion
@@ -36,6 +37,10 @@ from quire.core.events import EngineDown, EngineUp
 from quire.core.ids import EngineId, TenantId
 from quire.core.policy import DispatchPolicy
 
+MAX_LOSSES = 2
+"""A command that was in flight on so many engines as they were lost fails: it may be what ends
+them, and would take one replica after the other."""
+
 
 @dataclass(slots=True)
 class EngineLife:
@@ -46,6 +51,7 @@ class EngineLife:
     engines: dict[EngineId, EngineState]
     places: dict[EngineId, ControlledEngine]
     deployments: Deployments
+    moves: Moves
     schedulers: dict[EngineId, EngineScheduler]
     table: ProcessTable
     flow: Flow
@@ -72,6 +78,7 @@ class EngineLife:
             self._end_outdated(known, known.restart(info))
             self._note_capacity()
             self._resume(known)
+            self.moves.join(known)
             return
         engine = EngineState(event.engine, event.model, info)
         admission = Admission(engine, self.table, self.config.output_share)
@@ -102,29 +109,33 @@ class EngineLife:
             self.tracer,
         )
         self._note_capacity()
+        self.moves.join(engine)
 
     def _note_capacity(self) -> None:
         up = [engine for engine in self.engines.values() if engine.is_up]
         self.ranking.note_capacity(sum(engine.info.pool.max_sequences for engine in up))
 
     def given_up(self, engine: EngineState, error: ErrorRecord) -> None:
-        """It will not come up again, and other engines of its model go on: what waits for it fails,
-        and no queue is placed on it any more."""
+        """It will not come up again, and other engines of its model go on: what waits for it moves
+        there or fails, and no queue is placed on it any more."""
+        if engine.is_up:
+            self._lose(engine, error)
         engine.given_up = error
         self.deployments.remove(engine)
+        self.moves.leave(engine)
         for program in self.table.programs():
             for queue in list(program.queues.values()):
                 if queue.placed_on == engine.id:
                     self._fail_queue(queue, error)
 
     def _fail_queue(self, queue: CommandQueue, error: ErrorRecord) -> None:
-        waiting = next((one for one in queue.entries if one.state is CommandState.QUEUED), None)
-        if waiting is not None:
-            self.flow.fail(waiting, error)
+        if queue.entries:
+            self.flow.fail(queue.entries[0], error)
             self.flow.advance(queue)
 
     def down(self, event: EngineDown) -> None:
-        """Fail what was in flight; other commands wait until the engine is up again."""
+        """Another engine of the model takes over what it can. Else what was in flight fails, and
+        other commands wait until the engine is up again."""
         engine = self.engines.get(event.engine)
         if engine is not None and engine.is_up:
             self._lose(engine, event.error)
@@ -132,17 +143,38 @@ class EngineLife:
     def _lose(self, engine: EngineState, error: ErrorRecord) -> None:
         engine.is_up = False
         self._note_capacity()
-        for entry in engine.clear_flight():
-            if entry.is_answered or entry.is_cancelled:
-                self.flow.end_cancelled(entry, "its engine was lost")
-            elif entry.state is CommandState.STARTED:
-                self.flow.fail(entry, entry.error or error)
+        saved = self._end_flight(engine, error)
         planner = self.schedulers[engine.id].planner
         planner.lose_flight()
         self._forget_forwards(engine, error)
         planner.restorer.forget_all()
         programs = self.table.programs()
         engine.lose_memory(programs, self.host.exports)
+        for program in programs:
+            if program.home_engines.get(engine.model) == engine.id:
+                del program.home_engines[engine.model]
+        self.moves.leave(engine)
+        for entry in saved:
+            if entry.state is CommandState.STARTED and entry.queue.engine == engine.id:
+                self.flow.fail(entry, error)
+
+    def _end_flight(self, engine: EngineState, error: ErrorRecord) -> list[Entry]:
+        """End what was in flight but for decodes that may go on elsewhere; these."""
+        can_leave, saved = self.moves.can_leave(engine), []
+        for entry in engine.clear_flight():
+            entry.num_losses += 1
+            if entry.is_answered or entry.is_cancelled:
+                self.flow.end_cancelled(entry, "its engine was lost")
+            elif entry.state is CommandState.STARTED:
+                may_move = isinstance(entry.run, DecodeRun) and entry.num_losses < MAX_LOSSES
+                if can_leave and may_move and entry.error is None:
+                    saved.append(entry)
+                else:
+                    self.flow.fail(entry, entry.error or error)
+        for entry in saved:  # what stands before it in its queue may have failed since
+            if entry.error is not None:
+                self.flow.fail(entry, entry.error)
+        return [entry for entry in saved if entry.error is None]
 
     def _forget_forwards(self, engine: EngineState, error: ErrorRecord) -> None:
         """Waiting forward commands read embeds that are lost: one that has not begun is examined

@@ -51,7 +51,8 @@ class Fail(ActionBase, frozen=True, kw_only=True):
 
 
 class QueuePlaced(ActionBase, frozen=True, kw_only=True):
-    """Control has chosen the engine of a queue, on arrival of the queue's first command."""
+    """Control has chosen the engine of a queue: on arrival of the queue's first command, and again
+    when its program moves."""
 
     program: ProgramId
     queue: QueueId

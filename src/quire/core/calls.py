@@ -23,7 +23,7 @@ class CallBase(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False)
 
 class CreateQueue(CallBase, frozen=True):
     """A queue for ``model``; control chooses one of the model's engines when the queue's first
-    command arrives (``QueuePlaced``).
+    command arrives, and another one if that is lost (``QueuePlaced``).
 
     ``thread``: the line of calls that it serves; ``parent_thread``: the thread that this one was
     forked from. ``depth``: the graph depth (Ayo). ``priority``: higher runs first.

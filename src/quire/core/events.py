@@ -46,7 +46,7 @@ class EngineDown(EventBase, frozen=True, kw_only=True):
 
 
 class EngineGivenUp(EventBase, frozen=True, kw_only=True):
-    """An encoder will not be started again."""
+    """An engine or an encoder will not be started again."""
 
     engine: EngineId
     model: ModelId

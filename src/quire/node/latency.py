@@ -14,7 +14,7 @@ from quire.core.actions import Action, Deliver, Fail, QueuePlaced, Terminate
 from quire.core.calls import CloseQueue, Issue
 from quire.core.commands import Decode
 from quire.core.decoding import DecodeChunk
-from quire.core.events import Called, Event, ProgramEnded
+from quire.core.events import Called, EngineDown, EngineGivenUp, EngineUp, Event, ProgramEnded
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 
 FIRST_TOKEN_BOUNDS_S = (
@@ -93,6 +93,10 @@ class _EngineLatency:
         )
 
 
+_PLACING = (Called, EngineUp, EngineDown, EngineGivenUp)
+"""Events that place queues on engines."""
+
+
 @dataclass(slots=True)
 class _Request:
     engine: _EngineLatency
@@ -112,8 +116,10 @@ class LatencyObserver:
         return {engine: latency.snapshot() for engine, latency in self._engines.items()}
 
     def observe(self, event: Event, actions: Sequence[Action]) -> None:
+        if isinstance(event, _PLACING):
+            self._note_places(actions)
         if isinstance(event, Called):
-            self._called(event, actions)
+            self._called(event)
         elif isinstance(event, ProgramEnded):
             self._queues.pop(event.program, None)
         for action in actions:
@@ -131,12 +137,15 @@ class LatencyObserver:
     def flush(self) -> None:
         """Nothing is buffered."""
 
-    def _called(self, event: Called, actions: Sequence[Action]) -> None:
+    def _note_places(self, actions: Sequence[Action]) -> None:
+        """A request counts for the engine on which it began, wherever its queue moves."""
+        for action in actions:
+            if isinstance(action, QueuePlaced):
+                self._queues.setdefault(action.program, {})[action.queue] = action.engine
+
+    def _called(self, event: Called) -> None:
         call = event.call
         if isinstance(call, Issue):
-            for action in actions:
-                if isinstance(action, QueuePlaced):
-                    self._queues.setdefault(action.program, {})[action.queue] = action.engine
             for command in call.commands:
                 if isinstance(command, Decode):
                     self._began(event, call.queue, command)

@@ -182,7 +182,8 @@ class EngineSupervisor(Generic[Config]):
                 logger.error("engine %s is up %s", self.engine, info.lacks)
             self._move(EngineReadiness.READY, info.lacks)
             self._settled.set()
-            error: QuireError = EngineLost(await lost)
+            kind = "encoder" if isinstance(self._config, EncoderConfig) else "engine"
+            error: QuireError = EngineLost(f"{kind} {self.engine} is lost: {await lost}")
             # before anybody hears of the loss: who asks then is not told that the engine is ready
             self._move(EngineReadiness.RESTARTING, error.message)
             self._control.engine_down(self.engine, error.record())

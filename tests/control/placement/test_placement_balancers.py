@@ -119,10 +119,13 @@ def test_autellix_pins_a_program_anew_when_its_engine_is_lost() -> None:
     replicas = Replicas("autellix")
     long = prompt_of(1, SHORT_PROMPT_TOKENS + 1)
     assert replicas.ask(1, long) == ENGINE
+    assert replicas.ask(1, long) == ENGINE
     replicas.world.harness.lose_engine(ENGINE)
-    assert replicas.ask(1, long) == OTHER
+    replicas.done(1)
     replicas.world.harness.start_engine(ENGINE, FakeEngine(fake_pool(**POOL)))
-    assert replicas.ask(1, long) == ENGINE, "its home, up again"
+    replicas.ask(2, prompt_of(2), 50)  # its old home is the busier one
+    assert replicas.ask(1, long) == OTHER
+    assert replicas.ask(1, long) == OTHER, "its home from now on"
 
 
 def test_quire_goes_where_the_prompt_is_cached_until_the_queue_there_costs_more() -> None:
@@ -221,23 +224,33 @@ def give_up(world: World, engine: EngineId) -> None:
     )
 
 
-def test_what_waits_for_an_engine_that_is_given_up_fails_and_the_others_go_on() -> None:
+def bind(world: World, program: int) -> None:
+    """It has exported a page where it is."""
+    world.do(program, world.alloc([90]), world.decode([90], [1, 2], 1))
+    world.do(program, c.ExportPages(id=world.id(), pages=[90], name=f"of {program}"))
+
+
+def test_what_waits_for_an_engine_that_is_given_up_moves_or_fails() -> None:
     replicas = Replicas("round_robin")
     world = replicas.world
-    world.program(1)
-    world.program(2)
     pages = range(8)
+    for program in (1, 2, 3):
+        world.program(program)
+        world.issue(program, world.alloc(pages))
+    bind(world, 1)  # with the third on the first engine
+    world.harness.lose_engine(OTHER)
     world.harness.lose_engine(ENGINE)
-    world.harness.start_engine(ENGINE, FakeEngine(fake_pool(**POOL)))
-    [_, first] = world.issue(1, world.alloc(pages), world.decode(pages, [1, 2, 3], 20))
-    [_, second] = world.issue(2, world.alloc(pages), world.decode(pages, [1, 2, 3], 20))
-    world.harness.lose_engine(ENGINE)
-    [behind] = world.issue(1, world.decode(pages, [4], 2, context=pages))
+    decodes = {
+        program: world.issue(program, world.decode(pages, [1, 2, 3], 20))[0]
+        for program in (1, 2, 3)
+    }
+    world.harness.start_engine(OTHER, FakeEngine(fake_pool(**POOL)))
     give_up(world, ENGINE)
     world.run()
-    assert second.tokens == alone([1, 2, 3], 20)
-    assert first.error is not None
-    assert behind.error is not None
+    assert decodes[2].tokens == decodes[3].tokens == alone([1, 2, 3], 20)
+    bound = decodes[1].error
+    assert bound is not None
+    assert "was lost 5 times" in bound.message
     [later] = world.issue(1, world.alloc([50]))
     assert later.error is not None
     world.queue(1, 7)
@@ -252,6 +265,7 @@ def test_commands_for_an_engine_that_is_given_up_are_told_why() -> None:
     world = replicas.world
     world.program(1)
     world.issue(1, world.alloc([1]))
+    bind(world, 1)
     world.harness.lose_engine(ENGINE)
     give_up(world, ENGINE)
     [late] = world.issue(1, world.alloc([2]))

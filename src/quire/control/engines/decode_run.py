@@ -91,6 +91,16 @@ class DecodeRun:
     def history(self) -> list[int]:
         return (self.command.history or []) + self.tokens
 
+    def begin_again(self, cursor: AppendCursor) -> None:
+        """Its engine was lost; ``cursor`` appends to the same pages elsewhere, as they were when it
+        began. What it has told stays told."""
+        self.cursor = cursor
+        self.num_run = self.num_cached = self.num_outstanding = 0
+        self.table_pages = []
+        self.first_entry = self.next_slot = self.limit_slot = 0
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs = None if self._has_replied else []
+
     def unlock(self) -> None:
         """Let other commands append to its pages."""
         for page in self.locked:

@@ -14,6 +14,7 @@ from quire.control.memory.exports import ExportTable
 from quire.control.placement.balancers import Balancer, Placing, least_used
 from quire.control.programs.program import CommandQueue
 from quire.core import commands as c
+from quire.core.engine_info import EngineInfo
 from quire.core.ids import EngineId, ModelId, PageId
 
 
@@ -50,6 +51,33 @@ class Deployments:
         for engine in engines:
             if engine.id == bound:
                 return engine
+        return self._least_costly(queue, commands, engines)
+
+    def others(self, engine: EngineState) -> list[EngineState]:
+        """The other engines of its model that may be up again."""
+        return [other for other in self._engines[engine.model] if other is not engine]
+
+    def refuges(self, engine: EngineState) -> list[EngineState]:
+        """Those of ``others`` on which programs of ``engine`` find all as it was: up, or coming up
+        again if ``engine`` is not."""
+        others = [other for other in self.others(engine) if _are_alike(other.info, engine.info)]
+        up = [other for other in others if other.is_up]
+        return up or (others if engine.given_up is not None else [])
+
+    def balance(
+        self, queue: CommandQueue, commands: Sequence[c.Command], engines: Sequence[EngineState]
+    ) -> EngineState:
+        """Of ``engines``, at least one, the best for ``queue``, which is bound to none and whose
+        next ``commands`` are these."""
+        named = {self._of_export(queue, command) for command in commands}
+        for engine in engines:
+            if engine.id in named:
+                return engine
+        return self._least_costly(queue, commands, engines)
+
+    def _least_costly(
+        self, queue: CommandQueue, commands: Sequence[c.Command], engines: Sequence[EngineState]
+    ) -> EngineState:
         up = [engine for engine in engines if engine.is_up]
         if len(up) > 1:
             return self._balancer.choose(_placing(queue, commands), up)
@@ -63,11 +91,27 @@ class Deployments:
                 page = program.pages.get(page_id)
                 if page is not None:
                     return page.engine
-            if isinstance(command, c.ImportPages):
-                export = self._exports.get(program.tenant, command.name)
-                if export is not None:
-                    return export.engine
+            engine = self._of_export(queue, command)
+            if engine is not None:
+                return engine
         return None
+
+    def _of_export(self, queue: CommandQueue, command: c.Command) -> EngineId | None:
+        """The engine of the export that ``command`` imports."""
+        if not isinstance(command, c.ImportPages):
+            return None
+        export = self._exports.get(queue.program.tenant, command.name)
+        return None if export is None else export.engine
+
+
+def _are_alike(one: EngineInfo, other: EngineInfo) -> bool:
+    """Whether a command of the one means the same to the other, and fits."""
+    return (
+        one.digest == other.digest
+        and one.adapters == other.adapters
+        and one.max_model_len == other.max_model_len
+        and one.pool == other.pool
+    )
 
 
 def _pages_read(command: c.Command) -> Sequence[PageId]:

@@ -261,6 +261,7 @@ class Entry:
     ``messages``  the numbers of those that have carried it, as first and last of each run of
     numbers; the first was sent at ``sent_s`` ·
     ``idle_since_s``  since when its program had had no call when it was issued ·
+    ``num_losses``  engines that were lost under it ·
     ``error``  set when it has to fail as soon as it is out of flight ·
     ``is_answered``  its end was reported already (its program is gone) ·
     ``reply``  what will be delivered once it is at the front ·
@@ -284,6 +285,7 @@ class Entry:
         "num_blockers",
         "num_generated_tokens",
         "num_in_flight",
+        "num_losses",
         "num_preemptions",
         "num_prefilled_tokens",
         "num_tokens_next",
@@ -335,6 +337,7 @@ class Entry:
         self.is_cancelled = False
         self.is_answered = False
         self.num_in_flight = 0
+        self.num_losses = 0
         self.run: object | None = None
         self.reply: Reply = None
         self.error: ErrorRecord | None = None

@@ -16,6 +16,7 @@ from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.state import EngineState
 from quire.control.memory.promises import NO_RECLAIM, Reclaim
 from quire.control.programs.program import CommandQueue, Entry, Program
+from quire.control.programs.states import CommandState
 from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.lowering.decode_lowering import DecodeLowering
 from quire.control.scheduler.lowering.lowering import Lowering, LoweringResult
@@ -385,10 +386,25 @@ class MessagePlanner:
         unfinished = self._engine.unfinished
         return [*self.blocked, *(e for e in unfinished if not self.backlog.seats.has_seat(e))]
 
+    def withdraw(self, queue: CommandQueue) -> None:
+        """``queue`` goes to another engine; no message carries a command of it."""
+        self.backlog.withdraw(queue)
+        self._windows.pop(queue, None)
+        for entry in queue.entries:
+            self.blocked.pop(entry, None)
+
+    def take_over(self, run: DecodeRun) -> None:
+        """``run`` is of another engine, and its pages are here, as they were when it was made. If
+        it has begun, nothing else of its queue can be next."""
+        self.decodes.begin_again(run)
+        if run.entry.state is CommandState.STARTED:
+            self._engine.unfinished[run.entry] = None
+            self.backlog.place(run.entry)
+
     def lose_flight(self) -> None:
         """The engine is gone: whoever ran asks for a seat, whoever claimed memory looks again."""
         for run in list(self._engine.running.values()):
-            self.seating.preempt(run)
+            self.seating.unseat(run)
         self.blocked.clear()
         self.backlog.sync()
         self.backlog.give_up_claims()

@@ -52,7 +52,7 @@ class ZeroMQTransport:
             command or (ENCODER_COMMAND if is_encoder else ENGINE_COMMAND),
             Speech(node_codec(), engine_codec(), Ready),
             self._on_message,
-            lambda reason: self._on_lost(f"{kind} {config.name} is lost: {reason}"),
+            lambda reason: self._on_lost(reason),
             limits=limits,
             on_progress=on_progress,
         )

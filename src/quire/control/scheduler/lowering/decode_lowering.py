@@ -99,20 +99,29 @@ class DecodeLowering:
         sampler = self._seeds.fill(command.sampler)
         return DecodeRun(entry, command, context, cursor, sampler, max_tokens)
 
+    def begin_again(self, run: DecodeRun) -> None:
+        """``run`` began on another engine: its tokens are run here from the first on, those that it
+        has sampled too, but for pages that the prefix index has."""
+        tail, adapter = run.cursor.pages, run.cursor.adapter
+        size = self._engine.page_size
+        prefix = canonical_prefix(run.context, tail, run.start_position, size, adapter)
+        run.begin_again(self._engine.cursor(run.entry, tail, prefix, adapter))
+        self._map_cached(run)
+
     def _map_cached(self, run: DecodeRun) -> None:
         """Map pages of the prompt that the prefix index has (one token is always computed)."""
         command, cursor = run.command, run.cursor
         if not command.cache or not cursor.prefix.is_canonical or cursor.pages[0].fill:
             return
-        if command.num_prompt_logprobs is not None:
+        if run.prompt_logprobs is not None:
             return
         tenant = run.entry.program.tenant
         index = self._engine.memory.index
-        max_pages = run.num_prompt // self._engine.page_size
+        max_pages = len(run.tokens) // self._engine.page_size
         parent, adapter = cursor.prefix.parent, cursor.adapter
         found = index.match(tenant, parent, run.tokens, max_pages, adapter)
         run.num_cached = cursor.map_cached(found, command.position)
-        if run.num_cached == run.num_prompt:
+        if run.num_cached == len(run.tokens):
             cursor.reopen_last_slot()
             run.num_cached -= 1
         run.num_run = run.num_cached
@@ -160,7 +169,7 @@ class DecodeLowering:
             self._open(run, builder)
 
     def _score_targets(self, run: DecodeRun, count: int) -> list[int]:
-        if run.command.num_prompt_logprobs is None or run.num_run >= run.num_prompt:
+        if run.prompt_logprobs is None or run.num_run >= run.num_prompt:
             return []
         following = run.tokens[run.num_run + 1 : min(run.num_run + count + 1, run.num_prompt)]
         return following + [-1] * (count - len(following))

@@ -131,8 +131,8 @@ class Backlog:
             self.work.add(entry)
 
     def arrive(self, entry: Entry) -> None:
+        entry.placed_in = self
         if entry.rank is None:
-            entry.placed_in = self
             self._ranking.arrive(entry)
 
     def give_seat(self, entry: Entry) -> None:
@@ -143,6 +143,17 @@ class Backlog:
         """It asks for one again; its sequence is closed."""
         self._take_out(entry)
         self.seats.take_back(entry)
+
+    def withdraw(self, queue: CommandQueue) -> None:
+        """``queue`` goes to another engine with its commands. They keep their ranks, and what the
+        policy knows of them."""
+        self._engine.ready.discard(queue)
+        self._heads.pop(queue, None)
+        for entry in queue.entries:
+            if entry.placed_in is self:
+                self._take_out(entry)
+                self.seats.discard(entry)
+                entry.placed_in = None
 
     def claim(self, entry: Entry) -> None:
         """It found no memory."""

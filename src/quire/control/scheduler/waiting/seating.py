@@ -88,6 +88,13 @@ class Seating:
             self._backlog.take_seat(entry)
 
     def preempt(self, run: DecodeRun) -> None:
+        """``unseat`` who has to make way."""
+        self.unseat(run)
+        run.entry.num_preemptions += 1
+        run.entry.program.num_preemptions += 1
+        self.num_preemptions += 1
+
+    def unseat(self, run: DecodeRun) -> None:
         """Close the run's sequence, which no message in flight or in preparation carries; it goes
         on from its tokens when it has a seat again."""
         entry = run.entry
@@ -95,6 +102,3 @@ class Seating:
         del self._engine.running[entry]
         self._engine.unfinished[entry] = None
         self._backlog.take_seat(entry)
-        entry.num_preemptions += 1
-        entry.program.num_preemptions += 1
-        self.num_preemptions += 1
