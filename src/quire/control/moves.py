@@ -126,6 +126,7 @@ class Moves:
         planner = self._schedulers[target.id].planner
         for run in stay.begun:
             run.entry.ready_s = self._time.now_s
+            run.entry.messages.clear()  # each engine numbers its own
             planner.take_over(run)
         for queue in stay.queues:
             self._flow.advance(queue)
