@@ -14,8 +14,8 @@ from quire.core.calls import Cancel, CloseQueue
 from quire.core.config import SchedulerConfig
 from quire.core.events import ProgramEnded, ProgramStarted
 from quire.core.ids import CommandId, ProgramId, QueueId, ThreadId
-from quire.core.tracing import CallRecord, MessageRecord
-from quire.testing import FakeEngine
+from quire.core.tracing import CallRecord, MessageRecord, TransferRecord
+from quire.testing import ControlHarness, FakeEngine
 from quire.testing.fake_engine import fake_pool
 from quire.testing.fake_engine.engine import StepTime
 
@@ -30,6 +30,7 @@ class Told:
         self.ended: list[tuple[ProgramId, float, str]] = []
         self.calls: list[CallRecord] = []
         self.messages: list[MessageRecord] = []
+        self.transfers: list[TransferRecord] = []
 
     def program_started(self, started: ProgramStarted) -> None:
         self.started.append(started)
@@ -42,6 +43,9 @@ class Told:
 
     def message_ended(self, message: MessageRecord) -> None:
         self.messages.append(message)
+
+    def transfer_ended(self, transfer: TransferRecord) -> None:
+        self.transfers.append(transfer)
 
 
 def traced_world(told: Told, **pool: Any) -> World:
@@ -235,3 +239,45 @@ def test_a_call_of_many_turns_remembers_a_bounded_number_of_them(world: World) -
     assert len(entry.messages) == 2 * MAX_SPANS
     assert entry.messages[-1] == 10 * MAX_SPANS - 2
     assert entry.queue.thread == ThreadId(0)
+
+
+def crowded_world(told: Told, *, late_transfers: bool = False) -> World:
+    """Program 1 is idle and fills the pool; program 2 comes and needs it."""
+    world = traced_world(told, num_blocks=4, num_host_blocks=16)
+    if late_transfers:
+        engine = FakeEngine(world.engine.info.pool)
+        world.harness = ControlHarness(
+            world.controller, {ENGINE: engine}, late_transfers=late_transfers
+        )
+    for program in (1, 2):
+        world.program(program)
+    world.do(1, world.alloc(range(4)), world.decode(range(4), [1, *range(50, 62)], 3))
+    world.harness.clock.advance(10.0)
+    world.issue(2, world.alloc(range(4)), world.decode(range(4), [2, *range(50, 62)], 3))
+    return world
+
+
+def test_blocks_that_move_together_are_told_once_with_whose_they_are(told: Told) -> None:
+    world = crowded_world(told)
+    world.run()
+    [out] = told.transfers
+    assert (out.program, out.engine, out.direction, out.is_lost) == (1, ENGINE, "out", False)
+    assert out.num_blocks == world.pool.num_swapped_out > 1
+    assert out.num_bytes == out.num_blocks * world.pool.bytes_per_block
+    assert (out.start_s, out.end_s) == (13.0, 14.0), "sent when program 2 needed the blocks"
+    told.transfers.clear()
+    world.do(1, world.decode(range(4), [9], 1, position=15))
+    back = [one for one in told.transfers if one.direction == "in"]
+    assert {one.program for one in back} == {1}, "for whom they come back"
+    assert sum(one.num_blocks for one in back) == world.pool.num_swapped_in > 0
+    assert {one.program for one in told.transfers if one.direction == "out"} == {2}
+
+
+def test_transfers_of_an_engine_that_is_lost_are_told_as_lost(told: Told) -> None:
+    world = crowded_world(told, late_transfers=True)
+    while world.harness.step_engine(ENGINE):
+        pass
+    assert told.transfers == []
+    world.harness.lose_engine(ENGINE)
+    [lost] = told.transfers
+    assert (lost.program, lost.direction, lost.is_lost) == (1, "out", True)

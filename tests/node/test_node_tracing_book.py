@@ -8,7 +8,7 @@ import pytest
 
 from quire.core.events import ProgramForm, ProgramStarted
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, TenantId, ThreadId
-from quire.core.tracing import CallRecord, MessageRecord
+from quire.core.tracing import CallRecord, MessageRecord, TransferRecord
 from quire.node.tracing.book import ProgramTrace, TraceBook, TraceLimits
 from quire.node.tracing.reading import TracedProgram, carriers, waits
 
@@ -196,3 +196,27 @@ def test_waits_are_the_times_between_calls_and_since_the_last() -> None:
     assert waits(traced(ended)) == [(1.0, 4.0), (7.0, 9.0), (10.0, None)]
     assert waits(traced(ended, end_s=11.0)) == [(1.0, 4.0), (7.0, 9.0)]
     assert waits(traced(ended, (open_call,))) == [(1.0, 4.0), (7.0, 9.0), (10.0, 12.0)]
+
+
+def transfer(program: int | None, num_blocks: int) -> TransferRecord:
+    return TransferRecord(
+        program=None if program is None else ProgramId(program),
+        engine=EngineId("m#0"),
+        direction="out",
+        num_blocks=num_blocks,
+        num_bytes=64 * num_blocks,
+        start_s=0.0,
+        end_s=1.0,
+    )
+
+
+def test_transfers_of_a_program_are_kept_apart_from_its_calls() -> None:
+    book = TraceBook(TraceLimits(max_transfers=2))
+    start(book, 1)
+    book.call_ended(call(1, 1))
+    for num_blocks in (1, 2, 3):
+        book.transfer_ended(transfer(1, num_blocks))
+    book.transfer_ended(transfer(None, 9))
+    book.transfer_ended(transfer(7, 9))
+    assert [one.num_blocks for one in trace_of(book, 1).transfers] == [2, 3]
+    assert commands(book, 1) == [1]

@@ -380,7 +380,8 @@ class Controller:
         engine = self._engines.get(event.engine)
         if engine is not None and engine.is_up:
             engine.is_touched = True
-            engine.memory.end_transfers(event.ended.transfers.tolist())
+            ended = engine.memory.end_transfers(event.ended.transfers.tolist())
+            self._tracer.transfers_ended(engine, ended)
 
     def _tick(self, event: e.Tick) -> None:
         """Every event looks at what has expired and what is due; a tick only uses up its timer."""

@@ -149,6 +149,7 @@ class EngineLife:
         self._forget_forwards(engine, error)
         planner.restorer.forget_all()
         programs = self.table.programs()
+        self.tracer.transfers_ended(engine, list(engine.memory.transfers), is_lost=True)
         engine.lose_memory(programs, self.host.exports)
         for program in programs:
             if program.home_engines.get(engine.model) == engine.id:

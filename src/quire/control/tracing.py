@@ -1,4 +1,4 @@
-"""Tells a listener of programs, and of calls and messages that have ended.
+"""Tells a listener of programs, and of calls, messages and transfers that have ended.
 
 Owns how a record is made from what control keeps of a command. Without a listener nothing is made.
 Must not know what becomes of the records.
@@ -7,15 +7,18 @@ Must not know what becomes of the records.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from quire.control.commands.host_commands import HOST_COMMANDS
 from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
+from quire.control.memory.transfers import Transfer
 from quire.control.programs.program import Entry, Program
 from quire.control.programs.states import ENDS, CommandState
 from quire.core.events import ProgramStarted
-from quire.core.ids import EngineId
-from quire.core.tracing import CallOutcome, CallRecord, MessageRecord, TraceListener
+from quire.core.ids import EngineId, ProgramId
+from quire.core.tracing import CallOutcome, CallRecord, MessageRecord, TraceListener, TransferRecord
 
 _OUTCOMES: dict[CommandState, CallOutcome] = {
     CommandState.DONE: "done",
@@ -67,6 +70,32 @@ class Tracer:
             num_tokens=num_tokens,
         )
         self._listener.message_ended(record)
+
+    def transfers_ended(
+        self, engine: EngineState, transfers: Iterable[Transfer], *, is_lost: bool = False
+    ) -> None:
+        """One record for those that began together, for one program, in one direction."""
+        if self._listener is None:
+            return
+        num_blocks: dict[tuple[ProgramId | None, bool, float], int] = {}
+        now_s = self._time.now_s
+        for transfer in transfers:
+            sent_s = now_s if transfer.sent_s is None else transfer.sent_s
+            group = (transfer.program, transfer.leaves_device, sent_s)
+            num_blocks[group] = num_blocks.get(group, 0) + 1
+        bytes_per_block = engine.info.pool.groups[0].bytes_per_block
+        for (program, leaves_device, sent_s), num in num_blocks.items():
+            record = TransferRecord(
+                program=program,
+                engine=engine.id,
+                direction="out" if leaves_device else "in",
+                num_blocks=num,
+                num_bytes=num * bytes_per_block,
+                start_s=sent_s,
+                end_s=now_s,
+                is_lost=is_lost,
+            )
+            self._listener.transfer_ended(record)
 
     def under_way(self, program: Program) -> tuple[CallRecord, ...]:
         """Calls of ``program`` that have not ended."""

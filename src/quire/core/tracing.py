@@ -1,4 +1,4 @@
-"""What control tells of programs, calls and messages: plain values, and who is told.
+"""What control tells of programs, calls, messages and transfers: plain values, and who is told.
 
 A *call* is a command that needs an engine. Knows no form in which these are shown or sent.
 """
@@ -65,6 +65,24 @@ class MessageRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     num_tokens: int
 
 
+class TransferRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Blocks that an engine has copied together between device and host, for one program.
+
+    ``program``: whose pages moved out, or for which they came back; None for exports that no
+    program holds. ``start_s``: when the message that began it was sent. ``is_lost``: the engine was
+    lost meanwhile.
+    """
+
+    program: ProgramId | None
+    engine: EngineId
+    direction: Literal["out", "in"]
+    num_blocks: int
+    num_bytes: int
+    start_s: float
+    end_s: float
+    is_lost: bool = False
+
+
 class TraceListener(Protocol):
     """Is told while control handles the event that brings it. Must be quick, must not raise, and
     must not call control. Calls that a message in flight carries end after their program."""
@@ -76,3 +94,5 @@ class TraceListener(Protocol):
     def call_ended(self, call: CallRecord) -> None: ...
 
     def message_ended(self, message: MessageRecord) -> None: ...
+
+    def transfer_ended(self, transfer: TransferRecord) -> None: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.tracing import CallRecord, MessageRecord
+from quire.core.tracing import CallRecord, MessageRecord, TransferRecord
 from quire.node import NodeTrace, waits
 from quire.node import TracedProgram as Traced
 from quire.server.schemas.traces import (
@@ -11,6 +11,7 @@ from quire.server.schemas.traces import (
     TracedProgram,
     TraceError,
     TraceMessage,
+    TraceTransfer,
     TraceWait,
 )
 
@@ -44,6 +45,7 @@ def _program(one: Traced, offset_s: float) -> TracedProgram:
             TraceWait(start=start_s + offset_s, end=_time(end_s, offset_s))
             for start_s, end_s in waits(one)
         ],
+        transfers=[_transfer(transfer, offset_s) for transfer in trace.transfers],
     )
 
 
@@ -68,6 +70,18 @@ def _call(call: CallRecord, offset_s: float) -> TraceCall:
         messages=list(call.messages),
         outcome=call.outcome,
         error=None if error is None else TraceError(code=error.code, message=error.message),
+    )
+
+
+def _transfer(transfer: TransferRecord, offset_s: float) -> TraceTransfer:
+    return TraceTransfer(
+        engine=transfer.engine,
+        direction=transfer.direction,
+        start=transfer.start_s + offset_s,
+        end=transfer.end_s + offset_s,
+        num_blocks=transfer.num_blocks,
+        num_bytes=transfer.num_bytes,
+        lost=transfer.is_lost,
     )
 
 

@@ -17,10 +17,10 @@ from quire.control.memory.content import Content
 from quire.control.memory.operations import OperationList
 from quire.control.memory.prefix_index import PrefixIndex
 from quire.control.memory.promises import Promises, Reclaim
-from quire.control.memory.transfers import Location, Tier, TransferTable
+from quire.control.memory.transfers import Location, Tier, Transfer, TransferTable
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError
-from quire.core.ids import BlockId, EngineId, HostBlockId
+from quire.core.ids import BlockId, EngineId, HostBlockId, ProgramId
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,21 +203,22 @@ class Memory:
         assert block is not None, "bind without room"
         content.block = BlockId(block)
 
-    def swap_in(self, content: Content) -> None:
-        """Begin the transfer of ``content`` to the device; ``make_room`` has been called."""
+    def swap_in(self, content: Content, program: ProgramId | None = None) -> None:
+        """Begin the transfer of ``content`` to the device, for ``program``; ``make_room`` has been
+        called."""
         host_block, block = content.host_block, self.device.take()
         assert host_block is not None
         assert block is not None, "a swap in without room"
         self._host_droppable.pop(host_block, None)
-        transfer = self._begin(content, Tier.HOST, host_block, Tier.DEVICE, block)
+        transfer = self._begin(content, Tier.HOST, host_block, Tier.DEVICE, block, program)
         self._operations.swap_in(transfer, host_block, BlockId(block))
 
     def can_move_out(self, content: Content) -> bool:
         return content.block is not None and not content.num_pins
 
-    def move_out(self, content: Content) -> bool:
-        """Free the device block of a referenced content; returns False if no tier takes the
-        content.
+    def move_out(self, content: Content, program: ProgramId | None = None) -> bool:
+        """Free the device block of a referenced content, which ``program`` holds; returns False if
+        no tier takes the content.
 
         If the host has room, a transfer begins, at whose end the block is free. Else a canonical
         content is dropped, because its tokens are known: its block is free at once.
@@ -227,7 +228,7 @@ class Memory:
         assert content.num_pins == 0
         host_block = self._take_host_block()
         if host_block is not None:
-            transfer = self._begin(content, Tier.DEVICE, block, Tier.HOST, host_block)
+            transfer = self._begin(content, Tier.DEVICE, block, Tier.HOST, host_block, program)
             self._operations.swap_out(transfer, block, host_block)
             content.block, content.host_block = None, host_block
             return True
@@ -241,11 +242,17 @@ class Memory:
         return True
 
     def _begin(
-        self, content: Content, tier: Tier, block: int, target_tier: Tier, target: int
+        self,
+        content: Content,
+        tier: Tier,
+        block: int,
+        target_tier: Tier,
+        target: int,
+        program: ProgramId | None,
     ) -> int:
         source = Location(self._engine, tier, block)
         to = Location(self._engine, target_tier, target)
-        content.transfer = self.transfers.begin(content, source, to).id
+        content.transfer = self.transfers.begin(content, source, to, program).id
         return content.transfer
 
     def is_coming(self, content: Content) -> bool:
@@ -253,14 +260,16 @@ class Memory:
         transfer = content.transfer
         return transfer is not None and not self.transfers.get(transfer).leaves_device
 
-    def end_transfers(self, transfers: Iterable[int]) -> None:
-        """Move the contents to their targets and free their sources.
+    def end_transfers(self, transfers: Iterable[int]) -> list[Transfer]:
+        """Move the contents to their targets and free their sources; returns the transfers.
 
         Raises:
             EngineFault: a number that is not that of a transfer in progress.
         """
+        ended = []
         for transfer_id in transfers:
             transfer = self.transfers.end(transfer_id)
+            ended.append(transfer)
             source, target, content = transfer.source, transfer.target, transfer.content
             self._pool(source).free(source.block)
             self._num_swapped_out += transfer.leaves_device
@@ -275,6 +284,7 @@ class Memory:
                 self._host_droppable[target.block] = content
             if not content.num_refs and not content.num_pins:
                 self._settle(content)
+        return ended
 
     def _pool(self, place: Location) -> NumberPool:
         return self.device if place.tier is Tier.DEVICE else self.host

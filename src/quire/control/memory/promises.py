@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from quire.core.ids import ProgramId
+
 Order = tuple[float, ...]
 
 
@@ -16,14 +18,20 @@ class Reclaim:
     """A claim for blocks, and the way in which others free them.
 
     ``order``: smaller is more senior; None for a claim that takes only blocks for which no other
-    waits. ``give_up(n)``: make others free that many blocks, now or by transfers that begin; False
-    if they cannot free any more.
+    waits. ``program``: for which it is. ``give_up(n)``: make others free that many blocks, now or
+    by transfers that begin; False if they cannot free any more.
     """
 
-    __slots__ = ("give_up", "order")
+    __slots__ = ("give_up", "order", "program")
 
-    def __init__(self, order: Order | None, give_up: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        order: Order | None,
+        give_up: Callable[[int], bool],
+        program: ProgramId | None = None,
+    ) -> None:
         self.order = order
+        self.program = program
         self.give_up = give_up
 
 

@@ -40,7 +40,7 @@ def _bring(memory: Memory, away: Iterable[Content], num_new: int, reclaim: Recla
     num_later = num_new
     for content in away:
         if not content.is_moving:
-            memory.swap_in(content)
+            memory.swap_in(content, reclaim.program)
         else:
             num_later += not memory.is_coming(content)
     memory.promise(num_later, reclaim)

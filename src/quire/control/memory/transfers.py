@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from quire.control.memory.content import Content
 from quire.core.errors import EngineFault
-from quire.core.ids import EngineId
+from quire.core.ids import EngineId, ProgramId
 
 
 class Tier(StrEnum):
@@ -35,15 +35,23 @@ class Transfer:
     """One block in transfer. Until its end neither place is read, written, evicted or reused.
 
     ``content``: what is moved; None if nothing can refer to it any more. The places stay taken even
-    then, because the engine still copies.
+    then, because the engine still copies. ``program``: whose pages move out, or for which they come
+    back; ``sent_s``: when the message that begins it was sent.
     """
 
-    __slots__ = ("content", "id", "source", "target")
+    __slots__ = ("content", "id", "program", "sent_s", "source", "target")
 
     def __init__(
-        self, transfer_id: int, content: Content, source: Location, target: Location
+        self,
+        transfer_id: int,
+        content: Content,
+        source: Location,
+        target: Location,
+        program: ProgramId | None,
     ) -> None:
         self.id = transfer_id
+        self.program = program
+        self.sent_s: float | None = None
         self.content: Content | None = content
         self.source = source
         self.target = target
@@ -59,6 +67,7 @@ class TransferTable:
 
     def __init__(self) -> None:
         self._under_way: dict[int, Transfer] = {}
+        self._unsent: list[Transfer] = []
         self._num_begun = 0
         self.num_leaving = 0
 
@@ -68,14 +77,27 @@ class TransferTable:
     def __iter__(self) -> Iterator[Transfer]:
         return iter(self._under_way.values())
 
-    def begin(self, content: Content, source: Location, target: Location) -> Transfer:
+    def begin(
+        self,
+        content: Content,
+        source: Location,
+        target: Location,
+        program: ProgramId | None = None,
+    ) -> Transfer:
         """Numbers increase over all incarnations of the engine, so that a late report cannot end
         another transfer."""
-        transfer = Transfer(self._num_begun, content, source, target)
+        transfer = Transfer(self._num_begun, content, source, target, program)
+        self._unsent.append(transfer)
         self._num_begun += 1
         self._under_way[transfer.id] = transfer
         self.num_leaving += transfer.leaves_device
         return transfer
+
+    def note_sent(self, now_s: float) -> None:
+        """The message with all that have begun is sent."""
+        for transfer in self._unsent:
+            transfer.sent_s = now_s
+        self._unsent.clear()
 
     def get(self, transfer_id: int) -> Transfer:
         """A transfer in progress, by number."""
@@ -96,5 +118,6 @@ class TransferTable:
         """The engine is gone: forget all transfers in progress and return them."""
         abandoned = list(self._under_way.values())
         self._under_way.clear()
+        self._unsent.clear()
         self.num_leaving = 0
         return abandoned

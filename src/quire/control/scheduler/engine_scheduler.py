@@ -257,6 +257,7 @@ class EngineScheduler:
         self.planner.charge_steps(builder.advanced, max_steps, num_charged)
         num_steps = max(max_steps, default=1)
         batch = builder.finish(engine.operations.take(), num_steps, max_steps)
+        engine.memory.transfers.note_sent(self._time.now_s)
         message = builder.in_flight(num_steps, max_steps)
         message.number, message.sent_s = self.num_batches, self._time.now_s
         for part in message.parts:

@@ -371,7 +371,8 @@ class MessagePlanner:
             claim = Claim(entry, job, self._waiting_of, self.restorer.jobs)
             return self.reclaimer.reclaim(num_blocks, claim, kept)
 
-        return Reclaim(entry.seniority if job is None else job.order, give_up)
+        order = entry.seniority if job is None else job.order
+        return Reclaim(order, give_up, entry.program.id)
 
     def _waiting_of(self, program: Program | None) -> Iterable[Entry]:
         """Commands that wait for a message and for nothing else; of ``program`` alone, if given."""

@@ -1,4 +1,4 @@
-"""The latest calls of each program and the latest messages of each engine.
+"""The latest calls and transfers of each program and the latest messages of each engine.
 
 Control tells the book of them on its thread, where it is read too. Owns what is kept: within limits
 the latest of each program and of the node, of programs that have ended as long as ``forget`` is not
@@ -13,16 +13,20 @@ from dataclasses import dataclass
 
 from quire.core.events import REFUSED, ProgramStarted
 from quire.core.ids import EngineId, ProgramId
-from quire.core.tracing import CallRecord, MessageRecord
+from quire.core.tracing import CallRecord, MessageRecord, TransferRecord
+from quire.node.tracing.latest import Latest, LatestOfAll
 
 
 @dataclass(frozen=True, slots=True)
 class TraceLimits:
-    """``max_calls`` of each program, ``max_node_calls`` of all together, ``max_children`` that are
-    known of each, ``max_ended_sessions``, ``max_messages`` of each engine."""
+    """``max_calls`` and ``max_transfers`` of each program, ``max_node_calls`` and
+    ``max_node_transfers`` of all together, ``max_children`` that are known of each,
+    ``max_ended_sessions``, ``max_messages`` of each engine."""
 
     max_calls: int = 256
     max_node_calls: int = 65_536
+    max_transfers: int = 256
+    max_node_transfers: int = 16_384
     max_children: int = 256
     max_ended_sessions: int = 1024
     max_messages: int = 4096
@@ -31,27 +35,26 @@ class TraceLimits:
 @dataclass(frozen=True, slots=True)
 class ProgramTrace:
     """One program at one moment. ``calls`` have ended, in the order of their ends, the latest of
-    ``num_calls``. ``end_s`` and ``reason`` are None while it lives."""
+    ``num_calls``; ``transfers`` are the latest too. ``end_s`` and ``reason`` are None while it
+    lives."""
 
     started: ProgramStarted
     end_s: float | None
     reason: str | None
     calls: tuple[CallRecord, ...]
     num_calls: int
+    transfers: tuple[TransferRecord, ...] = ()
 
 
 class _Kept:
-    """``num_counted``: calls that it has lost to its own limit and that still count for the
-    node's."""
-
-    __slots__ = ("calls", "children", "end_s", "num_calls", "num_counted", "reason", "started")
+    __slots__ = ("calls", "children", "end_s", "num_calls", "reason", "started", "transfers")
 
     def __init__(self, started: ProgramStarted) -> None:
         self.started = started
-        self.calls: list[CallRecord] = []
+        self.calls: Latest[CallRecord] = Latest()
+        self.transfers: Latest[TransferRecord] = Latest()
         self.children: list[ProgramId] = []
         self.num_calls = 0
-        self.num_counted = 0
         self.end_s: float | None = None
         self.reason: str | None = None
 
@@ -63,7 +66,11 @@ class TraceBook:
     def __init__(self, limits: TraceLimits | None = None) -> None:
         self._limits = limits or TraceLimits()
         self._programs: dict[ProgramId, _Kept] = {}
-        self._in_order: deque[_Kept] = deque()
+        most = self._limits
+        self._calls: LatestOfAll[CallRecord] = LatestOfAll(most.max_calls, most.max_node_calls)
+        self._transfers: LatestOfAll[TransferRecord] = LatestOfAll(
+            most.max_transfers, most.max_node_transfers
+        )
         self._ended_sessions: deque[ProgramId] = deque()
         self._messages: dict[EngineId, deque[MessageRecord]] = {}
 
@@ -94,13 +101,12 @@ class TraceBook:
         if kept is None:
             return  # its program has ended and is forgotten
         kept.num_calls += 1
-        kept.calls.append(call)
-        if len(kept.calls) > self._limits.max_calls:
-            del kept.calls[0]
-            kept.num_counted += 1
-        self._in_order.append(kept)
-        if len(self._in_order) > self._limits.max_node_calls:
-            _drop_oldest(self._in_order.popleft())
+        self._calls.add(kept.calls, call)
+
+    def transfer_ended(self, transfer: TransferRecord) -> None:
+        kept = None if transfer.program is None else self._programs.get(transfer.program)
+        if kept is not None:
+            self._transfers.add(kept.transfers, transfer)
 
     def message_ended(self, message: MessageRecord) -> None:
         messages = self._messages.get(message.engine)
@@ -120,7 +126,12 @@ class TraceBook:
         if kept is None:
             return None
         return ProgramTrace(
-            kept.started, kept.end_s, kept.reason, tuple(kept.calls), kept.num_calls
+            kept.started,
+            kept.end_s,
+            kept.reason,
+            tuple(kept.calls.records),
+            kept.num_calls,
+            tuple(kept.transfers.records),
         )
 
     def family(self, roots: Sequence[ProgramId], max_programs: int) -> list[ProgramId]:
@@ -136,10 +147,3 @@ class TraceBook:
     def messages(self) -> Mapping[EngineId, Sequence[MessageRecord]]:
         """The latest of each engine."""
         return {engine: tuple(messages) for engine, messages in self._messages.items()}
-
-
-def _drop_oldest(kept: _Kept) -> None:
-    if kept.num_counted:
-        kept.num_counted -= 1
-    else:
-        del kept.calls[0]

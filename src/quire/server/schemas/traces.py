@@ -48,10 +48,23 @@ class TraceWait(WholeModel):
     end: float | None
 
 
+class TraceTransfer(WholeModel):
+    """Blocks that an engine copied together for the program, ``out`` of the device's memory to the
+    host's or back ``in``. ``lost``: the engine was lost meanwhile."""
+
+    engine: str
+    direction: Literal["out", "in"]
+    start: float
+    end: float
+    num_blocks: int
+    num_bytes: int
+    lost: bool
+
+
 class TracedProgram(WholeModel):
     """``process`` and ``parent`` as in ``/v1/programs/changes``. ``calls``: the latest of
-    ``num_calls`` that have ended, in the order of their ends, then those under way. ``end`` and
-    ``reason`` are null while it lives."""
+    ``num_calls`` that have ended, in the order of their ends, then those under way;
+    ``transfers`` are the latest. ``end`` and ``reason`` are null while it lives."""
 
     process: int
     id: str | None
@@ -66,6 +79,7 @@ class TracedProgram(WholeModel):
     num_calls: int
     calls: list[TraceCall]
     waits: list[TraceWait]
+    transfers: list[TraceTransfer]
 
 
 class TraceMessage(WholeModel):

@@ -59,7 +59,7 @@ class Reclaimer:
             or self._move_out([requester.program], num_blocks, claim)
             or self._move_out(self._waiting(requester), num_blocks, claim)
             or self._preempt_one(claim, kept)
-            or self._move_out_contents(claim.last_resort(), num_blocks) > 0
+            or self._move_out_contents(claim.last_resort(), num_blocks, requester.program) > 0
         )
 
     def _is_enough(self, num_blocks: int, claim: Claim, kept: set[Entry]) -> bool:
@@ -172,17 +172,20 @@ class Reclaimer:
             if num_freed >= num_blocks:
                 break
             movable = self._movable(program, claim)
-            num_freed += self._move_out_contents(movable, num_blocks - num_freed)
+            num_freed += self._move_out_contents(movable, num_blocks - num_freed, program)
         return num_freed > 0
 
-    def _move_out_contents(self, contents: Iterable[Content], num_blocks: int) -> int:
-        """Move ``num_blocks`` of ``contents`` out, if so many can be; how many were."""
+    def _move_out_contents(
+        self, contents: Iterable[Content], num_blocks: int, program: Program
+    ) -> int:
+        """Move ``num_blocks`` of ``contents``, which ``program`` holds, out, if so many can be; how
+        many were."""
         memory = self._engine.memory
         num_freed = 0
         for content in contents:
             if num_freed >= num_blocks:
                 break
-            num_freed += memory.can_move_out(content) and memory.move_out(content)
+            num_freed += memory.can_move_out(content) and memory.move_out(content, program.id)
         return num_freed
 
     def _movable(self, program: Program, claim: Claim) -> list[Content]:
@@ -213,7 +216,7 @@ class Reclaimer:
         # Chosen while it runs: from then on it waits, and may be senior to who preempts it.
         contents = [content for content in reversed(victim.pins) if not claim.spares(content)]
         self._seating.preempt(victim)
-        self._move_out_contents(contents, len(contents))
+        self._move_out_contents(contents, len(contents), victim.entry.program)
         return True
 
     def _may_take(self, requester: Entry, victim: Entry, oldest: Program | None) -> bool:
