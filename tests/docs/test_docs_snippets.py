@@ -38,6 +38,7 @@ RUN_BY = {
     "quire serve": "tests/cli/test_cli_serve.py",
     "quire sim": "tests/cli/test_cli_sim.py",
     "quire top": "tests/cli/test_cli_top.py",
+    "quire trace": "tests/cli/test_cli_trace.py",
 }
 """Where each command of the pages is really run, by its first two words."""
 

@@ -23,6 +23,7 @@ COMMANDS = {
         "serve": "quire.cli.serve",
         "demo": "quire.cli.demo",
         "replay": "quire.cli.replay",
+        "trace": "quire.cli.trace",
         "sim": "quire.cli.sim",
     },
     "Work with programs": {

@@ -108,6 +108,10 @@ class NodeClient:
         """The record of one launched program."""
         return self._call("GET", program_path(public_id))
 
+    def trace(self, name: str, *, family: bool) -> dict[str, Any]:
+        """What a program or session did, with ``family`` those below it too."""
+        return self._call("GET", f"{program_path(name)}/trace?family={str(family).lower()}")
+
     def logs(self, public_id: str) -> list[dict[str, Any]]:
         """The program's log, oldest entry first."""
         return list(self._call("GET", f"{program_path(public_id)}/logs")["data"])

@@ -18,6 +18,7 @@ from quire.node.replay import Divergence, ReplayReport, replay
 from quire.node.session_handle import SessionHandle
 from quire.node.sessions import SessionLimits
 from quire.node.supervisor import RestartLimits
+from quire.node.tracing.from_log import LogTrace, trace_log
 from quire.node.tracing.reading import NodeTrace, TracedProgram, TraceReader, waits
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "EngineReadiness",
     "HistogramSnapshot",
     "KeptPages",
+    "LogTrace",
     "MailboxMessage",
     "MessageReader",
     "ModelFiles",
@@ -52,5 +54,6 @@ __all__ = [
     "read_model_files",
     "replay",
     "resolve_source",
+    "trace_log",
     "waits",
 ]

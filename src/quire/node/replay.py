@@ -12,6 +12,7 @@ from pathlib import Path
 from quire import __version__
 from quire.control import Controller
 from quire.core.config import TenantConfig
+from quire.core.tracing import TraceListener
 from quire.node.control_factory import make_controller
 from quire.node.recorder import ActionChain, LogEntry, LogHeader, describe, read_log
 
@@ -56,7 +57,7 @@ def replay(path: Path) -> ReplayReport:
     messages = read_log(path)
     header = next(messages)
     assert isinstance(header, LogHeader)
-    run = _Replay(_controller(header))
+    run = Replay(header)
     divergence = None
     for entry in messages:
         assert isinstance(entry, LogEntry)
@@ -68,11 +69,11 @@ def replay(path: Path) -> ReplayReport:
     )
 
 
-class _Replay:
-    """A controller that receives recorded events one by one."""
+class Replay:
+    """A controller that receives recorded events one by one. ``listener``: of the controller."""
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    def __init__(self, header: LogHeader, listener: TraceListener | None = None) -> None:
+        self.controller = _controller(header, listener)
         self._chain = ActionChain()
         self.num_events = 0
         self.num_actions = 0
@@ -82,7 +83,7 @@ class _Replay:
         """Handle one event; returns the divergence from the recorded actions, or ``None``."""
         failure, actions = None, []
         try:
-            actions = self._controller.handle(entry.event)
+            actions = self.controller.handle(entry.event)
         except (
             Exception
         ) as exc:  # compared, not raised: the recorded controller may have raised too
@@ -95,9 +96,9 @@ class _Replay:
         return Divergence(self.num_events - 1, repr(entry.event), entry.event.time_s, answer)
 
 
-def _controller(header: LogHeader) -> Controller:
+def _controller(header: LogHeader, listener: TraceListener | None) -> Controller:
     tenants = tuple(
         TenantConfig(tenant.id, weight=tenant.weight, quotas=tenant.quotas, totals=tenant.totals)
         for tenant in header.tenants
     )
-    return make_controller(header.scheduler, tenants)
+    return make_controller(header.scheduler, tenants, listener=listener)

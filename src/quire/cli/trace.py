@@ -1,0 +1,90 @@
+"""``quire trace``: what a program did, as a file for ui.perfetto.dev."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quire.cli.client import NodeClient
+from quire.cli.console import messages
+from quire.cli.options import DEFAULT_URL, ApiKey, Url
+from quire.cli.perfetto import trace_file
+from quire.core.errors import ConfigError, InvalidArgument
+from quire.node import trace_log
+from quire.server.schemas.traces import ProgramTrace
+from quire.server.traces import trace_body
+
+
+def trace(
+    program: Annotated[
+        str | None,
+        typer.Argument(
+            help="A program or session by its id, or a session by its own; in a log by its number, "
+            "name or client's id. A log without one: all programs of it."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file; absent: standard output.")
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(help="Of an event log ('quire serve --record') instead of a running node."),
+    ] = None,
+    family: Annotated[
+        bool, typer.Option("--family/--alone", help="With the programs below it, or without.")
+    ] = True,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+) -> None:
+    """Write what a program did and when as a trace that ui.perfetto.dev opens.
+
+    It has a track for the program, its calls, what it waited for between them, its pages' transfers
+    between device and host, and the engines' messages that carried its calls. A node keeps the
+    latest 256 calls of each program; a log has all of them, and its tokens are not in the trace.
+
+    Examples:
+
+        quire trace prog-0123456789abcdef01234567 -o trace.json
+
+        quire trace my-session --alone -o trace.json
+
+        quire trace --log events.log -o trace.json
+    """
+    if log is None and program is None:
+        raise InvalidArgument("name a program, or an event log with --log: see 'quire ps'")
+    found = _of_node(url, api_key, program or "", family) if log is None else None
+    if log is not None:
+        found = _of_log(log, program, family)
+    assert found is not None
+    text = json.dumps(trace_file(found))
+    if output is None:
+        typer.echo(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"the trace {output} cannot be written: {exc}") from exc
+    num_calls = sum(len(one.calls) for one in found.programs)
+    messages().print(
+        f"{len(found.programs)} programs, {num_calls} calls, {len(found.messages)} messages "
+        f"in {output}: open it in https://ui.perfetto.dev"
+    )
+
+
+def _of_node(url: str, api_key: str | None, program: str, family: bool) -> ProgramTrace:
+    with NodeClient(url, api_key) as node:
+        return ProgramTrace.model_validate(node.trace(program, family=family))
+
+
+def _of_log(path: Path, program: str | None, family: bool) -> ProgramTrace:
+    found = trace_log(path, program, family=family)
+    if found.divergence is not None:
+        messages().print(
+            f"the trace ends at event {found.divergence.index}, where this release decides "
+            "otherwise than the one that recorded: see 'quire replay'",
+            style="yellow",
+        )
+    return trace_body(found.trace)
