@@ -97,6 +97,7 @@ def scripted_node(
     template: str = CHAT_TEMPLATE,
     text_start: tuple[int, ...] = (),
     encoders: Mapping[str, FakeEncoder] | None = None,
+    otlp_endpoint: str | None = None,
 ) -> tuple[Node, NodeConfig]:
     adapted = tuple(AdapterConfig(name, name) for name in adapters)
     engines = tuple(
@@ -108,6 +109,7 @@ def scripted_node(
         tenants=tuple(tenants),
         sandbox=sandbox or SandboxConfig(),
         encoders=tuple(EncoderConfig(source=name, name=ModelId(name)) for name in cores),
+        otlp_endpoint=otlp_endpoint,
     )
     node = Node(
         config,
@@ -214,6 +216,7 @@ def running_server(
     template: str = CHAT_TEMPLATE,
     text_start: tuple[int, ...] = (),
     encoders: Mapping[str, FakeEncoder] | None = None,
+    otlp_endpoint: str | None = None,
     wait_ready: bool = True,
     send_buffer_bytes: int | None = None,
 ) -> Iterator[RunningServer]:
@@ -231,6 +234,7 @@ def running_server(
         template=template,
         text_start=text_start,
         encoders=encoders,
+        otlp_endpoint=otlp_endpoint,
     )
     ready = threading.Event()
     holder: list[RunningServer] = []

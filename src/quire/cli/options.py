@@ -211,6 +211,15 @@ Record = Annotated[
         rich_help_panel=_SCHEDULER,
     ),
 ]
+OtlpEndpoint = Annotated[
+    str | None,
+    typer.Option(
+        envvar="QUIRE_OTLP_ENDPOINT",
+        metavar="URL",
+        help="Send a span for each program, call, wait and transfer to this OpenTelemetry "
+        "collector (OTLP over HTTP); needs the extra 'otel'.",
+    ),
+]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     typer.Option(envvar="QUIRE_LOG_LEVEL", help="How much to log to stderr."),

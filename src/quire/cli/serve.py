@@ -96,6 +96,7 @@ def serve(
     sandbox_cache_dir: so.CacheDir = None,
     max_upload_bytes: so.UploadBytes = _SANDBOX.max_upload_bytes,
     allow_upload: ho.AllowUpload = False,
+    otlp_endpoint: o.OtlpEndpoint = None,
     log_level: o.LogLevel = "info",
     log_requests: ho.LogRequests = True,
 ) -> None:
@@ -168,6 +169,7 @@ def serve(
         record_path=record,
         data_dir=data_dir,
         mcp_servers=read_mcp_servers(mcp_servers, [tenant.id for tenant in known_tenants]),
+        otlp_endpoint=otlp_endpoint,
     )
     server = ServerConfig(
         data_dir=data_dir,

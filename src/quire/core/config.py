@@ -372,6 +372,7 @@ class NodeConfig:
 
     ``data_dir``: where the programs' store is kept (None: in memory, lost with the node).
     ``mcp_servers``: those that the node runs for its programs; names are unique.
+    ``otlp_endpoint``: the HTTP address of the collector that spans are sent to.
     """
 
     engines: tuple[EngineConfig, ...]
@@ -385,6 +386,7 @@ class NodeConfig:
     data_dir: Path | None = None
     encoders: tuple[EncoderConfig, ...] = ()
     mcp_servers: tuple[McpServerConfig, ...] = ()
+    otlp_endpoint: str | None = None
 
     def __post_init__(self) -> None:
         names = [str(engine.name) for engine in self.engines]

@@ -20,6 +20,7 @@ from quire.node.sessions import SessionLimits
 from quire.node.supervisor import RestartLimits
 from quire.node.tracing.from_log import LogTrace, trace_log
 from quire.node.tracing.reading import NodeTrace, TracedProgram, TraceReader, waits
+from quire.node.tracing.sending import SpanCounts
 
 __all__ = [
     "SHIPPED_MODEL",
@@ -49,6 +50,7 @@ __all__ = [
     "SessionCall",
     "SessionHandle",
     "SessionLimits",
+    "SpanCounts",
     "TraceReader",
     "TracedProgram",
     "read_model_files",

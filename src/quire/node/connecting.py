@@ -18,6 +18,7 @@ from quire.node.program_figures import ProgramFigures
 from quire.node.program_start import ProgramStart, start_program
 from quire.node.restarts import Restarts
 from quire.node.services import NodeServices
+from quire.node.tracing.parents import TraceParents
 from quire.programs.runtime.event_port import EventPort
 from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.services.operations import Identity
@@ -36,7 +37,9 @@ class ProgramConnector:
         numbers: Iterator[ProgramId],
         preparation: Preparation,
         figures: ProgramFigures,
+        parents: TraceParents,
     ) -> None:
+        self._parents = parents
         self._figures = figures
         self._preparation = preparation
         self._control = control
@@ -64,6 +67,7 @@ class ProgramConnector:
         number = next(self._numbers)
         replay = None if restarts is None else ReplayPort(restarts.log, sink, loop)
         self._figures.expect(number)
+        self._parents.note(number, start.traceparent)
         start_program(self._control, number, start, loop, replay or sink)
         identity = Identity(number, start.tenant, start.name, ancestry.program.capabilities)
         port = EventPort(

@@ -85,6 +85,7 @@ class ProgramLauncher:
             priority=launch.priority,
             quotas=bounds,
             shares_quotas=family is not None,
+            traceparent=launch.traceparent,
         )
         family = family or Family(bounds.max_children, bounds.max_cpu_ms)
         encoded = EncodedTokens(bounds.max_encoded_tokens, encoded)

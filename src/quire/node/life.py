@@ -58,6 +58,8 @@ class NodeLife:
             self._end_record()
             raise
         self._running = True
+        if parts.spans is not None:
+            parts.spans.start()
         parts.control.start()
         parts.hosts.start()
         await parts.encoders.start()
@@ -96,6 +98,8 @@ class NodeLife:
             handle.terminate("the node is stopping")
         parts.sessions.close()
         async with AsyncExitStack() as ends:  # from the last line up
+            if parts.spans is not None:
+                ends.push_async_callback(asyncio.to_thread, parts.spans.close)
             ends.callback(self._end_record)
             ends.callback(parts.control.stop)
             ends.push_async_callback(parts.fleet.stop)

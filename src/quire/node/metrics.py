@@ -13,6 +13,7 @@ from quire.core.events import ProgramForm
 from quire.core.ids import EngineId, ProgramId
 from quire.node.health import NodeHealth
 from quire.node.latency import EngineLatencies
+from quire.node.tracing.sending import SpanCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class NodeStatistics:
 
     ``latencies`` has no entry for an engine that has served no decode yet. ``recording_failure``:
     why the event log has ended early, or ``None``. ``ended_programs``: by form and outcome.
+    ``spans``: None if they are sent nowhere.
     """
 
     health: NodeHealth
@@ -32,6 +34,7 @@ class NodeStatistics:
     num_calls: int
     uptime_s: float
     recording_failure: str | None = None
+    spans: SpanCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -215,6 +215,7 @@ class Node:
             num_calls=len(self._parts.sessions.calls()),
             uptime_s=self._life.uptime_s,
             recording_failure=self._life.recording_failure,
+            spans=None if self._parts.spans is None else self._parts.spans.counts(),
         )
 
     # -- programs ----------------------------------------------------------------------------------
@@ -257,13 +258,15 @@ class Node:
         seed: int | None = None,
         family: Family | None = None,
         named: Mapping[str, str] = NO_NAMES,
+        traceparent: str | None = None,
     ) -> ProgramHandle:
         """Start ``program``: an ``Inferlet`` natively on the users' loop, a ``GuestProgram`` in the
         sandbox. ``parent`` is a public id of the same tenant.
 
         ``quotas`` may only tighten those of the program and of the tenant. ``seed``: of the
         program's random numbers, chosen if absent. ``family``: of the program that launches it.
-        ``args`` are arguments by position, ``named`` by name.
+        ``args`` are arguments by position, ``named`` by name. ``traceparent``: the client's span
+        (W3C Trace Context) that the program's is to stand below.
 
         Raises:
             InvalidArgument: an argument is missing, unknown, or of the wrong type.
@@ -273,7 +276,16 @@ class Node:
             UnknownHandle: no such parent.
         """
         seed = self._names.seed() if seed is None else seed
-        launch = ProgramLaunch(tenant, tuple(args), client_id, parent, priority, seed, named)
+        launch = ProgramLaunch(
+            tenant,
+            tuple(args),
+            client_id,
+            parent,
+            priority,
+            seed,
+            named,
+            traceparent=traceparent,
+        )
         return self._parts.launcher.launch(program, launch, quotas, family)
 
     def program(self, public_id: str, tenant: TenantId) -> ProgramHandle:
@@ -292,6 +304,7 @@ class Node:
         turns: Sequence[ConversationTurn] = (),
         parent: str | None = None,
         priority: int = 0,
+        traceparent: str | None = None,
     ) -> SessionHandle:
         """The session that ``client_id`` names; it is opened if it does not exist.
 
@@ -299,13 +312,15 @@ class Node:
         for one call, or (with ``turns``) one that a later prompt may join after ``remember``.
 
         ``parent`` is the id of a session or launched program; an unknown one is logged and ignored,
-        since clients name parents that other nodes have served.
+        since clients name parents that other nodes have served. ``traceparent``: the span of the
+        request, for a session that is for it alone.
 
         Raises:
             Draining: the node is stopping.
             QuotaExceeded: too many sessions are busy.
         """
         self._parts.admission.check()
+        is_one_call = client_id is None and not turns
         start = SessionStart(
             tenant=tenant,
             client_id=client_id,
@@ -313,7 +328,8 @@ class Node:
             parent_name=parent,
             priority=priority,
             quotas=self._parts.admission.tenant(tenant).quotas,
-            one_call=client_id is None and not turns,
+            one_call=is_one_call,
+            traceparent=traceparent if is_one_call else None,
         )
         return self._parts.sessions.open(start, turns)
 
@@ -328,6 +344,7 @@ class Node:
         deadline_s: float | None = None,
         idle_ttl_s: float | None = None,
         metadata: Mapping[str, str] = NO_NAMES,
+        traceparent: str | None = None,
     ) -> tuple[SessionHandle, bool]:
         """Open the session that ``session`` finds by this ``client_id``, and whether it is new: one
         that is open with the same properties is returned. It stands in the process table before its
@@ -359,6 +376,7 @@ class Node:
             deadline_s=deadline_s,
             idle_ttl_s=idle_ttl_s,
             metadata=metadata,
+            traceparent=traceparent,
             quotas=self._parts.admission.tenant(tenant).quotas,
         )
         return self._parts.sessions.create(start)

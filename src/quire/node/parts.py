@@ -6,6 +6,7 @@ Owns which part knows which; ``life`` has the order of start and end, ``node`` t
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from quire.core.errors import ConfigError
 from quire.core.ids import ProgramId
 from quire.core.interfaces import EngineTransport
 from quire.core.policy import DispatchPolicy
+from quire.core.tracing import TraceListener
 from quire.core.traits import ENCODER_TRAITS, NODE_TRAITS
 from quire.node.connecting import ProgramConnector
 from quire.node.control_factory import make_controller
@@ -38,7 +40,12 @@ from quire.node.sessions import SessionLimits, SessionTable
 from quire.node.supervisor import RestartLimits
 from quire.node.tenant_gate import TenantGate
 from quire.node.tracing.book import TraceBook
+from quire.node.tracing.fan_out import Listeners
+from quire.node.tracing.otlp import make_export
+from quire.node.tracing.parents import TraceParents
 from quire.node.tracing.reading import TraceReader
+from quire.node.tracing.sending import SpanSender
+from quire.node.tracing.spans import SpanMaker
 from quire.node.tracing.unix_time import UnixTime
 from quire.node.transports.choice import choose_transport
 from quire.node.uploads import UploadTable
@@ -80,10 +87,18 @@ class NodeParts:
         self.clock = SystemClock()
         self.admission = TenantGate(config.tenants)
         self.latencies = LatencyObserver()
+        unix = UnixTime(self.clock)
+        parents = TraceParents()
         book = TraceBook()
+        self.spans: SpanSender | None = None
+        listener: TraceListener = book
+        if config.otlp_endpoint is not None:
+            maker = SpanMaker(parents, unix.offset_s, secrets.randbits)
+            self.spans = SpanSender(maker, make_export(config.otlp_endpoint))
+            listener = Listeners([book, self.spans])
         self.observers: list[Observer] = [self.latencies]
         self.control = ControlThread(
-            make_controller(config.scheduler, config.tenants, around.dispatch, book),
+            make_controller(config.scheduler, config.tenants, around.dispatch, listener),
             clock=self.clock,
             observers=self.observers,
             on_failure=notices.health_changed,
@@ -121,8 +136,8 @@ class NodeParts:
             self.admission.check,
             around.session_limits,
             preparation=self.preparation,
+            parents=parents,
         )
-        unix = UnixTime(self.clock)
         self.traces = TraceReader(self.control, book, self.programs, self.sessions, unix)
         connector = ProgramConnector(
             self.control,
@@ -131,6 +146,7 @@ class NodeParts:
             numbers,
             self.preparation,
             self.figures,
+            parents,
         )
         self.launcher = self._make_launcher(connector)
 

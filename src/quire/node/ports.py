@@ -24,6 +24,11 @@ _RANGE_BITS = 32
 """Numbers per issuer; leaves 2**31 issuers in the 63 bits of a non-negative msgpack integer."""
 
 
+def issuer_of(command: CommandId) -> int:
+    """The index of the issuer that has numbered ``command``."""
+    return command >> _RANGE_BITS
+
+
 class IssuerPort:
     """One of several issuers on a program's port. ``close`` closes only the queues of this issuer.
     ``index`` counts the issuers of the program, from 0."""
@@ -115,11 +120,11 @@ class IssuerSinks:
             self._sinks.pop(index, None)
 
     def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
-        if (sink := self._sinks.get(command >> _RANGE_BITS)) is not None:
+        if (sink := self._sinks.get(issuer_of(command))) is not None:
             sink.on_reply(command, reply, last)
 
     def on_failure(self, command: CommandId, error: ErrorRecord) -> None:
-        if (sink := self._sinks.get(command >> _RANGE_BITS)) is not None:
+        if (sink := self._sinks.get(issuer_of(command))) is not None:
             sink.on_failure(command, error)
 
     def on_terminated(self, error: ErrorRecord) -> None:

@@ -106,7 +106,8 @@ class ProgramRecord:
 
 
 class ProgramLaunch(msgspec.Struct, frozen=True):
-    """The launch of a program, besides its code; ``named``: arguments by name."""
+    """The launch of a program, besides its code; ``named``: arguments by name; ``traceparent``: of
+    the client's request."""
 
     tenant: TenantId
     args: tuple[str, ...] = ()
@@ -116,6 +117,7 @@ class ProgramLaunch(msgspec.Struct, frozen=True):
     seed: int = 0
     named: Mapping[str, str] = msgspec.field(default_factory=dict)
     parent_thread: ThreadId | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from quire.node.control_thread import ControlThread, EventAt
 class ProgramStart(msgspec.Struct, frozen=True):
     """The properties that control receives when a program starts: see ``ProgramStarted``.
 
-    ``deadline_s`` counts from the start.
+    ``deadline_s`` counts from the start. ``traceparent``: of the client's request, which control is
+    not told.
     """
 
     tenant: TenantId
@@ -30,6 +31,7 @@ class ProgramStart(msgspec.Struct, frozen=True):
     deadline_s: float | None = None
     quotas: Quotas = Quotas()
     shares_quotas: bool = False
+    traceparent: str | None = None
 
     def event_of(self, program: ProgramId) -> EventAt:
         """The properties of ``program``."""

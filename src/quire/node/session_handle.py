@@ -29,6 +29,7 @@ from quire.node.loops import call_on
 from quire.node.ports import IssuerPort, IssuerSinks
 from quire.node.program_records import public_id
 from quire.node.program_start import ProgramStart
+from quire.node.tracing.parents import TraceParents
 from quire.programs.runtime.event_port import EventPort, Models, Prepare
 from quire.programs.services.encoding import CallOrder
 
@@ -44,6 +45,7 @@ class SessionStart:
     program. ``kind``: what sessions like this one are called. ``deadline_s``: how long after
     its start it should be done. ``idle_ttl_s``: None for the node's. ``metadata``: the client's
     own. ``one_call``: the session ends with its call, because no later call can join it.
+    ``traceparent``: of the client's request that opens it.
     """
 
     tenant: TenantId
@@ -57,6 +59,7 @@ class SessionStart:
     metadata: Mapping[str, str] = field(default_factory=dict)
     quotas: Quotas = Quotas()
     one_call: bool = False
+    traceparent: str | None = None
 
     def difference(self, other: SessionStart) -> str | None:
         """The first property that a client chooses and that ``other`` has otherwise."""
@@ -101,7 +104,9 @@ class SessionHandle:
         models: Models,
         table: SessionPlace,
         prepare: Prepare,
+        parents: TraceParents,
     ) -> None:
+        self._parents = parents
         self.id = public_id()
         self.program = program
         self.tenant = start.tenant
@@ -152,11 +157,12 @@ class SessionHandle:
         thread: str | None = None,
         parent_thread: str | None = None,
         name: str = "",
+        traceparent: str | None = None,
     ) -> SessionCall[T]:
         """Run ``program(api, request)`` as one call; iterate the returned object for its items.
 
         ``thread`` is the client's name for a line of calls within the session (Autellix 4.1),
-        ``parent_thread`` for the one that it was forked from.
+        ``parent_thread`` for the one that it was forked from. ``traceparent``: of its request.
 
         Raises:
             Draining: the node takes no new work.
@@ -164,6 +170,7 @@ class SessionHandle:
         """
         self._admit()
         index = self._next_issuer()
+        self._parents.note(self.program, traceparent, index)
 
         def connect(sink: ReplySink, loop: asyncio.AbstractEventLoop) -> IssuerPort:
             self._ensure_started(loop)
@@ -291,6 +298,7 @@ class SessionHandle:
         if self._started:
             return
         opened = self.start
+        self._parents.note(self.program, opened.traceparent)
         start = ProgramStart(
             tenant=opened.tenant,
             form="session",

@@ -22,6 +22,7 @@ from quire.node.ended_sessions import EndedSessions
 from quire.node.preparation import Preparation
 from quire.node.session_expiry import SessionExpiry
 from quire.node.session_handle import SessionHandle, SessionStart
+from quire.node.tracing.parents import TraceParents
 from quire.programs.runtime.event_port import Models
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,9 @@ class SessionTable:
         limits: SessionLimits | None = None,
         *,
         preparation: Preparation,
+        parents: TraceParents,
     ) -> None:
+        self._parents = parents
         self._preparation = preparation
         self._control = control
         self._models = models
@@ -134,6 +137,7 @@ class SessionTable:
             self._models,
             self,
             self._preparation.of(start.tenant),
+            self._parents,
         )
         if start.client_id is not None:
             self._named[start.tenant, start.client_id] = session

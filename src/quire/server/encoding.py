@@ -40,6 +40,7 @@ async def rows_of(
         identity.client_id,
         parent=identity.parent,
         priority=identity.priority,
+        traceparent=request.headers.get("traceparent"),
     )
     observer = _observer(request, encoder, session, identity, sequences)
     call = session.encode(encoder, sequences, thread=identity.thread)

@@ -43,8 +43,10 @@ class GenerationStream:
         thread: str | None,
         parent_thread: str | None,
         name: str,
+        traceparent: str | None,
     ) -> None:
         self.session = session
+        self._traceparent = traceparent
         self._requests = requests
         self._thread = thread
         self._parent_thread = parent_thread
@@ -73,6 +75,7 @@ class GenerationStream:
             thread=self._thread,
             parent_thread=self._parent_thread,
             name=self._name,
+            traceparent=self._traceparent,
         )
         self._calls.append(call)
         if self._cancelled is not None:

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from quire.control import EngineStatistics
 from quire.control.memory.memory import PoolStatistics
 from quire.control.scheduler.timing.batch_sizes import BATCH_BOUNDS
-from quire.node import EngineReadiness, Node, NodeStatistics
+from quire.node import EngineReadiness, Node, NodeStatistics, SpanCounts
 from quire.server.encoder_series import encoder_series
 
 PREFIXES = ("quire_", "vllm:")
@@ -84,6 +84,17 @@ def _node_gauges(statistics: NodeStatistics) -> Iterator[Metric]:
     for (form, outcome), count in sorted(statistics.ended_programs.items()):
         ended.add_metric([form, outcome], count)
     yield ended
+    yield _spans(statistics.spans or SpanCounts())
+
+
+def _spans(counts: SpanCounts) -> Metric:
+    family = CounterMetricFamily(
+        "quire_spans", "Spans for the OpenTelemetry collector, by outcome", labels=["outcome"]
+    )
+    family.add_metric(["sent"], counts.num_sent)
+    family.add_metric(["failed"], counts.num_failed)
+    family.add_metric(["dropped"], counts.num_dropped)
+    return family
 
 
 _GAUGES: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = (

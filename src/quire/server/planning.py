@@ -189,6 +189,7 @@ def open_generation(request: Request, work: Work) -> Begun:
         turns=work.turns,
         parent=identity.parent,
         priority=identity.priority,
+        traceparent=request.headers.get("traceparent"),
     )
     route = request.scope["path"]
     labels = RequestLabels(
@@ -215,5 +216,6 @@ def open_generation(request: Request, work: Work) -> Begun:
         thread=identity.thread,
         parent_thread=identity.parent_thread,
         name=route,
+        traceparent=request.headers.get("traceparent"),
     )
     return Begun(generation, RequestObserver(labels, context.metrics.requests), finished)

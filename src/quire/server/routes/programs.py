@@ -55,6 +55,7 @@ async def launch(request: Request, body: LaunchRequest) -> Response:
         parent=body.parent,
         seed=body.seed,
         named=body.named_args,
+        traceparent=request.headers.get("traceparent"),
     )
     if body.stream:
         return ProgramEvents(handle, context.config.write_timeout_s, is_launch=True)

@@ -53,6 +53,7 @@ async def create_session(request: Request, body: SessionRequest) -> Response:
         deadline_s=body.deadline_s,
         idle_ttl_s=body.idle_ttl_s,
         metadata=body.metadata or {},
+        traceparent=request.headers.get("traceparent"),
     )
     (described,) = _described(context, [session])
     return _json(described, 201 if is_new else 200)

@@ -1,0 +1,64 @@
+"""Which spans of clients stand above programs and calls: ``traceparent`` of W3C Trace Context.
+
+The edge notes them before control hears of the program or call, the thread that makes spans reads
+them. Owns the parsing, and a bound on how many are remembered. A value that is not valid is
+ignored, as the specification demands: it is not the client's request that is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from quire.core.ids import ProgramId
+
+MAX_REMEMBERED = 16_384
+
+_FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class SpanContext:
+    """A span by its ids. ``is_sampled``: somebody keeps its trace."""
+
+    trace_id: int
+    span_id: int
+    is_sampled: bool = True
+
+
+def parse(traceparent: str) -> SpanContext | None:
+    """None for a value that is not valid. Of a later version what this one has is read."""
+    found = _FORM.fullmatch(traceparent.strip())
+    if found is None:
+        return None
+    version, trace_id, span_id, flags, more = found.groups()
+    if version == "ff" or (version == "00" and more is not None):
+        return None
+    if not int(trace_id, 16) or not int(span_id, 16):
+        return None
+    return SpanContext(int(trace_id, 16), int(span_id, 16), bool(int(flags, 16) & 1))
+
+
+class TraceParents:
+    """The latest that were noted. For any thread."""
+
+    def __init__(self, max_remembered: int = MAX_REMEMBERED) -> None:
+        self._max_remembered = max_remembered
+        self._noted: OrderedDict[tuple[ProgramId, int | None], SpanContext] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def note(self, program: ProgramId, traceparent: str | None, issuer: int | None = None) -> None:
+        """Of ``program``, or of the calls that this issuer of it will make."""
+        context = None if traceparent is None else parse(traceparent)
+        if context is None:
+            return
+        with self._lock:
+            self._noted[program, issuer] = context
+            if len(self._noted) > self._max_remembered:
+                self._noted.popitem(last=False)
+
+    def of(self, program: ProgramId, issuer: int | None = None) -> SpanContext | None:
+        with self._lock:
+            return self._noted.get((program, issuer))
