@@ -18,6 +18,7 @@ from quire.node.replay import Divergence, ReplayReport, replay
 from quire.node.session_handle import SessionHandle
 from quire.node.sessions import SessionLimits
 from quire.node.supervisor import RestartLimits
+from quire.node.tracing.classes import ClassFigures
 from quire.node.tracing.from_log import LogTrace, trace_log
 from quire.node.tracing.reading import NodeTrace, TracedProgram, TraceReader, waits
 from quire.node.tracing.sending import SpanCounts
@@ -25,6 +26,7 @@ from quire.node.tracing.sending import SpanCounts
 __all__ = [
     "SHIPPED_MODEL",
     "BuiltIn",
+    "ClassFigures",
     "ConversationTurn",
     "Divergence",
     "EngineHealth",

@@ -13,6 +13,7 @@ from quire.core.events import ProgramForm
 from quire.core.ids import EngineId, ProgramId
 from quire.node.health import NodeHealth
 from quire.node.latency import EngineLatencies
+from quire.node.tracing.classes import ClassFigures
 from quire.node.tracing.sending import SpanCounts
 
 
@@ -22,13 +23,14 @@ class NodeStatistics:
 
     ``latencies`` has no entry for an engine that has served no decode yet. ``recording_failure``:
     why the event log has ended early, or ``None``. ``ended_programs``: by form and outcome.
-    ``spans``: None if they are sent nowhere.
+    ``classes``: by class of program. ``spans``: None if they are sent nowhere.
     """
 
     health: NodeHealth
     controller: Statistics
     latencies: Mapping[EngineId, EngineLatencies]
     ended_programs: Mapping[tuple[ProgramForm, str], int]
+    classes: Mapping[str, ClassFigures]
     num_programs_running: int
     num_sessions: int
     num_calls: int

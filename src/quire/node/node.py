@@ -198,11 +198,12 @@ class Node:
 
     def statistics(self) -> NodeStatistics:
         parts = self._parts
-        controller, latencies, ended = parts.control.call(
+        controller, latencies, ended, classes = parts.control.call(
             lambda controller: (
                 controller.statistics(),
                 parts.latencies.snapshot(),
                 parts.figures.ended(),
+                parts.classes.snapshot(),
             )
         )
         return NodeStatistics(
@@ -210,6 +211,7 @@ class Node:
             controller=controller,
             latencies=latencies,
             ended_programs=ended,
+            classes=classes,
             num_programs_running=len(self._parts.programs.running()),
             num_sessions=len(self._parts.sessions),
             num_calls=len(self._parts.sessions.calls()),

@@ -40,6 +40,7 @@ from quire.node.sessions import SessionLimits, SessionTable
 from quire.node.supervisor import RestartLimits
 from quire.node.tenant_gate import TenantGate
 from quire.node.tracing.book import TraceBook
+from quire.node.tracing.classes import ProgramClasses
 from quire.node.tracing.fan_out import Listeners
 from quire.node.tracing.otlp import make_export
 from quire.node.tracing.parents import TraceParents
@@ -91,14 +92,17 @@ class NodeParts:
         parents = TraceParents()
         book = TraceBook()
         self.spans: SpanSender | None = None
-        listener: TraceListener = book
+        self.classes = ProgramClasses()
+        listeners: list[TraceListener] = [book, self.classes]
         if config.otlp_endpoint is not None:
             maker = SpanMaker(parents, unix.offset_s, secrets.randbits)
             self.spans = SpanSender(maker, make_export(config.otlp_endpoint))
-            listener = Listeners([book, self.spans])
+            listeners.append(self.spans)
         self.observers: list[Observer] = [self.latencies]
         self.control = ControlThread(
-            make_controller(config.scheduler, config.tenants, around.dispatch, listener),
+            make_controller(
+                config.scheduler, config.tenants, around.dispatch, Listeners(listeners)
+            ),
             clock=self.clock,
             observers=self.observers,
             on_failure=notices.health_changed,

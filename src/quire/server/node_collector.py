@@ -19,7 +19,9 @@ from quire.control import EngineStatistics
 from quire.control.memory.memory import PoolStatistics
 from quire.control.scheduler.timing.batch_sizes import BATCH_BOUNDS
 from quire.node import EngineReadiness, Node, NodeStatistics, SpanCounts
+from quire.server.class_series import class_series
 from quire.server.encoder_series import encoder_series
+from quire.server.histograms import buckets
 
 PREFIXES = ("quire_", "vllm:")
 MODEL_LABEL = "model_name"
@@ -48,6 +50,7 @@ class NodeCollector(Collector):
         yield from _engine_series(statistics.controller.engines)
         yield _batch_sizes(statistics.controller.engines)
         yield from _latencies(statistics)
+        yield from class_series(statistics.classes)
         yield from encoder_series(statistics.controller.encoders)
 
 
@@ -159,8 +162,8 @@ def _batch_sizes(engines: Sequence[EngineStatistics]) -> Metric:
         "quire_batch_size", "Rows of a message: decodes and parts of prompts", labels=LABELS
     )
     for engine in engines:
-        buckets = _cumulative(BATCH_BOUNDS, engine.batch_sizes)
-        family.add_metric([engine.model, engine.engine], buckets, engine.num_rows)
+        found = buckets(BATCH_BOUNDS, engine.batch_sizes)
+        family.add_metric([engine.model, engine.engine], found, engine.num_rows)
     return family
 
 
@@ -175,15 +178,6 @@ def _latencies(statistics: NodeStatistics) -> Iterator[Metric]:
             snapshots = (found.time_to_first_token, found.inter_token, found.request)
             for family, snapshot in zip(families, snapshots, strict=True):
                 family.add_metric(
-                    [model, engine], _cumulative(snapshot.bounds_s, snapshot.counts), snapshot.sum_s
+                    [model, engine], buckets(snapshot.bounds_s, snapshot.counts), snapshot.sum_s
                 )
         yield from families
-
-
-def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    total = 0
-    buckets = []
-    for bound, count in zip((*bounds, float("inf")), counts, strict=True):
-        total += count
-        buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
-    return buckets
