@@ -219,10 +219,11 @@ def running_server(
     otlp_endpoint: str | None = None,
     wait_ready: bool = True,
     send_buffer_bytes: int | None = None,
+    port: int = 0,
 ) -> Iterator[RunningServer]:
-    """Serve on a free port from a thread of its own; drains and stops on exit."""
+    """Serve on ``port`` (0: a free one) from a thread of its own; drains and stops on exit."""
     server = server or ServerConfig(drain_timeout_s=1.0, sandbox_upload=False)
-    sock = socket.create_server(("127.0.0.1", 0))
+    sock = socket.create_server(("127.0.0.1", port))
     if send_buffer_bytes is not None:  # accepted connections inherit it
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
     node, config = scripted_node(

@@ -123,28 +123,42 @@ class EngineCard {
   }
 }
 
-/** One tier of an engine's memory. */
+/** One tier of an engine's memory: how many pages are whose, which is also the picture's legend. */
 class TierField {
   #name;
-  #words = element("figcaption");
+  #keys = new Map();
+  #total = element("span", { className: "total" });
   #map;
   field;
 
   constructor(name, kinds, numRows) {
     this.#name = name;
     this.#map = new PageMap(kinds, numRows);
-    this.field = element("figure", { className: "tier" }, this.#words, this.#map.drawing);
+    const caption = element("figcaption", {}, this.#total);
+    for (const kind of kinds) {
+      const key = element("span", { className: `key ${kind}` });
+      this.#keys.set(kind, key);
+      caption.append(key);
+    }
+    this.field = element("figure", { className: "tier" }, caption, this.#map.drawing);
   }
 
   /** @param {number} total  @param {import("./page_map.js").Share[]} shares */
   show(total, shares) {
     this.field.hidden = total === 0;
-    const parts = shares
-      .filter(({ kind, amount }) => amount > 0 || kind === "held")
-      .map(({ kind, amount }) => `${count(amount)} ${kind === "mine" ? "of the marked" : kind}`);
-    const words = `${this.#name}: ${parts.join(", ")} of ${counted(total, "page")}`;
-    setText(this.#words, words);
-    this.#map.show(shares, words);
+    const words = [];
+    for (const { kind, amount } of shares) {
+      const word = `${count(amount)} ${kind === "mine" ? "marked" : kind}`;
+      const key = this.#keys.get(kind);
+      key.hidden = amount === 0 && kind !== "held";
+      setText(key, word);
+      if (!key.hidden) {
+        words.push(word);
+      }
+    }
+    const title = `${this.#name}, ${counted(total, "page")}`;
+    setText(this.#total, title);
+    this.#map.show(shares, `${title}: ${words.join(", ")}`);
   }
 }
 

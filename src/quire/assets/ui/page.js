@@ -48,13 +48,14 @@ export class Page {
     this.#dialogs = dialogs;
     this.#grid = new ProgramGrid(part("programs"), {
       sort: (column) => this.#sortBy(column),
-      mark: () => this.draw(),
+      mark: (process) => this.#follow(process),
       open: (process) => this.#open(process),
+      enter: (process) => this.#enter(process),
       fold: (process, isFolded) => this.#fold(process, isFolded),
     });
     this.#panel = new ProgramPanel(part("panel"), {
       close: () => this.#close(),
-      open: (process) => this.#open(process),
+      open: (process) => this.#enter(process),
       act: (action) => this.#act(action),
     });
     part("filter").addEventListener("input", (event) => this.#choose({ filter: event.target.value }));
@@ -210,7 +211,23 @@ export class Page {
       document.body.classList.add("with-panel");
     }
     this.draw();
+    if (this.#panel.coversPage) {
+      this.#panel.focus();
+    }
+  }
+
+  /** Open it and go there. */
+  #enter(process) {
+    this.#open(process);
     this.#panel.focus();
+  }
+
+  /** What is open beside the table is what is marked in it. */
+  #follow(process) {
+    if (this.#panel.process !== null) {
+      this.#open(process);
+    }
+    this.draw();
   }
 
   #close() {

@@ -35,6 +35,7 @@ export class ProgramGrid {
   #onSort;
   #onMark;
   #onOpen;
+  #onEnter;
   #onFold;
   /** @type {import("./order.js").Line[]} */
   #lines = [];
@@ -49,13 +50,15 @@ export class ProgramGrid {
   /**
    * @param {HTMLElement} grid takes the focus and scrolls
    * @param {{sort: (column: string) => void, mark: (process: number) => void,
-   *     open: (process: number) => void, fold: (process: number, isFolded: boolean) => void}} on
+   *     open: (process: number) => void, enter: (process: number) => void,
+   *     fold: (process: number, isFolded: boolean) => void}} on `open` by a click, `enter` by a key
    */
   constructor(grid, on) {
     this.#grid = grid;
     this.#onSort = on.sort;
     this.#onMark = on.mark;
     this.#onOpen = on.open;
+    this.#onEnter = on.enter;
     this.#onFold = on.fold;
     this.#head = element("div", { className: "line head", role: "row", "aria-rowindex": 1 });
     this.#head.append(...COLUMNS.map((column) => this.#heading(column)));
@@ -200,7 +203,7 @@ export class ProgramGrid {
     if (event.key in steps) {
       this.#move(steps[event.key]);
     } else if (event.key === "Enter" && this.#indexOf(this.marked) >= 0) {
-      this.#onOpen(this.marked);
+      this.#onEnter(this.marked);
     } else if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
       this.#foldMarked(event.key === "ArrowLeft");
     } else {
@@ -213,8 +216,8 @@ export class ProgramGrid {
     if (this.#lines.length === 0) {
       return;
     }
-    const index = this.#indexOf(this.marked);
-    const wanted = index < 0 ? 0 : Math.min(Math.max(index + step, 0), this.#lines.length - 1);
+    const index = this.#indexOf(this.marked) + step; // from before the first line if none is marked
+    const wanted = Math.min(Math.max(index, 0), this.#lines.length - 1);
     this.mark(this.#lines[wanted].row.process);
     this.#onMark(this.marked);
   }

@@ -37,6 +37,7 @@ export class ProgramPanel {
   #timeline;
   #trace = element("section", { "aria-label": "Timeline" });
   #traceNote = element("p", { className: "note" });
+  #calls = element("section", { "aria-label": "Latest calls" }, element("h3", {}, "Latest calls"));
   /** @type {number | null} the process that is shown */
   process = null;
 
@@ -57,7 +58,7 @@ export class ProgramPanel {
     });
     panel.append(
       element("header", {}, this.#title, close),
-      this.#subtitle, this.#reason, this.#family, this.#actions, this.#trace, listed,
+      this.#subtitle, this.#reason, this.#family, this.#actions, this.#trace, listed, this.#calls,
     );
     this.#trace.append(element("h3", {}, "Timeline"), this.#traceNote);
   }
@@ -66,7 +67,9 @@ export class ProgramPanel {
   open(row) {
     this.process = row.process;
     this.#timeline?.content.remove();
+    this.#timeline?.list.remove();
     this.#timeline = null;
+    this.#calls.hidden = true;
     setText(this.#traceNote, "…");
     this.#traceNote.hidden = false;
     this.#actions.replaceChildren(...this.#buttonsOf(row));
@@ -77,6 +80,11 @@ export class ProgramPanel {
   close() {
     this.process = null;
     this.#panel.hidden = true;
+  }
+
+  /** Whether it is before the table and not beside it, as in a narrow window. */
+  get coversPage() {
+    return getComputedStyle(this.#panel).position === "fixed";
   }
 
   focus() {
@@ -105,6 +113,8 @@ export class ProgramPanel {
     if (this.#timeline === null) {
       this.#timeline = new Timeline();
       this.#trace.append(this.#timeline.content);
+      this.#calls.append(this.#timeline.list);
+      this.#calls.hidden = false;
     }
     this.#traceNote.hidden = true;
     this.#timeline.show(trace);

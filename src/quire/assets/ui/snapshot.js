@@ -56,7 +56,7 @@ export class Snapshot {
       this.rows.delete(process);
     }
     this.#noteRates(changes);
-    this.engines = changes.engines;
+    this.engines = changes.engines.toSorted(byName);
     this.node = changes.node;
     this.#toldMs = nowMs;
   }
@@ -85,6 +85,11 @@ export class Snapshot {
     }
     this.rates = after;
   }
+}
+
+/** `model#2` before `model#10`. */
+function byName(one, other) {
+  return one.engine.localeCompare(other.engine, "en", { numeric: true });
 }
 
 /** @returns {Rates | null} null for an engine that was replaced meanwhile, and counts anew */

@@ -12,6 +12,16 @@ const BAR = 10;
 const MAX_LANES = 12;
 const MAX_LISTED = 50;
 
+/** Kinds of bars, as the style sheet knows them, and what they say. */
+const LEGEND = [
+  ["waiting", "waits to be sent"],
+  ["prompt", "until its first token"],
+  ["answer", "behind it"],
+  ["wait", "between calls"],
+  ["swap", "pages copied"],
+  ["carried", "messages"],
+];
+
 /**
  * @typedef {object} Call
  * @property {string} kind
@@ -28,10 +38,12 @@ export class Timeline {
   #to = element("span");
   #readout = element("p", { className: "readout" });
   #spans = element("div", { className: "spans", role: "group", "aria-label": "Span of time" });
-  #list = element("table", { className: "calls" });
   #trace = null;
   #span = 0;
+  /** The picture and what belongs to it. */
   content;
+  /** The latest calls in words, which the picture cannot say to everybody. */
+  list = element("table", { className: "calls" });
 
   constructor() {
     const choices = [[0, "all"], [600, "10 min"], [60, "1 min"], [10, "10 s"]];
@@ -48,8 +60,10 @@ export class Timeline {
       this.#spans,
       this.#canvas,
       element("div", { className: "axis", "aria-hidden": true }, this.#from, this.#to),
+      element("p", { className: "legend" }, ...LEGEND.map(([kind, words]) => {
+        return element("span", { className: `key ${kind}` }, words);
+      })),
       this.#readout,
-      this.#list,
     );
   }
 
@@ -74,6 +88,7 @@ export class Timeline {
     const { time, programs, messages } = this.#trace;
     const calls = programs.flatMap((one) => one.calls);
     const waits = programs.flatMap((one) => one.waits);
+    const transfers = programs.flatMap((one) => one.transfers ?? []);
     const over = programs.every((one) => one.end !== null);
     const end = over ? Math.max(...programs.map((one) => one.end)) : time;
     const begins = [...calls.map((call) => call.arrival), ...waits.map((wait) => wait.start)];
@@ -81,11 +96,12 @@ export class Timeline {
     const axis = { first, end, scale: WIDTH / Math.max(end - first, 1e-3) };
     const lanes = lanesOf(calls, axis);
     const numLanes = Math.max(0, ...[...lanes.values()].map((lane) => lane + 1));
-    this.#canvas.setAttribute("viewBox", `0 0 ${WIDTH} ${(numLanes + 2) * LANE}`);
+    this.#canvas.setAttribute("viewBox", `0 0 ${WIDTH} ${(numLanes + 3) * LANE}`);
     this.#canvas.replaceChildren(
       ...drawnWaits(waits, axis),
       ...drawnCalls(lanes, axis),
-      ...drawnMessages(messages, numLanes + 1, axis),
+      ...drawnTransfers(transfers, numLanes + 1, axis),
+      ...drawnMessages(messages, numLanes + 2, axis),
     );
     setText(this.#from, clock(first));
     setText(this.#to, clock(end));
@@ -93,7 +109,7 @@ export class Timeline {
       `${duration(end - first)} up to ${clock(end)}`;
     this.#canvas.setAttribute("aria-label", shown);
     setText(this.#readout, shown);
-    this.#list.replaceChildren(...listedCalls(calls));
+    this.list.replaceChildren(...listedCalls(calls));
   }
 
   #point(target) {
@@ -112,6 +128,17 @@ function drawnWaits(waits, axis) {
 
 function drawnCalls(lanes, axis) {
   return [...lanes].flatMap(([call, lane]) => callShapes(call, lane + 1, axis));
+}
+
+/** Below the calls: pages that were copied to the host, or back. */
+function drawnTransfers(transfers, lane, axis) {
+  return transfers.flatMap((transfer) => {
+    const where = transfer.direction === "out" ? "to the host" : "back to the device";
+    const words = `${counted(transfer.num_blocks, "page")} ${where}, ` +
+      `${shortSpan(transfer.end - transfer.start)}${transfer.lost ? ", lost with the engine" : ""}`;
+    const kind = `swap ${transfer.direction}`;
+    return bar(kind, transfer.start, transfer.end, lane, axis, words);
+  });
 }
 
 /** In the last lane: the engines' messages that carried the calls. */
