@@ -113,11 +113,13 @@ async def test_the_process_table_shows_a_running_program(node: Node) -> None:
     assert (entry.id, entry.row.name, entry.row.form) == (handle.id, "wait_for_ever", "inferlet")
     assert entry.row.client_id == "me"
     assert node.processes(TenantId("other")) == []
+    assert node.process(handle.program) == entry
     handle.terminate()
     handle.terminate()
     with pytest.raises(ProgramCancelled):
         await handle.result()
     assert node.processes() == []
+    assert node.process(handle.program) is None
 
 
 async def test_signals_are_checked(node: Node) -> None:

@@ -399,9 +399,9 @@ class Controller:
 
     # -- views -----------------------------------------------------------------------------------
 
-    def processes(self) -> tuple[ProcessRow, ...]:
-        """The process table, oldest program first."""
-        return self._feed.all_rows()
+    def processes(self, tenant: TenantId | None = None) -> tuple[ProcessRow, ...]:
+        """``tenant``'s programs in the process table (None: all), oldest first."""
+        return self._feed.all_rows(tenant)
 
     def changes(self, since: int, tenant: TenantId | None = None) -> ProcessChanges:
         """What has changed of ``tenant``'s programs (None: of all) since change number ``since``;

@@ -70,9 +70,10 @@ class Feed:
         self._to_sweep: list[ProgramId] = []
         self._moves: list[tuple[int, ...]] = []
 
-    def all_rows(self) -> tuple[ProcessRow, ...]:
-        """Of every program, the oldest first."""
-        return tuple([self._rows.row(program) for program in self._table.programs()])
+    def all_rows(self, tenant: TenantId | None = None) -> tuple[ProcessRow, ...]:
+        """Of every program of ``tenant`` (None: of all), the oldest first."""
+        found = [one for one in self._table.programs() if tenant in (None, one.tenant)]
+        return tuple([self._rows.row(program) for program in found])
 
     def row(self, program: ProgramId) -> ProcessRow | None:
         """Of one program; None if there is none."""

@@ -166,13 +166,15 @@ class Node:
         return self._parts.encoders.all()
 
     def processes(self, tenant: TenantId | None = None) -> list[ProcessRecord]:
-        """The process table: every program of any form that has not ended."""
-        rows = self._parts.control.call(lambda controller: controller.processes())
-        return [
-            ProcessRecord(self.public_id(row.program), row)
-            for row in rows
-            if tenant is None or row.tenant == tenant
-        ]
+        """The process table: every program of any form that has not ended, of all tenants or
+        one."""
+        rows = self._parts.control.call(lambda controller: controller.processes(tenant))
+        return [ProcessRecord(self.public_id(row.program), row) for row in rows]
+
+    def process(self, program: ProgramId) -> ProcessRecord | None:
+        """One line of the process table; ``None``: the program has left it."""
+        row = self._parts.control.call(lambda controller: controller.process(program))
+        return None if row is None else ProcessRecord(self.public_id(program), row)
 
     def changes(self, since: int, tenant: TenantId | None = None) -> NodeChanges:
         """What has changed of the process table since change number ``since`` (0: all there is).

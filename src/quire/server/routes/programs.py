@@ -103,8 +103,7 @@ async def get_program(request: Request, program: PublicId) -> Response:
     """One launched program."""
     context, tenant = context_of(request), caller_of(request)
     record = context.node.program(program, tenant).record()
-    processes = {entry.id: entry for entry in context.node.processes(tenant)}
-    return _json(launched(record, processes.get(record.id)))
+    return _json(launched(record, context.node.process(record.program)))
 
 
 @router.get("/v1/programs/{program}/events", responses=_EVENTS, response_class=Response)
