@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -74,6 +75,7 @@ def answer(*rows: dict[str, Any], **fields: Any) -> dict[str, Any]:
         "num_running": 2,
         "num_waiting": 1,
         "num_in_flight": 1,
+        "messages": [{"num_decodes": 2, "num_chunks": 1, "num_tokens": 34, "num_steps": 1}],
         "num_blocks": 64,
         "num_held_blocks": 10,
         "num_cached_blocks": 0,
@@ -237,7 +239,7 @@ def test_k_ends_a_program_after_a_yes_and_after_nothing_else() -> None:
     asked = after(View(), DOWN, "k")
     assert asked.mode == "kill"
     view, effect = pressed(asked, "y", THREE)
-    assert effect == Kill(THREE.rows[1]["id"])
+    assert effect == Kill(THREE.rows[1]["id"], is_session=False)
     assert view.mode == "table"
     for key in ("n", "q", ENTER):
         view, effect = pressed(asked, key, THREE)
@@ -246,11 +248,13 @@ def test_k_ends_a_program_after_a_yes_and_after_nothing_else() -> None:
     assert effect is None, "it has ended by itself"
 
 
-def test_k_without_a_mark_or_on_a_session_says_why_not() -> None:
+def test_k_ends_a_session_as_one_and_nothing_that_has_no_id() -> None:
     assert "arrow" in after(View(), "k").message
-    session = after(View(), DOWN, DOWN, DOWN, "k")
-    assert (session.mode, session.selected) == ("table", 3)
-    assert "session" in session.message
+    _, effect = pressed(after(View(), DOWN, DOWN, DOWN, "k"), "y", THREE)
+    assert effect == Kill(THREE.rows[3]["id"], is_session=True)
+    view, effect = pressed(View(selected=1), "k", snapshot_of(row(1, id=None)))
+    assert (view.mode, effect) == ("table", None)
+    assert "no id" in view.message
 
 
 def test_enter_shows_one_program_and_any_key_goes_back() -> None:
@@ -258,7 +262,8 @@ def test_enter_shows_one_program_and_any_key_goes_back() -> None:
     assert view.mode == "detail"
     assert after(view, "x").mode == "table"
     assert after(View(), "?", "x").mode == "table"
-    for mode in (view, after(View(), "?"), View()):
+    assert after(View(), "m", "x").mode == "table"
+    for mode in (view, after(View(), "?"), after(View(), "m"), View()):
         assert pressed(mode, "q", THREE)[1] == Quit()
 
 
@@ -278,7 +283,7 @@ def test_eighty_columns_hold_every_line_without_colour() -> None:
     assert all(len(line) <= 80 for line in shown)
     assert shown[0].startswith("ready  up 1 min  policy plas  2 programs: 1 running, 0 idle, 1 wai")
     assert shown[1] == "m#0 ready  2 running  1 waiting  pages 10/64  - tok/s"
-    (line,) = (line for line in shown if "memory" in line)
+    (line,) = (line for line in shown if "prog-" in line and "memory" in line)
     for text in ("prog-0000000", "3", "12346", "2.0", "1000000"):
         assert text in line.split(), line
     assert "\x1b" not in "".join(shown)
@@ -309,6 +314,21 @@ def test_one_program_and_the_question_are_shown() -> None:
     view = View(mode="kill", selected=1)
     assert drawn(snapshot, view)[-1].startswith("end prog-000000000000 (name1)? y: yes")
     assert "show families as trees" in "\n".join(drawn(snapshot, replace(view, mode="help")))
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_memory_has_a_bar_for_each_tier_and_what_stands_in_the_messages(width: int) -> None:
+    known = snapshot_of()
+    engine = known.engines[0] | {"num_held_blocks": 32, "num_cached_blocks": 1}
+    other = engine | {"engine": "m#1", "num_host_blocks": 0, "messages": []}
+    shown = drawn(replace(known, engines=(engine, other)), View(mode="memory"), width=width)
+    first, host, messages, second, none = (line.rstrip() for line in shown[-6:-1])
+    assert re.match(r"m#0 +device +█+▒·+ +32 [+] 1 of 64$", first)
+    assert abs(first.count("█") - first.count("·")) <= 2, "half of them are held"
+    assert re.match(r" +host +·+ +0 [+] 0 of 8$", host)
+    assert messages.split(maxsplit=1) == ["messages", "decodes 2, chunks 1, tokens 34"]
+    assert second.startswith("m#1")
+    assert none.split() == ["messages", "none"]
 
 
 def test_a_name_of_a_client_cannot_write_to_the_terminal() -> None:

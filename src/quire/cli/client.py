@@ -19,6 +19,7 @@ from quire.client.wire import (
     key_headers,
     node_url,
     program_path,
+    session_path,
     unreachable,
     upload_path,
 )
@@ -118,6 +119,9 @@ class NodeClient:
 
     def terminate(self, public_id: str) -> dict[str, Any]:
         return self._call("DELETE", program_path(public_id))
+
+    def end_session(self, public_id: str) -> dict[str, Any]:
+        return self._call("DELETE", session_path(public_id))
 
     def _call(
         self,

@@ -103,15 +103,16 @@ def _watch(node: NodeClient, view: View, console: Console, interval_s: float) ->
                 if isinstance(effect, Quit):
                     return
                 if isinstance(effect, Kill):
-                    view = replace(view, message=_kill(node, effect.program))
+                    view = replace(view, message=_kill(node, effect))
             if time.monotonic() >= next_s:
                 snapshot = look(node, snapshot)
                 next_s = time.monotonic() + interval_s
 
 
-def _kill(node: NodeClient, program: str) -> str:
+def _kill(node: NodeClient, kill: Kill) -> str:
     """What came of it; a program that is gone meanwhile ends no ``top``."""
     try:
-        return f"ended {node.terminate(program)['id']}"
+        end = node.end_session if kill.is_session else node.terminate
+        return f"ended {end(kill.program)['id']}"
     except QuireError as error:
         return error.message

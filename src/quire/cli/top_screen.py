@@ -14,6 +14,7 @@ from rich.text import Text
 
 from quire.cli.console import escaped
 from quire.cli.process_table import SHORT_ID_CHARS, duration
+from quire.cli.top_memory import memory_table
 from quire.cli.top_state import SORTS, Row, Snapshot, View, lines, selected, waiting_s
 
 WIDE = 110
@@ -25,7 +26,8 @@ _KEYS = (
     ("s", f"sort by the next of {', '.join(SORTS)}"),
     ("f", "filter by id, name, client, tenant, form, engine or what a program waits for"),
     ("t", "show families as trees"),
-    ("k", "end the marked program, after a question"),
+    ("m", "show each engine's memory by tier, and what stands in its messages"),
+    ("k", "end the marked program or session, after a question"),
     ("q", "quit"),
     ("?", "show or hide this page"),
 )
@@ -39,6 +41,8 @@ def screen(snapshot: Snapshot, view: View, width: int, height: int) -> Group:
     body: Table | Text
     if view.mode == "help":
         body = _pairs(_KEYS)
+    elif view.mode == "memory":
+        body = memory_table(snapshot, width)
     elif view.mode == "detail" and (row := selected(view, snapshot)) is not None:
         body = _pairs(list(_detail(row, snapshot)))
     else:
@@ -87,9 +91,11 @@ def _foot(view: View, snapshot: Snapshot) -> Text:
         row = selected(view, snapshot)
         name = "it" if row is None else f"{row['id']} ({escaped(row['name'])})"
         return Text(f"end {name}? y: yes, any other key: no")
-    if view.mode in ("detail", "help"):
+    if view.mode in ("detail", "memory", "help"):
         return Text("any key: back, q: quit")
-    return Text(view.message or "s sort  f filter  t tree  Enter detail  k kill  ? help  q quit")
+    return Text(
+        view.message or "s sort  f filter  t tree  m memory  Enter detail  k kill  ? help  q quit"
+    )
 
 
 def state_of(row: Row) -> str:

@@ -15,7 +15,7 @@ Row = dict[str, Any]
 Sort = Literal["service", "waiting", "age", "pages", "tokens", "path", "name"]
 SORTS: tuple[Sort, ...] = ("service", "waiting", "age", "pages", "tokens", "path", "name")
 
-Mode = Literal["table", "filter", "kill", "detail", "help"]
+Mode = Literal["table", "filter", "kill", "detail", "memory", "help"]
 
 ENTER, ESCAPE, BACKSPACE, UP, DOWN = "\r", "\x1b", "\x7f", "\x1b[A", "\x1b[B"
 
@@ -77,9 +77,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The program with this public id is to be ended."""
+    """The program or session with this public id is to be ended."""
 
     program: str
+    is_session: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ def pressed(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
         return _typed(view, key), None
     if view.mode == "kill":
         return _answered(view, key, snapshot)
-    if view.mode in ("detail", "help"):
+    if view.mode in ("detail", "memory", "help"):
         return replace(view, mode="table"), Quit() if key == "q" else None
     return _command(replace(view, message=""), key, snapshot)
 
@@ -162,6 +163,8 @@ def _command(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
         return replace(view, mode="filter", typed=view.filter), None
     if key in ("?", "h"):
         return replace(view, mode="help"), None
+    if key == "m":
+        return replace(view, mode="memory"), None
     if key in (UP, DOWN):
         return _moved(view, 1 if key == DOWN else -1, snapshot), None
     if key in (ENTER, "k"):
@@ -173,8 +176,8 @@ def _chosen(view: View, mode: Mode, snapshot: Snapshot) -> View:
     row = selected(view, snapshot)
     if row is None:
         return replace(view, message="no program is marked: use the arrow keys")
-    if mode == "kill" and (row["id"] is None or row["form"] == "session"):
-        return replace(view, message="a session ends by itself: only launched programs are killed")
+    if mode == "kill" and row["id"] is None:
+        return replace(view, message="the node runs this for itself: it has no id to end it by")
     return replace(view, mode=mode, selected=row["process"])
 
 
@@ -208,4 +211,5 @@ def _answered(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
     back = replace(view, mode="table")
     if key != "y" or row is None:
         return replace(back, message="nothing was ended"), None
-    return replace(back, message=f"ending {row['id']}"), Kill(row["id"])
+    kill = Kill(row["id"], is_session=row["form"] == "session")
+    return replace(back, message=f"ending {row['id']}"), kill

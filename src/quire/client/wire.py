@@ -50,6 +50,10 @@ def program_path(public_id: str) -> str:
     return f"/v1/programs/{quote(public_id, safe='')}"
 
 
+def session_path(public_id: str) -> str:
+    return f"/v1/sessions/{quote(public_id, safe='')}"
+
+
 def upload_path(name: str) -> str:
     return f"/v1/programs/uploads/{quote(name, safe='')}"
 
