@@ -15,6 +15,7 @@ from quire.core import commands as c
 from quire.core.config import PriorityScope, SchedulerConfig
 from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
 from quire.core.ids import PageId
+from quire.core.pausing_config import PausingConfig
 from quire.core.policy import DispatchPolicy
 
 TEXTS = [list(text.encode()) for text in ("abcdefgh", "abcdefgz", "abcd", "xyxyxyxyxy", "q")]
@@ -24,6 +25,14 @@ GRAMMAR = GrammarSpec("regex", "[a-f]{2}(x|yy|[0-9]{3})[a-z]{4}")
 
 SLOTS = {1: 26, 2: 28, 16: 96}
 """Slots of the pool per page size: a few commands fill it."""
+
+PAUSING = (
+    PausingConfig(),
+    PausingConfig(above=0.05, resume_below=0.04, max_s=0.05, max_hold_s=0.02),
+    PausingConfig(above=0.2, resume_below=0.1, max_s=1000.0),
+    PausingConfig(above=0.0),
+)
+"""Little of memory, and a long or a short time, so that programs are paused and go on."""
 
 seeds = st.integers(0, 3)
 picks = st.integers(0, 1_000_000)
@@ -65,6 +74,7 @@ class ProgramsMachine(RuleBasedStateMachine):
         max_sequences=st.sampled_from([1, 2, 6]),
         output_share=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
         priority_scope=st.sampled_from(["tenant", "node"]),
+        pausing=st.sampled_from(PAUSING),
     )
     def start(
         self,
@@ -78,6 +88,7 @@ class ProgramsMachine(RuleBasedStateMachine):
         max_sequences: int,
         output_share: float,
         priority_scope: PriorityScope,
+        pausing: PausingConfig,
     ) -> None:
         self.page_size = page_size
         self.num_blocks = SLOTS[page_size] // page_size
@@ -93,6 +104,7 @@ class ProgramsMachine(RuleBasedStateMachine):
                 max_steps_per_message=max_steps,
                 output_share=output_share,
                 priority_scope=priority_scope,
+                pausing=pausing,
             ),
             transfer_seed=transfer_seed,
             dispatch=dispatch,

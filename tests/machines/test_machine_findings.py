@@ -12,6 +12,7 @@ from quire.core import commands as c
 from quire.core.batch import CopySlots
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.ids import EmbedId, PageId, TokenSlotId
+from quire.core.pausing_config import PausingConfig
 from quire.testing import FakeEngine, Outcome
 
 
@@ -324,6 +325,7 @@ def test_a_forward_that_waits_is_looked_at_again_behind_an_engine_loss(
         max_sequences=6,
         output_share=0.0,
         priority_scope="tenant",
+        pausing=PausingConfig(),
     )
     machine.forward(pick=0, text=list(b"xyxyxyxyxy"), keep=True, masked=True, gap=3)
     machine.crowd(pick=0, text=list(b"()*+"), room=8, stop=StopSpec(max_tokens=1))

@@ -9,6 +9,7 @@ import typer
 
 from quire.core.config import LevelsConfig, SchedulerConfig
 from quire.core.errors import ConfigError
+from quire.core.pausing_config import PausingConfig
 
 PolicyOption = Literal["fcfs", "program_fcfs", "round_robin", "mlfq", "plas", "atlas", "quire"]
 BalancerOption = Literal["round_robin", "least_used", "autellix", "quire"]
@@ -94,6 +95,45 @@ PriorityScope = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+PauseAbove = Annotated[
+    float,
+    typer.Option(
+        envvar="QUIRE_PAUSE_ABOVE",
+        metavar="SHARE",
+        help="Programs are paused between two calls while the working sets of the others take "
+        "more than this share of KV memory; 0: never.",
+        rich_help_panel=_PANEL,
+    ),
+]
+ResumeBelow = Annotated[
+    float,
+    typer.Option(
+        envvar="QUIRE_RESUME_BELOW",
+        metavar="SHARE",
+        help="A paused program goes on where it leaves no more than this share taken.",
+        rich_help_panel=_PANEL,
+    ),
+]
+MaxPause = Annotated[
+    float,
+    typer.Option(
+        envvar="QUIRE_MAX_PAUSE",
+        metavar="SECONDS",
+        help="A program that is paused for so long takes the place of others that were left in "
+        "peace for as long.",
+        rich_help_panel=_PANEL,
+    ),
+]
+MaxHold = Annotated[
+    float,
+    typer.Option(
+        envvar="QUIRE_MAX_HOLD",
+        metavar="SECONDS",
+        help="The longest that room is kept for a program that waits for a tool or a person while "
+        "others are paused; 0: none is.",
+        rich_help_panel=_PANEL,
+    ),
+]
 
 
 def scheduler_config(
@@ -105,6 +145,7 @@ def scheduler_config(
     quanta: str | None,
     unit: UnitOption | None,
     beta: float | None,
+    pausing: PausingConfig | None = None,
 ) -> SchedulerConfig:
     """The configuration that the options describe.
 
@@ -114,7 +155,11 @@ def scheduler_config(
     """
     levels = levels_config([policy], thresholds=thresholds, quanta=quanta, unit=unit, beta=beta)
     return SchedulerConfig(
-        policy=policy, levels=levels, balancer=balancer, priority_scope=priority_scope
+        policy=policy,
+        levels=levels,
+        balancer=balancer,
+        priority_scope=priority_scope,
+        pausing=pausing or PausingConfig(),
     )
 
 

@@ -28,8 +28,10 @@ from quire.core.config import (
 )
 from quire.core.ids import ModelId
 from quire.core.interpreter import collect_seldom, settle, take_short_turns
+from quire.core.pausing_config import PausingConfig
 from quire.server.serve import run as run_server
 
+_PAUSING = PausingConfig()
 _ENGINE = EngineConfig(source="", name=ModelId(""))
 _SERVER = ServerConfig()
 _SANDBOX = SandboxConfig()
@@ -62,6 +64,10 @@ def serve(
     replicas: sco.Replicas = None,
     balancer: sco.Balancer = "quire",
     priority_scope: sco.PriorityScope = "tenant",
+    pause_above: sco.PauseAbove = _PAUSING.above,
+    resume_below: sco.ResumeBelow = _PAUSING.resume_below,
+    max_pause: sco.MaxPause = _PAUSING.max_s,
+    max_hold: sco.MaxHold = _PAUSING.max_hold_s,
     record: o.Record = None,
     data_dir: po.DataDir = None,
     mcp_servers: po.McpServers = None,
@@ -151,6 +157,7 @@ def serve(
             quanta=policy_quanta,
             unit=policy_unit,
             beta=policy_beta,
+            pausing=PausingConfig(pause_above, resume_below, max_pause, max_hold),
         ),
         tenants=known_tenants,
         sandbox=SandboxConfig(

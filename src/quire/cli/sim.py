@@ -16,14 +16,19 @@ from quire.cli.exit_codes import EXIT_FAILED
 from quire.cli.scheduler_options import (
     WITH_LEVELS,
     Balancer,
+    MaxHold,
+    MaxPause,
+    PauseAbove,
     PolicyBeta,
     PolicyQuanta,
     PolicyThresholds,
     PolicyUnit,
+    ResumeBelow,
     levels_config,
 )
 from quire.core.config import SchedulerConfig
 from quire.core.errors import ConfigError
+from quire.core.pausing_config import PausingConfig
 from quire.simulation.arrivals import ARRIVALS, Arrivals
 from quire.simulation.engines import IDENTICAL_STEPS, EngineSpec, costs_named
 from quire.simulation.light_engine import StepCost
@@ -32,6 +37,7 @@ from quire.simulation.studies import SIMULATED_POLICIES, Finding, Study, examine
 from quire.simulation.workloads import WORKLOADS
 
 _ENGINES = EngineSpec()
+_PAUSING = PausingConfig()
 _SILENT_S = 5.0
 """Real seconds between two lines of progress."""
 
@@ -93,6 +99,10 @@ def sim(
     policy_quanta: PolicyQuanta = None,
     policy_unit: PolicyUnit = None,
     policy_beta: PolicyBeta = None,
+    pause_above: PauseAbove = _PAUSING.above,
+    resume_below: ResumeBelow = _PAUSING.resume_below,
+    max_pause: MaxPause = _PAUSING.max_s,
+    max_hold: MaxHold = _PAUSING.max_hold_s,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", help="Write settings, summaries and programs."),
@@ -136,6 +146,7 @@ def sim(
         unit=policy_unit,
         beta=policy_beta,
     )
+    pausing = PausingConfig(pause_above, resume_below, max_pause, max_hold)
     unknown = [one for one in named if one not in SIMULATED_POLICIES]
     if unknown:
         raise ConfigError(
@@ -147,7 +158,7 @@ def sim(
     capacity = study.capacity()
     study = study.settled()
     schedulers = [
-        SchedulerConfig(policy=one, levels=levels, balancer=balancer)
+        SchedulerConfig(policy=one, levels=levels, balancer=balancer, pausing=pausing)
         for one in dict.fromkeys(named)
     ]
     findings = [_examine(study, one) for one in schedulers]
@@ -243,6 +254,7 @@ def _as_json(
         "study": asdict(replace(study, load=None)),
         "capacity": capacity,
         "balancer": scheduler.balancer,
+        "pausing": asdict(scheduler.pausing),
         "levels": asdict(scheduler.levels) if has_levels else None,
         "policies": [
             {

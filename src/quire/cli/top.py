@@ -38,8 +38,8 @@ def top(
     """Watch a running node: its engines, and what each program does, has had and waits for.
 
     A program is running, idle (its own code runs, or its user thinks), or waits for its turn, a
-    seat (a sequence of the engine), memory, pages that come back, a command, or an engine. Service
-    and waiting are in seconds. The key ? lists the keys.
+    seat (a sequence of the engine), memory, room for its program (paused), pages that come back, a
+    command, or an engine. Service and waiting are in seconds. The key ? lists the keys.
 
     Examples:
 

@@ -255,6 +255,8 @@ class Controller:
         self._table.end(program)
         leave_family(program)
         self._ranking.program_ended(program.id)
+        for scheduler in self._schedulers.values():
+            scheduler.planner.pausing.program_ended(program)
         self._outbox.closed(program, reason)
         self._tracer.program_ended(program, reason)
 
@@ -445,7 +447,7 @@ class Controller:
         for engine in self._engines.values():
             engine.check_invariants(programs, self._host.exports)
         for scheduler in self._schedulers.values():
-            scheduler.planner.backlog.check_invariants()
+            scheduler.check_invariants()
         self._encoding.check_invariants()
 
 

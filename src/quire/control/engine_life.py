@@ -27,7 +27,9 @@ from quire.control.scheduler.engine_scheduler import EngineScheduler
 from quire.control.scheduler.lowering.seeds import SeedSource
 from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.order.ranking import Ranking
+from quire.control.scheduler.pausing.gate import ProgramGate
 from quire.control.scheduler.planner import MessagePlanner
+from quire.control.scheduler.timing.chunk_time import ChunkTime
 from quire.control.scheduler.waiting.admission import Admission
 from quire.control.tracing import Tracer
 from quire.core.config import SchedulerConfig
@@ -82,6 +84,8 @@ class EngineLife:
             return
         engine = EngineState(event.engine, event.model, info)
         admission = Admission(engine, self.table, self.config.output_share)
+        chunk_time = ChunkTime(self.config.chunk_steps)
+        gate = ProgramGate(engine, self.config.pausing, admission, chunk_time, self.time)
         planner = MessagePlanner(
             engine,
             self.table,
@@ -91,9 +95,18 @@ class EngineLife:
             self.ranking,
             self.seeds,
             admission,
+            gate,
+            self.time,
         )
         completion = Completion(
-            engine, planner.restorer, self.flow, self.ranking, admission, self.outbox, self.time
+            engine,
+            planner.restorer,
+            self.flow,
+            self.ranking,
+            admission,
+            gate,
+            self.outbox,
+            self.time,
         )
         self.engines[event.engine] = self.places[event.engine] = engine
         self.deployments.add(engine)
@@ -103,6 +116,7 @@ class EngineLife:
             self.dispatch,
             planner,
             completion,
+            chunk_time,
             self.flow,
             self.outbox,
             self.time,

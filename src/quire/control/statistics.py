@@ -26,7 +26,9 @@ class EngineStatistics:
     """One engine. ``messages``: those in flight, the oldest first.
 
     ``num_running``: decodes with an open sequence. ``num_waiting``: commands that could go into the
-    next message, and begun ones without a sequence. ``step_s``: average time of a decode step.
+    next message, and begun ones without a sequence. ``num_paused``: programs (each with all
+    below it) that are paused now, ``num_pauses``: how often one was; ``num_working_set_blocks``: of
+    those that are not. ``step_s``: average time of a decode step.
     ``num_batches``, ``num_rows``, ``num_tokens``: dispatched since start. ``batch_sizes``: number
     of messages by their number of rows, in the buckets of ``BATCH_BOUNDS``.
     """
@@ -43,6 +45,9 @@ class EngineStatistics:
     num_tables: int
     num_free_embeds: int
     num_preemptions: int
+    num_paused: int
+    num_pauses: int
+    num_working_set_blocks: int
     num_batches: int
     num_rows: int
     num_tokens: int

@@ -20,13 +20,15 @@ from quire.core.ids import EngineId
 
 
 class WaitsFor(StrEnum):
-    """PROGRAM: its own code; it has no unfinished command. ENGINE: to come up. SEAT: one of the
-    engine's sequences. MEMORY: blocks or embeds. PAGES: to be copied back from the host, or
-    computed again. COMMAND: another command, of its own program or of one that uses the same page.
-    TURN: the next message, or one behind it."""
+    """PROGRAM: its own code; it has no unfinished command. ENGINE: to come up. PAUSED: for its
+    next call, until other programs leave room for all that it works on. SEAT: one of the engine's
+    sequences. MEMORY: blocks or embeds. PAGES: to be copied back from the host, or computed again.
+    COMMAND: another command, of its own program or of one that uses the same page. TURN: the next
+    message, or one behind it."""
 
     PROGRAM = "program"
     ENGINE = "engine"
+    PAUSED = "paused: memory"
     SEAT = "seat"
     MEMORY = "memory"
     PAGES = "pages"
@@ -85,6 +87,8 @@ def _reason_in_backlog(
     entry: Entry, engine: EngineState, planner: MessagePlanner
 ) -> WaitsFor | None:
     backlog = planner.backlog
+    if entry in backlog.paused:
+        return WaitsFor.PAUSED
     if entry in backlog.seats and not backlog.seats.has_seat(entry):
         if not backlog.seats.num_free:
             return WaitsFor.SEAT

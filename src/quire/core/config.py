@@ -14,6 +14,7 @@ from typing import Literal
 from quire.core.errors import ConfigError
 from quire.core.events import Quotas
 from quire.core.ids import ModelId, TenantId
+from quire.core.pausing_config import PausingConfig
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 WeightsName = Literal["auto", "float8", "int8"]
@@ -203,7 +204,7 @@ class SchedulerConfig:
     has just answered and that usually continue at once. ``priority_scope``: priorities order the
     work of one tenant, or (``node``) take precedence over all tenants' fair shares.
     ``output_share``: the share of a decode's maximum output that admission assumes it will
-    generate; the observed outputs correct the estimate.
+    generate; the observed outputs correct the estimate. ``pausing``: of programs that have no room.
     """
 
     policy: str = "fcfs"
@@ -216,6 +217,7 @@ class SchedulerConfig:
     run_ahead: bool = True
     priority_scope: PriorityScope = "tenant"
     output_share: float = 0.5
+    pausing: PausingConfig = field(default_factory=PausingConfig)
 
     def __post_init__(self) -> None:
         if self.priority_scope not in ("tenant", "node"):

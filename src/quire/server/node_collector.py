@@ -117,10 +117,17 @@ _OWN_GAUGES: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = 
     ("host_blocks_free", "Free blocks of the host tier", lambda e: e.pool.num_host_free),
     ("transfers_in_flight", "Blocks on their way between tiers", lambda e: e.pool.num_transfers),
     ("batches_in_flight", "Messages sent and not answered", lambda e: e.num_in_flight),
+    ("programs_paused", "Programs paused for lack of memory", lambda e: e.num_paused),
+    (
+        "working_set_blocks",
+        "Blocks that other programs work on",
+        lambda e: e.num_working_set_blocks,
+    ),
 )
 _OWN_COUNTERS: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = (
     ("batches", "Messages dispatched", lambda e: e.num_batches),
     ("batch_tokens", "Tokens dispatched", lambda e: e.num_tokens),
+    ("program_pauses", "Times that programs were paused", lambda e: e.num_pauses),
     ("swapped_out_blocks", "Blocks moved to the host tier", lambda e: e.pool.num_swapped_out),
     ("swapped_in_blocks", "Blocks moved back", lambda e: e.pool.num_swapped_in),
     (

@@ -5,7 +5,7 @@ import { stateOf } from "./snapshot.js";
 
 /** In the order in which they are listed. */
 export const STATES = [
-  "running", "turn", "seat", "memory", "pages", "command", "engine", "idle",
+  "running", "turn", "seat", "memory", "paused: memory", "pages", "command", "engine", "idle",
 ];
 
 const LABELS = {
@@ -14,6 +14,7 @@ const LABELS = {
   turn: "its turn",
   seat: "a seat",
   memory: "memory",
+  "paused: memory": "paused: memory",
   pages: "its pages",
   command: "a command",
   engine: "its engine",
@@ -24,6 +25,8 @@ const REASONS = {
   turn: "It waits for the next message to the engine, or one behind it: others go first.",
   seat: "It waits for a seat: all sequences of the engine are taken.",
   memory: "It waits for memory: no page is free, and nobody has given one up yet.",
+  "paused: memory":
+    "It is paused between two calls, until other programs leave room for all that it works on.",
   pages: "It waits for its pages: they are copied back from the host, or computed again.",
   command: "It waits for another command, of its own or one that uses the same page.",
   engine: "It waits for its engine to come up.",

@@ -93,8 +93,10 @@ class EngineState(ControlledEngine):
     def cursor(
         self, entry: Entry, pages: Sequence[Page], prefix: Prefix, adapter: int
     ) -> AppendCursor:
-        tenant = entry.program.tenant
-        return AppendCursor(pages, prefix, tenant, self.memory, self.operations, adapter)
+        program = entry.program
+        return AppendCursor(
+            pages, prefix, program.tenant, program.family, self.memory, self.operations, adapter
+        )
 
     def bind(
         self,

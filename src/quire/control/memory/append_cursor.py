@@ -14,7 +14,7 @@ from quire.control.memory.copy_on_write import make_writable, needs
 from quire.control.memory.memory import Memory
 from quire.control.memory.operations import OperationList
 from quire.control.memory.pages import Page
-from quire.core.ids import TenantId
+from quire.core.ids import ProgramId, TenantId
 
 Spans = list[tuple[Page, int]]
 """Pages, and the number of slots of each from its fill on."""
@@ -41,6 +41,7 @@ class AppendCursor:
         pages: Sequence[Page],
         prefix: Prefix,
         tenant: TenantId,
+        family: ProgramId,
         memory: Memory,
         operations: OperationList,
         adapter: int = -1,
@@ -49,6 +50,7 @@ class AppendCursor:
         self.prefix = prefix
         self.adapter = adapter
         self._tenant = tenant
+        self._family = family
         self._memory = memory
         self._operations = operations
         self._first = 0
@@ -129,6 +131,7 @@ class AppendCursor:
                         self._tenant, parent, content.tokens, self.adapter
                     )
                     self.prefix = Prefix(True, content.node)
+                    content.note_family(self._family)
                     filled.append(content)
                 else:
                     self.prefix = Prefix(False, None)
@@ -193,6 +196,7 @@ class AppendCursor:
             assert page.fill == 0
             assert content.node is not None
             self._memory.retain(content)
+            content.note_family(self._family)
             if page.content is not None:
                 self._memory.release(page.content)
             page.content = content

@@ -10,7 +10,7 @@ import hashlib
 from array import array
 from collections.abc import Iterator, Sequence
 
-from quire.core.ids import BlockId, HostBlockId
+from quire.core.ids import BlockId, HostBlockId, ProgramId
 
 
 class ChainNode:
@@ -68,15 +68,18 @@ class Content:
     ``transfer``   the number of its current transfer, or None.
     ``is_restoring``  it was lost and is being recomputed: it may not be read yet.
     ``indexed``    the prefix index maps ``node.key`` to it.
+    ``family``     of the program that has written or mapped it; ``is_shared``: others have, too.
     """
 
     __slots__ = (
         "adapter",
         "block",
         "canonical",
+        "family",
         "host_block",
         "indexed",
         "is_restoring",
+        "is_shared",
         "node",
         "num_pins",
         "num_refs",
@@ -98,6 +101,15 @@ class Content:
         self.indexed = False
         self.transfer: int | None = None
         self.is_restoring = False
+        self.family: ProgramId | None = None
+        self.is_shared = False
+
+    def note_family(self, family: ProgramId) -> None:
+        """A program of ``family`` uses it."""
+        if self.family is None:
+            self.family = family
+        elif self.family != family:
+            self.is_shared = True
 
     @property
     def is_lost(self) -> bool:

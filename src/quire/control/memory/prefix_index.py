@@ -128,6 +128,14 @@ class PrefixIndex:
         assert content.node is not None
         self._cached.pop(content.node.key, None)
 
+    def offer(self, leaf: ChainNode) -> None:
+        """Evict the unreferenced contents of this chain before all others, its end first; what
+        other families have mapped too stays where it is."""
+        for node in leaf.path():
+            content = self._cached.get(node.key)
+            if content is not None and not content.is_shared:
+                self._cached.move_to_end(node.key, last=False)
+
     @property
     def num_cached(self) -> int:
         return len(self._cached)

@@ -25,11 +25,11 @@ _IMPORTS = (ImportPages, ImportPrefix)
 class ProcessTable:
     """Programs by id, and which of them have no unfinished command (longest idle first).
 
-    ``holders``: per engine, idle programs that may hold device blocks there. Who finds a program
-    without any takes it out; it comes back when it is idle again. Active ones that may hold blocks
-    are kept by age: one that has only queued its first commands holds none. ``changes`` is told of
-    programs that start, become idle or end, but not of what happens to active ones. ``totals``: of
-    the tenants that are configured.
+    ``holders``: per engine, idle and paused programs that may hold device blocks there. Who finds a
+    program without any takes it out; it comes back when it is idle again. Active ones that may hold
+    blocks are kept by age: one that has only queued its first commands holds none. ``changes`` is
+    told of programs that start, become idle or end, but not of what happens to active ones.
+    ``totals``: of the tenants that are configured.
     """
 
     def __init__(self, totals: Mapping[TenantId, TenantTotals] | None = None) -> None:
@@ -107,6 +107,17 @@ class ProcessTable:
             if queue.placed_on is not None:
                 holders = self.holders.setdefault(queue.placed_on, OrderedDict())
                 holders[program.id] = program
+
+    def offer_holder(self, program: Program, engine: EngineId) -> None:
+        """``program`` is paused: what it holds goes first, although it is active."""
+        holders = self.holders.setdefault(engine, OrderedDict())
+        holders[program.id] = program
+        holders.move_to_end(program.id, last=False)
+
+    def keep_holder(self, program: Program, engine: EngineId) -> None:
+        """``program`` is paused no more."""
+        if program.id in self.active and engine in self.holders:
+            self.holders[engine].pop(program.id, None)
 
     def add_entry(self, entry: Entry, now_s: float) -> None:
         """``entry`` may be queued: it stands in its queue from now on."""

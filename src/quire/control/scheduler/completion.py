@@ -25,6 +25,7 @@ from quire.control.programs.program import CommandQueue, Entry
 from quire.control.programs.service import Share, charge
 from quire.control.programs.states import ENDS
 from quire.control.scheduler.order.ranking import Ranking
+from quire.control.scheduler.pausing.gate import ProgramGate
 from quire.control.scheduler.reclaiming.restorer import Restorer
 from quire.control.scheduler.replies import (
     FINISH_REASONS,
@@ -57,6 +58,7 @@ class Completion:
         flow: Flow,
         ranking: Ranking,
         admission: Admission,
+        gate: ProgramGate,
         outbox: Outbox,
         time: EventTime,
     ) -> None:
@@ -65,6 +67,7 @@ class Completion:
         self._flow = flow
         self._ranking = ranking
         self._admission = admission
+        self._gate = gate
         self._outbox = outbox
         self._time = time
 
@@ -213,6 +216,7 @@ class Completion:
             matched = matched_stop(run, end, int(reported.matched[index]))
             chunk = run.chunk(tokens, logprobs, FINISH_REASONS[end], matched)
             self._admission.ended(run.num_generated, run.max_tokens)
+            self._gate.finished(run)
             self._flow.finish(entry, chunk)
 
     def _within_quota(

@@ -44,6 +44,7 @@ class EngineScheduler:
         dispatch: DispatchPolicy,
         planner: MessagePlanner,
         completion: Completion,
+        chunk_time: ChunkTime,
         flow: Flow,
         outbox: Outbox,
         time: EventTime,
@@ -52,7 +53,7 @@ class EngineScheduler:
         self.engine = engine
         self.planner = planner
         self.step_time = DecodeStepTime(config.step_quantum_s, config.max_steps_per_message)
-        self.chunk_time = ChunkTime(config.chunk_steps)
+        self.chunk_time = chunk_time
         self.anticipation = Anticipation(config.patience if dispatch.is_adaptive else 0.0)
         self._run_ahead = config.run_ahead and dispatch.max_commands is None
         self._prompts = PromptsAhead(
@@ -97,6 +98,12 @@ class EngineScheduler:
                 self._send_prompts_ahead()
             else:
                 self._send_ahead()
+        self._look_no_later(self.planner.pausing.next_look_s())
+
+    def _look_no_later(self, at_s: float | None) -> None:
+        due_s = self.next_dispatch_s
+        if at_s is not None and (due_s is None or at_s < due_s):
+            self.next_dispatch_s = at_s
 
     def _send_when_due(self) -> None:
         engine, now_s = self.engine, self._time.now_s
@@ -348,6 +355,10 @@ class EngineScheduler:
         self._flow.fail(entry, error.record())
         self._flow.advance(entry.queue)
 
+    def check_invariants(self) -> None:
+        self.planner.backlog.check_invariants()
+        self.planner.pausing.check_invariants()
+
     # -- views -----------------------------------------------------------------------------------
 
     def statistics(self) -> EngineStatistics:
@@ -365,6 +376,9 @@ class EngineScheduler:
             num_tables=len(engine.tables),
             num_free_embeds=engine.embeds.num_free,
             num_preemptions=self.planner.seating.num_preemptions,
+            num_paused=self.planner.pausing.num_paused,
+            num_pauses=self.planner.pausing.num_pauses,
+            num_working_set_blocks=self.planner.pausing.num_blocks,
             num_batches=self.num_batches,
             num_rows=self.num_rows,
             num_tokens=self.num_tokens,

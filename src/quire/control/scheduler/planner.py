@@ -14,6 +14,7 @@ from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.state import EngineState
+from quire.control.event_time import EventTime
 from quire.control.memory.promises import NO_RECLAIM, Reclaim
 from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.control.programs.states import CommandState
@@ -24,6 +25,8 @@ from quire.control.scheduler.lowering.seeds import SeedSource
 from quire.control.scheduler.lowering.window import QueueWindow
 from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.order.ranking import Ranking, rank_of
+from quire.control.scheduler.pausing.gate import ProgramGate
+from quire.control.scheduler.pausing.pausing import Pausing
 from quire.control.scheduler.reclaiming.claim import Claim
 from quire.control.scheduler.reclaiming.reclaimer import Reclaimer
 from quire.control.scheduler.reclaiming.restorer import RestoreJob, Restorer
@@ -66,18 +69,21 @@ class MessagePlanner:
         ranking: Ranking,
         seeds: SeedSource,
         admission: Admission,
+        gate: ProgramGate,
+        time: EventTime,
     ) -> None:
         self._engine = engine
         self._table = table
         self._flow = flow
         self._fairness = fairness
         self.ranking = ranking
-        self.backlog = Backlog(engine, fairness, ranking)
+        self.backlog = Backlog(engine, fairness, ranking, gate)
+        self.pausing = Pausing(engine, table, self.backlog, gate, time)
         self._seats = self.backlog.seats
         self._lowering = Lowering(engine, seeds)
         self.decodes = DecodeLowering(engine, seeds)
         self.restorer = Restorer(engine)
-        self.seating = Seating(engine, table, self.backlog, admission)
+        self.seating = Seating(engine, table, self.backlog, admission, self.pausing)
         self.reclaimer = Reclaimer(engine, table, host, self.backlog, ranking, self.seating)
         self.blocked: dict[Entry, None] = {}
         self._lower: Mapping[
@@ -156,7 +162,7 @@ class MessagePlanner:
     def could_join(self) -> bool:
         """Whether a message that is planned now might carry somebody whom those in flight do not:
         then none of many steps, and none behind the one in flight, is sent before it."""
-        if self.backlog.work:
+        if self.backlog.work or self.pausing.is_due:
             return True
         seats = self._seats
         num_changes, num_asked = self._seen

@@ -9,11 +9,14 @@ from quire.server.schemas.base import WholeModel
 
 class ProcessWait(WholeModel):
     """What a program waits for: ``program`` (its own code: it is idle), ``engine`` (to come up),
-    ``seat`` (a sequence of the engine), ``memory``, ``pages`` (to come back from the host, or to be
-    computed again), ``command`` (another command, of its own program or on the same page), ``turn``
-    (the next message). ``since`` is Unix time."""
+    ``paused: memory`` (for its next call, until other programs leave room for all that it works
+    on), ``seat`` (a sequence of the engine), ``memory``, ``pages`` (to come back from the host, or
+    to be computed again), ``command`` (another command, of its own program or on the same page),
+    ``turn`` (the next message). ``since`` is Unix time."""
 
-    reason: Literal["program", "engine", "seat", "memory", "pages", "command", "turn"]
+    reason: Literal[
+        "program", "engine", "paused: memory", "seat", "memory", "pages", "command", "turn"
+    ]
     since: float
 
 

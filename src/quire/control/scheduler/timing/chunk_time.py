@@ -25,6 +25,11 @@ class ChunkTime:
         self._chunk_steps = chunk_steps
         self._token_s: float | None = None
 
+    @property
+    def token_s(self) -> float | None:
+        """Of one prompt token; None: not known yet."""
+        return self._token_s
+
     def observe(self, elapsed_s: float, num_tokens: int, step_s: float) -> None:
         """A message with ``num_tokens`` prompt tokens took ``elapsed_s``; ``step_s`` of that would
         have passed without them (0 without decodes)."""

@@ -37,6 +37,14 @@ class Admission:
         if max_tokens > 0:
             self.share += _SMOOTHING * (num_generated / max_tokens - self.share)
 
+    def num_blocks_of(self, entry: Entry) -> int:
+        """Blocks of its context when it ends, as expected."""
+        command = entry.command
+        assert isinstance(command, Decode)
+        num_tokens = command.position + len(command.tokens)
+        num_tokens += self._expected(command.stop.max_tokens, 0)
+        return -(-num_tokens // self._engine.page_size)
+
     def admits(self, entry: Entry, seated: Iterable[Entry], victim: Entry | None = None) -> bool:
         """Whether there is room for ``entry`` beside ``seated``, or in the place of ``victim``. If
         nobody has a seat there is: it then claims what it needs."""

@@ -6,6 +6,7 @@ message is the planner's.
 
 ``work``    may go into the next message: fine-tier commands, decodes that have a seat.
 ``seats``   decodes, with a seat or asking for one.
+``paused``  decodes of programs that are paused between two calls (``scheduler.pausing``).
 ``claims``  found no memory. They go first in the next message, before any decode, so that their
             claims can be met by preemption.
 held up     wait for another command to let go of a page that they append to or copy.
@@ -22,6 +23,7 @@ from quire.control.programs.states import CommandState
 from quire.control.scheduler.order.fair_order import FairOrder
 from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.order.ranking import Ranking
+from quire.control.scheduler.pausing.gate import ProgramGate
 from quire.control.scheduler.waiting.seats import Seats
 from quire.core.commands import Decode
 from quire.core.ids import ProgramId
@@ -39,9 +41,13 @@ class Backlog:
     """See the module docstring. ``sync`` comes before everything else that an event leads to, so
     that a policy hears of what happened when it did."""
 
-    def __init__(self, engine: EngineState, share: FairShare, ranking: Ranking) -> None:
+    def __init__(
+        self, engine: EngineState, share: FairShare, ranking: Ranking, gate: ProgramGate
+    ) -> None:
         self._engine = engine
         self._ranking = ranking
+        self._gate = gate
+        self.paused = FairOrder(share)
         self.work = FairOrder(share)
         self.claims = FairOrder(share)
         self.seats = Seats(engine.info.pool.max_sequences, share)
@@ -72,6 +78,7 @@ class Backlog:
         self.seats.discard(entry)
         if self._heads.get(entry.queue) is entry:
             del self._heads[entry.queue]
+        self._gate.ended(entry)
         self._ranking.ended(entry)
 
     def _look_at(self, queue: CommandQueue) -> None:
@@ -107,6 +114,7 @@ class Backlog:
         if rank == entry.rank:  # as after most messages that carried it
             return
         in_work, in_claims = self.work.discard(entry), self.claims.discard(entry)
+        is_paused = self.paused.discard(entry)
         is_seated, has_asked = self.seats.has_seat(entry), entry in self.seats
         self.seats.discard(entry)
         self._ranking.set_rank(entry, rank)
@@ -118,6 +126,8 @@ class Backlog:
             self.work.add(entry)
         if in_claims:
             self.claims.add(entry)
+        if is_paused:
+            self.paused.add(entry)
 
     # -- placing ---------------------------------------------------------------------------------
 
@@ -125,7 +135,9 @@ class Backlog:
         """``entry`` waits for a message, or for the seat that it needs before."""
         self.arrive(entry)
         if needs_seat(entry) and not self.seats.has_seat(entry):
-            if entry not in self.seats:
+            if self._gate.is_paused(entry):
+                self.paused.add(entry)
+            elif entry not in self.seats:
                 self.seats.ask(entry)
         else:
             self.work.add(entry)
@@ -134,6 +146,18 @@ class Backlog:
         entry.placed_in = self
         if entry.rank is None:
             self._ranking.arrive(entry)
+            if needs_seat(entry):
+                self._gate.called(entry)
+
+    def pause(self, entry: Entry) -> None:
+        """It asks for no seat until its program goes on."""
+        self.seats.discard(entry)
+        self.paused.add(entry)
+
+    def resume(self, entry: Entry) -> None:
+        """Its program goes on."""
+        if self.paused.discard(entry):
+            self.seats.ask(entry)
 
     def give_seat(self, entry: Entry) -> None:
         self.seats.give(entry)
@@ -171,7 +195,7 @@ class Backlog:
 
     def _take_out(self, entry: Entry) -> None:
         """Out of where it waits; a seat stays."""
-        if self.work.discard(entry):
+        if self.work.discard(entry) or self.paused.discard(entry):
             return
         if self.take_claim(entry):
             return
@@ -225,12 +249,13 @@ class Backlog:
     @property
     def num_waiting(self) -> int:
         num_held = len(self._held_up)
-        return len(self.work) + len(self.claims) + self.seats.num_asking + num_held
+        num_ready = len(self.work) + len(self.claims)
+        return num_ready + self.seats.num_asking + len(self.paused) + num_held
 
     def check_invariants(self) -> None:
         if self._engine.ended or self._engine.ready.has_changed:
             return  # more events of this moment follow, and what they change is looked at with them
-        for order in (self.work, self.claims):
+        for order in (self.work, self.claims, self.paused):
             order.check_invariants()
         self.seats.check_invariants()
         running = self._engine.running
@@ -245,5 +270,6 @@ class Backlog:
         assert all(entry in self.claims for entry in claims)
         held = [entry for entries in self._held_by.values() for entry in entries]
         assert len(held) == len(self._held_up)
-        places = [*self.work, *claims, *held]
+        assert not any(entry in self.seats for entry in self.paused)
+        places = [*self.work, *claims, *held, *self.paused]
         assert len(set(places)) == len(places), "a command waits in two places"

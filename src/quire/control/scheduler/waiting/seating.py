@@ -1,7 +1,7 @@
 """Gives seats: to whom memory has room, in the order of ``seats``, and takes them back.
 
 Owns what happens to a decode that gets or loses its seat. Who is next and who makes way is known to
-``seats``, how much room there is to ``admission``.
+``seats``, how much room there is for a call to ``admission``, and for its program to ``pausing``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.state import EngineState
 from quire.control.programs.program import Entry
 from quire.control.programs.table import ProcessTable
+from quire.control.scheduler.pausing.pausing import Pausing
 from quire.control.scheduler.waiting.admission import Admission
 from quire.control.scheduler.waiting.backlog import Backlog
 
@@ -19,12 +20,18 @@ class Seating:
     ``is_short``: memory had no room for who was next when free seats were given last."""
 
     def __init__(
-        self, engine: EngineState, table: ProcessTable, backlog: Backlog, admission: Admission
+        self,
+        engine: EngineState,
+        table: ProcessTable,
+        backlog: Backlog,
+        admission: Admission,
+        pausing: Pausing,
     ) -> None:
         self._engine = engine
         self._table = table
         self._backlog = backlog
         self._admission = admission
+        self._pausing = pausing
         self.num_preemptions = 0
         self.is_short = False
 
@@ -32,29 +39,47 @@ class Seating:
         """The decodes that may take part, anew for this message: free seats go to who is next,
         then who runs makes way for whoever is strictly better."""
         seats = self._backlog.seats
+        self._pausing.review()
         if not self.give_free_seats():
             self._seat_the_oldest()
         for _ in range(seats.capacity):
-            pair = seats.exchange()
+            pair = self._exchange()
             if pair is None or pair[1].num_in_flight or not self.admits(pair[0], pair[1]):
                 return
             self._displace(pair[1])
-            self._backlog.give_seat(pair[0])
+            self._give_seat(pair[0])
+
+    def _exchange(self) -> tuple[Entry, Entry] | None:
+        """Who displaces whom, of programs that are let in."""
+        while (pair := self._backlog.seats.exchange()) is not None:
+            if self._pausing.lets_in(pair[0]):
+                return pair
+            self._pausing.pause(pair[0])
+        return None
+
+    def _give_seat(self, entry: Entry) -> None:
+        self._pausing.begin(entry)
+        self._backlog.give_seat(entry)
 
     def give_free_seats(self) -> bool:
         """False if memory has no room for who is next: nobody passes by."""
         seats = self._backlog.seats
         self.is_short = False
         while seats.num_free and (entry := seats.candidate()) is not None:
+            if not self._pausing.lets_in(entry):
+                self._pausing.pause(entry)
+                continue
             if not self.admits(entry):
                 self.is_short = True
                 return False
-            self._backlog.give_seat(entry)
+            self._give_seat(entry)
         return True
 
     def admits(self, entry: Entry, victim: Entry | None = None) -> bool:
         """Whether ``entry`` may begin, or in the place of ``victim``, as far as memory goes."""
         seats = self._backlog.seats
+        if not self._pausing.lets_in(entry):
+            return False
         if entry.program is self._table.oldest_active and not seats.num_of(entry.program):
             return True
         return self._admission.admits(entry, seats.seated, victim)
@@ -66,7 +91,7 @@ class Seating:
             return
         entry = seats.first_of(oldest)
         if entry is not None:
-            self._backlog.give_seat(entry)
+            self._give_seat(entry)
 
     def sit_down(self, entry: Entry) -> bool:
         """Whether ``entry`` has a seat; one that comes behind another command of its queue takes a
@@ -77,6 +102,7 @@ class Seating:
         if not seats.num_free or seats.num_asking or not self.admits(entry):
             return False
         seats.ask(entry)
+        self._pausing.begin(entry)
         seats.give(entry)
         return True
 

@@ -1,0 +1,207 @@
+"""What families of programs call and leave behind, and whether there is room for one more.
+
+Owns the families of one engine: their calls, their working sets, when they were quiet, and the
+limits. It answers questions; who is paused and who goes on is ``pausing``'s to decide. A *call* is
+a decode that samples: other commands are neither paused nor counted.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.state import EngineState
+from quire.control.event_time import EventTime
+from quire.control.programs.program import Entry, Program
+from quire.control.scheduler.pausing.returns import NEVER_S, Returns, ReturnTimes
+from quire.control.scheduler.pausing.trail import Trail
+from quire.control.scheduler.pausing.working_sets import Family, WorkingSets
+from quire.control.scheduler.timing.chunk_time import ChunkTime
+from quire.control.scheduler.waiting.admission import Admission
+from quire.core.ids import ProgramId
+from quire.core.pausing_config import PausingConfig
+
+
+class ProgramGate:
+    """See the module docstring. ``paused``: families whose calls wait outside, longest first.
+    ``num_changes``: increases with everything that may make room."""
+
+    def __init__(
+        self,
+        engine: EngineState,
+        config: PausingConfig,
+        admission: Admission,
+        chunk_time: ChunkTime,
+        time: EventTime,
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._admission = admission
+        self._chunk_time = chunk_time
+        self._time = time
+        self._returns = Returns()
+        self._families: dict[ProgramId, Family] = {}
+        self._family_of: dict[Entry, Family] = {}
+        self.sets = WorkingSets()
+        self.paused: OrderedDict[ProgramId, Family] = OrderedDict()
+        self.num_changes = 0
+
+    # -- limits ----------------------------------------------------------------------------------
+
+    @property
+    def num_blocks(self) -> int:
+        """What memory has for working sets: the device, and as much as is swapped out of them now.
+        The host's free blocks do not count: what the prefix index keeps is never swapped."""
+        memory = self._engine.memory
+        return memory.device.size + memory.host.num_taken
+
+    @property
+    def is_on(self) -> bool:
+        return self._config.above > 0
+
+    @property
+    def most(self) -> float:
+        """Blocks that those let in may have."""
+        return self._config.above * self.num_blocks
+
+    @property
+    def room(self) -> float:
+        """Blocks for those that are not let in yet; cold families make room."""
+        return self._config.resume_below * self.num_blocks - self.sets.num_warm_blocks
+
+    @property
+    def turn_s(self) -> float:
+        """How long a family is left in peace once it was let in, while others wait."""
+        return self._config.max_s
+
+    # -- what happens ----------------------------------------------------------------------------
+
+    def of(self, entry: Entry) -> Family:
+        """The family of a call that has come and not ended."""
+        return self._family_of[entry]
+
+    def is_paused(self, entry: Entry) -> bool:
+        """Whether the family of a call that has come waits outside."""
+        return bool(self.paused) and entry.program.family in self.paused
+
+    def called(self, entry: Entry) -> None:
+        """A call has come."""
+        if not self.is_on:
+            return
+        program = entry.program
+        family = self._families.get(program.family)
+        if family is None:
+            family = self._families[program.family] = Family(program)
+        family.programs[program.id] = program
+        if family.quiet_s is not None:
+            self._class_of(family).add(self._time.now_s - family.quiet_s)
+            family.quiet_s = None
+            self.sets.wake(family)
+        family.calls[entry] = None
+        self._family_of[entry] = family
+
+    def begins(self, entry: Entry) -> None:
+        """A call that is let in has a seat. It may lose that, and begin again."""
+        family = self._family_of[entry]
+        if entry in family.inside:
+            return
+        if not family.inside and family.num_calls:
+            self.sets.resize(family, self.needed(family, entry))
+        family.inside[entry] = None
+        family.num_calls += 1
+        trail = family.trails.get(entry.program.id)
+        if trail is None:
+            trail = family.trails[entry.program.id] = Trail()
+        trail.widen(len(family.inside))
+
+    def finished(self, run: DecodeRun) -> None:
+        """A call has been answered; its pages are still there."""
+        trail = self._trail_of(run.entry)
+        if trail is not None:
+            prefix = run.cursor.prefix
+            leaf = prefix.parent if prefix.is_canonical else None
+            trail.add(leaf, -(-run.position // self._engine.page_size))
+
+    def _trail_of(self, entry: Entry) -> Trail | None:
+        family = self._family_of.get(entry)
+        return None if family is None else family.trails.get(entry.program.id)
+
+    def ended(self, entry: Entry) -> None:
+        """A call has ended, in whatever way."""
+        family = self._family_of.pop(entry, None)
+        if family is None:
+            return
+        del family.calls[entry]
+        family.inside.pop(entry, None)
+        self.num_changes += 1
+        if family.calls:
+            return
+        if family.programs:
+            self._rest(family)
+        else:
+            self._forget(family)
+
+    def _rest(self, family: Family) -> None:
+        """Nothing of it is called any more."""
+        now_s = self._time.now_s
+        family.quiet_s = now_s
+        family.paused_s = None
+        self.paused.pop(family.id, None)
+        if family.let_in_s is not None:
+            self.sets.resize(family, family.working_set)
+            self.sets.rest(family, now_s + self._hold_s(family))
+
+    def program_ended(self, program: Program) -> None:
+        """Its calls have ended, or are about to."""
+        family = self._families.get(program.family)
+        if family is None or family.programs.pop(program.id, None) is None:
+            return
+        self.num_changes += 1
+        trail = family.trails.pop(program.id, None)
+        if trail is not None and self.paused:
+            self.offer(trail)
+        if family.let_in_s is not None and not family.calls:
+            self.sets.resize(family, family.working_set)
+        if not family.programs and not family.calls:
+            self._forget(family)
+
+    def _forget(self, family: Family) -> None:
+        if family.quiet_s is not None and self._time.now_s > family.hold_until_s:
+            self._class_of(family).add(NEVER_S)
+        self.paused.pop(family.id, None)
+        if family.let_in_s is not None:
+            self.sets.leave(family)
+        del self._families[family.id]
+
+    def offer(self, trail: Trail) -> None:
+        """What it has left in the prefix index is the first to be evicted."""
+        for leaf in trail.leaves():
+            self._engine.memory.index.offer(leaf)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def needed(self, family: Family, entry: Entry) -> int:
+        """Blocks that it takes to let its call in."""
+        return max(family.working_set, self._admission.num_blocks_of(entry))
+
+    def _class_of(self, family: Family) -> ReturnTimes:
+        return self._returns.of((family.tenant, family.kind, family.num_calls <= 1))
+
+    def _hold_s(self, family: Family) -> float:
+        token_s, most_s = self._chunk_time.token_s, self._config.max_hold_s
+        if token_s is None:
+            return self._class_of(family).hold_s(most_s, most_s)
+        refill_s = token_s * self._engine.page_size * self.num_blocks
+        return self._class_of(family).hold_s(refill_s, most_s)
+
+    def check_invariants(self) -> None:
+        self.sets.check_invariants()
+        for family in self._families.values():
+            assert family.inside.keys() <= family.calls.keys()
+            assert not family.inside or family.let_in_s is not None, "a family runs outside"
+            assert (family.quiet_s is None) == bool(family.calls)
+            assert (family.id in self.paused) <= bool(family.calls), "a quiet family is paused"
+        calls = sum(len(family.calls) for family in self._families.values())
+        assert calls == len(self._family_of) or any(
+            not family.programs for family in self._family_of.values()
+        )

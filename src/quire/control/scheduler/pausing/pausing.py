@@ -1,0 +1,257 @@
+"""Pauses programs between two calls when their working sets have no room, and lets them go on.
+
+Without it the calls of more programs than fit push each other's pages out, and each computes its
+whole context again. Owns who is paused; what counts is in ``gate``, which order those that wait
+have in ``backlog``.
+
+**Who is let in.** A family that is let in goes on calling while all that are let in have at most
+``above`` of memory together. A family that is not (a new one, or one that was paused) is let
+in where it leaves less than ``resume_below`` taken. Cold families (``returns`` states when) give up
+theirs to whoever calls. Where those that are let in grow beyond the limit, those that came in last
+are paused at their next calls. Nobody is paused within a call.
+
+**Who goes on.** In the order of tenants' shares and the policy, and nobody passes by the first.
+
+**Why nobody waits for ever.** The oldest active program is never paused, nor is one that holds
+embeds, for which others may wait. A family whose call has waited for ``max_s`` is *overdue*:
+the longest waiting of these goes before all others, and those that have been let in for
+``max_s`` make way for it between two calls, until it has room. So with k families overdue
+before it, a call is paused for at most ``(k + 2) * (max_s + c)``, where c is the time of the
+longest call; while families fit n at a time, k counts in groups of n.
+"""
+
+from __future__ import annotations
+
+from quire.control.engines.state import EngineState
+from quire.control.event_time import EventTime
+from quire.control.programs.program import Entry, Program
+from quire.control.programs.table import ProcessTable
+from quire.control.scheduler.pausing.gate import ProgramGate
+from quire.control.scheduler.pausing.working_sets import Family
+from quire.control.scheduler.waiting.backlog import Backlog
+
+
+class Pausing:
+    """Of one engine. ``num_pauses``: how often a family has been paused."""
+
+    def __init__(
+        self,
+        engine: EngineState,
+        table: ProcessTable,
+        backlog: Backlog,
+        gate: ProgramGate,
+        time: EventTime,
+    ) -> None:
+        self._engine = engine
+        self._table = table
+        self._backlog = backlog
+        self._gate = gate
+        self._sets = gate.sets
+        self._time = time
+        self._seen = -1
+        self._look_s: float | None = None
+        self.num_pauses = 0
+
+    @property
+    def num_paused(self) -> int:
+        """Families with calls that wait outside."""
+        return len(self._gate.paused)
+
+    @property
+    def num_blocks(self) -> int:
+        """Working sets of all that are let in."""
+        return self._sets.num_blocks
+
+    # -- at a call's beginning -------------------------------------------------------------------
+
+    def lets_in(self, entry: Entry) -> bool:
+        """Whether ``entry`` may begin as far as its program goes. Changes nothing."""
+        if not self._gate.is_on:
+            return True
+        family = self._gate.of(entry)
+        if family.inside or self._is_exempt(entry):
+            return True
+        if family.let_in_s is None:
+            return not self._gate.paused and self._has_room(family, entry)
+        return self._may_go_on(family, entry)
+
+    def _is_exempt(self, entry: Entry) -> bool:
+        """Whether others may wait for what ``entry`` does."""
+        if entry.program.embeds:
+            return True
+        oldest = self._table.oldest_active
+        return oldest is not None and oldest.family == entry.program.family
+
+    def _has_room(self, family: Family, entry: Entry) -> bool:
+        return not self._sets.num_warm_blocks or self._gate.needed(family, entry) <= self._gate.room
+
+    def _may_go_on(self, family: Family, entry: Entry) -> bool:
+        """Of a family that is let in."""
+        needed = self._gate.needed(family, entry)
+        num_others = self._sets.num_warm_blocks - family.num_blocks
+        return num_others + needed <= self._gate.most or self._is_among_first(family, needed)
+
+    def _is_among_first(self, family: Family, needed: int) -> bool:
+        """Whether those that came in before it leave room for it."""
+        room = self._gate.most - needed
+        for other in self._sets:
+            if other is family:
+                return True
+            if not other.is_cold:
+                room -= other.num_blocks
+                if room < 0:
+                    return False
+        return True
+
+    def _had_its_turn(self, family: Family) -> bool:
+        assert family.let_in_s is not None
+        return self._time.now_s - family.let_in_s >= self._gate.turn_s
+
+    def begin(self, entry: Entry) -> None:
+        """``entry``, which is let in, gets a seat."""
+        if not self._gate.is_on:
+            return
+        family = self._gate.of(entry)
+        if family.let_in_s is None:
+            self._let_in(family, entry)
+        family.paused_s = None
+        self._gate.begins(entry)
+        self._clear_cold()
+
+    def _let_in(self, family: Family, entry: Entry) -> None:
+        num_blocks = self._gate.needed(family, entry) if family.num_calls else 0
+        self._sets.let_in(family, num_blocks, self._time.now_s)
+
+    def _clear_cold(self) -> None:
+        """Cold families give up their places, as far as what is let in needs them."""
+        sets, most = self._sets, self._gate.most
+        while sets.num_blocks > most and (family := sets.coldest()) is not None:
+            self._put_out(family)
+
+    # -- pausing ---------------------------------------------------------------------------------
+
+    def pause(self, entry: Entry) -> None:
+        """``entry`` is not let in: its family waits outside with all its calls."""
+        self._pause(self._gate.of(entry))
+
+    def _pause(self, family: Family) -> None:
+        if family.let_in_s is not None:
+            self._put_out(family)
+        self._gate.paused[family.id] = family
+        if family.paused_s is None:
+            family.paused_s = self._time.now_s
+            self.num_pauses += 1
+        else:  # it was about to go on
+            self._gate.paused.move_to_end(family.id, last=False)
+        for call in family.calls:
+            if call in self._backlog.seats:
+                self._backlog.pause(call)
+
+    def _put_out(self, family: Family) -> None:
+        """It is let in no more: what it has on the device is the first to go."""
+        self._sets.leave(family)
+        for trail in family.trails.values():
+            self._gate.offer(trail)
+        for program in family.programs.values():
+            if program.pages:
+                self._table.offer_holder(program, self._engine.id)
+
+    # -- going on --------------------------------------------------------------------------------
+
+    def review(self) -> None:
+        """A message is planned: let those go on that have room now."""
+        self._sets.cool(self._time.now_s)
+        if not self._gate.paused:
+            return
+        self._resume_oldest()
+        while (family := self._next()) is not None:
+            self._resume(family)
+        self._seen, self._look_s = self._gate.num_changes, self.next_look_s()
+
+    def _resume_oldest(self) -> None:
+        oldest = self._table.oldest_active
+        family = None if oldest is None else self._gate.paused.get(oldest.family)
+        if family is not None:
+            self._resume(family)
+
+    def _next(self) -> Family | None:
+        """Who goes on now, if anybody."""
+        overdue = self._overdue()
+        if overdue is not None:
+            return overdue if self._make_way(overdue) else None
+        entry = self._backlog.paused.first()
+        if entry is None:
+            return None
+        family = self._gate.of(entry)
+        return family if self._has_room(family, entry) else None
+
+    def _overdue(self) -> Family | None:
+        """Who has waited for longest, if that is too long."""
+        family = next(iter(self._gate.paused.values()), None)
+        if family is None:
+            return None
+        assert family.paused_s is not None, "a family is paused since no time"
+        return family if self._time.now_s - family.paused_s >= self._gate.turn_s else None
+
+    def _fits(self, family: Family) -> bool:
+        return self._has_room(family, next(iter(family.calls)))
+
+    def _make_way(self, overdue: Family) -> bool:
+        """Whether there is room for it, made by those that have had their turns and run no call:
+        one after the other, as they come to an end of their calls."""
+        for family in list(self._sets):
+            if self._fits(overdue) or not self._had_its_turn(family):
+                break
+            if family.inside or family.is_cold:
+                continue
+            if family.calls:
+                self._pause(family)
+            else:
+                self._put_out(family)
+        return self._fits(overdue)
+
+    def _resume(self, family: Family) -> None:
+        del self._gate.paused[family.id]
+        self._let_in(family, next(iter(family.calls)))
+        for call in family.calls:
+            self._backlog.resume(call)
+        for program in family.programs.values():
+            self._table.keep_holder(program, self._engine.id)
+
+    # -- when to look again ----------------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a message that is planned now might let somebody go on."""
+        if not self._gate.paused:
+            return False
+        if self._seen != self._gate.num_changes:
+            return True
+        return self._look_s is not None and self._look_s <= self._time.now_s
+
+    def next_look_s(self) -> float | None:
+        """When time alone may let somebody go on; None: only an event will."""
+        if not self._gate.paused:
+            return None
+        first = next(iter(self._gate.paused.values()))
+        assert first.paused_s is not None
+        times_s = [first.paused_s + self._gate.turn_s, self._sets.next_cold_s()]
+        let_in = next(iter(self._sets), None)
+        if let_in is not None and let_in.let_in_s is not None:
+            times_s.append(let_in.let_in_s + self._gate.turn_s)
+        later = [at_s for at_s in times_s if at_s is not None and at_s > self._time.now_s]
+        return min(later, default=None)
+
+    def program_ended(self, program: Program) -> None:
+        """It has left the process table."""
+        self._gate.program_ended(program)
+
+    def check_invariants(self) -> None:
+        self._gate.check_invariants()
+        for family in self._gate.paused.values():
+            assert family.let_in_s is None, "a family is paused and let in"
+            assert not family.inside, "a family is paused within a call"
+            for call in family.calls:
+                assert call in self._backlog.paused, "a call of a paused family does not wait"
+        for entry in self._backlog.paused:
+            assert self._gate.of(entry).id in self._gate.paused, "a call waits outside for nobody"

@@ -1,0 +1,162 @@
+"""The working sets of the families of programs that are let in, and how much of memory they take.
+
+A *family* (a root program with all below it) is let in or not as a whole. Owns the sum, the order
+in which families were let in, and which of those that wait for nobody's call but their own are past
+their hold: these are *cold*, their blocks are there for whoever calls. A family counts from the end
+of its first call. Decides nothing and moves nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from quire.control.programs.program import Entry, Program
+from quire.control.scheduler.pausing.trail import Trail
+from quire.core.ids import ProgramId
+
+
+class Family:
+    """``calls``: its unfinished decodes; ``inside``: those that have begun. ``num_blocks``: what it
+    counts while it is let in. ``let_in_s``: when that was, None while it is not.
+    ``paused_s``: since when a call of it waits outside. ``quiet_s``: when its last call ended, None
+    while it has one. ``hold_until_s``: of a quiet one. ``is_cold``: it is past that."""
+
+    __slots__ = (
+        "calls",
+        "hold_until_s",
+        "id",
+        "inside",
+        "is_cold",
+        "kind",
+        "let_in_s",
+        "num_blocks",
+        "num_calls",
+        "paused_s",
+        "programs",
+        "quiet_s",
+        "tenant",
+        "trails",
+    )
+
+    def __init__(self, program: Program) -> None:
+        self.id = program.family
+        self.tenant = program.tenant
+        self.kind = program.kind
+        self.programs: dict[ProgramId, Program] = {}
+        self.trails: dict[ProgramId, Trail] = {}
+        self.calls: dict[Entry, None] = {}
+        self.inside: dict[Entry, None] = {}
+        self.num_calls = 0
+        self.num_blocks = 0
+        self.let_in_s: float | None = None
+        self.paused_s: float | None = None
+        self.quiet_s: float | None = None
+        self.hold_until_s = 0.0
+        self.is_cold = False
+
+    @property
+    def working_set(self) -> int:
+        """Blocks."""
+        return sum([trail.num_blocks for trail in self.trails.values()])
+
+
+class WorkingSets:
+    """Of those that are let in. ``num_blocks``: of all together; ``num_cold_blocks``: of the cold
+    ones among them."""
+
+    def __init__(self) -> None:
+        self._let_in: OrderedDict[ProgramId, Family] = OrderedDict()
+        self._cold: OrderedDict[ProgramId, Family] = OrderedDict()
+        self._holds: list[tuple[float, int, Family]] = []
+        self._num_holds = 0
+        self.num_blocks = 0
+        self.num_cold_blocks = 0
+
+    def __len__(self) -> int:
+        return len(self._let_in)
+
+    def __iter__(self) -> Iterator[Family]:
+        """In the order in which they were let in."""
+        return iter(self._let_in.values())
+
+    @property
+    def num_warm_blocks(self) -> int:
+        return self.num_blocks - self.num_cold_blocks
+
+    def let_in(self, family: Family, num_blocks: int, now_s: float) -> None:
+        assert family.let_in_s is None, "a family is let in twice"
+        self._let_in[family.id] = family
+        family.let_in_s, family.num_blocks = now_s, num_blocks
+        self.num_blocks += num_blocks
+
+    def leave(self, family: Family) -> None:
+        assert family.let_in_s is not None, "a family leaves that is not in"
+        self.wake(family)
+        del self._let_in[family.id]
+        self.num_blocks -= family.num_blocks
+        family.let_in_s, family.num_blocks = None, 0
+
+    def resize(self, family: Family, num_blocks: int) -> None:
+        """It is let in, and counts ``num_blocks`` from now on."""
+        self.num_blocks += num_blocks - family.num_blocks
+        if family.is_cold:
+            self.num_cold_blocks += num_blocks - family.num_blocks
+        family.num_blocks = num_blocks
+
+    def rest(self, family: Family, until_s: float) -> None:
+        """It has no call; it is kept until then."""
+        family.hold_until_s = until_s
+        self._num_holds += 1
+        heapq.heappush(self._holds, (until_s, self._num_holds, family))
+
+    def wake(self, family: Family) -> None:
+        """It calls, or leaves."""
+        if family.is_cold:
+            family.is_cold = False
+            del self._cold[family.id]
+            self.num_cold_blocks -= family.num_blocks
+
+    def cool(self, now_s: float) -> None:
+        """Take note of holds that are over."""
+        holds = self._holds
+        while holds and holds[0][0] <= now_s:
+            until_s, _, family = heapq.heappop(holds)
+            is_current = family.quiet_s is not None and family.hold_until_s == until_s
+            if is_current and family.let_in_s is not None and not family.is_cold:
+                family.is_cold = True
+                self._cold[family.id] = family
+                self.num_cold_blocks += family.num_blocks
+        if len(holds) > 64 + 4 * len(self._let_in):
+            self._forget_old_holds()
+
+    def _forget_old_holds(self) -> None:
+        """Most end with a call: they go before they are many."""
+        self._holds = [hold for hold in self._holds if _is_current(hold)]
+        heapq.heapify(self._holds)
+
+    def coldest(self) -> Family | None:
+        """Whose hold was over first."""
+        return next(iter(self._cold.values()), None)
+
+    def next_cold_s(self) -> float | None:
+        """When the next hold is over."""
+        while self._holds and not _is_current(self._holds[0]):
+            heapq.heappop(self._holds)
+        return self._holds[0][0] if self._holds else None
+
+    def check_invariants(self) -> None:
+        assert self.num_blocks == sum(family.num_blocks for family in self._let_in.values())
+        assert self.num_cold_blocks == sum(one.num_blocks for one in self._cold.values())
+        for family in self._let_in.values():
+            assert family.let_in_s is not None
+            assert family.is_cold == (family.id in self._cold)
+            assert not family.is_cold or not family.calls, "a family with a call is cold"
+        assert self._cold.keys() <= self._let_in.keys()
+
+
+def _is_current(hold: tuple[float, int, Family]) -> bool:
+    until_s, _, family = hold
+    is_kept = family.quiet_s is not None and family.let_in_s is not None and not family.is_cold
+    return is_kept and family.hold_until_s == until_s
