@@ -143,11 +143,13 @@ class Backlog:
             self.work.add(entry)
 
     def arrive(self, entry: Entry) -> None:
+        if entry.placed_in is self:
+            return
         entry.placed_in = self
-        if entry.rank is None:
+        if entry.rank is None:  # else it comes from another engine
             self._ranking.arrive(entry)
-            if needs_seat(entry):
-                self._gate.called(entry)
+        if needs_seat(entry):
+            self._gate.called(entry)
 
     def pause(self, entry: Entry) -> None:
         """It asks for no seat until its program goes on."""
@@ -177,6 +179,7 @@ class Backlog:
             if entry.placed_in is self:
                 self._take_out(entry)
                 self.seats.discard(entry)
+                self._gate.ended(entry)
                 entry.placed_in = None
 
     def claim(self, entry: Entry) -> None:
