@@ -469,7 +469,7 @@ def test_a_program_that_has_computed_something_does_not_leave_an_engine_that_is_
     world.program(2)
     world.do(2, world.alloc(range(8)), world.decode(range(4), PROMPT, 2))
     busy = begin(world, 3)
-    waiting = world.issue(2, world.decode(range(4, 8), PROMPT, 2, context=range(4, 8)))[0]
+    waiting = world.issue(2, world.decode(range(4, 8), PROMPT, 2))[0]
     start(world, OTHER, max_sequences=1)
     assert place(world, 2) == ENGINE
     world.run()
