@@ -25,6 +25,7 @@ COMMANDS = {
         "replay": "quire.cli.replay",
         "trace": "quire.cli.trace",
         "sim": "quire.cli.sim",
+        "profile": "quire.cli.profile",
     },
     "Work with programs": {
         "new": "quire.cli.new",

@@ -135,6 +135,11 @@ def num_usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def processor_name() -> str:
+    """And how many cores of it may be used."""
+    return f"{_processor()[0]}, {num_usable_cores()} cores"
+
+
 def _processor() -> tuple[str, tuple[str, ...]]:
     """Name and known features of the processor. Linux reports both, other systems the name."""
     try:

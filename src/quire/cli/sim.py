@@ -31,8 +31,8 @@ from quire.core.errors import ConfigError
 from quire.core.pausing_config import PausingConfig
 from quire.simulation.arrivals import ARRIVALS, Arrivals
 from quire.simulation.engines import IDENTICAL_STEPS, EngineSpec, costs_named
-from quire.simulation.light_engine import StepCost
 from quire.simulation.outcomes import Summary, plain
+from quire.simulation.profile import decode_profile
 from quire.simulation.studies import SIMULATED_POLICIES, Finding, Study, examine
 from quire.simulation.workloads import WORKLOADS
 
@@ -73,22 +73,40 @@ def sim(
         int | None, typer.Option(help="How many run at a time, if arrivals are closed.")
     ] = None,
     engines: Annotated[int, typer.Option(help="How many engines serve the model.")] = 1,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Engines like one that 'quire profile' has measured; the following options "
+            "change it.",
+        ),
+    ] = None,
     max_sequences: Annotated[
-        int, typer.Option(help="Decodes that run at once on one engine.")
-    ] = _ENGINES.max_sequences,
+        int | None,
+        typer.Option(
+            help=f"Decodes that run at once on one engine [default: {_ENGINES.max_sequences}]."
+        ),
+    ] = None,
     kv_tokens: Annotated[
-        int, typer.Option(help="Tokens that the cache of one engine holds.")
-    ] = _ENGINES.kv_tokens,
+        int | None,
+        typer.Option(
+            help=f"Tokens that the cache of one engine holds [default: {_ENGINES.kv_tokens}]."
+        ),
+    ] = None,
     host_tokens: Annotated[
-        int, typer.Option(help="Tokens that can be swapped out of it.")
-    ] = _ENGINES.host_tokens,
+        int | None,
+        typer.Option(
+            help=f"Tokens that can be swapped out of it [default: {_ENGINES.host_tokens}]."
+        ),
+    ] = None,
     cost: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=SECONDS",
             help="What engines take: message_s for a message, step_s and row_s for a step and for "
             "each sequence in it, context_token_s for each token that one attends to, "
-            "prompt_token_s, moved_block_s. Repeatable.",
+            "prompt_token_s, moved_block_s, gap_s between sending a message to an idle engine and "
+            "its result. Repeatable.",
         ),
     ] = None,
     identical_steps: Annotated[
@@ -121,19 +139,23 @@ def sim(
         quire sim --workload mixed --engines 4 --rate 3 --programs 300 --seed 1 --json mixed.json
 
         quire sim --workload lats --arrivals at-once --programs 20 --policy atlas
+
+        quire sim --profile qwen.json --workload sharegpt --load 0.8
     """
-    if identical_steps and cost:
-        raise ConfigError("--cost beside --identical-steps: leave one of them out")
+    if identical_steps and (cost or profile is not None):
+        other = "--cost" if cost else "--profile"
+        raise ConfigError(f"{other} beside --identical-steps: leave one of them out")
+    base = _ENGINES if profile is None else _measured(profile)
+    given = {"max_sequences": max_sequences, "kv_tokens": kv_tokens, "host_tokens": host_tokens}
     study = Study(
         workload=workload,
         num_programs=programs,
         seed=seed,
-        engines=EngineSpec(
+        engines=replace(
+            base,
             num_engines=engines,
-            max_sequences=max_sequences,
-            kv_tokens=kv_tokens,
-            host_tokens=host_tokens,
-            cost=IDENTICAL_STEPS if identical_steps else costs_named(cost or (), StepCost()),
+            cost=IDENTICAL_STEPS if identical_steps else costs_named(cost or (), base.cost),
+            **{name: value for name, value in given.items() if value is not None},
         ),
         arrivals=_arrivals(arrivals, rate, width),
         load=_load(arrivals, rate, load),
@@ -168,6 +190,14 @@ def sim(
         json_file.write_text(text, encoding="utf-8")
     if any(one.summary.num_failed for one in findings):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _measured(path: Path) -> EngineSpec:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"--profile {path} cannot be read: {exc}") from exc
+    return decode_profile(text, str(path)).engines()
 
 
 def _arrivals(kind: str, rate: float | None, width: int | None) -> Arrivals:

@@ -6,12 +6,15 @@ diverges shows the first event that this release decides differently. No I/O exc
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from quire import __version__
 from quire.control import Controller
+from quire.core.actions import Action
 from quire.core.config import TenantConfig
+from quire.core.events import Event
 from quire.core.tracing import TraceListener
 from quire.node.control_factory import make_controller
 from quire.node.recorder import ActionChain, LogEntry, LogHeader, describe, read_log
@@ -47,8 +50,11 @@ class ReplayReport:
         return self.divergence is None
 
 
-def replay(path: Path) -> ReplayReport:
-    """Replay the log at ``path`` up to its end or its first divergence.
+def replay(
+    path: Path, watch: Callable[[Event, Sequence[Action]], None] | None = None
+) -> ReplayReport:
+    """Replay the log at ``path`` up to its end or its first divergence. ``watch`` is told each
+    event with its actions.
 
     Raises:
         InvalidArgument: not an event log, or it cannot be read.
@@ -57,7 +63,7 @@ def replay(path: Path) -> ReplayReport:
     messages = read_log(path)
     header = next(messages)
     assert isinstance(header, LogHeader)
-    run = Replay(header)
+    run = Replay(header, watch=watch)
     divergence = None
     for entry in messages:
         assert isinstance(entry, LogEntry)
@@ -70,10 +76,17 @@ def replay(path: Path) -> ReplayReport:
 
 
 class Replay:
-    """A controller that receives recorded events one by one. ``listener``: of the controller."""
+    """A controller that receives recorded events one by one. ``listener``: of the controller.
+    ``watch``: see ``replay``."""
 
-    def __init__(self, header: LogHeader, listener: TraceListener | None = None) -> None:
+    def __init__(
+        self,
+        header: LogHeader,
+        listener: TraceListener | None = None,
+        watch: Callable[[Event, Sequence[Action]], None] | None = None,
+    ) -> None:
         self.controller = _controller(header, listener)
+        self._watch = watch
         self._chain = ActionChain()
         self.num_events = 0
         self.num_actions = 0
@@ -91,6 +104,8 @@ class Replay:
         self.num_events += 1
         self.num_actions += len(actions)
         if self._chain.extend(actions) == entry.digest and failure == entry.failure:
+            if self._watch is not None:
+                self._watch(entry.event, actions)
             return None
         answer = repr(actions) if failure is None else f"raised {failure}"
         return Divergence(self.num_events - 1, repr(entry.event), entry.event.time_s, answer)

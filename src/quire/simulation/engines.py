@@ -67,7 +67,8 @@ class EngineSpec:
         )
         for number in range(self.num_engines):
             engine = LightEngine(pool, self.cost, model=MODEL, vocab_size=VOCABULARY)
-            shell.start_engine(EngineId(f"{MODEL}#{number}"), engine)
+            name = EngineId(f"{MODEL}#{number}")
+            shell.start_engine(name, engine, gap_s=self.cost.gap_s)
 
     @property
     def prompt_weight(self) -> float:

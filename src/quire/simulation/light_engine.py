@@ -45,7 +45,8 @@ class StepCost:
     """The cost of a message in seconds: ``message_s`` per message, ``step_s`` per decode step,
     ``row_s`` per row of a step, ``context_token_s`` per token that a row attends to,
     ``prompt_token_s`` per prompt token, ``moved_block_s`` per block whose move between tiers
-    begins."""
+    begins. ``gap_s``: beside that, from the sending of a message to an idle engine until its result
+    is read; what waits behind another message does not feel it."""
 
     message_s: float = 0.0005
     step_s: float = 0.008
@@ -53,6 +54,7 @@ class StepCost:
     context_token_s: float = 0.0
     prompt_token_s: float = 0.0001
     moved_block_s: float = 0.0
+    gap_s: float = 0.0
 
 
 def light_pool(

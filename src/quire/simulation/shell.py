@@ -63,11 +63,12 @@ class _Message:
 
 class _Engine:
     """An engine that is up, the messages sent to it, and when its last message ended. ``number``:
-    how many came up before."""
+    how many came up before. ``gap_s``: see ``start_engine``."""
 
-    def __init__(self, core: EngineCore | EncoderCore, number: int) -> None:
+    def __init__(self, core: EngineCore | EncoderCore, number: int, gap_s: float) -> None:
         self.core = core
         self.number = number
+        self.gap_s = gap_s
         # asked once: a check of a runtime protocol takes as long as running a small message
         self.memory_core = core if isinstance(core, EngineCore) else None
         self.messages: deque[_Message] = deque()
@@ -158,10 +159,13 @@ class VirtualShell:
         engine_id: EngineId,
         engine: EngineCore | EncoderCore,
         model: ModelId | None = None,
+        *,
+        gap_s: float = 0.0,
     ) -> None:
         """Bring an engine up, for the first time or again after ``lose_engine``. ``model``: the
-        name that queues use, by default the engine's own."""
-        self._engines[engine_id] = _Engine(engine, next(self._numbers))
+        name that queues use, by default the engine's own. ``gap_s``: how long a message is on its
+        way, there and back; one that is sent behind another arrives meanwhile."""
+        self._engines[engine_id] = _Engine(engine, next(self._numbers), gap_s)
         name = model or ModelId(engine.info.model)
         self.post(EngineUp(time_s=self.now_s, engine=engine_id, model=name, info=engine.info))
 
@@ -256,7 +260,7 @@ class VirtualShell:
             except EngineFault as exc:
                 self._on_fault(engine_id, exc)
                 return None
-        return max(message.sent_s, engine.free_s) + message.result.elapsed_s
+        return max(message.sent_s + engine.gap_s, engine.free_s) + message.result.elapsed_s
 
     # -- the timer ---------------------------------------------------------------------------------
 

@@ -1,0 +1,141 @@
+"""``quire profile``: what messages cost on a real engine, for ``quire sim --profile``."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quire import __version__
+from quire.cli import options as o
+from quire.cli.configuration import engine_configs
+from quire.cli.console import messages, output
+from quire.cli.loading import loading_progress
+from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
+from quire.cli.machine import processor_name
+from quire.cli.profiling import Round, play, rounds
+from quire.core.config import NodeConfig
+from quire.core.errors import ConfigError, InvalidArgument
+from quire.node import Node
+from quire.node.replay import replay
+from quire.simulation.message_times import MessageTimes
+from quire.simulation.profile import EngineProfile, encode_profile, fit
+
+
+def profile(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="Directory or hub id of a model [default: quire-mini].", metavar="MODEL"
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to write it [default: MODEL.profile.json]."),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Measure nothing: take the messages of a log that 'quire serve --record' wrote.",
+        ),
+    ] = None,
+    log_level: o.LogLevel = "warning",
+) -> None:
+    """Measure what an engine's messages cost, and write it for 'quire sim --profile'.
+
+    Starts a node for the model and sends it batches of 1 request to as many as the engine runs at
+    once, with short and long prompts; that takes minutes, and nothing else should run meanwhile.
+    The costs are fitted by least squares to the time that the engine reports for each message, by
+    its steps, rows, tokens of prompts and of context, and moved blocks; what passes between sending
+    a message and reading its result comes on top. With --log the messages are those that a node
+    once served: costs of your own load, swaps included.
+
+    Examples:
+
+        quire profile ~/models/Qwen3-0.6B --out qwen.json
+
+        quire profile --log events.log --out mine.json
+
+        quire sim --profile qwen.json --workload sharegpt --load 0.8
+    """
+    configure_logging(log_level, log_requests=False)
+    if log is not None and model is not None:
+        raise InvalidArgument(f"--log {log} beside the model {model}: give one of them")
+    if out is not None and not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+    if log is not None:
+        times = read_times(log)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "events.log"
+            asyncio.run(_measure(NodeConfig(engine_configs([model] if model else [], None),
+                                            record_path=path)))  # fmt: skip
+            times = read_times(path)
+    assert times.info is not None
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    machine = processor_name()
+    found = fit(times.samples, times.info, machine=machine, date=date, release=__version__)
+    target = out or Path(f"{found.model}.profile.json")
+    target.write_text(encode_profile(found), encoding="utf-8")
+    _show(found, target)
+
+
+async def _measure(config: NodeConfig) -> None:
+    node = Node(config)
+    with errors_of_starting_raised_only(), loading_progress() as progress:
+        await node.start(progress)
+    try:
+        await measure(node)
+    finally:
+        await node.stop()
+
+
+async def measure(node: Node) -> None:
+    """Play all rounds that fit the engine of ``node``, with a line on stderr for each."""
+    [served] = node.models()
+    info = served.info
+    num_slots = info.pool.page_size * info.pool.groups[0].num_blocks
+    wanted = list(rounds(info.pool.max_sequences, num_slots, info.max_model_len))
+    console = messages()
+
+    def tell(number: int, one: Round) -> None:
+        words = f"{one.num_requests} requests with prompts of {one.num_prompt} tokens"
+        console.print(f"{number + 1} of {len(wanted)}: {words}")
+
+    await play(node, wanted, tell)
+
+
+def read_times(log: Path) -> MessageTimes:
+    """The messages of an event log.
+
+    Raises:
+        InvalidArgument: not a log, of another release that decided otherwise, or without messages.
+    """
+    times = MessageTimes()
+    report = replay(log, times.observe)
+    if not report.equal:
+        raise InvalidArgument(
+            f"the log {log} of quire {report.recorded_by} does not replay equal with "
+            f"{report.replayed_by}: what its messages were is not known, so record it again"
+        )
+    if times.info is None:
+        raise InvalidArgument(f"in the log {log} no engine came up: it has no messages")
+    return times
+
+
+def _show(found: EngineProfile, target: Path) -> None:
+    console = output()
+    for name, seconds in found.cost.items():
+        console.print(f"{name:16} {1e6 * seconds:12.2f} us")
+    errors = found.errors
+    console.print(
+        f"{found.num_messages} messages of {found.model}; the fit is off by "
+        f"{100 * errors.mean:.1f} % (mean), {100 * errors.p95:.1f} % (P95), "
+        f"{100 * errors.total:+.1f} % in all"
+    )
+    console.print(f"written to {target}")

@@ -1,0 +1,131 @@
+"""What messages of real engines consisted of, and how long they took: read from events and actions.
+
+Owns the features of a message, which are those that ``StepCost`` puts a price on. Must not know
+where events come from, nor what is made of the samples.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from quire.core.actions import Action, Dispatch
+from quire.core.batch import Batch, BatchResult, OpenSequence, SwapIn, SwapOut
+from quire.core.engine_info import EngineInfo
+from quire.core.errors import InvalidArgument
+from quire.core.events import EngineDown, EngineUp, Event, StepCompleted
+from quire.core.ids import EngineId, SequenceId
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One message. ``num_steps``: of its longest row; ``num_rows``: of all its steps;
+    ``num_context_tokens``: that these rows attended to; ``num_moved_blocks``: whose move between
+    tiers began. ``gap_s``: what passed beside the engine's own time, from sending to reading the
+    result; None if the message waited behind another one."""
+
+    elapsed_s: float
+    num_steps: int
+    num_rows: int
+    num_context_tokens: int
+    num_prompt_tokens: int
+    num_moved_blocks: int
+    gap_s: float | None
+
+
+@dataclass(slots=True)
+class _Sent:
+    batch: Batch
+    sent_s: float
+    was_idle: bool
+
+
+@dataclass(slots=True)
+class _Engine:
+    """``cursors``: where each open sequence stands, and whether it has sampled anything yet."""
+
+    sent: deque[_Sent] = field(default_factory=deque)
+    cursors: dict[SequenceId, tuple[int, bool]] = field(default_factory=dict)
+
+
+class MessageTimes:
+    """Tell it every event with its actions; ``samples`` are the messages that have ended, of all
+    engines, which are alike. ``info``: of the first of them."""
+
+    def __init__(self) -> None:
+        self.samples: list[Sample] = []
+        self.info: EngineInfo | None = None
+        self._engines: dict[EngineId, _Engine] = {}
+
+    def observe(self, event: Event, actions: Sequence[Action]) -> None:
+        """
+        Raises:
+            InvalidArgument: engines of different models.
+        """
+        match event:
+            case EngineUp(info=EngineInfo() as info, engine=engine):
+                self._up(engine, info)
+            case EngineDown(engine=engine):
+                self._engines.pop(engine, None)
+            case StepCompleted(engine=engine, result=result, time_s=time_s):
+                self._ended(self._engines[engine], result, time_s)
+        for action in actions:
+            if isinstance(action, Dispatch) and isinstance(action.batch, Batch):
+                sent = self._engines[action.engine].sent
+                sent.append(_Sent(action.batch, event.time_s, not sent))
+
+    def _up(self, engine: EngineId, info: EngineInfo) -> None:
+        if self.info is None:
+            self.info = info
+        elif (self.info.digest, self.info.pool) != (info.digest, info.pool):
+            raise InvalidArgument(
+                f"engines of {self.info.model} and of {info.model} were running, with other "
+                "weights or pools: a profile is of one kind of engine, so start one model alone"
+            )
+        self._engines[engine] = _Engine()
+
+    def _ended(self, engine: _Engine, result: BatchResult, now_s: float) -> None:
+        sent = engine.sent.popleft()
+        num_moved = self._operate(engine, sent.batch)
+        counts, num_context = self._advance(engine, result)
+        forward = sent.batch.forward
+        outside_s = max(0.0, now_s - sent.sent_s - result.elapsed_s)
+        self.samples.append(
+            Sample(
+                elapsed_s=result.elapsed_s,
+                num_steps=max(counts, default=0),
+                num_rows=sum(counts),
+                num_context_tokens=num_context,
+                num_prompt_tokens=0 if forward is None else len(forward.tokens),
+                num_moved_blocks=num_moved,
+                gap_s=outside_s if sent.was_idle else None,
+            )
+        )
+
+    def _operate(self, engine: _Engine, batch: Batch) -> int:
+        num_moved = 0
+        for operation in batch.operations:
+            if isinstance(operation, OpenSequence):
+                engine.cursors[operation.sequence] = operation.cursor, True
+            elif isinstance(operation, SwapOut | SwapIn):
+                num_moved += len(operation.transfers)
+        return num_moved
+
+    def _advance(self, engine: _Engine, result: BatchResult) -> tuple[list[int], int]:
+        """Tokens of each sequence in the message, and what their rows attended to."""
+        told = result.sequences
+        if told is None:
+            return [], 0
+        starts = told.token_starts.tolist()
+        counts = [stop - start for start, stop in pairwise(starts)]
+        num_context = 0
+        for number, count in zip(told.sequences.tolist(), counts, strict=True):
+            sequence = SequenceId(number)
+            cursor, is_new = engine.cursors.get(sequence, (0, False))
+            if count:  # the token that a prompt gives takes no slot until it is run
+                cursor += count - is_new
+                engine.cursors[sequence] = cursor, False
+            num_context += cursor * count
+        return counts, num_context

@@ -1,0 +1,196 @@
+"""Profiles: what the messages of a real engine cost, for engines of a simulation.
+
+Owns the fit and the form of the file. Reads no file and runs no engine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.engine_info import EngineInfo
+from quire.core.errors import ConfigError, InvalidArgument
+from quire.simulation.engines import EngineSpec
+from quire.simulation.light_engine import StepCost
+from quire.simulation.message_times import Sample
+
+MIN_SAMPLES = 50
+
+_COSTS = (
+    "message_s", "step_s", "row_s", "context_token_s", "prompt_token_s", "moved_block_s",
+)  # fmt: skip
+"""In the order of ``_features``."""
+
+F64 = NDArray[np.float64]
+
+
+class FitErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far the fit is from the messages that it was made from. ``mean`` and ``p95``: of the
+    difference over the measured time; ``total``: of all times together, too long if positive."""
+
+    mean: float
+    p95: float
+    total: float
+
+
+class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``cost``: by the names of ``StepCost``. ``most``: the largest value of each feature that was
+    measured; beyond it the profile is a guess, and a cost whose feature never occurred is 0."""
+
+    format: Literal["quire profile 1"] = "quire profile 1"
+    model: str
+    machine: str
+    date: str
+    release: str
+    device: str
+    backend: str
+    dtype: str
+    page_size: int
+    num_blocks: int
+    num_host_blocks: int
+    max_sequences: int
+    max_batch_tokens: int
+    cost: dict[str, float]
+    num_messages: int
+    most: dict[str, int]
+    errors: FitErrors
+
+    def step_cost(self) -> StepCost:
+        return StepCost(**self.cost)
+
+    def engines(self, num_engines: int = 1) -> EngineSpec:
+        """Engines like the one that was measured."""
+        return EngineSpec(
+            num_engines=num_engines,
+            max_sequences=self.max_sequences,
+            kv_tokens=self.num_blocks * self.page_size,
+            host_tokens=self.num_host_blocks * self.page_size,
+            max_batch_tokens=self.max_batch_tokens,
+            page_size=self.page_size,
+            cost=self.step_cost(),
+        )
+
+
+def fit(
+    samples: Sequence[Sample], info: EngineInfo, *, machine: str, date: str, release: str
+) -> EngineProfile:
+    """The profile of an engine that took so long for these messages, by least squares; a cost that
+    would be negative is 0.
+
+    Raises:
+        InvalidArgument: too few messages.
+    """
+    if len(samples) < MIN_SAMPLES:
+        raise InvalidArgument(
+            f"{len(samples)} messages are too few for a profile: measure {MIN_SAMPLES} or more"
+        )
+    features = np.array([_features(one) for one in samples], np.float64)
+    times_s = np.array([one.elapsed_s for one in samples])
+    costs = _least_squares(features, times_s)
+    gaps = [one.gap_s for one in samples if one.gap_s is not None]
+    cost = {name: float(value) for name, value in zip(_COSTS, costs, strict=True)}
+    cost["gap_s"] = float(np.median(gaps)) if gaps else 0.0
+    pool, group = info.pool, info.pool.groups[0]
+    return EngineProfile(
+        model=info.model,
+        machine=machine,
+        date=date,
+        release=release,
+        device=info.device,
+        backend=info.backend,
+        dtype=info.dtype,
+        page_size=pool.page_size,
+        num_blocks=group.num_blocks,
+        num_host_blocks=group.num_host_blocks,
+        max_sequences=pool.max_sequences,
+        max_batch_tokens=pool.max_batch_tokens,
+        cost=cost,
+        num_messages=len(samples),
+        most={name: int(most) for name, most in zip(_COSTS, features.max(axis=0), strict=True)},
+        errors=_errors(features @ costs, times_s),
+    )
+
+
+def _features(sample: Sample) -> tuple[int, ...]:
+    return (
+        1,
+        sample.num_steps,
+        sample.num_rows,
+        sample.num_context_tokens,
+        sample.num_prompt_tokens,
+        sample.num_moved_blocks,
+    )
+
+
+def _least_squares(features: F64, times_s: F64) -> F64:
+    """Costs of 0 or more: the most negative one is left out until none is. A message counts by its
+    time's root, so that neither short nor long ones decide alone."""
+    scale = features.max(axis=0)
+    weights = 1 / np.sqrt(np.maximum(times_s, 1e-6))
+    kept = [index for index in range(features.shape[1]) if scale[index] > 0]
+    while kept:
+        scaled = features[:, kept] / scale[kept] * weights[:, None]
+        found = np.linalg.lstsq(scaled, times_s * weights, rcond=None)[0]
+        worst = int(np.argmin(found))
+        if found[worst] >= 0:
+            break
+        del kept[worst]
+    costs = np.zeros(features.shape[1])
+    if kept:
+        costs[kept] = found / scale[kept]
+    return costs
+
+
+def _errors(predicted: F64, measured: F64) -> FitErrors:
+    off = np.abs(predicted - measured) / np.maximum(measured, 1e-9)
+    return FitErrors(
+        mean=float(off.mean()),
+        p95=float(np.percentile(off, 95)),
+        total=float(predicted.sum() / measured.sum() - 1),
+    )
+
+
+def encode_profile(profile: EngineProfile) -> str:
+    return json.dumps(msgspec.to_builtins(profile), indent=2) + "\n"
+
+
+def decode_profile(text: str, name: str) -> EngineProfile:
+    """``name``: of the file, for errors.
+
+    Raises:
+        ConfigError: cut off, not a profile, or a figure that no engine has.
+    """
+    try:
+        found: Any = json.loads(text)
+    except json.JSONDecodeError as exc:
+        raise ConfigError(
+            f"profile {name} is cut off or damaged at character {exc.pos} of {len(text)}: make it "
+            "again with 'quire profile'"
+        ) from exc
+    try:
+        profile = msgspec.convert(found, EngineProfile)
+    except msgspec.ValidationError as exc:
+        raise ConfigError(f"{name} is not a profile of 'quire profile': {exc}") from exc
+    _check(profile, name)
+    return profile
+
+
+def _check(profile: EngineProfile, name: str) -> None:
+    if set(profile.cost) != {*_COSTS, "gap_s"}:
+        raise ConfigError(
+            f"profile {name} has the costs {sorted(profile.cost)}: it must have "
+            f"{sorted([*_COSTS, 'gap_s'])}"
+        )
+    for cost, value in profile.cost.items():
+        if not (isfinite(value) and value >= 0):
+            raise ConfigError(f"profile {name}: {cost} is {value}; it must be seconds, 0 or more")
+    for figure in msgspec.structs.astuple(profile.errors):
+        if not isfinite(figure):
+            raise ConfigError(f"profile {name}: an error of the fit is {figure}")
+    profile.engines()  # its checks are those of any engine

@@ -1,0 +1,98 @@
+"""``quire profile`` from a load and from a log, and ``quire sim`` with what it wrote."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from cli_invoke import invoke
+
+from quire.cli.profile import measure, read_times
+from quire.cli.profiling import Round, rounds
+from quire.core.config import EngineConfig, NodeConfig
+from quire.core.ids import ModelId
+from quire.node import ModelFiles, Node
+from quire.node.transports import InProcessTransport
+from quire.simulation import StepCost
+from quire.testing import FakeEngine, FakeTokenizer, StepTime, fake_pool
+
+Capture = pytest.CaptureFixture[str]
+
+
+def transport(config: EngineConfig) -> InProcessTransport:
+    pool = fake_pool(num_blocks=64, max_sequences=2, page_size=config.page_size)
+    time = StepTime(base_s=0.25, per_token_s=0.125)
+    return InProcessTransport(config.name, lambda: FakeEngine(pool, model="fake", step_time=time))
+
+
+async def record(path: Path) -> None:
+    """The log of a measurement of a fake engine."""
+    config = EngineConfig(source="fake", name=ModelId("fake"), page_size=16)
+    node = Node(
+        NodeConfig((config,), record_path=path),
+        transport_factory=transport,
+        model_files=lambda _: ModelFiles(FakeTokenizer(), FakeTokenizer.chat_template),
+    )
+    await node.start()
+    try:
+        await measure(node)
+    finally:
+        await node.stop()
+
+
+def test_rounds_fit_the_engine() -> None:
+    found = list(rounds(max_sequences=5, num_slots=800, max_model_len=300))
+    assert found == [
+        Round(1, 16), Round(1, 128), Round(2, 16), Round(2, 128), Round(4, 16),
+    ]  # fmt: skip
+
+
+async def test_a_measurement_reads_the_engines_own_time(tmp_path: Path) -> None:
+    path = tmp_path / "events.log"
+    await record(path)
+    times = read_times(path)
+    assert times.info is not None
+    assert times.info.model == "fake"
+    assert {one.num_prompt_tokens for one in times.samples} >= {0, 16, 128}
+    assert max(one.num_rows // max(1, one.num_steps) for one in times.samples) == 2
+    for one in times.samples:
+        assert one.elapsed_s >= 0.25
+        assert one.gap_s is None or one.gap_s >= 0
+
+
+async def test_a_log_becomes_a_profile_that_a_simulation_obeys(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    log, profile, result = (tmp_path / name for name in ("events.log", "p.json", "r.json"))
+    await record(log)
+    ran = invoke(capsys, "profile", "--log", str(log), "--out", str(profile))
+    assert ran.code == 0
+    assert "the fit is off by" in ran.out
+    written = json.loads(profile.read_text(encoding="utf-8"))
+    assert (written["model"], written["max_sequences"]) == ("fake", 2)
+    assert written["cost"].keys() == asdict(StepCost()).keys()
+    small = ("sim", "--workload", "bfcl", "--programs", "2", "--profile", str(profile))
+    changed = ("--kv-tokens", "100000", "--cost", "row_s=7")
+    ran = invoke(capsys, *small, *changed, "--json", str(result))
+    assert ran.code == 0
+    engines = json.loads(result.read_text(encoding="utf-8"))["study"]["engines"]
+    assert engines["cost"] == {**written["cost"], "row_s": 7}
+    assert (engines["max_sequences"], engines["kv_tokens"]) == (2, 100_000)
+
+
+def test_what_cannot_be_profiled_is_refused(capsys: Capture, tmp_path: Path) -> None:
+    empty, folder = tmp_path / "empty.log", tmp_path / "none" / "p.json"
+    empty.write_bytes(b"")
+    for arguments, words in (
+        (("profile", "--log", str(empty)), "is empty or cut off"),
+        (("profile", "quire-mini", "--log", str(empty)), "give one of them"),
+        (("profile", "--out", str(folder)), "there is no folder"),
+        (("sim", "--profile", str(empty)), "damaged at character 0 of 0"),
+        (("sim", "--profile", str(folder)), "cannot be read"),
+        (("sim", "--identical-steps", "--profile", str(empty)), "beside --identical-steps"),
+    ):
+        ran = invoke(capsys, *arguments)
+        assert ran.code != 0
+        assert words in ran.err.replace("\n", " ")

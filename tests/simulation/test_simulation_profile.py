@@ -1,0 +1,160 @@
+"""Costs that are fitted to messages are those that the messages had; bad profiles are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from quire.control import Controller
+from quire.core.actions import Action
+from quire.core.config import SchedulerConfig
+from quire.core.engine_info import EngineInfo
+from quire.core.errors import ConfigError, EngineLost, InvalidArgument
+from quire.core.events import EngineDown, EngineUp, Event
+from quire.core.ids import EngineId, ModelId
+from quire.core.policy import Policy
+from quire.simulation import LightEngine, StepCost, light_pool
+from quire.simulation.engines import EngineSpec
+from quire.simulation.message_times import MessageTimes, Sample
+from quire.simulation.profile import MIN_SAMPLES, EngineProfile, decode_profile, encode_profile, fit
+from quire.simulation.trial import SimulationRun
+from quire.simulation.workloads import create_workload, draw_programs
+
+COST = StepCost(
+    message_s=0.002, step_s=0.01, row_s=0.0003, context_token_s=2e-6, prompt_token_s=0.0004,
+    moved_block_s=0.0002, gap_s=0.001,
+)  # fmt: skip
+WHO: dict[str, str] = {"machine": "a machine", "date": "2026-01-02", "release": "1"}
+
+
+class Watched:
+    """A controller whose messages are noted in ``times``."""
+
+    def __init__(self, controller: Controller, times: MessageTimes) -> None:
+        self._controller = controller
+        self._times = times
+
+    def handle(self, event: Event) -> list[Action]:
+        actions = self._controller.handle(event)
+        self._times.observe(event, actions)
+        return actions
+
+    def check_invariants(self) -> None:
+        self._controller.check_invariants()
+
+
+def measured(
+    monkeypatch: pytest.MonkeyPatch, cost: StepCost, workload: str = "bfcl", **spec: Any
+) -> MessageTimes:
+    """The messages of a small load on a modelled engine."""
+    times = MessageTimes()
+
+    def made(scheduler: SchedulerConfig, policy: Policy | None) -> Watched:
+        return Watched(Controller(scheduler, policy=policy), times)
+
+    monkeypatch.setattr("quire.simulation.trial.Controller", made)
+    plans = draw_programs(create_workload(workload), 6, 1)
+    engines = EngineSpec(**{"max_sequences": 4, "cost": cost, **spec})
+    arrivals = [0.3 * number for number in range(len(plans))]
+    SimulationRun(plans, arrivals, engines, SchedulerConfig()).run()
+    return times
+
+
+def fitted(samples: Sequence[Sample], info: EngineInfo | None) -> EngineProfile:
+    assert info is not None
+    return fit(samples, info, **WHO)
+
+
+def test_the_costs_of_a_modelled_engine_are_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = measured(monkeypatch, COST, "sharegpt", kv_tokens=3200, host_tokens=50_000)
+    profile = fitted(times.samples, times.info)
+    assert profile.most["moved_block_s"] > 0, "some blocks were swapped"
+    assert profile.cost == pytest.approx(asdict(COST), rel=1e-6, abs=1e-9)
+    assert profile.errors.p95 < 1e-6
+    assert profile.num_messages == len(times.samples) > MIN_SAMPLES
+    assert decode_profile(encode_profile(profile), "p") == profile
+
+
+def test_a_cost_that_never_showed_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = measured(monkeypatch, COST)
+    profile = fitted(times.samples, times.info)
+    assert profile.most["moved_block_s"] == 0
+    assert profile.cost["moved_block_s"] == 0.0
+    assert profile.cost["step_s"] == pytest.approx(COST.step_s)
+
+
+def test_a_cost_is_never_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of many prompt tokens that take less than those of few."""
+    times = measured(monkeypatch, COST)
+    odd = [
+        replace(one, elapsed_s=max(0.001, one.elapsed_s - 0.0009 * one.num_prompt_tokens))
+        for one in times.samples
+    ]
+    profile = fitted(odd, times.info)
+    assert min(profile.cost.values()) == profile.cost["prompt_token_s"] == 0.0
+    assert profile.errors.mean > 0.1
+
+
+def test_a_simulated_engine_is_like_the_one_that_was_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = measured(monkeypatch, COST, kv_tokens=8000, host_tokens=3200, max_batch_tokens=100)
+    engines = fitted(times.samples, times.info).engines(3)
+    assert (engines.num_engines, engines.kv_tokens, engines.host_tokens) == (3, 8000, 3200)
+    assert (engines.max_sequences, engines.max_batch_tokens, engines.page_size) == (4, 100, 16)
+    assert engines.cost.step_s == pytest.approx(COST.step_s)
+
+
+def test_too_few_messages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = measured(monkeypatch, COST)
+    with pytest.raises(InvalidArgument, match="49 messages are too few"):
+        fitted(times.samples[: MIN_SAMPLES - 1], times.info)
+
+
+def test_engines_of_two_kinds_make_no_profile() -> None:
+    times = MessageTimes()
+    infos = [LightEngine(light_pool(num_blocks=n)).info for n in (4, 4, 5)]
+
+    def up(number: int) -> None:
+        name, info = EngineId(f"e#{number}"), infos[number]
+        times.observe(EngineUp(time_s=0.0, engine=name, model=ModelId("e"), info=info), [])
+
+    up(0)
+    up(1)
+    lost = EngineLost("gone").record()
+    times.observe(EngineDown(time_s=0.0, engine=EngineId("e#0"), error=lost), [])
+    with pytest.raises(InvalidArgument, match="other weights or pools"):
+        up(2)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"cost": {**asdict(COST), "step_s": -0.5}}, r"step_s is -0.5; it must be seconds"),
+        ({"cost": {**asdict(COST), "row_s": float("nan")}}, r"row_s is nan; it must be seconds"),
+        ({"cost": {"step_s": 1.0}}, r"has the costs \['step_s'\]: it must have \['context_"),
+        ({"errors": {"mean": float("inf"), "p95": 0.1, "total": 0.1}}, "error of the fit is inf"),
+        ({"num_blocks": 0}, "kv_tokens is 0: choose at least 16"),
+        ({"format": "quire profile 9"}, "not a profile of 'quire profile'"),
+        ({"speed": 3}, "unknown field `speed`"),
+    ],
+)
+def test_profiles_with_impossible_figures_are_refused(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], words: str
+) -> None:
+    times = measured(monkeypatch, COST)
+    values = {**msgspec.to_builtins(fitted(times.samples, times.info)), **change}
+    with pytest.raises(ConfigError, match=words):
+        decode_profile(json.dumps(values), "p.json")
+
+
+def test_a_profile_that_was_cut_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = measured(monkeypatch, COST)
+    text = encode_profile(fitted(times.samples, times.info))
+    with pytest.raises(ConfigError, match=r"p.json is cut off or damaged at character \d+ of 200"):
+        decode_profile(text[:200], "p.json")
