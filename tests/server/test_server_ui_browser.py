@@ -196,6 +196,11 @@ def test_a_click_on_a_heading_sorts_and_another_one_turns_it_round(
     heading.get_by_role("button").click()
     expect(heading).to_have_attribute("aria-sort", "descending")
     assert names(page) == ["sorted-c", "sorted-b", "sorted-a"]
+    page.get_by_role("treegrid").focus()
+    page.keyboard.press("s")
+    form = page.get_by_role("columnheader", name="Form")
+    expect(form).to_have_attribute("aria-sort", "ascending")
+    expect(heading).not_to_have_attribute("aria-sort", re.compile("."))
 
 
 def test_a_thousand_programs_are_few_elements(chromium: Browser) -> None:
@@ -219,6 +224,24 @@ def test_a_thousand_programs_are_few_elements(chromium: Browser) -> None:
         expect(line(page, "many-0999")).to_have_attribute("aria-selected", "true")
         expect(line(page, "many-0000")).to_have_count(0)
         assert page.locator("[data-process]").count() < 60
+
+
+def test_a_click_is_meant_for_the_line_on_which_it_began(
+    page: Page, node: RunningServer, api: httpx.Client
+) -> None:
+    session(api, "moving-1")
+    session(api, "moving-2")
+    visit(page, node)
+    choose(page, "moving-")
+    heading = page.get_by_role("columnheader", name="Program")
+    heading.get_by_role("button").click()
+    expect(heading).to_have_attribute("aria-sort", "ascending")
+    line(page, "moving-1").hover()
+    page.mouse.down()
+    page.evaluate("document.querySelector('.head .c-name button').click()")
+    expect(heading).to_have_attribute("aria-sort", "descending")
+    page.mouse.up()
+    expect(page.locator("#panel h2")).to_have_text("moving-1")
 
 
 # -- keys ------------------------------------------------------------------------------------------
@@ -391,7 +414,7 @@ def test_it_asks_for_a_key_keeps_it_for_the_tab_and_shows_the_tenant_its_own(
         page.goto(f"{node.url}/ui")
         dialog = page.get_by_role("dialog", name="API key")
         expect(dialog).to_contain_text("asks for an API key")
-        for key, answer in (("wrong", "is not known here"), (KEYS["a"], None)):
+        for key, answer in (("wrong", "does not know the key"), (KEYS["a"], None)):
             dialog.get_by_label("Key").fill(key)
             page.keyboard.press("Enter")
             if answer is not None:

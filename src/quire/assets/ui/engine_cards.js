@@ -76,7 +76,7 @@ class EngineCard {
     setText(this.#state, engine.state);
     setAttribute(this.#state, "data-state", engine.state);
     setText(this.#detail, engine.detail);
-    this.#detail.hidden = engine.detail === "";
+    this.#detail.hidden = engine.detail === "" || engine.detail === engine.state;
     const latest = rates.at(-1);
     setText(this.#rate, `${latest === undefined ? "–" : count(latest.tokens)} tokens/s`);
     this.#curve.show(rates.map((one) => one.tokens), MAX_RATES);

@@ -30,7 +30,9 @@ const follower = new Follower(
   (state, reason) => {
     page.showLink(state, reason);
     if (state === "key") {
-      changeKey(`${reason}.`);
+      changeKey(keys.key === null
+        ? "This node asks for an API key."
+        : "This node does not know the key that it was sent.");
     }
   },
 );

@@ -17,6 +17,12 @@ const COMPARED = {
   tokens: (row) => row.num_generated_tokens,
 };
 
+/** The column to sort by after this one. */
+export function columnAfter(column) {
+  const columns = Object.keys(COMPARED);
+  return columns[(columns.indexOf(column) + 1) % columns.length];
+}
+
 const TEXTS = new Set(["name", "form", "tenant", "state"]);
 
 /** Names go up and figures down, unless it is asked otherwise. */

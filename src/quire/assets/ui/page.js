@@ -6,7 +6,7 @@
 import { part, element, setAttribute, setText } from "./dom.js";
 import { EngineCards } from "./engine_cards.js";
 import { count, duration } from "./format.js";
-import { countStates, linesOf, startsDescending } from "./order.js";
+import { columnAfter, countStates, linesOf, startsDescending } from "./order.js";
 import { ProgramGrid } from "./program_grid.js";
 import { ProgramPanel } from "./program_panel.js";
 import { nameOf } from "./snapshot.js";
@@ -20,6 +20,14 @@ const LINKS = {
   lost: "not connected",
   stopped: "stopped",
   key: "needs a key",
+};
+
+const NOTICES = {
+  connecting: (reason) => (reason ? `Not connected: ${reason}. Trying again now.` : ""),
+  live: () => "",
+  lost: (reason) => `Not connected: ${reason}. Trying again every few seconds.`,
+  stopped: () => "The node has stopped. This page goes on as soon as one answers here.",
+  key: () => "The node needs an API key: use the button Key.",
 };
 
 export class Page {
@@ -69,8 +77,8 @@ export class Page {
   showLink(state, reason) {
     setText(part("link"), LINKS[state]);
     setAttribute(part("link"), "data-state", state);
-    setText(part("notice"), state === "live" ? "" : `${reason || "Connecting to the node"}.`);
-    part("notice").hidden = state === "live" || (state === "connecting" && reason === "");
+    setText(part("notice"), NOTICES[state](reason));
+    part("notice").hidden = reason === "";
     document.body.classList.toggle("stale", state !== "live" && this.#snapshot.node !== null);
   }
 
@@ -189,6 +197,7 @@ export class Page {
       "/": () => part("filter").select(),
       "?": () => this.#dialogs.showHelp(),
       t: () => this.#choose({ tree: !this.#view.tree }),
+      s: () => this.#sortBy(columnAfter(this.#view.sort)),
       k: () => this.#act("end"),
       Escape: () => this.#close(),
     };

@@ -44,6 +44,8 @@ export class ProgramGrid {
   #lineHeight = 0;
   #isTree = false;
   #now = 0;
+  /** @type {Place | null} where a click has begun: the line may have moved before it ends */
+  #pressedPlace = null;
   /** @type {number | null} the marked process */
   marked = null;
 
@@ -66,6 +68,9 @@ export class ProgramGrid {
     grid.append(element("div", { role: "rowgroup", className: "heads" }, this.#head), this.#body);
     grid.addEventListener("scroll", () => this.#draw(), { passive: true });
     grid.addEventListener("keydown", (event) => this.#pressed(event));
+    this.#body.addEventListener("pointerdown", (event) => {
+      this.#pressedPlace = placeOf(event.target);
+    });
     this.#body.addEventListener("click", (event) => this.#clicked(event));
     new ResizeObserver(() => this.#measure()).observe(grid);
   }
@@ -102,7 +107,7 @@ export class ProgramGrid {
   }
 
   #heading([name, title, explanation]) {
-    const button = element("button", { type: "button", tabIndex: -1, title: explanation }, title);
+    const button = element("button", { type: "button", title: explanation }, title);
     button.addEventListener("click", () => this.#onSort(name));
     const heading = element("div", { role: "columnheader", className: `c-${name}` }, button);
     heading.classList.toggle("figure", FIGURES.has(name));
@@ -179,16 +184,16 @@ export class ProgramGrid {
   }
 
   #clicked(event) {
-    const line = event.target.closest("[data-process]");
-    if (line === null) {
+    const place = this.#pressedPlace ?? placeOf(event.target);
+    this.#pressedPlace = null;
+    if (place === null) {
       return;
     }
-    const process = Number(line.dataset.process);
-    this.mark(process);
-    if (event.target.closest(".fold") !== null && line.hasAttribute("aria-expanded")) {
-      this.#onFold(process, line.getAttribute("aria-expanded") === "true");
+    this.mark(place.process);
+    if (place.isOpen === null) {
+      this.#onOpen(place.process);
     } else {
-      this.#onOpen(process);
+      this.#onFold(place.process, place.isOpen);
     }
   }
 
@@ -236,6 +241,23 @@ export class ProgramGrid {
       this.#move(this.#indexOf(row.parent) - index);
     }
   }
+}
+
+/**
+ * @typedef {object} Place
+ * @property {number} process
+ * @property {boolean | null} isOpen on the sign that folds; null elsewhere on the line
+ */
+
+/** @returns {Place | null} */
+function placeOf(target) {
+  const line = target.closest("[data-process]");
+  if (line === null) {
+    return null;
+  }
+  const isSign = target.closest(".fold") !== null && line.hasAttribute("aria-expanded");
+  const isOpen = isSign ? line.getAttribute("aria-expanded") === "true" : null;
+  return { process: Number(line.dataset.process), isOpen };
 }
 
 function lineId(process) {
