@@ -10,6 +10,7 @@ import pytest
 from scripted_server import running_server
 
 import quire
+from quire.control import WaitsFor
 from quire.core.config import ServerConfig, TenantConfig
 from quire.core.ids import TenantId
 
@@ -61,6 +62,15 @@ def test_the_files_name_nothing_that_is_elsewhere_or_not_there() -> None:
     assert set(re.findall(r'(?:src|href)="ui/([^"]+)"', page)) <= set(NAMES)
     assert "style=" not in page
     assert " on" not in re.sub(r">[^<]*<", "><", page), "a handler in the markup"
+
+
+def test_the_page_has_words_for_whatever_a_program_may_wait_for() -> None:
+    words = (FOLDER / "words.js").read_text(encoding="utf-8")
+    tables = re.findall(r"const (?:STATES|LABELS|REASONS) = [\[{](.*?)[\]}];", words, re.DOTALL)
+    assert len(tables) == 3
+    for reason in set(WaitsFor) - {WaitsFor.PROGRAM}:
+        for table in tables:
+            assert re.search(rf'(^|[\s"]){re.escape(reason)}[":]', table), (reason, table)
 
 
 def test_a_file_that_a_browser_has_is_not_sent_again(http: httpx.Client) -> None:
