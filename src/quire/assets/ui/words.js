@@ -14,7 +14,7 @@ const LABELS = {
   turn: "its turn",
   seat: "a seat",
   memory: "memory",
-  "paused: memory": "paused: memory",
+  "paused: memory": "paused",
   pages: "its pages",
   command: "a command",
   engine: "its engine",
