@@ -38,6 +38,7 @@ from quire.core.ids import (
     QueueId,
     TenantId,
 )
+from quire.core.tracing import TraceListener
 from quire.simulation import LightEngine
 
 _ENGINE, _MODEL = EngineId("light"), ModelId("light")
@@ -83,11 +84,12 @@ class ClosedLoop:
         shape: Shape | None = None,
         *,
         seed: int = 0,
+        listener: TraceListener | None = None,
     ) -> None:
         self._engine = engine
         self._shape = shape or Shape()
         self._random = random.Random(seed)
-        self._controller = Controller(config)
+        self._controller = Controller(config, listener=listener)
         self._in_flight: deque[Batch] = deque()
         self._timer_s: float | None = None
         self._now_s = 0.0
