@@ -9,6 +9,7 @@ import pytest
 from cli_invoke import invoke
 
 from quire.core.config import NodeConfig, SandboxConfig, ServerConfig
+from quire.core.pausing_config import PausingConfig
 
 ASKED = {
     "host": ("--host", "::1"),
@@ -64,6 +65,14 @@ SANDBOX_ASKED = {
     "hosts": ("--sandbox-host", "*.example.org", "--sandbox-host", "example.com"),
     "allow_private_hosts": ("--sandbox-private-hosts",),
 }
+PAUSING_ASKED = {
+    "above": ("--pause-above", "0.5"),
+    "resume_below": ("--resume-below", "0.25"),
+    "max_s": ("--max-pause", "7"),
+    "max_hold_s": ("--max-hold", "0"),
+}
+PAUSING_EXPECTED = PausingConfig(above=0.5, resume_below=0.25, max_s=7.0, max_hold_s=0.0)
+
 SANDBOX_EXPECTED = SandboxConfig(
     processes=2,
     cache_dir=Path("built"),
@@ -115,6 +124,35 @@ def test_every_setting_of_the_sandbox_has_its_option(
     options = [word for option in SANDBOX_ASKED.values() for word in option]
     ran = invoke(capsys, "serve", *options)
     assert (ran.code, [node.sandbox for node in nodes]) == (0, [SANDBOX_EXPECTED]), ran.err
+
+
+@pytest.mark.usefixtures("started")
+def test_every_setting_of_pauses_has_its_option(
+    capsys: pytest.CaptureFixture[str], nodes: list[NodeConfig]
+) -> None:
+    assert set(PAUSING_ASKED) == {field.name for field in dataclasses.fields(PausingConfig)}
+    options = [word for option in PAUSING_ASKED.values() for word in option]
+    ran = invoke(capsys, "serve", *options)
+    assert (ran.code, [node.scheduler.pausing for node in nodes]) == (0, [PAUSING_EXPECTED])
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--pause-above", "1.5", "above 1.5 of memory"),
+        ("--resume-below", "0.99", "go on below 0.99"),
+        ("--max-pause", "0", "paused for 0 s"),
+        ("--max-hold", "nan", "kept for nan s"),
+    ],
+)
+def test_limits_of_pauses_that_are_none_are_refused(
+    capsys: pytest.CaptureFixture[str], nodes: list[NodeConfig], option: str, value: str, words: str
+) -> None:
+    ran = invoke(capsys, "serve", option, value)
+    assert ran.code == 2
+    assert words in " ".join(ran.err.split())
+    assert nodes == []
 
 
 @pytest.mark.usefixtures("started")

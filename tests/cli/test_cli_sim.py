@@ -40,11 +40,22 @@ def test_arrivals_costs_and_queues_are_obeyed(capsys: Capture, tmp_path: Path) -
     closed = ("--arrivals", "closed", "--width", "3", "--cost", "step_s=0.5")
     queues = ("--policy", "plas", "--policy-thresholds", "10,20", "--policy-beta", "0")
     engines = ("--engines", "2", "--balancer", "least_used")
-    ran = invoke(capsys, *SMALL, *closed, *queues, *engines, "--json", str(file))
+    pauses = (
+        "--pause-above",
+        "0.9",
+        "--resume-below",
+        "0.7",
+        "--max-pause",
+        "9",
+        "--max-hold",
+        "3",
+    )
+    ran = invoke(capsys, *SMALL, *closed, *queues, *engines, *pauses, "--json", str(file))
     assert ran.code == 0
     assert "3 at a time; 2 engines" in ran.out
     written = json.loads(file.read_text(encoding="utf-8"))
     assert written["balancer"] == "least_used"
+    assert list(written["pausing"].values()) == [0.9, 0.7, 9.0, 3.0]
     assert written["levels"]["thresholds"] == [10, 20]
     assert written["levels"]["beta"] is None
     assert written["study"]["engines"]["cost"]["step_s"] == 0.5
@@ -82,6 +93,7 @@ def test_a_program_that_fails_shows_in_the_status(capsys: Capture) -> None:
         (("--cost", "step_s=1", "--identical-steps"), "--identical-steps"),
         (("--policy-beta", "2"), "not for --policy fcfs"),
         (("--policy", "plas", "--policy-thresholds", "9,3"), "[9.0, 3.0]"),
+        (("--resume-below", "0"), "go on below 0:"),
         (("--json", "missing-folder/out.json"), "no folder missing-folder"),
     ],
 )
