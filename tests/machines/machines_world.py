@@ -138,9 +138,10 @@ class World:
         )
         self.controller = self.recorded.controller
         self._transfer_seed = transfer_seed
+        self.engines = ENGINES[:num_engines]
         self.harness = ControlHarness(
             self.recorded,
-            {engine: self.make_engine() for engine in ENGINES[:num_engines]},
+            {engine: self.make_engine() for engine in self.engines},
             late_transfers=transfer_seed is not None,
         )
         self.actors: list[Actor] = []
@@ -281,8 +282,16 @@ class World:
         for _ in range(MAX_STEPS):
             if outcome.status != "pending":
                 return
-            assert self.harness.step(), f"nothing moves, yet {outcome} has not ended"
+            moves = self.harness.step() or self.start_lost()
+            assert moves, f"nothing moves, yet {outcome} has not ended"
         raise AssertionError(f"{outcome} has not ended after {MAX_STEPS} steps")
+
+    def start_lost(self) -> bool:
+        """Start the engines that are down; False if none is."""
+        down = [engine for engine in self.engines if engine not in self.harness.engines]
+        for engine in down:
+            self.harness.start_engine(engine, self.make_engine())
+        return bool(down)
 
     # -- what must hold ----------------------------------------------------------------------------
 

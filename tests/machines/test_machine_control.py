@@ -321,16 +321,12 @@ class ReplicasMachine(ControlMachine):
 
     @rule()
     def run(self) -> None:
-        self.start_engines()
+        self.world.start_lost()
         super().run()
-
-    def start_engines(self) -> None:
-        for pick in range(len(ENGINES)):
-            self.start_engine(pick)
 
     def teardown(self) -> None:
         if hasattr(self, "world") and sys.exc_info()[0] is None:
-            self.start_engines()
+            self.world.start_lost()
         super().teardown()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quire.control.commands.checks import check_new_queue
+from quire.control.calls import Calls
 from quire.control.commands.flow import Flow, cancelled
 from quire.control.commands.holdings import Holdings
 from quire.control.commands.host_commands import HostCommands
@@ -25,7 +25,7 @@ from quire.control.placement.balancers import create_balancer
 from quire.control.placement.deployments import Deployments
 from quire.control.policies import create_policy
 from quire.control.programs.families import check_family, join_family, leave_family
-from quire.control.programs.program import CommandQueue, Program
+from quire.control.programs.program import Program
 from quire.control.programs.table import ProcessTable
 from quire.control.rows import ProcessRow
 from quire.control.scheduler.dispatch import Adaptive
@@ -35,21 +35,16 @@ from quire.control.scheduler.order.ranking import Ranking
 from quire.control.statistics import EngineStatistics, Statistics
 from quire.control.timers import Timers
 from quire.control.tracing import Tracer
-from quire.core import calls as c
 from quire.core import events as e
 from quire.core.actions import Action
-from quire.core.commands import Command, CommandBase
 from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.encoding import EncoderInfo
 from quire.core.errors import (
     ConfigError,
     ErrorRecord,
-    NeverWithinQuota,
     ProgramTerminated,
-    QuotaExceeded,
-    UnknownHandle,
 )
-from quire.core.ids import EngineId, ProgramId, QueueId, TenantId
+from quire.core.ids import EngineId, ProgramId, TenantId
 from quire.core.policy import DispatchPolicy, Policy
 from quire.core.tracing import CallRecord, TraceListener
 
@@ -145,9 +140,20 @@ class Controller:
             tracer=self._tracer,
         )
         self._feed = Feed(self._table, self._places, self._schedulers)
-        self._num_queues = 0
+        self._calls = Calls(
+            self._table,
+            self._engines,
+            self._schedulers,
+            self._deployments,
+            self._moves,
+            self._flow,
+            self._holdings,
+            self._encoding,
+            self._ranking,
+            self._outbox,
+            self._time,
+        )
         self._handlers = self._event_handlers()
-        self._calls = self._call_handlers()
 
     def _event_handlers(self) -> Mapping[type[e.EventBase], Callable[[Any], None]]:
         return {
@@ -156,22 +162,11 @@ class Controller:
             e.EngineGivenUp: self._engine_given_up,
             e.ProgramStarted: self._program_started,
             e.ProgramEnded: self._program_ended,
-            e.Called: self._called,
+            e.Called: self._calls.handle,
             e.BatchEncoded: self._encoding.completed,
             e.StepCompleted: self._step_completed,
             e.TransfersCompleted: self._transfers_completed,
             e.Tick: self._tick,
-        }
-
-    def _call_handlers(self) -> Mapping[type[c.CallBase], Callable[[Program, Any], None]]:
-        return {
-            c.CreateQueue: self._create_queue,
-            c.SetQueuePriority: self._set_queue_priority,
-            c.ResetQueue: self._reset_queue,
-            c.CloseQueue: self._close_queue_of,
-            c.Issue: self._issue,
-            c.Cancel: self._cancel,
-            c.AskEncoder: self._encoding.asked,
         }
 
     def handle(self, event: e.Event) -> list[Action]:
@@ -227,7 +222,7 @@ class Controller:
         else:
             self._life.given_up(engine, event.error)
 
-    # -- programs and queues ---------------------------------------------------------------------
+    # -- programs --------------------------------------------------------------------------------
 
     def _program_started(self, event: e.ProgramStarted) -> None:
         program = self._table.start(event)
@@ -249,7 +244,7 @@ class Controller:
                 self._outbox.fail(program.id, entry.id, cancelled(entry.id, reason).record())
                 entry.is_answered = True
         for queue in list(program.queues.values()):
-            self._close_queue(queue, reason)
+            self._calls.close_queue(queue, reason)
         self._encoding.cancel_all(program, reason)
         self._host.owner_ended(program)
         self._table.end(program)
@@ -263,115 +258,6 @@ class Controller:
     def _terminate(self, program: Program, error: ErrorRecord) -> None:
         self._end_program(program, error.message)
         self._outbox.terminate(program.id, error)
-
-    def _called(self, event: e.Called) -> None:
-        call = event.call
-        program = self._table.get(event.program)
-        if program is not None:
-            self._table.changes.touch(program)
-            self._calls[type(call)](program, call)
-        elif isinstance(call, c.Issue):
-            self._refuse(event.program, call.commands, _no_queue(event.program, call.queue))
-        elif isinstance(call, c.AskEncoder):
-            self._refuse(event.program, [call.command], _no_program(event.program))
-
-    def _create_queue(self, program: Program, call: c.CreateQueue) -> None:
-        if call.queue in program.queues:
-            return
-        try:
-            check_new_queue(program)
-        except (NeverWithinQuota, QuotaExceeded) as error:
-            program.refuse_queue(call.queue, error.record())
-            return
-        program.account.num_queues += 1
-        program.begin_thread(call.thread, call.parent_thread, self._time.now_s)
-        program.queues[call.queue] = CommandQueue(
-            call.queue,
-            program,
-            call.model,
-            call.thread,
-            call.depth,
-            call.priority,
-            self._num_queues,
-        )
-        self._num_queues += 1
-
-    def _set_queue_priority(self, program: Program, call: c.SetQueuePriority) -> None:
-        queue = program.queues.get(call.queue)
-        if queue is not None:
-            queue.priority = call.priority
-            for entry in queue.entries:
-                self._ranking.note_priority(entry)
-
-    def _reset_queue(self, program: Program, call: c.ResetQueue) -> None:
-        queue = program.queues.get(call.queue)
-        if queue is not None:
-            self._flow.cancel_all(queue, "its queue was reset")
-            queue.poison = None
-            self._flow.free_orphans(queue)
-            self._flow.advance(queue)
-
-    def _close_queue_of(self, program: Program, call: c.CloseQueue) -> None:
-        queue = program.queues.get(call.queue)
-        if queue is not None:
-            self._close_queue(queue, "its queue was closed")
-        else:
-            program.refused_queues.pop(call.queue, None)
-
-    def _close_queue(self, queue: CommandQueue, reason: str) -> None:
-        del queue.program.queues[queue.id]
-        queue.program.account.num_queues -= 1
-        self._flow.cancel_all(queue, reason)
-        self._flow.free_orphans(queue)
-        self._holdings.free_queue(queue)
-        if queue.placed_on is not None:
-            engine = self._engines[queue.placed_on]
-            self._schedulers[queue.placed_on].anticipation.forget(queue)
-            engine.tables.drop_queue(queue.serial, engine.operations)
-            self._flow.advance(queue)
-            engine.stalled.pop(queue, None)
-            engine.starved.pop(queue, None)
-
-    # -- commands --------------------------------------------------------------------------------
-
-    def _issue(self, program: Program, call: c.Issue) -> None:
-        queue = program.queues.get(call.queue)
-        if queue is None:
-            refused = program.refused_queues.get(call.queue)
-            self._refuse(program.id, call.commands, refused or _no_queue(program.id, call.queue))
-            return
-        if queue.placed_on is None:
-            self._place(queue, call.commands)
-        if queue.placed_on is not None:
-            self._moves.follow(queue, call.commands)
-            if (error := self._engines[queue.placed_on].given_up) is not None:
-                self._refuse(program.id, call.commands, error)
-                return
-        for command in call.commands:
-            self._flow.issue(queue, command)
-        self._flow.advance(queue)
-        if queue.placed_on is not None:
-            self._schedulers[queue.placed_on].anticipation.issued(queue, self._time.now_s)
-
-    def _refuse(
-        self, program: ProgramId, commands: Sequence[CommandBase], error: ErrorRecord
-    ) -> None:
-        for command in commands:
-            self._outbox.fail(program, command.id, error)
-
-    def _place(self, queue: CommandQueue, commands: Sequence[Command]) -> None:
-        """Choose the queue's engine; a model that has none leaves it without, and its commands are
-        refused."""
-        engine = self._deployments.choose(queue, commands)
-        if engine is not None:
-            queue.placed_on = engine.id
-            self._outbox.placed(queue.program.id, queue.id, engine.id)
-
-    def _cancel(self, program: Program, call: c.Cancel) -> None:
-        entry = program.entries.get(call.command)
-        if entry is not None:
-            self._flow.cancel(entry, "by its program")
-            self._flow.advance(entry.queue)
 
     def _step_completed(self, event: e.StepCompleted) -> None:
         scheduler = self._schedulers.get(event.engine)
@@ -449,12 +335,3 @@ class Controller:
         for scheduler in self._schedulers.values():
             scheduler.check_invariants()
         self._encoding.check_invariants()
-
-
-def _no_queue(program: ProgramId, queue: QueueId) -> ErrorRecord:
-    what = f"queue {queue} of program {program} does not exist: create it first"
-    return UnknownHandle(what).record()
-
-
-def _no_program(program: ProgramId) -> ErrorRecord:
-    return UnknownHandle(f"program {program} is not known: it may have ended").record()
