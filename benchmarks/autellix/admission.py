@@ -23,8 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.options import plain_parser
 from benchmarks.report import emit, print_table
-from quire.core.config import SchedulerConfig
-from quire.core.pausing_config import PausingConfig
+from quire.core.scheduler_config import PausingConfig, SchedulerConfig
 from quire.simulation.arrivals import Arrivals
 from quire.simulation.engines import EngineSpec
 from quire.simulation.outcomes import Summary

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.autellix.simulated import NUM_PROGRAMS, row, study
 from benchmarks.options import plain_parser
 from benchmarks.report import emit, print_table
-from quire.core.config import LevelsConfig
+from quire.core.scheduler_config import LevelsConfig
 
 POLICY = {"sharegpt": "plas", "lats": "atlas"}
 BASE = LevelsConfig(

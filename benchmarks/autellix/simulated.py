@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from quire.core.config import LevelsConfig, SchedulerConfig
+from quire.core.scheduler_config import LevelsConfig, SchedulerConfig
 from quire.simulation.engines import IDENTICAL_STEPS, EngineSpec
 from quire.simulation.studies import Study, examine
 

@@ -17,7 +17,6 @@ from quire.core.actions import Deliver, Dispatch, Fail, SetTimer
 from quire.core.batch import Batch
 from quire.core.calls import CreateQueue, Issue
 from quire.core.commands import AllocPages, Command, Decode
-from quire.core.config import SchedulerConfig
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import (
     Called,
@@ -38,6 +37,7 @@ from quire.core.ids import (
     QueueId,
     TenantId,
 )
+from quire.core.scheduler_config import SchedulerConfig
 from quire.core.tracing import TraceListener
 from quire.simulation import LightEngine
 

@@ -21,7 +21,7 @@ from benchmarks.measurement import figure, take_turns
 from benchmarks.options import plain_parser, rounds_of
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
-from quire.core.config import SchedulerConfig
+from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation import LightEngine, StepCost, light_pool
 
 NUM_BLOCKS = 85

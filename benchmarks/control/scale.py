@@ -39,8 +39,8 @@ def measure(num_calls: int, policy: str, num_sequences: int) -> dict[str, float]
     """Measure in this process, whose form of control is fixed. It collects garbage as seldom as a
     node does."""
     from benchmarks.control.load import ClosedLoop, Shape
-    from quire.core.config import SchedulerConfig
     from quire.core.interpreter import collect_seldom, settle
+    from quire.core.scheduler_config import SchedulerConfig
     from quire.simulation import LightEngine, light_pool
 
     collect_seldom()

@@ -32,8 +32,8 @@ WARM_UP = 150
 def measure(length: str, num_calls: int, *, is_traced: bool) -> float:
     """Milliseconds of one message in this process, whose form of control is fixed."""
     from benchmarks.control.load import ClosedLoop, Shape
-    from quire.core.config import SchedulerConfig
     from quire.core.interpreter import collect_seldom, settle
+    from quire.core.scheduler_config import SchedulerConfig
     from quire.node.tracing.book import TraceBook
     from quire.node.tracing.classes import ProgramClasses
     from quire.node.tracing.fan_out import Listeners

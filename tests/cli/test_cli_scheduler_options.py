@@ -8,8 +8,8 @@ import pytest
 
 from quire.cli.scheduler_options import WITH_LEVELS, scheduler_config
 from quire.control.policies import LevelQueues, create_policy
-from quire.core.config import LevelsConfig
 from quire.core.errors import ConfigError
+from quire.core.scheduler_config import LevelsConfig
 
 NONE: dict[str, Any] = {"thresholds": None, "quanta": None, "unit": None, "beta": None}
 

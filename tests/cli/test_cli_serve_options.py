@@ -9,7 +9,7 @@ import pytest
 from cli_invoke import invoke
 
 from quire.core.config import NodeConfig, SandboxConfig, ServerConfig
-from quire.core.pausing_config import PausingConfig
+from quire.core.scheduler_config import PausingConfig
 
 ASKED = {
     "host": ("--host", "::1"),

@@ -8,10 +8,11 @@ from quire.control import Controller
 from quire.control.programs.program import CommandQueue, Program
 from quire.core import commands as c
 from quire.core.calls import CreateQueue
-from quire.core.config import SchedulerConfig, TenantConfig
+from quire.core.config import TenantConfig
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import ProgramStarted
 from quire.core.ids import EngineId, ModelId, ProgramId, QueueId, TenantId, ThreadId
+from quire.core.scheduler_config import SchedulerConfig
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
 from quire.testing.harness import ControlHarness, Outcome

@@ -7,11 +7,12 @@ import numpy as np
 from quire.control import Controller
 from quire.core.batch import F32
 from quire.core.calls import AskEncoder, Cancel
-from quire.core.config import SchedulerConfig, TenantConfig
+from quire.core.config import TenantConfig
 from quire.core.encoding import Encode, EncodeBatch, Encoded
 from quire.core.events import ProgramStarted, Quotas
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, TenantId
 from quire.core.policy import Policy
+from quire.core.scheduler_config import SchedulerConfig
 from quire.core.tracing import TraceListener
 from quire.testing import ControlHarness, FakeEncoder
 from quire.testing.harness import Outcome

@@ -16,11 +16,11 @@ from quire.core import commands as c
 from quire.core.actions import Action, ProgramClosed
 from quire.core.batch import BatchResult
 from quire.core.calls import Cancel, CloseQueue, ResetQueue
-from quire.core.config import SchedulerConfig
 from quire.core.decoding import SamplerSpec
 from quire.core.errors import EngineFault
 from quire.core.events import Event, ProgramEnded, StepCompleted
 from quire.core.ids import CommandId, ProgramId, QueueId
+from quire.core.scheduler_config import SchedulerConfig
 from quire.core.wire import Codec
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool

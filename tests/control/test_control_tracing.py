@@ -11,9 +11,9 @@ from encoding_world import EncodingWorld
 from quire.control import Controller
 from quire.control.programs.calls import MAX_SPANS, note_message
 from quire.core.calls import Cancel, CloseQueue
-from quire.core.config import SchedulerConfig
 from quire.core.events import ProgramEnded, ProgramStarted
 from quire.core.ids import CommandId, ProgramId, QueueId, ThreadId
+from quire.core.scheduler_config import SchedulerConfig
 from quire.core.tracing import CallRecord, MessageRecord, TransferRecord
 from quire.testing import ControlHarness, FakeEngine
 from quire.testing.fake_engine import fake_pool

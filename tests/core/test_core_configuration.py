@@ -6,16 +6,10 @@ from typing import Any
 
 import pytest
 
-from quire.core.config import (
-    EncoderConfig,
-    EngineConfig,
-    NodeConfig,
-    SchedulerConfig,
-    ServerConfig,
-    TenantConfig,
-)
+from quire.core.config import EncoderConfig, EngineConfig, NodeConfig, ServerConfig, TenantConfig
 from quire.core.errors import ConfigError
 from quire.core.ids import ModelId, TenantId
+from quire.core.scheduler_config import SchedulerConfig
 
 
 def engine(**fields: Any) -> EngineConfig:

@@ -12,11 +12,10 @@ from machines_world import Lane, World
 
 from benchmarks.pie.dispatch_policies import Eager, KOnly, TOnly
 from quire.core import commands as c
-from quire.core.config import PriorityScope, SchedulerConfig
 from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
 from quire.core.ids import PageId
-from quire.core.pausing_config import PausingConfig
 from quire.core.policy import DispatchPolicy
+from quire.core.scheduler_config import PausingConfig, PriorityScope, SchedulerConfig
 
 TEXTS = [list(text.encode()) for text in ("abcdefgh", "abcdefgz", "abcd", "xyxyxyxyxy", "q")]
 """Prompts that share prefixes, so that the prefix index finds some of them."""

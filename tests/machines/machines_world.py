@@ -17,7 +17,7 @@ from quire.control import Controller
 from quire.core import commands as c
 from quire.core.actions import Reply
 from quire.core.calls import Cancel, CloseQueue, CreateQueue, ResetQueue
-from quire.core.config import SchedulerConfig, TenantConfig
+from quire.core.config import TenantConfig
 from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec, TokenLogprobs
 from quire.core.events import ProgramEnded, ProgramStarted, Tick
 from quire.core.ids import (
@@ -32,6 +32,7 @@ from quire.core.ids import (
     TokenSlotId,
 )
 from quire.core.policy import DispatchPolicy
+from quire.core.scheduler_config import SchedulerConfig
 from quire.testing import ControlHarness, FakeEngine, Outcome, ReferenceProgram, fake_pool
 
 ENGINE = EngineId("fake")

@@ -12,7 +12,7 @@ from quire.core import commands as c
 from quire.core.batch import CopySlots
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.ids import EmbedId, PageId, TokenSlotId
-from quire.core.pausing_config import PausingConfig
+from quire.core.scheduler_config import PausingConfig
 from quire.testing import FakeEngine, Outcome
 
 

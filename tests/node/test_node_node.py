@@ -14,7 +14,7 @@ import pytest
 from fake_node import TENANT, StartNode, fake_config, fake_model_files, fake_transport
 
 from quire.core.batch import Batch, BatchResult
-from quire.core.config import EngineConfig, NodeConfig, SchedulerConfig
+from quire.core.config import EngineConfig, NodeConfig
 from quire.core.errors import (
     ConfigError,
     Draining,
@@ -27,6 +27,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import EngineId, ModelId
 from quire.core.interfaces import EngineTransport
+from quire.core.scheduler_config import SchedulerConfig
 from quire.node import EngineReadiness, ModelFiles, Node, RestartLimits, resolve_source
 from quire.node.transports import InProcessTransport, ZeroMQTransport
 from quire.programs.api import Api

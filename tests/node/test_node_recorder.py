@@ -15,10 +15,11 @@ from fake_node import TENANT, StartNode, fake_config, fake_model_files, fake_tra
 from benchmarks.pie.dispatch_policies import Eager
 from quire.control import Controller
 from quire.core.calls import CloseQueue
-from quire.core.config import SchedulerConfig, TenantConfig, TenantTotals
+from quire.core.config import TenantConfig, TenantTotals
 from quire.core.errors import ConfigError, InvalidArgument, ProtocolMismatch, QuotaExceeded
 from quire.core.events import Called, EngineUp, Event, Tick
 from quire.core.ids import TenantId
+from quire.core.scheduler_config import SchedulerConfig
 from quire.node import Node
 from quire.node.recorder import EventRecorder, LogEntry, LogHeader, read_log
 from quire.node.replay import replay

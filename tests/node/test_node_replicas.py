@@ -12,10 +12,11 @@ import pytest
 from fake_node import TENANT, StartNode, fake_model_files
 
 from quire.core.batch import Batch, BatchResult
-from quire.core.config import EngineConfig, NodeConfig, SchedulerConfig
+from quire.core.config import EngineConfig, NodeConfig
 from quire.core.errors import EngineFault, QuireError
 from quire.core.ids import EngineId, ModelId
 from quire.core.interfaces import EngineTransport
+from quire.core.scheduler_config import SchedulerConfig
 from quire.node import EngineReadiness, Node, NodeHealth, RestartLimits, read_model_files
 from quire.node.transports import InProcessTransport
 from quire.programs.builtin import CompletionRequest, complete

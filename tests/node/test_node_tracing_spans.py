@@ -12,10 +12,10 @@ from test_node_tracing_book import call, message, transfer
 from quire.control import Controller
 from quire.core import commands as c
 from quire.core.calls import Cancel, CreateQueue
-from quire.core.config import SchedulerConfig
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import ProgramEnded, ProgramStarted
 from quire.core.ids import CommandId, EngineId, ModelId, PageId, ProgramId, QueueId, TenantId
+from quire.core.scheduler_config import SchedulerConfig
 from quire.node.tracing.fan_out import Listeners
 from quire.node.tracing.parents import SpanContext, TraceParents, parse
 from quire.node.tracing.sending import SpanCounts, SpanSender

@@ -10,10 +10,10 @@ from quire.control import Controller
 from quire.core.actions import Deliver, Fail, Terminate
 from quire.core.calls import CreateQueue, Issue
 from quire.core.commands import AllocPages, Command, Decode
-from quire.core.config import SchedulerConfig
 from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec
 from quire.core.events import Called, ProgramStarted
 from quire.core.ids import CommandId, EngineId, ModelId, PageId, ProgramId, QueueId, TenantId
+from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation import LightEngine, Simulation, StepCost, VirtualShell, light_pool
 
 ENGINE = EngineId("light#0")

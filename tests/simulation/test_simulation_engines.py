@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from quire.core.config import SchedulerConfig
 from quire.core.errors import ConfigError
+from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.engines import EngineSpec, costs_named
 from quire.simulation.light_engine import StepCost
 from quire.simulation.trial import SimulationRun

@@ -12,12 +12,12 @@ import pytest
 
 from quire.control import Controller
 from quire.core.actions import Action
-from quire.core.config import SchedulerConfig
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError, EngineLost, InvalidArgument
 from quire.core.events import EngineDown, EngineUp, Event
 from quire.core.ids import EngineId, ModelId
 from quire.core.policy import Policy
+from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation import LightEngine, StepCost, light_pool
 from quire.simulation.engines import EngineSpec
 from quire.simulation.message_times import MessageTimes, Sample

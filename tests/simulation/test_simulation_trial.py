@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.core.config import SchedulerConfig
+from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.engines import EngineSpec
 from quire.simulation.light_engine import StepCost
 from quire.simulation.trial import Result, SimulationRun

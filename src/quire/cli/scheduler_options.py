@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from quire.core.config import LevelsConfig, SchedulerConfig
 from quire.core.errors import ConfigError
-from quire.core.pausing_config import PausingConfig
+from quire.core.scheduler_config import LevelsConfig, PausingConfig, SchedulerConfig
 
 PolicyOption = Literal["fcfs", "program_fcfs", "round_robin", "mlfq", "plas", "atlas", "quire"]
 BalancerOption = Literal["round_robin", "least_used", "autellix", "quire"]

@@ -28,7 +28,7 @@ from quire.core.config import (
 )
 from quire.core.ids import ModelId
 from quire.core.interpreter import collect_seldom, settle, take_short_turns
-from quire.core.pausing_config import PausingConfig
+from quire.core.scheduler_config import PausingConfig
 from quire.server.serve import run as run_server
 
 _PAUSING = PausingConfig()

@@ -26,9 +26,8 @@ from quire.cli.scheduler_options import (
     ResumeBelow,
     levels_config,
 )
-from quire.core.config import SchedulerConfig
 from quire.core.errors import ConfigError
-from quire.core.pausing_config import PausingConfig
+from quire.core.scheduler_config import PausingConfig, SchedulerConfig
 from quire.simulation.arrivals import ARRIVALS, Arrivals
 from quire.simulation.engines import IDENTICAL_STEPS, EngineSpec, costs_named
 from quire.simulation.outcomes import Summary, plain

@@ -37,7 +37,7 @@ from quire.control.timers import Timers
 from quire.control.tracing import Tracer
 from quire.core import events as e
 from quire.core.actions import Action
-from quire.core.config import SchedulerConfig, TenantConfig
+from quire.core.config import TenantConfig
 from quire.core.encoding import EncoderInfo
 from quire.core.errors import (
     ConfigError,
@@ -46,6 +46,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import EngineId, ProgramId, TenantId
 from quire.core.policy import DispatchPolicy, Policy
+from quire.core.scheduler_config import SchedulerConfig
 from quire.core.tracing import CallRecord, TraceListener
 
 

@@ -32,12 +32,12 @@ from quire.control.scheduler.planner import MessagePlanner
 from quire.control.scheduler.timing.chunk_time import ChunkTime
 from quire.control.scheduler.waiting.admission import Admission
 from quire.control.tracing import Tracer
-from quire.core.config import SchedulerConfig
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord
 from quire.core.events import EngineDown, EngineUp
 from quire.core.ids import EngineId, TenantId
 from quire.core.policy import DispatchPolicy
+from quire.core.scheduler_config import SchedulerConfig
 
 MAX_LOSSES = 2
 """A command that was in flight on so many engines as they were lost fails: it may be what ends

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from quire.control import Controller
-from quire.core.config import SchedulerConfig, TenantConfig
+from quire.core.config import TenantConfig
 from quire.core.policy import DispatchPolicy
+from quire.core.scheduler_config import SchedulerConfig
 from quire.core.tracing import TraceListener
 
 

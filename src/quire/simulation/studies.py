@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 
 from quire.control.policies import POLICIES
-from quire.core.config import SchedulerConfig
 from quire.core.errors import ConfigError
 from quire.core.policy import Policy
+from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.arrivals import Arrivals
 from quire.simulation.bounds import BOUNDS
 from quire.simulation.engines import EngineSpec

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from quire.control import Controller
 from quire.core.actions import Action, Deliver, Fail, ProgramClosed, Terminate
-from quire.core.config import SchedulerConfig
 from quire.core.events import Event
 from quire.core.ids import ModelId, ProgramId
 from quire.core.policy import Policy
+from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.engines import MODEL, EngineSpec
 from quire.simulation.outcomes import Outcome
 from quire.simulation.player import Player, num_text_tokens

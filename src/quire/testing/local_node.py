@@ -15,11 +15,12 @@ from typing import Any, Self
 
 from quire.control import Controller
 from quire.core.actions import Deliver, Fail, Terminate
-from quire.core.config import SchedulerConfig, TenantConfig
+from quire.core.config import TenantConfig
 from quire.core.errors import ProgramTerminated
 from quire.core.events import ProgramForm, ProgramStarted, Quotas
 from quire.core.ids import EngineId, ModelId, ProgramId, TenantId
 from quire.core.interfaces import ProgramPort, ReplySink, ServedModel, Tokenizer
+from quire.core.scheduler_config import SchedulerConfig
 from quire.programs.capabilities import Capabilities
 from quire.programs.inferlet import Inferlet, Main, inferlet
 from quire.programs.parameters import as_text

@@ -13,8 +13,8 @@ from quire.control.policies import (
     ProgramFirstComeFirstServed,
     ThreadAttainedService,
 )
-from quire.core.config import LevelsConfig
 from quire.core.policy import Policy, ReadyCommand, ServiceFigures
+from quire.core.scheduler_config import LevelsConfig
 from quire.testing.conformance import PolicySuite
 from quire.testing.conformance.policy import ready
 

@@ -18,9 +18,9 @@ from quire.control.policies.remaining import (
     Kinds,
     gittins_index,
 )
-from quire.core.config import LevelsConfig
 from quire.core.ids import ProgramId
 from quire.core.policy import ReadyCommand, ServiceFigures
+from quire.core.scheduler_config import LevelsConfig
 from quire.testing.conformance.policy import ready
 
 

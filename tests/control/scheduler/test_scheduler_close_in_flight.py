@@ -5,10 +5,10 @@ from __future__ import annotations
 from quire.control import Controller
 from quire.core.calls import CloseQueue, CreateQueue
 from quire.core.commands import AllocPages, Decode
-from quire.core.config import SchedulerConfig
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import Called, ProgramStarted
 from quire.core.ids import CommandId, EngineId, ModelId, PageId, ProgramId, QueueId, TenantId
+from quire.core.scheduler_config import SchedulerConfig
 from quire.testing import ControlHarness
 
 PROGRAM, QUEUE, ENGINE = ProgramId(1), QueueId(1), EngineId("fake")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.config import SchedulerConfig
 from quire.core.ids import ProgramId
 from quire.core.policy import Policy
+from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.bounds import Gittins, ShortestRemaining
 from quire.simulation.engines import EngineSpec
 from quire.simulation.light_engine import StepCost

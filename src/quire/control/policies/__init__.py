@@ -13,9 +13,9 @@ from quire.control.policies.plas import ProgramAttainedService
 from quire.control.policies.program_fcfs import ProgramFirstComeFirstServed
 from quire.control.policies.quire import LeastLeft
 from quire.control.policies.round_robin import RoundRobin
-from quire.core.config import LevelsConfig
 from quire.core.errors import ConfigError
 from quire.core.policy import Policy
+from quire.core.scheduler_config import LevelsConfig
 
 _PLAIN: Mapping[str, Callable[[], Policy]] = MappingProxyType(
     {

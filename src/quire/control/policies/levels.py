@@ -12,9 +12,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from quire.control.policies.promotions import Promotions, RankedCall
-from quire.core.config import LevelsConfig
 from quire.core.ids import CommandId, ProgramId
 from quire.core.policy import ReadyCommand
+from quire.core.scheduler_config import LevelsConfig
 
 
 class LevelQueues:

@@ -7,9 +7,9 @@ from math import floor, inf
 
 from quire.control.policies.promotions import Promotions, RankedCall
 from quire.control.policies.remaining import KindOfProgram, Kinds
-from quire.core.config import LevelsConfig
 from quire.core.ids import CommandId, ProgramId
 from quire.core.policy import ReadyCommand, ServiceFigures
+from quire.core.scheduler_config import LevelsConfig
 
 TURN_TOKENS = 64
 """A promoted call's turn in the first queue."""

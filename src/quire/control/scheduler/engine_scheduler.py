@@ -29,9 +29,9 @@ from quire.control.scheduler.timing.step_time import DecodeStepTime
 from quire.control.statistics import EngineStatistics, MessageStatistics
 from quire.control.tracing import Tracer
 from quire.core.batch import BatchResult
-from quire.core.config import SchedulerConfig
 from quire.core.errors import EngineFault, PoolExhausted
 from quire.core.policy import DispatchPolicy
+from quire.core.scheduler_config import SchedulerConfig
 
 
 class EngineScheduler:

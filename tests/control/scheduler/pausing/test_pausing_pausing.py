@@ -12,7 +12,7 @@ from quire.core.calls import Cancel, CloseQueue, CreateQueue
 from quire.core.errors import ConfigError
 from quire.core.events import ProgramEnded
 from quire.core.ids import ModelId, ProgramId, QueueId
-from quire.core.pausing_config import PausingConfig
+from quire.core.scheduler_config import PausingConfig
 from quire.testing import FakeEngine
 from quire.testing.harness import Outcome
 

@@ -9,10 +9,10 @@ from control_world import World, alone
 
 from quire.control import Controller
 from quire.control.policies import RoundRobin
-from quire.core.config import SchedulerConfig
 from quire.core.events import ProgramEnded
 from quire.core.ids import ProgramId
 from quire.core.policy import ReadyCommand
+from quire.core.scheduler_config import SchedulerConfig
 from quire.testing.harness import Outcome
 
 OUTPUT = 30

@@ -15,11 +15,12 @@ from quire.control.policies import (
 )
 from quire.control.scheduler.waiting.seats import HISTORY_PER_TOKEN, MIN_TOKENS
 from quire.core.calls import SetQueuePriority
-from quire.core.config import LevelsConfig, SchedulerConfig, TenantConfig
+from quire.core.config import TenantConfig
 from quire.core.errors import ConfigError
 from quire.core.events import Called
 from quire.core.ids import ProgramId, QueueId, TenantId
 from quire.core.policy import Policy
+from quire.core.scheduler_config import LevelsConfig, SchedulerConfig
 from quire.testing.harness import Outcome
 
 POOL = {"num_blocks": 512, "num_host_blocks": 512}

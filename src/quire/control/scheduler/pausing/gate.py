@@ -19,7 +19,7 @@ from quire.control.scheduler.pausing.working_sets import Family, WorkingSets
 from quire.control.scheduler.timing.chunk_time import ChunkTime
 from quire.control.scheduler.waiting.admission import Admission
 from quire.core.ids import ProgramId
-from quire.core.pausing_config import PausingConfig
+from quire.core.scheduler_config import PausingConfig
 
 
 class ProgramGate:
