@@ -210,14 +210,15 @@ class GatedEncoder(FakeEncoder):
         return super().encode(batch)
 
 
-def num_waiting(server: RunningServer) -> int:
-    """Requests with a sequence that waits for a batch."""
+def num_pending(server: RunningServer) -> int:
+    """Commands of the programs that control knows."""
 
     def count(controller: Any) -> int:
-        return sum(one.num_waiting for one in controller.statistics().encoders)
+        pending: int = controller.statistics().num_pending_commands
+        return pending
 
-    waiting: int = server.node._parts.control.call(count)
-    return waiting
+    pending: int = server.node._parts.control.call(count)
+    return pending
 
 
 def test_what_a_client_that_leaves_has_waiting_is_not_run(request_lines: RequestLines) -> None:
@@ -231,8 +232,9 @@ def test_what_a_client_that_leaves_has_waiting_is_not_run(request_lines: Request
             assert encoder.arrived.wait(60)
         line = request_lines.next()
         assert (line["outcome"], line["reason"]) == ("aborted", "the client has disconnected")
-        while num_waiting(server):  # the line is written before control is told
-            time.sleep(0.01)
+        deadline_s = time.monotonic() + 60
+        while num_pending(server) and time.monotonic() < deadline_s:
+            time.sleep(0.01)  # the line is written before control is told
         encoder.gate.set()
         answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": "a"}, timeout=60)
         assert answer.status_code == 200
