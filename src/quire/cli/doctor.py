@@ -25,6 +25,7 @@ PURPOSES = {
     "cuda": "attention on CUDA devices: FlashInfer and Triton",
     "sandbox": "untrusted programs, as WebAssembly guests",
     "compile": "the control core as machine code, by 'quire compile'",
+    "otel": "spans to an OpenTelemetry collector (quire serve --otlp-endpoint)",
     "bench": "drawing the figures of benchmarks",
     "dev": "the tests and checks of this repository",
 }
