@@ -9,7 +9,7 @@ from control_world import ENGINE, MODEL, World
 from encoding_world import EncodingWorld
 
 from quire.control import Controller
-from quire.control.programs.calls import MAX_SPANS, note_message
+from quire.control.programs.call_notes import MAX_SPANS, note_message
 from quire.core.calls import Cancel, CloseQueue
 from quire.core.events import ProgramEnded, ProgramStarted
 from quire.core.ids import CommandId, ProgramId, QueueId, ThreadId

@@ -31,6 +31,7 @@ RUN_BY = {
     "quire logs": "tests/cli/test_cli_processes.py",
     "quire models": "tests/cli/test_cli_models.py",
     "quire new": "tests/cli/test_cli_new.py",
+    "quire profile": "tests/cli/test_cli_profile.py",
     "quire ps": "tests/cli/test_cli_processes.py",
     "quire push": "tests/server/test_server_sandbox.py",
     "quire replay": "tests/cli/test_cli_replay.py",

@@ -162,7 +162,7 @@ async def test_a_lost_engine_comes_back(rigs: Callable[..., Rig]) -> None:
     rig.transports[0].lose("killed")
     rig.transports[0].on_answer(BatchResult(step=9, elapsed_s=0.0))  # too late to count
     told = await rig.control.want(3)
-    assert told == ["up", EngineLost("killed").record(), "up"]
+    assert told == ["up", EngineLost("engine e#0 is lost: killed").record(), "up"]
     assert (rig.supervisor.health.state, rig.supervisor.health.restarts) == (
         EngineReadiness.READY,
         1,
@@ -236,7 +236,7 @@ async def test_a_crash_loop_ends_with_its_reason_kept(rigs: Callable[..., Rig]) 
     assert health.state is EngineReadiness.FAILED
     assert "3 times within 60 s" in health.detail
     assert "crash 2" in health.detail
-    assert told[-2:] == [EngineLost("crash 2").record(), ("given up", health.detail)]
+    assert told[-2:] == [EngineLost("engine e#0 is lost: crash 2").record(), ("given up", health.detail)]
     assert len(rig.transports) == 3
 
 

@@ -38,6 +38,17 @@ def ask(http: httpx.Client, session: str, **headers: str) -> httpx.Response:
     return response
 
 
+def settled(http: httpx.Client, made: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The session and its program, once a message that was still under way when its last answer was
+    complete has been counted."""
+    while True:
+        found = http.get(f"{SESSIONS}/{made['id']}").json()
+        programs = http.get("/v1/programs").json()["data"]
+        if http.get(f"{SESSIONS}/{made['id']}").json() == found:
+            (listed,) = [one for one in programs if one["id"] == made["program"]]
+            return found, listed
+
+
 def error_of(response: httpx.Response) -> dict[str, Any]:
     error: dict[str, Any] = response.json()["error"]
     return error
@@ -80,14 +91,11 @@ def test_requests_that_name_it_are_its_own(http: httpx.Client, by: str) -> None:
     answer = ask(http, made[by], x_quire_thread_id="one")
     ask(http, made[by], x_quire_thread_id="two")
     assert answer.headers["x-quire-program-id"] == made["program"]
-    found = http.get(f"{SESSIONS}/{made['id']}").json()
+    found, listed = settled(http, made)
     figures = found["figures"]
     assert (found["num_calls"], found["num_running_calls"], found["state"]) == (2, 0, "idle")
     assert (figures["num_threads"], figures["num_generated_tokens"]) == (2, 6)
     assert 0.0 < figures["path_s"] <= figures["service_s"]
-    (listed,) = [
-        one for one in http.get("/v1/programs").json()["data"] if one["id"] == made["program"]
-    ]
     process = listed["process"]
     assert {name: process[name] for name in figures if name in process} == figures
     assert {"path_s", "num_threads"} <= process.keys()

@@ -108,6 +108,7 @@ def test_the_document_has_every_route() -> None:
         "/ready",
         "/version",
         "/metrics",
+        "/ui",
     }
 
 

@@ -19,7 +19,7 @@ from quire.control.engines.encoder_pool import EncoderInstance, EncoderPool
 from quire.control.engines.engine import ControlledEngine
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
-from quire.control.programs.calls import note_call
+from quire.control.programs.call_notes import note_call
 from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.encoder_scheduler import EncoderScheduler

@@ -21,7 +21,7 @@ from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
-from quire.control.programs.calls import note_call, note_call_end
+from quire.control.programs.call_notes import note_call, note_call_end
 from quire.control.programs.failures import MAX_KEPT
 from quire.control.programs.program import CommandQueue, Entry
 from quire.control.programs.service import note_waited

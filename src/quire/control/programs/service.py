@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.control.programs.calls import note_message
+from quire.control.programs.call_notes import note_message
 from quire.control.programs.program import Entry, Program
 from quire.core.policy import ServiceFigures
 

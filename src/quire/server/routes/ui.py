@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
 from quire.server.context import context_of
 from quire.server.errors import HttpError
 from quire.server.page import PAGE_PATH
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter()
 
 
-@router.get(PAGE_PATH)
+@router.get(PAGE_PATH, response_class=HTMLResponse)
 async def page(request: Request) -> Response:
+    """The page. It gets its data from the other routes, with the API key that its reader gives."""
     return _answer(request, "index.html")
 
 
-@router.get(PAGE_PATH + "/{name}")
+@router.get(PAGE_PATH + "/{name}", include_in_schema=False)
 async def page_file(request: Request, name: str) -> Response:
     return _answer(request, name)
 
