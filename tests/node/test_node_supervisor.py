@@ -236,7 +236,10 @@ async def test_a_crash_loop_ends_with_its_reason_kept(rigs: Callable[..., Rig]) 
     assert health.state is EngineReadiness.FAILED
     assert "3 times within 60 s" in health.detail
     assert "crash 2" in health.detail
-    assert told[-2:] == [EngineLost("engine e#0 is lost: crash 2").record(), ("given up", health.detail)]
+    assert told[-2:] == [
+        EngineLost("engine e#0 is lost: crash 2").record(),
+        ("given up", health.detail),
+    ]
     assert len(rig.transports) == 3
 
 
