@@ -91,7 +91,7 @@ class Calls:
             program.refuse_queue(call.queue, error.record())
             return
         program.account.num_queues += 1
-        program.begin_thread(call.thread, call.parent_thread, self._time.now_s)
+        program.threads.begin(call.thread, call.parent_thread, self._time.now_s)
         program.queues[call.queue] = CommandQueue(
             call.queue,
             program,
@@ -102,6 +102,7 @@ class Calls:
             self._num_queues,
         )
         self._num_queues += 1
+        program.threads.forget_idle(queue.thread for queue in program.queues.values())
 
     def _set_queue_priority(self, program: Program, call: c.SetQueuePriority) -> None:
         queue = program.queues.get(call.queue)

@@ -80,7 +80,7 @@ class ProcessRows:
             client_id=program.client_id,
             state=program.state,
             num_queues=len(program.queues),
-            num_threads=program.num_threads,
+            num_threads=program.threads.num_begun,
             num_pages=len(program.pages),
             num_device_blocks=num_device,
             num_host_blocks=num_host,

@@ -64,7 +64,7 @@ def test_a_message_counts_once_for_a_program_and_for_each_of_its_threads() -> No
     begin(world, 1, 6, queue=2, first=10)
     world.run()
     program = program_of(world, 1)
-    first, second = (program.thread_figures(ThreadId(number)) for number in (7, 8))
+    first, second = (program.threads.figures(ThreadId(number)) for number in (7, 8))
     assert program.figures.service_s == world.harness.now_s
     assert first.service_s < second.service_s < program.figures.service_s + 1
     assert first.service_tokens + second.service_tokens == program.figures.service_tokens
@@ -168,7 +168,7 @@ def test_a_thread_begins_with_its_first_queue_and_knows_where_it_was_forked() ->
     world.queue(1, 3, thread=ThreadId(7), parent_thread=ThreadId(7))
     world.queue(1, 4, thread=ThreadId(8))
     program = program_of(world, 1)
-    first, second = (program.thread_figures(ThreadId(number)) for number in (7, 8))
+    first, second = (program.threads.figures(ThreadId(number)) for number in (7, 8))
     assert (first.arrival_s, first.parent) == (2.0, None), "no thread is its own parent"
     assert (second.arrival_s, second.parent) == (5.0, 7)
 

@@ -16,6 +16,7 @@ from quire.control.programs.accounts import Account
 from quire.control.programs.failures import Failures
 from quire.control.programs.id_ranges import IdRanges
 from quire.control.programs.states import TRANSITIONS, CommandState
+from quire.control.programs.threads import Threads
 from quire.core.actions import Reply
 from quire.core.commands import Command
 from quire.core.errors import ErrorRecord
@@ -115,7 +116,7 @@ class Program:
             self.family_figures = parent.family_figures
             self.figures.path_s = parent.figures.path_s
             self.figures.path_tokens = parent.figures.path_tokens
-        self._threads: dict[ThreadId, ServiceFigures] = {}
+        self.threads = Threads(started.time_s)
         self.last_arrival_s: float | None = None
         self.last_completion_s: float | None = None
         self.num_preemptions = 0
@@ -126,27 +127,6 @@ class Program:
         if not self.entries:
             return "idle"
         return "running" if self.num_running else "waiting"
-
-    @property
-    def num_threads(self) -> int:
-        """Threads so far."""
-        return len(self._threads)
-
-    def begin_thread(self, thread: ThreadId, parent: ThreadId | None, now_s: float) -> None:
-        """A queue serves ``thread``, which begins with its first one. ``parent``: the thread that
-        it was forked from, where the queue's issuer knows."""
-        figures = self._threads.get(thread)
-        if figures is None:
-            figures = self._threads[thread] = ServiceFigures(arrival_s=now_s)
-        if figures.parent is None and parent != thread:
-            figures.parent = parent
-
-    def thread_figures(self, thread: ThreadId) -> ServiceFigures:
-        """What ``thread`` of it has had."""
-        figures = self._threads.get(thread)
-        if figures is None:
-            figures = self._threads[thread] = ServiceFigures(arrival_s=self.started_s)
-        return figures
 
     def refuse_queue(self, queue: QueueId, error: ErrorRecord) -> None:
         """Its creation is not answered, so its first commands are."""

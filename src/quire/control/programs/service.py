@@ -39,7 +39,7 @@ def charge(shares: list[Share], elapsed_s: float) -> None:
         program.cost_s += elapsed_s * num_tokens / total
         entry.service_tokens += num_tokens
         entries.add(entry)
-        thread = program.thread_figures(entry.queue.thread)
+        thread = program.threads.figures(entry.queue.thread)
         for figures in (program.figures, program.family_figures, thread):
             figures.service_tokens += num_tokens
             served[id(figures)] = figures
@@ -88,5 +88,5 @@ def note_waited(entry: Entry, now_s: float) -> None:
         program = entry.program
         program.figures.waiting_s += waited_s
         program.family_figures.waiting_s += waited_s
-        program.thread_figures(entry.queue.thread).waiting_s += waited_s
+        program.threads.figures(entry.queue.thread).waiting_s += waited_s
         entry.waiting_s += waited_s

@@ -143,7 +143,7 @@ class ProcessTable:
         program.last_completion_s = program.figures.completion_s = now_s
         if entry.service_tokens:
             note_path(entry)
-        program.thread_figures(entry.queue.thread).completion_s = now_s
+        program.threads.figures(entry.queue.thread).completion_s = now_s
         if not program.entries and self.active.pop(program.id, None) is not None:
             program.idle_since_s = now_s
             self._ages.discard(program)

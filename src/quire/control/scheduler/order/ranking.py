@@ -169,5 +169,5 @@ def _view(entry: Entry) -> ReadyCommand:
         kind=program.kind,
         family_figures=program.family_figures,
         program_figures=program.figures,
-        thread_figures=program.thread_figures(queue.thread),
+        thread_figures=program.threads.figures(queue.thread),
     )
