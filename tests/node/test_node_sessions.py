@@ -17,7 +17,6 @@ from quire.core.errors import (
     InvalidArgument,
     ProgramCancelled,
     ProgramFailed,
-    ProgramTerminated,
     QuotaExceeded,
 )
 from quire.core.events import Called, Event, ProgramStarted
@@ -82,7 +81,7 @@ async def test_the_same_name_is_the_same_session_until_it_ends(node: Node) -> No
     session.end()
     session.end()
     assert node.session(TENANT, "s") is not session
-    with pytest.raises(ProgramTerminated, match="open it again"):
+    with pytest.raises(ProgramCancelled, match="open it again"):
         session.call(complete, request())
 
 

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
 from quire.core.batch import F32
-from quire.core.errors import ErrorRecord, ProgramTerminated, QuireError
+from quire.core.errors import ErrorRecord, ProgramCancelled, QuireError
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId, ThreadId
 from quire.core.interfaces import ReplySink, ServedModel
@@ -166,7 +166,7 @@ class SessionHandle:
 
         Raises:
             Draining: the node takes no new work.
-            ProgramTerminated: the session has ended; open it again.
+            ProgramCancelled: the session has ended; open it again.
         """
         self._admit()
         index = self._next_issuer()
@@ -201,7 +201,7 @@ class SessionHandle:
         """Rows of ``sequences``, as a call of this session; see ``EncoderService.encode``.
 
         Raises:
-            Draining, ProgramTerminated: as ``call``.
+            Draining, ProgramCancelled: as ``call``.
         """
         self._admit()
         self._ensure_started(self._loop)
@@ -224,7 +224,7 @@ class SessionHandle:
     def _admit(self) -> None:
         self._table.admit()
         if self._ending is not None:
-            raise ProgramTerminated(f"session {self.id} has ended ({self._ending}): open it again")
+            raise ProgramCancelled(f"session {self.id} has ended ({self._ending}): open it again")
 
     def remember(self, turns: Sequence[ConversationTurn], answer: ConversationTurn) -> None:
         """A call has answered ``turns`` with ``answer``: a later prompt that begins with both joins
