@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help answers demo test test-compiled chaos mutate lint types bench bench-pie model-eval install install-dev lock docs clean
+.PHONY: help answers demo test test-compiled chaos mutate lint types bench bench-pie bench-autellix model-eval install install-dev lock docs clean
 
 # The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
@@ -23,7 +23,7 @@ CHAOS_SEED ?= 12
 MUTATE_ARGS ?=
 
 help: ## list the recipes
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: install ## start a node with the shipped model; a chat client and an agent program use it
 	@$(BIN)/quire demo
@@ -65,6 +65,9 @@ bench: install-dev ## the engine's benchmarks, with those peers that are install
 
 bench-pie: install-dev ## every figure of Pie's evaluation (BENCH_ARGS=--quick)
 	$(BIN)/python benchmarks/pie/run.py $(BENCH_ARGS)
+
+bench-autellix: install-dev ## every figure of Autellix's evaluation (BENCH_ARGS=--quick: 10 minutes)
+	$(BIN)/python benchmarks/autellix/run.py $(BENCH_ARGS)
 
 install: ## make .venv and install the pinned packages (no-op when current)
 	@$(if $(SKIP_INSTALL),:,"$(PYTHON)" tools/install.py --set runtime)

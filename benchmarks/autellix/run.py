@@ -1,0 +1,35 @@
+"""All figures of Autellix's evaluation with one command; each script draws its own.
+
+    python benchmarks/autellix/run.py [--only policies levels] [--quick] [--jobs 2]
+
+Everything but ``swaps`` and ``validate`` plays programs in virtual time. The JSON lines go to
+stdout, and with the figures to ``--out``. With ``--quick`` it takes less than ten minutes on two
+cores.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.scripts import Script, run_scripts, scripts_parser
+
+SCRIPTS = {
+    "policies": Script("Fig. 18", (), ("--workloads", "sharegpt", "--loads", "1.5")),
+    "levels": Script("the queues of Fig. 10", (), ("--workloads", "sharegpt")),
+    "admission": Script("memory: more agents than fit", (), ("--over", "1", "2")),
+    "swaps": Script("Fig. 19", ("rounds",), (), "control"),
+}
+
+
+def main() -> None:
+    made = scripts_parser(__doc__, SCRIPTS)
+    made.add_argument("--jobs", type=int, help="processes at a time (default: one for each core)")
+    made.add_argument("--rounds", type=int, help="of what is measured (default: 7)")
+    run_scripts(Path(__file__).resolve().parent, SCRIPTS, made.parse_args())
+
+
+if __name__ == "__main__":
+    main()
