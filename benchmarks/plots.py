@@ -1,10 +1,13 @@
-"""Figures of the benchmarks: bars with intervals. The one module that imports matplotlib."""
+"""Figures of the benchmarks: bars with intervals, and lines. The one module that imports
+matplotlib."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measurement import Figure
 from benchmarks.report import commit, processor
@@ -23,13 +26,8 @@ def draw_bars(
 
     Without matplotlib, prints how to install it and draws nothing.
     """
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError:
-        print("no figure is drawn: pip install 'quire[bench]' for matplotlib", file=sys.stderr)
+    pyplot = _pyplot()
+    if pyplot is None:
         return
     figure, axes = pyplot.subplots(figsize=(2.2 + 1.5 * len(groups), 3.6))
     width = 0.8 / max(1, len(series))
@@ -49,8 +47,69 @@ def draw_bars(
         axes.set_yscale("log")
     axes.legend(fontsize=7, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
+    _save(figure, path)
+    pyplot.close(figure)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One of the drawings side by side. ``lines``: the points of each by its name; ``level``: a
+    value of the vertical axis that is marked."""
+
+    label: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+    level: float | None = None
+    logarithmic: bool = True
+
+
+def draw_lines(path: Path, title: str, label: str, panels: Sequence[Panel]) -> None:
+    """``panels`` side by side, over the same horizontal axis, which ``label`` names; a name has the
+    same colour in all of them. Without matplotlib draws nothing, as ``draw_bars``."""
+    pyplot = _pyplot()
+    if pyplot is None:
+        return
+    figure, all_axes = pyplot.subplots(
+        1, len(panels), figsize=(1 + 3.1 * len(panels), 3.4), squeeze=False
+    )
+    names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
+    for axes, panel in zip(all_axes[0], panels, strict=True):
+        for name, points in panel.lines.items():
+            axes.plot(
+                [x for x, _ in points],
+                [y for _, y in points],
+                marker=".",
+                linewidth=1,
+                label=name,
+                color=f"C{names.index(name) % 10}",
+            )
+        if panel.level is not None:
+            axes.axhline(panel.level, color="gray", linewidth=0.8, linestyle="--")
+        if panel.logarithmic:
+            axes.set_yscale("log")
+        axes.set_xlabel(label, fontsize=8)
+        axes.set_ylabel(panel.label, fontsize=8)
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+    all_axes[0][0].legend(fontsize=7, frameon=False)
+    figure.suptitle(title, fontsize=10)
+    _save(figure, path)
+    pyplot.close(figure)
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError:
+        print("no figure is drawn: pip install 'quire[bench]' for matplotlib", file=sys.stderr)
+        return None
+    return pyplot
+
+
+def _save(figure: Any, path: Path) -> None:
     figure.text(0.01, 0.01, f"{processor()}, {commit()}", fontsize=6, color="gray")
     figure.tight_layout(rect=(0, 0.03, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-    pyplot.close(figure)

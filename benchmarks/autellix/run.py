@@ -1,6 +1,6 @@
 """All figures of Autellix's evaluation with one command; each script draws its own.
 
-    python benchmarks/autellix/run.py [--only policies levels] [--quick] [--jobs 2]
+    python benchmarks/autellix/run.py [--only curves balancers] [--quick] [--jobs 2]
 
 Everything but ``swaps`` and ``validate`` plays programs in virtual time. The JSON lines go to
 stdout, and with the figures to ``--out``. With ``--quick`` it takes less than ten minutes on two
@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.scripts import Script, run_scripts, scripts_parser
 
 SCRIPTS = {
+    "curves": Script("Figs. 12 and 13", ("jobs",)),
     "policies": Script("Fig. 18", (), ("--workloads", "sharegpt", "--loads", "1.5")),
     "levels": Script("the queues of Fig. 10", (), ("--workloads", "sharegpt")),
     "admission": Script("memory: more agents than fit", (), ("--over", "1", "2")),

@@ -1,0 +1,162 @@
+"""Load curves of one engine: latency of programs against their rate (Autellix, Figs. 12 and 13).
+
+    python benchmarks/autellix/curves.py [--quick] [--workloads sharegpt mixed] [--systems quire]
+
+``systems.py`` states the engine and the systems. Chosen before the first run: the length of the
+traces (``NUM_PROGRAMS``; all systems play the same programs at the same times), rates as shares of
+the capacity that is estimated with full batches, and the latency at which throughput is compared:
+five times that of programs that have the engine for themselves, P95 ten times, P99 twenty times.
+Throughput is the rate at which a system reaches that latency; *over* is its ratio within a seed,
+as the median of the seeds. A system that is at three times this latency is not run at higher rates.
+
+With ``--systems`` only these are played and the others are read from the file that an earlier run
+wrote to ``--out``, if its trace and its engine are the same. Deterministic: a second run gives the
+same rows.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.autellix.playing import seeds_of, simulation_parser
+from benchmarks.autellix.rates import median_of, over
+from benchmarks.autellix.sweep import (
+    TAILS,
+    TIMES_ALONE,
+    Contender,
+    Row,
+    Trace,
+    latency_alone_s,
+    mean_curve,
+    rates_of,
+    sweep,
+)
+from benchmarks.autellix.systems import ENGINE, SYSTEMS
+from benchmarks.plots import Panel, draw_lines
+from benchmarks.report import emit, print_table
+
+NUM_PROGRAMS = {"sharegpt": 120, "bfcl": 240, "lats": 40, "mixed": 100}
+QUICK_NUM_PROGRAMS = {"sharegpt": 40, "bfcl": 80, "lats": 8, "mixed": 20}
+LOADS = (0.6, 0.9, 1.2, 1.6, 2.2)
+QUICK_LOADS = (0.7, 1.1)
+QUICK_SYSTEMS = ("fcfs", "mlfq", "atlas", "quire")
+BASELINES = ("fcfs, no cache", "fcfs", "mlfq")
+
+
+def trace_of(workload: str, seeds: Sequence[int], *, quick: bool) -> Trace:
+    numbers, loads = (QUICK_NUM_PROGRAMS, QUICK_LOADS) if quick else (NUM_PROGRAMS, LOADS)
+    return Trace(workload, numbers[workload], seeds, loads)
+
+
+def settings_of(trace: Trace) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(
+        json.dumps({"trace": asdict(trace), "engine": asdict(ENGINE)})
+    )
+    return made
+
+
+def earlier_rows(path: Path, settings: Mapping[str, Any], played: Sequence[str]) -> list[Row]:
+    """The rows of other systems than ``played`` that ``path`` has."""
+    if not path.exists():
+        raise SystemExit(f"{path} does not exist: run without --systems first")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if {key: found.get(key) for key in settings} != settings:
+        raise SystemExit(f"{path} is of another trace or engine: run without --systems")
+    return [row for row in found["rows"] if row["system"] not in played]
+
+
+def throughputs(rows: Sequence[Row], slo_s: float) -> list[dict[str, str]]:
+    """What each system stands, and how many times what the baselines do."""
+    rates = rates_of(rows, slo_s)
+    table = []
+    for name in SYSTEMS:
+        if name not in rates:
+            continue
+        line = {"system": name}
+        for tail in TAILS:
+            line[f"{tail}: programs/s"] = median_of([*rates[name][tail].values()])
+            for base in BASELINES if tail == "mean" else BASELINES[1:]:
+                if base in rates:
+                    line[f"{tail}: over {base}"] = over(rates[name][tail], rates[base][tail])
+        table.append(line)
+    return table
+
+
+def at_load(rows: Sequence[Row], load: float) -> list[dict[str, object]]:
+    """All figures of each system at one load, as means over seeds."""
+    table: list[dict[str, object]] = []
+    for name in SYSTEMS:
+        own = [row for row in rows if row["system"] == name and row["load"] == load]
+        if not own or any(row["failed"] for row in own):
+            continue
+        line: dict[str, object] = {"system": name}
+        for part in ("mean", "p50", "p95", "p99"):
+            line[f"ms/token {part}"] = f"{1000 * fmean(r['latency_s'][part] for r in own):.1f}"
+        line["response s"] = f"{fmean(row['response_s']['mean'] for row in own):.1f}"
+        for key in ("makespan_s", "tokens_per_s", "preempted"):
+            line[key] = f"{fmean(row[key] for row in own):.0f}"
+        line["cached"] = f"{fmean(row['cached'] for row in own):.2f}"
+        table.append(line)
+    return table
+
+
+def draw(path: Path, workload: str, rows: Sequence[Row], slo_s: float) -> None:
+    names = [name for name in SYSTEMS if any(row["system"] == name for row in rows)]
+    panels = []
+    for part in ("mean", "p95", "p99"):
+        lines = {name: mean_curve(rows, name, "latency_s", part) for name in names}
+        panels.append(Panel(f"s/token, {part}", lines, level=slo_s * TAILS[part]))
+    lines = {name: mean_curve(rows, name, "response_s", "mean") for name in names}
+    panels.append(Panel("response s, mean", lines))
+    draw_lines(path, workload, "programs/s", panels)
+
+
+def examine_workload(workload: str, names: Sequence[str], arguments: Any, *, is_part: bool) -> None:
+    trace = trace_of(workload, seeds_of(arguments), quick=arguments.quick)
+    settings = settings_of(trace)
+    stem = f"autellix-curves-{workload}"
+    earlier = earlier_rows(arguments.out / f"{stem}.json", settings, names) if is_part else []
+    alone_s = latency_alone_s(workload, ENGINE)
+    slo_s = TIMES_ALONE * alone_s
+    contenders = {name: Contender(SYSTEMS[name], ENGINE) for name in names}
+    rows = earlier + sweep(trace, contenders, slo_s, arguments.jobs)
+    table = throughputs(rows, slo_s)
+    title = f"{workload}: rate at {1000 * slo_s:.1f} ms/token (P95 twice, P99 four times that)"
+    print_table(title, table)
+    for load in (0.9, 1.2) if not arguments.quick else (1.1,):
+        print_table(f"{workload} at a load of {load:g}", at_load(rows, load))
+    draw(arguments.out / f"{stem}.png", workload, rows, slo_s)
+    emit(
+        f"autellix/curves-{workload}",
+        arguments.out,
+        **settings,
+        alone_s=alone_s,
+        slo_s=slo_s,
+        throughput=table,
+        rows=rows,
+    )
+
+
+def main() -> None:
+    made = simulation_parser(__doc__)
+    made.add_argument("--workloads", nargs="+", choices=NUM_PROGRAMS, default=None,
+                      help="default: all (with --quick sharegpt and mixed)")  # fmt: skip
+    made.add_argument("--systems", nargs="+", choices=SYSTEMS, default=None,
+                      help="play only these, and read the others from --out")  # fmt: skip
+    arguments = made.parse_args()
+    quick = ("sharegpt", "mixed") if arguments.quick else tuple(NUM_PROGRAMS)
+    for workload in arguments.workloads or quick:
+        names = arguments.systems or (QUICK_SYSTEMS if arguments.quick else tuple(SYSTEMS))
+        examine_workload(workload, names, arguments, is_part=arguments.systems is not None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Simulated runs, one after the other or on several cores, with a line for each.
+
+Virtual time: neither the machine nor the number of processes changes a figure, but for those that
+are named so (``control_s``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+
+from benchmarks.autellix.systems import System, uncached
+from benchmarks.options import plain_parser
+from quire.simulation.outcomes import summarize
+from quire.simulation.studies import Finding, Study, examine
+from quire.simulation.trial import SimulationRun
+from quire.simulation.workloads import create_workload, draw_programs
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """``label``: for the line that is printed when it has run."""
+
+    label: str
+    study: Study
+    system: System
+
+
+def play(task: Task) -> Finding:
+    """Run ``task`` here."""
+    study, system = task.study.settled(), task.system
+    if system.is_caching:
+        return examine(study, system.scheduler)
+    plans = draw_programs(create_workload(study.workload), study.num_programs, study.seed)
+    run = SimulationRun(
+        [uncached(plan) for plan in plans],
+        study.arrivals.times_s(study.num_programs, study.seed),
+        study.engines,
+        system.scheduler,
+    ).run()
+    policy = system.scheduler.policy
+    return Finding(policy, summarize(run.outcomes), run.outcomes, run.num_messages, run.control_s)
+
+
+def play_all(tasks: Sequence[Task], num_jobs: int) -> list[Finding]:
+    """Their findings, in the order of ``tasks``."""
+    began_s = time.monotonic()
+
+    def tell(number: int, num_done: int, found: Finding) -> None:
+        latency_ms = 1000 * found.summary.token_latency_s.mean
+        print(
+            f"[{num_done}/{len(tasks)}, {time.monotonic() - began_s:.0f} s] {tasks[number].label}: "
+            f"{latency_ms:.1f} ms/token, response {found.summary.response_s.mean:.1f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    if num_jobs == 1:
+        findings = []
+        for number, task in enumerate(tasks):
+            findings.append(play(task))
+            tell(number, number + 1, findings[-1])
+        return findings
+    by_number: dict[int, Finding] = {}
+    with ProcessPoolExecutor(num_jobs) as pool:
+        futures = {pool.submit(play, task): number for number, task in enumerate(tasks)}
+        for future in as_completed(futures):
+            by_number[futures[future]] = future.result()
+            tell(futures[future], len(by_number), future.result())
+    return [by_number[number] for number in range(len(tasks))]
+
+
+def simulation_parser(description: str | None) -> argparse.ArgumentParser:
+    """The options of scripts that simulate: those of every script, seeds and processes."""
+    made = plain_parser(description)
+    made.add_argument("--seeds", nargs="+", type=int, default=None, help="default: 1 2 3")
+    made.add_argument(
+        "--jobs",
+        type=int,
+        default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+        help="processes at a time; no figure depends on it (default: %(default)s)",
+    )
+    return made
+
+
+def seeds_of(arguments: argparse.Namespace) -> list[int]:
+    """With ``--quick`` the first only."""
+    seeds: list[int] = arguments.seeds or [1, 2, 3]
+    return seeds[:1] if arguments.quick else seeds

@@ -1,0 +1,156 @@
+"""Contenders at rising rates of arrival: what each row of a load curve says, and when one is out.
+
+Owns the order of runs: at each rate every contender with every seed, then the next rate. Who is
+far above the latency that matters is not run at higher rates: the queue only grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import fmean
+from typing import Any
+
+from benchmarks.autellix.playing import Task, play_all
+from benchmarks.autellix.rates import Rate, rate_at
+from benchmarks.autellix.systems import SYSTEMS, System
+from quire.simulation.arrivals import Arrivals
+from quire.simulation.engines import EngineSpec
+from quire.simulation.outcomes import plain
+from quire.simulation.studies import Finding, Study
+
+Row = dict[str, Any]
+
+TIMES_ALONE = 5.0
+"""The latency that counts is that of programs that have the engine for themselves, times this; for
+P95 and P99 times this again by ``TAILS``."""
+TAILS: Mapping[str, float] = {"mean": 1.0, "p95": 2.0, "p99": 4.0}
+GIVE_UP = 3.0
+"""A contender is out when its mean is beyond the latency that counts by so much."""
+_NUM_ALONE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    system: System
+    engines: EngineSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """``num_programs``: for one engine; n engines get n times as many."""
+
+    workload: str
+    num_programs: int
+    seeds: Sequence[int]
+    loads: Sequence[float]
+
+    def study(self, engines: EngineSpec, load: float, seed: int) -> Study:
+        """Rates are the same for all seeds."""
+        rate = load * Study(self.workload, 1, engines=engines).capacity()
+        return Study(
+            self.workload,
+            self.num_programs * engines.num_engines,
+            seed=seed,
+            engines=engines,
+            arrivals=Arrivals(rate=rate),
+        )
+
+
+def latency_alone_s(workload: str, engines: EngineSpec) -> float:
+    """The mean latency of a token of programs that run one after the other."""
+    study = Study(workload, _NUM_ALONE, engines=engines, arrivals=Arrivals("closed", width=1))
+    [found] = play_all([Task(f"{workload}, one at a time", study, SYSTEMS["fcfs"])], 1)
+    return found.summary.token_latency_s.mean
+
+
+def sweep(
+    trace: Trace, contenders: Mapping[str, Contender], slo_s: float, num_jobs: int
+) -> list[Row]:
+    """One row for each run."""
+    rows: list[Row] = []
+    left = dict(contenders)
+    for load in trace.loads:
+        runs = [(name, seed) for seed in trace.seeds for name in left]
+        tasks = [
+            Task(
+                f"{trace.workload} at {load:g}, seed {seed}, {name}",
+                trace.study(left[name].engines, load, seed),
+                left[name].system,
+            )
+            for name, seed in runs
+        ]
+        findings = play_all(tasks, num_jobs)
+        found = [
+            row_of(name, load, task.study, one)
+            for (name, _), task, one in zip(runs, tasks, findings, strict=True)
+        ]
+        rows += found
+        for name in [*left]:
+            means = [row["latency_s"]["mean"] for row in found if row["system"] == name]
+            if min(inf if one is None else one for one in means) > GIVE_UP * slo_s:
+                del left[name]
+    return rows
+
+
+def row_of(name: str, load: float, study: Study, found: Finding) -> Row:
+    """Latencies are those of a token of a program (Autellix, 6.2); None stands for infinite."""
+    summary = found.summary
+    num_prompt = summary.num_prefilled_tokens + summary.num_cached_tokens
+    row: Row = {
+        "workload": study.workload,
+        "system": name,
+        "engines": study.engines.num_engines,
+        "load": load,
+        "rate": study.arrivals.rate,
+        "seed": study.seed,
+        "latency_s": summary.token_latency_s,
+        "response_s": summary.response_s,
+        "waiting_s": summary.waiting_s,
+        "makespan_s": summary.makespan_s,
+        "tokens_per_s": summary.tokens_per_s,
+        "cached": summary.num_cached_tokens / num_prompt,
+        "preempted": summary.num_preemptions,
+        "failed": summary.num_failed,
+    }
+    return {key: _rounded(plain(value)) for key, value in row.items()}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def rates_of(rows: Sequence[Row], slo_s: float) -> dict[str, dict[str, dict[int, Rate]]]:
+    """By contender, by what of the latency counts (``TAILS``), by seed: the rate it stands."""
+    found: dict[str, dict[str, dict[int, Rate]]] = {}
+    for name in dict.fromkeys(row["system"] for row in rows):
+        own = [row for row in rows if row["system"] == name]
+        seeds = sorted({row["seed"] for row in own})
+        found[name] = {
+            tail: {seed: rate_at(_curve(own, seed, tail), slo_s * times) for seed in seeds}
+            for tail, times in TAILS.items()
+        }
+    return found
+
+
+def _curve(rows: Sequence[Row], seed: int, tail: str) -> list[tuple[float, float]]:
+    latencies = [
+        (row["rate"], row["latency_s"][tail]) for row in sorted(rows, key=lambda row: row["rate"])
+        if row["seed"] == seed
+    ]  # fmt: skip
+    return [(rate, inf if latency is None else latency) for rate, latency in latencies]
+
+
+def mean_curve(rows: Sequence[Row], name: str, figure: str, part: str) -> list[tuple[float, float]]:
+    """The mean over seeds at each rate of one part of a figure, for a drawing; rates at which a
+    program failed are left out."""
+    own = [row for row in rows if row["system"] == name]
+    points = []
+    for rate in sorted({row["rate"] for row in own}):
+        values = [row[figure][part] for row in own if row["rate"] == rate]
+        if None not in values:
+            points.append((rate, fmean(values)))
+    return points
