@@ -21,6 +21,7 @@ SCRIPTS = {
     "policies": Script("Fig. 18", (), ("--workloads", "sharegpt", "--loads", "1.5")),
     "levels": Script("the queues of Fig. 10", (), ("--workloads", "sharegpt")),
     "admission": Script("memory: more agents than fit", (), ("--over", "1", "2")),
+    "validate": Script("the simulator against the real engine"),
     "swaps": Script("Fig. 19", ("rounds",), (), "control"),
 }
 

@@ -1,0 +1,293 @@
+"""The simulator against the real engine: the same programs on a node and in virtual time.
+
+    python benchmarks/autellix/validate.py [--quick] [--profile FILE] [--seconds 45]
+
+Nothing else should run meanwhile. A node with the shipped model is profiled as ``quire profile``
+does, with the engine settings that are validated. Then chats with forced lengths arrive at 50, 80
+and 95 % of the throughput that the simulator has when all come at once, under each policy: on a
+node with the Python API, in real time, and in the simulator with that profile. Chosen before the
+first run: eight sequences, one thread of the engine (the node and the clients have the other core),
+chats that fit the model's context, one seed, 45 seconds of arrivals for each run. The bars: means
+of response and of latency of a token within 10 %, P95 within 20 %, policies in the same order
+unless they are within 5 % of each other on the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import combinations
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.autellix.real_node import Played, play_plans, started
+from benchmarks.options import plain_parser
+from benchmarks.report import emit, print_table, processor
+from quire import __version__
+from quire.cli.profile import measure, read_times
+from quire.core.config import EngineConfig, NodeConfig
+from quire.core.ids import ModelId
+from quire.core.scheduler_config import SchedulerConfig
+from quire.node.models import resolve_source
+from quire.simulation.arrivals import Arrivals
+from quire.simulation.engines import EngineSpec
+from quire.simulation.message_times import Sample
+from quire.simulation.outcomes import spread
+from quire.simulation.profile import EngineProfile, decode_profile, encode_profile, fit
+from quire.simulation.trial import SimulationRun
+from quire.simulation.workloads.conversations import Conversation
+from quire.simulation.workloads.distributions import LogNormal
+from quire.simulation.workloads.plan import ProgramPlan
+
+Row = dict[str, Any]
+
+MAX_SEQUENCES = 8
+MAX_CONTEXT = 2000
+LOADS = (0.5, 0.8, 0.95)
+SECONDS, QUICK_SECONDS = 45.0, 8.0
+NUM_SAMPLES = 300
+"""Programs whose throughput at once is what loads are shares of."""
+WARM_UP = 12
+MEAN_WITHIN, P95_WITHIN, TIE = 0.10, 0.20, 0.05
+
+ENGINE = EngineConfig(
+    source=resolve_source(None), name=ModelId("model"), max_sequences=MAX_SEQUENCES, num_threads=1
+)
+CHATS = Conversation(
+    "chats",
+    num_calls=LogNormal(4, 0.9, most=12).draw,
+    first=LogNormal(48, 0.8, most=256).draw,
+    added=LogNormal(48, 0.8, most=256).draw,
+    answer=LogNormal(120, 0.7, most=512).draw,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one run: response in seconds, latency in seconds a token."""
+
+    response_mean: float
+    response_p95: float
+    latency_mean: float
+    latency_p95: float
+
+
+def chats(num_programs: int, seed: int) -> list[ProgramPlan]:
+    return [_fitting(CHATS.draw(Random(f"chats/{seed}/{n}"))) for n in range(num_programs)]
+
+
+def _fitting(plan: ProgramPlan) -> ProgramPlan:
+    """Without the calls that the model's context has no room for; a first one always has."""
+    num_fit = sum(
+        length + call.num_output <= MAX_CONTEXT
+        for call, length in zip(plan.calls, plan.prompt_lengths, strict=True)
+    )
+    return ProgramPlan(plan.kind, plan.calls[:num_fit])
+
+
+async def profiled() -> EngineProfile:
+    """As ``quire profile`` measures it, with the settings of ``ENGINE``."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events.log"
+        async with started(NodeConfig((ENGINE,), record_path=path)) as node:
+            await measure(node)
+        times = read_times(path)
+    assert times.info is not None
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return fit(times.samples, times.info, machine=processor(), date=date, release=__version__)
+
+
+def simulated(
+    plans: Sequence[ProgramPlan], times_s: Sequence[float], engines: EngineSpec, policy: str
+) -> tuple[Figures, float]:
+    """Its figures, and when the last program ended."""
+    outcomes = SimulationRun(plans, times_s, engines, SchedulerConfig(policy=policy)).run().outcomes
+    figures = figures_of(plans, [one.response_s for one in outcomes])
+    return figures, max(one.ended_s for one in outcomes)
+
+
+def figures_of(plans: Sequence[ProgramPlan], responses_s: Sequence[float]) -> Figures:
+    response = spread(responses_s)
+    latency = spread(
+        [s / plan.num_output_tokens for s, plan in zip(responses_s, plans, strict=True)]
+    )
+    return Figures(response.mean, response.p95, latency.mean, latency.p95)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Programs of one load, and when they arrive."""
+
+    share: float
+    plans: Sequence[ProgramPlan]
+    times_s: Sequence[float]
+
+
+def loads_of(engines: EngineSpec, seconds: float, shares: Sequence[float], seed: int) -> list[Load]:
+    samples = chats(NUM_SAMPLES, ~seed)
+    _, makespan_s = simulated(samples, [0.0] * NUM_SAMPLES, engines, "fcfs")
+    capacity = NUM_SAMPLES / makespan_s
+    tell(f"capacity: {capacity:.2f} programs/s in the simulator")
+    loads = []
+    for share in shares:
+        num_programs = max(20, round(share * capacity * seconds))
+        arrivals = Arrivals(rate=share * capacity)
+        plans = chats(num_programs, seed)
+        loads.append(Load(share, plans, arrivals.times_s(num_programs, seed)))
+    return loads
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a node did under one policy. ``drift``: how much longer its messages took, together,
+    than the profile says; a machine that has changed since shows here."""
+
+    played: Sequence[Sequence[Played]]
+    drift: float
+
+
+async def on_node(
+    policy: str, loads: Sequence[Load], seed: int, cost: Mapping[str, float]
+) -> Served:
+    """All loads on one node, one after the other, behind a warm-up."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events.log"
+        scheduler = SchedulerConfig(policy=policy)
+        async with started(NodeConfig((ENGINE,), scheduler=scheduler, record_path=path)) as node:
+            await play_plans(node, chats(WARM_UP, ~seed), [0.0] * WARM_UP, seed=~seed)
+            for number, load in enumerate(loads):
+                tell(f"{policy} at {load.share:g}: {len(load.plans)} programs")
+                found.append(await play_plans(node, load.plans, load.times_s, seed + number))
+        return Served(found, drift_of(read_times(path).samples, cost))
+
+
+def drift_of(samples: Sequence[Sample], cost: Mapping[str, float]) -> float:
+    predicted_s = sum(
+        cost["message_s"]
+        + cost["step_s"] * one.num_steps
+        + cost["row_s"] * one.num_rows
+        + cost["context_token_s"] * one.num_context_tokens
+        + cost["prompt_token_s"] * one.num_prompt_tokens
+        + cost["moved_block_s"] * one.num_moved_blocks
+        for one in samples
+    )
+    return sum(one.elapsed_s for one in samples) / predicted_s - 1
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def row_of(load: Load, policy: str, real: Figures, model: Figures, late_s: float) -> Row:
+    row: Row = {"load": load.share, "policy": policy, "programs": len(load.plans)}
+    for name in ("response_mean", "response_p95", "latency_mean", "latency_p95"):
+        measured, modelled = getattr(real, name), getattr(model, name)
+        row[name] = float(f"{measured:.4g}")
+        row[f"{name} simulated"] = float(f"{modelled:.4g}")
+        row[f"{name} off"] = round(modelled / measured - 1, 3)
+    row["latest client s"] = round(late_s, 4)
+    return row
+
+
+def verdicts(rows: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
+    """What the bars say."""
+    means = [row[f"{name}_mean off"] for row in rows for name in ("response", "latency")]
+    tails = [row[f"{name}_p95 off"] for row in rows for name in ("response", "latency")]
+    return {
+        "means within 10 %": all(abs(one) <= MEAN_WITHIN for one in means),
+        "P95 within 20 %": all(abs(one) <= P95_WITHIN for one in tails),
+        "policies ranked alike": all(
+            _ranked_alike(one, other)
+            for one, other in combinations(rows, 2)
+            if one["load"] == other["load"]
+        ),
+    }
+
+
+def _ranked_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    for name in ("response_mean", "latency_mean"):
+        measured = one[name] / other[name] - 1
+        modelled = one[f"{name} simulated"] / other[f"{name} simulated"] - 1
+        if abs(measured) > TIE and measured * modelled <= 0:
+            return False
+    return True
+
+
+def shown(row: Mapping[str, Any]) -> list[dict[str, str]]:
+    """A row as the table has it: a line for each figure."""
+    lines = []
+    for name in ("response_mean", "response_p95", "latency_mean", "latency_p95"):
+        scale, unit = (1, "s") if name.startswith("response") else (1000, "ms/token")
+        lines.append(
+            {
+                "load": f"{row['load']:g}",
+                "policy": row["policy"],
+                "programs": str(row["programs"]),
+                "figure": f"{name.replace('_', ' ')}, {unit}",
+                "node": f"{scale * row[name]:.3g}",
+                "simulated": f"{scale * row[f'{name} simulated']:.3g}",
+                "off": f"{100 * row[f'{name} off']:+.0f} %",
+            }
+        )
+    return lines
+
+
+def main() -> None:
+    made = plain_parser(__doc__)
+    made.add_argument("--policies", nargs="+", default=["fcfs", "plas"])
+    made.add_argument("--loads", nargs="+", type=float, default=list(LOADS))
+    made.add_argument("--seconds", type=float, default=None, help=f"default: {SECONDS:g}")
+    made.add_argument("--seed", type=int, default=1)
+    made.add_argument("--profile", type=Path, default=None, help="take this one, measure none")
+    arguments = made.parse_args()
+    seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
+    if arguments.profile is None:
+        profile = asyncio.run(profiled())
+    else:
+        profile = decode_profile(arguments.profile.read_text(), str(arguments.profile))
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "autellix-validate.profile.json").write_text(encode_profile(profile))
+    engines = profile.engines()
+    if engines.max_sequences != MAX_SEQUENCES:
+        raise SystemExit(
+            f"{arguments.profile} is of an engine with {engines.max_sequences} sequences: this "
+            f"validates one with {MAX_SEQUENCES}; leave --profile out"
+        )
+    loads = loads_of(engines, seconds, arguments.loads, arguments.seed)
+    rows, drifts = [], {}
+    for policy in arguments.policies:
+        served = asyncio.run(on_node(policy, loads, arguments.seed, profile.cost))
+        drifts[policy] = round(served.drift, 3)
+        for load, programs in zip(loads, served.played, strict=True):
+            real = figures_of(load.plans, [one.response_s for one in programs])
+            model, _ = simulated(load.plans, load.times_s, engines, policy)
+            rows.append(row_of(load, policy, real, model, max(one.late_s for one in programs)))
+    rows.sort(key=lambda row: row["load"])
+    print_table("node and simulator", [line for row in rows for line in shown(row)])
+    for policy, drift in drifts.items():
+        tell(f"{policy}: messages of the node took {100 * drift:+.0f} % beside the profile")
+    found = verdicts(rows)
+    print_table("bars", [{name: "yes" if met else "no" for name, met in found.items()}])
+    emit(
+        "autellix/validate",
+        arguments.out,
+        seed=arguments.seed,
+        seconds=seconds,
+        cost=profile.cost,
+        fit=profile.errors.total,
+        drifts=drifts,
+        verdicts=found,
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()

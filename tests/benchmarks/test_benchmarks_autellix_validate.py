@@ -1,0 +1,54 @@
+"""What the validation of the simulator says of runs on a node and in virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.autellix import validate
+from benchmarks.autellix.validate import Figures, Load, Row
+from quire.simulation.message_times import Sample
+
+LOAD = Load(0.5, validate.chats(3, seed=1), [0.0, 1.0, 2.0])
+
+
+def row(policy: str, node: Figures, simulated: Figures) -> Row:
+    return validate.row_of(LOAD, policy, node, simulated, late_s=0.0)
+
+
+def test_the_bars_hold_for_every_mean_and_every_p95() -> None:
+    node = Figures(1.0, 2.0, 0.01, 0.02)
+    good = row("fcfs", node, Figures(1.09, 2.3, 0.0091, 0.017))
+    assert set(validate.verdicts([good]).values()) == {True}
+    mean = validate.verdicts([good, row("plas", node, Figures(1.0, 2.0, 0.0112, 0.02))])
+    assert [*mean.values()] == [False, True, True]
+    tail = validate.verdicts([good, row("plas", node, Figures(1.0, 1.5, 0.01, 0.02))])
+    assert [*tail.values()] == [True, False, True]
+
+
+def test_policies_are_ranked_alike_unless_they_are_equal_on_the_node() -> None:
+    def ranked(fcfs: tuple[float, float], plas: tuple[float, float]) -> bool:
+        rows = [
+            row(name, Figures(node, 1, 1, 1), Figures(simulated, 1, 1, 1))
+            for name, (node, simulated) in (("fcfs", fcfs), ("plas", plas))
+        ]
+        return validate.verdicts(rows)["policies ranked alike"]
+
+    assert ranked((1.0, 1.0), (0.8, 0.9))
+    assert not ranked((1.0, 1.0), (0.8, 1.1))
+    assert ranked((1.0, 1.0), (0.97, 1.1))
+
+
+def test_chats_fit_the_context_of_the_model() -> None:
+    plans = validate.chats(400, seed=3)
+    longest = [plan.prompt_lengths[-1] + plan.calls[-1].num_output for plan in plans]
+    assert max(longest) <= validate.MAX_CONTEXT
+    assert max(longest) > validate.MAX_CONTEXT / 2
+
+
+def test_drift_is_what_messages_took_beyond_the_profile() -> None:
+    cost = {
+        "message_s": 1.0, "step_s": 0.5, "row_s": 0.25, "context_token_s": 0.125,
+        "prompt_token_s": 0.1, "moved_block_s": 0.01,
+    }  # fmt: skip
+    sample = Sample(6.0, 2, 4, 8, 5, 50, None)  # 1 + 1 + 1 + 1 + 0.5 + 0.5
+    assert validate.drift_of([sample, sample], cost) == pytest.approx(0.2)
