@@ -43,7 +43,7 @@ from benchmarks.autellix.systems import ENGINE, SYSTEMS
 from benchmarks.plots import Panel, draw_lines
 from benchmarks.report import emit, print_table
 
-NUM_PROGRAMS = {"sharegpt": 120, "bfcl": 240, "lats": 40, "mixed": 100}
+NUM_PROGRAMS = {"sharegpt": 80, "bfcl": 200, "lats": 30, "mixed": 80}
 QUICK_NUM_PROGRAMS = {"sharegpt": 40, "bfcl": 80, "lats": 8, "mixed": 20}
 LOADS = (0.6, 0.9, 1.2, 1.6, 2.2)
 QUICK_LOADS = (0.7, 1.1)
@@ -74,20 +74,20 @@ def earlier_rows(path: Path, settings: Mapping[str, Any], played: Sequence[str])
 
 
 def throughputs(rows: Sequence[Row], slo_s: float) -> list[dict[str, str]]:
-    """What each system stands, and how many times what the baselines do."""
+    """What each system stands by each part of the latency, and how many times the baselines."""
     rates = rates_of(rows, slo_s)
-    table = []
-    for name in SYSTEMS:
-        if name not in rates:
-            continue
-        line = {"system": name}
-        for tail in TAILS:
-            line[f"{tail}: programs/s"] = median_of([*rates[name][tail].values()])
-            for base in BASELINES if tail == "mean" else BASELINES[1:]:
-                if base in rates:
-                    line[f"{tail}: over {base}"] = over(rates[name][tail], rates[base][tail])
-        table.append(line)
-    return table
+    bases = [base for base in BASELINES if base in rates]
+    return [
+        {
+            "latency": tail,
+            "system": name,
+            "programs/s": median_of([*rates[name][tail].values()]),
+            **{f"over {base}": over(rates[name][tail], rates[base][tail]) for base in bases},
+        }
+        for tail in TAILS
+        for name in SYSTEMS
+        if name in rates
+    ]
 
 
 def at_load(rows: Sequence[Row], load: float) -> list[dict[str, object]]:
@@ -99,10 +99,11 @@ def at_load(rows: Sequence[Row], load: float) -> list[dict[str, object]]:
             continue
         line: dict[str, object] = {"system": name}
         for part in ("mean", "p50", "p95", "p99"):
-            line[f"ms/token {part}"] = f"{1000 * fmean(r['latency_s'][part] for r in own):.1f}"
+            word = "ms/token" if part == "mean" else part
+            line[word] = f"{1000 * fmean(row['latency_s'][part] for row in own):.1f}"
         line["response s"] = f"{fmean(row['response_s']['mean'] for row in own):.1f}"
-        for key in ("makespan_s", "tokens_per_s", "preempted"):
-            line[key] = f"{fmean(row[key] for row in own):.0f}"
+        for key, word in {"makespan_s": "makespan", "tokens_per_s": "tokens/s"}.items():
+            line[word] = f"{fmean(row[key] for row in own):.0f}"
         line["cached"] = f"{fmean(row['cached'] for row in own):.2f}"
         table.append(line)
     return table
