@@ -116,3 +116,19 @@ def test_an_event_of_one_engine_is_none_of_the_others(world: World) -> None:
     assert not schedulers[OTHER].engine.is_touched, "what was touched is looked at by any event"
     world.run()
     assert [one.tokens for one in outcomes] == [alone([1, 2, 3], 8)] * 2
+
+
+def test_an_event_of_one_engine_costs_nothing_for_those_that_have_no_work(world: World) -> None:
+    for number in range(2, 10):
+        world.harness.start_engine(EngineId(f"fake#{number}"), FakeEngine(fake_pool()))
+    world.program(1)
+    [outcome] = world.issue(1, decode(world, 1))
+    [busy, *idle] = world.controller._schedulers.values()
+    assert [one.has_news() for one in idle] == [False] * 9
+    while world.harness.num_in_flight(ENGINE):
+        assert [one.has_news() for one in idle] == [False] * 9
+        world.harness.step_engine(ENGINE)
+    assert not busy.has_news(), "its work has ended"
+    assert outcome.tokens == alone([1, 2, 3], 8)
+    idle[0].engine.is_touched = True
+    assert [one.has_news() for one in idle] == [True] + [False] * 8

@@ -306,6 +306,7 @@ class EngineState(ControlledEngine):
         self.embeds.check_invariants()
         self.sequences.check_invariants()
         assert len(self.in_flight) <= 2, "more than two messages are in flight"
+        assert not self.running.keys() & self.unfinished.keys(), "a decode runs and has not begun"
 
     def take_sequence(self, run: DecodeRun) -> bool:
         """Give ``run`` a sequence under a new epoch; False when all are in use."""

@@ -111,9 +111,11 @@ def create_balancer(name: str) -> Balancer:
 
 def num_calls(engine: EngineState) -> int:
     """Queues that wait for the engine, and commands that it has begun or that are on their way."""
-    begun = engine.unfinished.keys() | engine.running.keys()
+    running, unfinished = engine.running, engine.unfinished
+    num_begun = len(running) + len(unfinished)  # no command is both
     sent = {part.entry for message in engine.in_flight for part in message.parts}
-    return len(engine.ready) + len(begun | sent)
+    num_sent = sum([entry not in running and entry not in unfinished for entry in sent])
+    return len(engine.ready) + num_begun + num_sent
 
 
 def least_used(engines: Sequence[EngineState]) -> EngineState:

@@ -74,12 +74,23 @@ class EngineScheduler:
     # -- when ------------------------------------------------------------------------------------
 
     def has_news(self) -> bool:
-        """Whether ``pump`` may have something to do: nothing is in flight whose answer will tell, a
-        time has come, or something has happened. With 64 engines an event concerns one of them."""
+        """Whether ``pump`` may have something to do: something has happened, a time has come, or
+        something waits and nothing is in flight whose answer will tell. With 64 engines an event
+        concerns one of them."""
         engine, due_s = self.engine, self.next_dispatch_s
-        if not engine.in_flight or engine.is_touched or engine.ended or engine.unlocked:
+        if engine.is_touched or engine.ended or engine.unlocked:
+            return True
+        if not engine.in_flight and self._has_work:
             return True
         return due_s is not None and due_s <= self._time.now_s
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether anything runs, waits, or has to be moved."""
+        engine, planner = self.engine, self.planner
+        if engine.running or engine.ready.has_changed or planner.backlog.num_waiting:
+            return True
+        return bool(planner.restorer.jobs) or engine.operations.has_swaps
 
     def pump(self) -> None:
         """Send the next message if it is time; at most one waits behind the running one."""
