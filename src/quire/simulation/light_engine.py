@@ -8,7 +8,6 @@ the same tokens; they carry no meaning. Grammars, stop strings and stop tokens a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +37,9 @@ from quire.core.traits import Trait
 _TRAITS = (Trait.ALLOCATE, Trait.FORWARD, Trait.INPUT_TEXT, Trait.SAMPLE, Trait.DECODE)
 _SEED_STRIDE, _POSITION_STRIDE = 7919, 104729
 """Primes, so that neighbouring seeds and positions give different tokens."""
+_RUNNING, _NO_ROOM = int(SequenceEnd.RUNNING), int(SequenceEnd.NO_ROOM)
+_MAX_TOKENS = int(SequenceEnd.MAX_TOKENS)
+"""As the numbers that a result has: an array of members of an enum takes ten times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def light_pool(
 class _Sequence:
     """``cursor`` and ``limit`` in slots of its table, ``position`` of its next token. ``is_new``:
     nothing was sampled since it was opened; what the prompt's last token gives takes no slot until
-    it is run, one step later."""
+    it is run, one step later. ``end``: a ``SequenceEnd``, as a number."""
 
     epoch: int
     seed: int
@@ -93,7 +95,58 @@ class _Sequence:
     position: int
     num_left: int
     is_new: bool = True
-    end: SequenceEnd = SequenceEnd.RUNNING
+    end: int = _RUNNING
+
+    def advance(self, max_steps: int) -> int:
+        """Go on by at most so many tokens; how many it is."""
+        num_free = 1 if self.is_new else 0
+        room = self.limit - self.cursor + num_free
+        count = min(max_steps, self.num_left)
+        if count > room:
+            count, self.end = room, _NO_ROOM
+        self.cursor += count - num_free
+        self.is_new = False
+        self.position += count
+        self.num_left -= count
+        if self.num_left <= 0:
+            self.end = _MAX_TOKENS
+        return count
+
+
+class _Runs:
+    """What the sequences of one message came to, in order. ``num_context``: tokens that their rows
+    attended to, if anybody counts them."""
+
+    __slots__ = ("_starts", "ends", "epochs", "most_steps", "num_context", "sequences", "tokens")
+
+    def __init__(self, sequences: list[int], epochs: list[int]) -> None:
+        self.sequences = sequences
+        self.epochs = epochs
+        self.tokens: list[int] = []
+        self.ends: list[int] = []
+        self.most_steps = 0
+        self.num_context = 0
+        self._starts = [0]
+
+    def add(self, tokens: list[int], end: int) -> None:
+        self.tokens += tokens
+        self._starts.append(len(self.tokens))
+        self.ends.append(end)
+        if len(tokens) > self.most_steps:
+            self.most_steps = len(tokens)
+
+    def add_nothing(self) -> None:
+        self.add([], _RUNNING)
+
+    def report(self) -> SequenceTokens:
+        return SequenceTokens(
+            sequences=np.array(self.sequences, np.int32),
+            epochs=np.array(self.epochs, np.int32),
+            token_starts=np.array(self._starts, np.int32),
+            tokens=np.array(self.tokens, np.int32),
+            ends=np.array(self.ends, np.int32),
+            matched=np.full(len(self.ends), -1, np.int32),
+        )
 
 
 class LightEngine:
@@ -153,17 +206,15 @@ class LightEngine:
         if self._closed:
             raise EngineFault("the engine is closed")
         num_moved = self._operate(batch)
-        named = self._named(batch)
-        runs = [self._advance(sequence, epoch, steps) for sequence, epoch, steps in named]
-        counts = [len(tokens) for tokens, _ in runs]
-        self.num_tokens += sum(counts)
+        runs = self._advance_all(*self._named(batch))
+        num_tokens = len(runs.tokens)
+        self.num_tokens += num_tokens
         num_prompt = 0 if batch.forward is None else len(batch.forward.tokens)
         result = BatchResult(
             step=batch.step,
-            elapsed_s=self._elapsed_s(named, counts, num_prompt)
-            + self._cost.moved_block_s * num_moved,
-            num_tokens=num_prompt + sum(counts),
-            sequences=_report(named, runs) if named else None,
+            elapsed_s=self._elapsed_s(runs, num_prompt) + self._cost.moved_block_s * num_moved,
+            num_tokens=num_prompt + num_tokens,
+            sequences=runs.report() if runs.sequences else None,
             failures=_unscored(batch),
         )
         if batch.dists is not None:
@@ -195,88 +246,57 @@ class LightEngine:
                     self._sequences.pop(sequence, None)
         return num_moved
 
-    def _named(self, batch: Batch) -> list[tuple[SequenceId, int, int]]:
-        """(sequence, epoch, steps) of the message's sequences, in the order of its result."""
-        named = []
+    def _named(self, batch: Batch) -> tuple[list[int], list[int], list[int]]:
+        """The message's sequences in the order of its result, their epochs and their steps."""
+        named: list[int] = []
+        epochs: list[int] = []
+        steps: list[int] = []
         if batch.forward is not None:
-            for sequence in batch.forward.sequences.tolist():
-                if sequence >= 0:
-                    epoch = self._sequences[SequenceId(sequence)].epoch
-                    named.append((SequenceId(sequence), epoch, batch.num_steps))
+            named = [one for one in batch.forward.sequences.tolist() if one >= 0]
+            epochs = [self._sequences[SequenceId(one)].epoch for one in named]
+            steps = [batch.num_steps] * len(named)
         if batch.advance is not None:
-            rows = batch.advance
-            named += zip(
-                map(SequenceId, rows.sequences.tolist()),
-                rows.epochs.tolist(),
-                rows.max_steps.tolist(),
-                strict=True,
-            )
-        return named
+            named += batch.advance.sequences.tolist()
+            epochs += batch.advance.epochs.tolist()
+            steps += batch.advance.max_steps.tolist()
+        return named, epochs, steps
 
-    def _advance(
-        self, sequence: SequenceId, epoch: int, max_steps: int
-    ) -> tuple[list[int], SequenceEnd]:
-        """The tokens of one sequence in this message, and how it ended. A sequence that has already
-        ended, or has another epoch, is skipped."""
-        state = self._sequences.get(sequence)
-        if state is None or state.epoch != epoch or state.end is not SequenceEnd.RUNNING:
-            return [], SequenceEnd.RUNNING
-        num_free = 1 if state.is_new else 0
-        room = state.limit - state.cursor + num_free
-        count = min(max_steps, state.num_left)
-        if count > room:
-            count, state.end = room, SequenceEnd.NO_ROOM
-        tokens = self._tokens(state, count)
-        state.cursor += count - num_free
-        state.is_new = False
-        state.position += count
-        state.num_left -= count
-        if state.num_left <= 0:
-            state.end = SequenceEnd.MAX_TOKENS
-        return tokens, state.end
+    def _advance_all(self, named: list[int], epochs: list[int], steps: list[int]) -> _Runs:
+        """A sequence that has already ended, or has another epoch, is skipped."""
+        runs = _Runs(named, epochs)
+        attended = self._cost.context_token_s > 0
+        known = self._sequences
+        for sequence, epoch, max_steps in zip(named, epochs, steps, strict=True):
+            state = known.get(SequenceId(sequence))
+            if state is None or state.epoch != epoch or state.end != _RUNNING:
+                runs.add_nothing()
+                continue
+            first = state.position
+            count = state.advance(max_steps)
+            runs.add(self._tokens(state.seed, first, count), state.end)
+            if attended:
+                runs.num_context += state.cursor * count
+        return runs
 
-    def _tokens(self, state: _Sequence, count: int) -> list[int]:
-        base = state.seed * _SEED_STRIDE
-        positions = range(state.position, state.position + count)
+    def _tokens(self, seed: int, first: int, count: int) -> list[int]:
+        token = seed * _SEED_STRIDE + first * _POSITION_STRIDE
         vocab_size = self._info.vocab_size
-        return [(base + position * _POSITION_STRIDE) % vocab_size for position in positions]
+        if count == 1:  # as in most messages
+            return [token % vocab_size]
+        ids = range(token, token + count * _POSITION_STRIDE, _POSITION_STRIDE)
+        return [one % vocab_size for one in ids]
 
-    def _elapsed_s(
-        self,
-        named: Sequence[tuple[SequenceId, int, int]],
-        counts: Sequence[int],
-        num_prompt: int,
-    ) -> float:
+    def _elapsed_s(self, runs: _Runs, num_prompt: int) -> float:
         cost = self._cost
         elapsed_s = cost.message_s + cost.prompt_token_s * num_prompt
-        if counts:
-            elapsed_s += cost.step_s * max(counts) + cost.row_s * sum(counts)
-        if cost.context_token_s:
-            for (sequence, _, _), count in zip(named, counts, strict=True):
-                state = self._sequences.get(sequence)
-                if state is not None:
-                    elapsed_s += cost.context_token_s * state.cursor * count
-        return elapsed_s
+        if runs.sequences:
+            elapsed_s += cost.step_s * runs.most_steps + cost.row_s * len(runs.tokens)
+        return elapsed_s + cost.context_token_s * runs.num_context
 
     def _samples(self, rows: SampleRows) -> I32:
         seeds = np.array([sampler.seed or 0 for sampler in rows.samplers], np.int64)
         mixed = seeds[rows.sampler_index] * _SEED_STRIDE + rows.positions * _POSITION_STRIDE
         return (mixed % self._info.vocab_size).astype(np.int32)
-
-
-def _report(
-    named: Sequence[tuple[SequenceId, int, int]],
-    runs: Sequence[tuple[list[int], SequenceEnd]],
-) -> SequenceTokens:
-    counts = [len(tokens) for tokens, _ in runs]
-    return SequenceTokens(
-        sequences=np.array([sequence for sequence, _, _ in named], np.int32),
-        epochs=np.array([epoch for _, epoch, _ in named], np.int32),
-        token_starts=np.cumsum([0, *counts], dtype=np.int32),
-        tokens=np.array([token for tokens, _ in runs for token in tokens], np.int32),
-        ends=np.array([end for _, end in runs], np.int32),
-        matched=np.full(len(runs), -1, np.int32),
-    )
 
 
 def _add_dists(result: BatchResult, rows: DistRows) -> None:

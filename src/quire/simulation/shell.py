@@ -128,23 +128,24 @@ class VirtualShell:
         return actions
 
     def _carry_out(self, action: Action) -> None:
-        match action:
-            case Dispatch(engine=engine_id, batch=batch):
-                engine = self._engines.get(engine_id)
-                assert engine is not None, f"dispatch to engine {engine_id}, which is down"
-                engine.messages.append(_Message(batch, self.now_s))
-                if len(engine.messages) == 1:
-                    self._unread.append((engine.number, engine_id))
-                if self._on_dispatch is not None:
-                    self._on_dispatch(action)
-            case SetTimer(at_s=at_s):
-                self.timer_s = at_s
-            case Deliver() | Fail() | Terminate():
-                if self._on_answer is not None:
-                    self._on_answer(action)
-            case ProgramClosed():
-                if self._on_closed is not None:
-                    self._on_closed(action)
+        if isinstance(action, Deliver | Fail | Terminate):  # as for each row of a message
+            if self._on_answer is not None:
+                self._on_answer(action)
+        elif isinstance(action, Dispatch):
+            self._dispatch(action)
+        elif isinstance(action, SetTimer):
+            self.timer_s = action.at_s
+        elif isinstance(action, ProgramClosed) and self._on_closed is not None:
+            self._on_closed(action)
+
+    def _dispatch(self, action: Dispatch) -> None:
+        engine = self._engines.get(action.engine)
+        assert engine is not None, f"dispatch to engine {action.engine}, which is down"
+        engine.messages.append(_Message(action.batch, self.now_s))
+        if len(engine.messages) == 1:
+            self._unread.append((engine.number, action.engine))
+        if self._on_dispatch is not None:
+            self._on_dispatch(action)
 
     # -- engines -----------------------------------------------------------------------------------
 
