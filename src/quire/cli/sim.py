@@ -27,6 +27,7 @@ from quire.cli.scheduler_options import (
     levels_config,
 )
 from quire.core.errors import ConfigError
+from quire.core.interpreter import collect_seldom
 from quire.core.scheduler_config import PausingConfig, SchedulerConfig
 from quire.simulation.arrivals import ARRIVALS, Arrivals
 from quire.simulation.engines import IDENTICAL_STEPS, EngineSpec, costs_named
@@ -176,6 +177,7 @@ def sim(
         )
     if json_file is not None and not json_file.parent.is_dir():
         raise ConfigError(f"--json {json_file}: there is no folder {json_file.parent}")
+    collect_seldom()
     capacity = study.capacity()
     study = study.settled()
     schedulers = [
@@ -216,7 +218,7 @@ def _load(kind: str, rate: float | None, load: float | None) -> float | None:
 
 
 def _examine(study: Study, scheduler: SchedulerConfig) -> Finding:
-    """Play it under one policy; a line on stderr now and then, and one behind it."""
+    """Play it under one policy; on a terminal a line on stderr now and then, and one behind it."""
     console, policy = messages(), scheduler.policy
     began = told = monotonic()
 
@@ -226,7 +228,7 @@ def _examine(study: Study, scheduler: SchedulerConfig) -> Finding:
             told = monotonic()
             console.print(f"{policy}: {num_over} of {study.num_programs} programs, {now_s:.0f} s")
 
-    found = examine(study, scheduler, progress=progress)
+    found = examine(study, scheduler, progress=progress if console.is_terminal else None)
     calls = found.summary.num_calls
     console.print(
         f"{policy}: {calls} calls in {monotonic() - began:.1f} s, of which control "
