@@ -81,6 +81,7 @@ def answer(*rows: dict[str, Any], **fields: Any) -> dict[str, Any]:
         "num_cached_blocks": 0,
         "num_host_blocks": 8,
         "num_free_host_blocks": 8,
+        "num_cached_host_blocks": 0,
         "num_tokens": fields.pop("num_tokens", 100),
         "step_s": 0.01,
     }
@@ -320,12 +321,13 @@ def test_one_program_and_the_question_are_shown() -> None:
 def test_memory_has_a_bar_for_each_tier_and_what_stands_in_the_messages(width: int) -> None:
     known = snapshot_of()
     engine = known.engines[0] | {"num_held_blocks": 32, "num_cached_blocks": 1}
+    engine |= {"num_free_host_blocks": 3, "num_cached_host_blocks": 4}
     other = engine | {"engine": "m#1", "num_host_blocks": 0, "messages": []}
     shown = drawn(replace(known, engines=(engine, other)), View(mode="memory"), width=width)
     first, host, messages, second, none = (line.rstrip() for line in shown[-6:-1])
     assert re.match(r"m#0 +device +█+▒·+ +32 [+] 1 of 64$", first)
     assert abs(first.count("█") - first.count("·")) <= 2, "half of them are held"
-    assert re.match(r" +host +·+ +0 [+] 0 of 8$", host)
+    assert re.match(r" +host +█+▒+·+ +1 [+] 4 of 8$", host)
     assert messages.split(maxsplit=1) == ["messages", "decodes 2, chunks 1, tokens 34"]
     assert second.startswith("m#1")
     assert none.split() == ["messages", "none"]

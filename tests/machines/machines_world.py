@@ -350,7 +350,10 @@ class World:
         assert (statistics.num_programs, statistics.num_pending_commands) == (0, 0), statistics
         for engine in statistics.engines:
             assert (engine.pool.num_held, engine.pool.num_transfers) == (0, 0), engine
-            assert engine.pool.num_host_free == engine.pool.num_host_blocks, engine
+            assert (
+                engine.pool.num_host_free + engine.pool.num_host_cached
+                == engine.pool.num_host_blocks
+            ), engine
             assert engine.pool.num_free + engine.pool.num_cached == self.pool.groups[0].num_blocks
             assert (engine.num_open_sequences, engine.num_tables) == (0, 0), engine
             assert engine.num_in_flight == 0, engine

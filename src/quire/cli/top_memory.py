@@ -40,7 +40,8 @@ def _tiers(engine: Row) -> Iterator[tuple[str, tuple[int, int, int]]]:
     yield "device", (engine["num_held_blocks"], engine["num_cached_blocks"], engine["num_blocks"])
     num_host = engine["num_host_blocks"]
     if num_host:
-        yield "host", (num_host - engine["num_free_host_blocks"], 0, num_host)
+        num_cached = engine["num_cached_host_blocks"]
+        yield "host", (num_host - engine["num_free_host_blocks"] - num_cached, num_cached, num_host)
 
 
 def bar(amounts: Sequence[int], num_chars: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.control.memory.memory import PoolStatistics
+from quire.control.memory.pool_statistics import PoolStatistics
 from quire.control.memory.prefix_index import PrefixStatistics
 from quire.core.encoding import EncoderKind
 from quire.core.ids import EngineId, ModelId

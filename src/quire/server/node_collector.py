@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from quire.control import EngineStatistics
-from quire.control.memory.memory import PoolStatistics
+from quire.control.memory.pool_statistics import PoolStatistics
 from quire.control.scheduler.timing.batch_sizes import BATCH_BOUNDS
 from quire.node import EngineReadiness, Node, NodeStatistics, SpanCounts
 from quire.server.class_series import class_series
@@ -115,6 +115,12 @@ _OWN_GAUGES: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = 
     ("kv_blocks_free", "Device blocks that hold nothing", lambda e: e.pool.num_free),
     ("kv_blocks_cached", "Device blocks kept for the prefix index", lambda e: e.pool.num_cached),
     ("host_blocks_free", "Free blocks of the host tier", lambda e: e.pool.num_host_free),
+    ("host_blocks", "KV blocks of the host tier", lambda e: e.pool.num_host_blocks),
+    (
+        "host_blocks_cached",
+        "Host blocks kept for the prefix index",
+        lambda e: e.pool.num_host_cached,
+    ),
     ("transfers_in_flight", "Blocks on their way between tiers", lambda e: e.pool.num_transfers),
     ("batches_in_flight", "Messages sent and not answered", lambda e: e.num_in_flight),
     ("programs_paused", "Programs paused for lack of memory", lambda e: e.num_paused),
@@ -136,6 +142,11 @@ _OWN_COUNTERS: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] 
         lambda e: _bytes(e.pool, e.pool.num_swapped_out),
     ),
     ("swapped_in_bytes", "Bytes moved back", lambda e: _bytes(e.pool, e.pool.num_swapped_in)),
+    (
+        "prefix_host_hits",
+        "Prompt tokens found on the host tier",
+        lambda e: e.prefix.num_host_hit_tokens,
+    ),
     ("prefix_evictions", "Indexed pages dropped", lambda e: e.prefix.num_evicted),
 )
 

@@ -82,6 +82,7 @@ def _engine(engine: EngineStatistics, health: NodeHealth) -> EngineRow:
         num_cached_blocks=pool.num_cached,
         num_host_blocks=pool.num_host_blocks,
         num_free_host_blocks=pool.num_host_free,
+        num_cached_host_blocks=pool.num_host_cached,
         num_messages=engine.num_batches,
         num_rows=engine.num_rows,
         num_tokens=engine.num_tokens,

@@ -202,6 +202,94 @@ def test_a_promise_to_somebody_who_asks_no_more_binds_nobody() -> None:
     assert (promises.ahead_of((2.0,)), bool(promises)) == (0, False)
 
 
+def cached(memory: Memory, token: int) -> Content:
+    """A content that the index alone means."""
+    content = memory.retain(Content(None, canonical=True))
+    memory.bind(content)
+    content.tokens = [token, token]
+    content.node = memory.index.child(TENANT, None, content.tokens)
+    memory.add_to_index([content])
+    memory.release(content)
+    return content
+
+
+def found(memory: Memory, token: int) -> list[Content]:
+    return memory.index.match(TENANT, None, [token, token], 1)
+
+
+def test_a_cached_content_moves_to_the_host_and_is_found_there() -> None:
+    memory = make_memory(num_blocks=2)
+    content = cached(memory, 1)
+    assert memory.demote(content)
+    assert found(memory, 1) == [content]
+    assert (content.is_moving, memory.device.num_free) == (True, 1), "its block is still read"
+    end_all(memory)
+    assert (content.block, memory.device.num_free) == (None, 2)
+    assert memory.statistics().num_host_cached == 1
+    assert found(memory, 1) == [content]
+    assert memory.index.statistics().num_host_hit_tokens == 4
+    memory.retain(content)
+    memory.swap_in(content)
+    assert content.block is None, "nobody reads it before its transfer has ended"
+    end_all(memory)
+    assert (content.block is None, content.host_block) == (False, None)
+    memory.release(content)
+    assert memory.statistics().num_cached == 1
+    memory.check_invariants([])
+
+
+def test_who_finds_a_content_under_way_to_the_host_keeps_it() -> None:
+    memory = make_memory(num_blocks=2, num_host_blocks=1)
+    content = cached(memory, 1)
+    memory.demote(content)
+    memory.retain(content)
+    end_all(memory)
+    assert not memory.demote(cached(memory, 2)), "the host's one block is held"
+    assert not content.is_lost
+    memory.release(content)
+    assert memory.demote(memory.index.least_recent(1)[0])
+    assert content.is_lost
+    assert found(memory, 1) == []
+
+
+def test_a_full_host_drops_what_nobody_holds_first() -> None:
+    memory = make_memory(num_blocks=4, num_host_blocks=2)
+    held, kept = cached(memory, 1), cached(memory, 2)
+    memory.retain(held)
+    assert memory.move_out(held)
+    assert memory.demote(kept)
+    end_all(memory)
+    other = memory.retain(Content(None, canonical=False))
+    memory.bind(other)
+    assert memory.move_out(other), "the held one came first, and stays"
+    assert (held.is_lost, kept.is_lost) == (False, True)
+    assert found(memory, 2) == []
+
+
+def test_what_is_offered_goes_first_on_the_host_too() -> None:
+    memory = make_memory(num_blocks=4, num_host_blocks=2)
+    contents = [cached(memory, token) for token in (1, 2)]
+    for content in contents:
+        assert memory.demote(content)
+    end_all(memory)
+    assert contents[1].node is not None
+    memory.offer(contents[1].node)
+    assert memory.demote(cached(memory, 3))
+    assert [content.is_lost for content in contents] == [False, True]
+
+
+def test_what_the_host_keeps_for_the_index_is_room_for_whoever_waits() -> None:
+    memory = make_memory(num_blocks=2, num_host_blocks=1)
+    content = cached(memory, 1)
+    memory.retain(content)
+    memory.move_out(content)
+    end_all(memory)
+    before = memory.num_changes
+    memory.release(content)
+    assert memory.num_changes > before
+    assert memory.host_tier.num_available == 1
+
+
 def test_neighbouring_operations_merge_and_dependent_ones_do_not() -> None:
     operations = OperationList()
     operations.swap_out(0, 1, 0)
@@ -284,6 +372,27 @@ class MemoryMachine(RuleBasedStateMachine):
         if self.memory.can_move_out(content):
             self.memory.move_out(content)
 
+    @precondition(lambda self: self.memory.index.num_cached)
+    @rule(num_contents=st.integers(1, 3))
+    def demote(self, num_contents: int) -> None:
+        held = {id(content) for content in self.held if not content.is_lost}
+        for content in self.memory.index.least_recent(num_contents):
+            self.memory.demote(content)
+        assert not any(c.is_lost for c in self.held if id(c) in held), "a held content was dropped"
+
+    @rule(number=st.integers(1, 30))
+    def fetch(self, number: int) -> None:
+        for content in self.memory.index.match(TENANT, None, [number, 0], 1):
+            is_there = content.host_block is not None and not content.is_moving
+            if is_there and self.memory.device.num_free:
+                self.memory.swap_in(content)
+
+    @rule(number=st.integers(1, 30))
+    def offer(self, number: int) -> None:
+        for content in self.memory.index.match(TENANT, None, [number, 0], 1):
+            assert content.node is not None
+            self.memory.offer(content.node)
+
     @precondition(lambda self: self.held)
     @rule(pick=st.integers(0, 99))
     def move_in(self, pick: int) -> None:
@@ -325,7 +434,9 @@ class MemoryMachine(RuleBasedStateMachine):
             self.memory.release(content)
         end_all(self.memory)
         assert self.memory.device.num_taken == self.memory.index.num_cached
-        assert self.memory.host.num_taken == 0
+        assert self.memory.host.num_taken == self.memory.host_tier.num_cached
+        self.memory.lose_everything([])
+        assert (self.memory.device.num_taken, self.memory.host.num_taken) == (0, 0)
 
 
 TestMemory = MemoryMachine.TestCase

@@ -46,7 +46,7 @@ def assert_empty(world: World) -> None:
     world.run()
     pool = world.pool
     assert (pool.num_transfers, pool.num_held) == (0, 0)
-    assert pool.num_host_free == pool.num_host_blocks
+    assert pool.num_host_free + pool.num_host_cached == pool.num_host_blocks
 
 
 def test_who_waits_for_blocks_goes_on_at_the_end_and_not_before() -> None:

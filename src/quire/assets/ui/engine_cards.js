@@ -55,7 +55,7 @@ class EngineCard {
   #message = element("div", { className: "message", role: "img" });
   #messageWords = element("p", { className: "message-words" });
   #device = new TierField("device", ["mine", "held", "cached", "free"], 4);
-  #host = new TierField("host", ["mine", "held", "free"], 2);
+  #host = new TierField("host", ["mine", "held", "cached", "free"], 2);
   item = element(
     "li",
     { className: "engine" },
@@ -113,11 +113,13 @@ class EngineCard {
       { kind: "cached", amount: engine.num_cached_blocks },
       { kind: "free", amount: Math.max(0, engine.num_blocks - taken) },
     ]);
-    const held = engine.num_host_blocks - engine.num_free_host_blocks;
+    const cachedOnHost = engine.num_cached_host_blocks;
+    const held = engine.num_host_blocks - engine.num_free_host_blocks - cachedOnHost;
     const mineOnHost = Math.min(marked?.num_host_blocks ?? 0, held);
     this.#host.show(engine.num_host_blocks, [
       { kind: "mine", amount: mineOnHost },
       { kind: "held", amount: held - mineOnHost },
+      { kind: "cached", amount: cachedOnHost },
       { kind: "free", amount: engine.num_free_host_blocks },
     ]);
   }

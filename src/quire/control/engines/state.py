@@ -73,7 +73,7 @@ class EngineState(ControlledEngine):
     @property
     def num_changes(self) -> int:
         """Increases with every event that may have freed memory for a command that found none."""
-        return self.memory.device.num_freed + self.memory.host.num_freed + self.num_ended
+        return self.memory.num_changes + self.num_ended
 
     def take_unlocked(self) -> list[Page]:
         unlocked, self.unlocked = self.unlocked, []

@@ -8,39 +8,19 @@ cached blocks, it calls ``Reclaim`` of the caller who needs blocks.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from quire.control.memory.blocks import NumberPool
-from quire.control.memory.content import Content
+from quire.control.memory.content import ChainNode, Content
+from quire.control.memory.host_tier import HostTier
 from quire.control.memory.operations import OperationList
+from quire.control.memory.pool_statistics import PoolStatistics
 from quire.control.memory.prefix_index import PrefixIndex
 from quire.control.memory.promises import Promises, Reclaim
 from quire.control.memory.transfers import Location, Tier, Transfer, TransferTable
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError
 from quire.core.ids import BlockId, EngineId, HostBlockId, ProgramId
-
-
-@dataclass(frozen=True, slots=True)
-class PoolStatistics:
-    """``num_held``: blocks that pages or exports refer to, or that transfers use; ``num_cached``:
-    kept for the index only; ``num_transfers``: in progress; ``num_swapped_out`` and
-    ``num_swapped_in``: blocks whose transfers have ended; ``num_dropped``: contents that were given
-    up because they can be recomputed."""
-
-    num_blocks: int
-    num_free: int
-    num_cached: int
-    num_held: int
-    num_host_blocks: int
-    num_host_free: int
-    num_transfers: int
-    num_swapped_out: int
-    num_swapped_in: int
-    num_dropped: int
-    bytes_per_block: int
 
 
 class Memory:
@@ -51,9 +31,9 @@ class Memory:
         self._operations = operations
         self.transfers = TransferTable()
         self.promises = Promises()
-        self._host_droppable: OrderedDict[int, Content] = OrderedDict()
         self._num_swapped_out = 0
         self._num_swapped_in = 0
+        self._num_demoted = 0
         self._num_dropped = 0
         self.resize(info)
 
@@ -72,7 +52,8 @@ class Memory:
         self.page_size = info.pool.page_size
         self._bytes_per_block = groups[0].bytes_per_block
         self.device = NumberPool(groups[0].num_blocks)
-        self.host = NumberPool(groups[0].num_host_blocks)
+        self.host_tier = HostTier(groups[0].num_host_blocks)
+        self.host = self.host_tier.pool
         adapters = [adapter.digest for adapter in info.adapters]
         self.index = PrefixIndex(info.digest, self.page_size, adapters)
 
@@ -82,16 +63,17 @@ class Memory:
         return self.device.num_free + self.index.num_cached
 
     @property
-    def num_host_available(self) -> int:
-        """Host blocks that are free, or hold contents that can be recomputed."""
-        droppable = sum(not content.num_pins for content in self._host_droppable.values())
-        return self.host.num_free + droppable
+    def num_changes(self) -> int:
+        """Increases with everything that makes blocks available."""
+        return self.device.num_freed + self.host.num_freed + self.host_tier.num_cachings
 
     def retain(self, content: Content) -> Content:
         """Add a reference of a page or export to ``content``."""
-        if content.num_refs == 0 and content.indexed:
-            self.index.uncache(content)
+        is_cached = content.num_refs == 0 and content.indexed
         content.num_refs += 1
+        if is_cached:
+            self.index.uncache(content)
+            self.host_tier.hold(content)
         return content
 
     def release(self, content: Content) -> None:
@@ -120,15 +102,20 @@ class Memory:
             self._settle(content)
 
     def _settle(self, content: Content) -> None:
-        """``content`` has no references and no pins: cache it on the device, or free it. A content
+        """``content`` has no references and no pins: cache it where it is, or free it. A content
         in transfer is settled at the transfer's end."""
         if content.is_moving:
             return
+        if content.indexed and content.block is not None:
+            self.index.cache(content)
+        elif content.indexed and content.host_block is not None:
+            self.host_tier.cache(content)
+        else:
+            self._discard(content)
+
+    def _discard(self, content: Content) -> None:
+        """Free its blocks; the index forgets it."""
         if content.indexed:
-            if content.block is not None:
-                self.index.cache(content)
-                self._free_host(content)
-                return
             self.index.remove(content)
         self._free_device(content)
         self._free_host(content)
@@ -140,18 +127,15 @@ class Memory:
 
     def _free_host(self, content: Content) -> None:
         if content.host_block is not None:
+            self.host_tier.keep(content.host_block)
             self.host.free(content.host_block)
-            self._host_droppable.pop(content.host_block, None)
             content.host_block = None
 
     def lose(self, content: Content) -> None:
         """Discard ``content`` on every tier, because its values are not valid."""
-        if content.indexed:
-            self.index.remove(content)
         if content.is_moving:
             self._forget_moving(content)
-        self._free_device(content)
-        self._free_host(content)
+        self._discard(content)
 
     def _forget_moving(self, content: Content) -> None:
         """The transfer continues without its content."""
@@ -209,7 +193,7 @@ class Memory:
         host_block, block = content.host_block, self.device.take()
         assert host_block is not None
         assert block is not None, "a swap in without room"
-        self._host_droppable.pop(host_block, None)
+        self.host_tier.keep(host_block)
         transfer = self._begin(content, Tier.HOST, host_block, Tier.DEVICE, block, program)
         self._operations.swap_in(transfer, host_block, BlockId(block))
 
@@ -226,11 +210,9 @@ class Memory:
         block = content.block
         assert block is not None
         assert content.num_pins == 0
-        host_block = self._take_host_block()
+        host_block = self._take_host_block(self.host_tier.victim())
         if host_block is not None:
-            transfer = self._begin(content, Tier.DEVICE, block, Tier.HOST, host_block, program)
-            self._operations.swap_out(transfer, block, host_block)
-            content.block, content.host_block = None, host_block
+            self._swap_out(content, block, host_block, program)
             return True
         if content.canonical and content.tokens:
             self._num_dropped += 1
@@ -240,6 +222,34 @@ class Memory:
         if content.indexed:
             self.index.remove(content)
         return True
+
+    def demote(self, content: Content) -> bool:
+        """Begin to move a cached content to the host; returns False if the host has no block but
+        those that programs hold. Its block is free at the transfer's end."""
+        block = content.block
+        assert block is not None
+        assert not content.num_refs
+        assert not content.num_pins
+        host_block = self._take_host_block(self.host_tier.first_cached())
+        if host_block is None:
+            return False
+        self.index.uncache(content)
+        self._swap_out(content, block, host_block, None if content.is_shared else content.family)
+        self._num_demoted += 1
+        return True
+
+    def _swap_out(
+        self, content: Content, block: BlockId, host_block: HostBlockId, program: ProgramId | None
+    ) -> None:
+        transfer = self._begin(content, Tier.DEVICE, block, Tier.HOST, host_block, program)
+        self._operations.swap_out(transfer, block, host_block)
+        content.block, content.host_block = None, host_block
+
+    def offer(self, leaf: ChainNode) -> None:
+        """Evict the unreferenced contents of this chain before all others, on either tier, its end
+        first; what other families have mapped too stays where it is."""
+        for content in self.index.offer(leaf):
+            self.host_tier.offer(content)
 
     def _begin(
         self,
@@ -280,8 +290,8 @@ class Memory:
             content.transfer = None
             if target.tier is Tier.DEVICE:
                 content.block, content.host_block = BlockId(target.block), None
-            elif content.canonical and content.tokens:
-                self._host_droppable[target.block] = content
+            elif content.num_refs:
+                self.host_tier.hold(content)
             if not content.num_refs and not content.num_pins:
                 self._settle(content)
         return ended
@@ -289,21 +299,14 @@ class Memory:
     def _pool(self, place: Location) -> NumberPool:
         return self.device if place.tier is Tier.DEVICE else self.host
 
-    def _take_host_block(self) -> HostBlockId | None:
+    def _take_host_block(self, victim: Content | None) -> HostBlockId | None:
+        """A host block; if none is free, that of ``victim``, which is dropped."""
         host_block = self.host.take()
-        victim = None if host_block is not None else self._least_recent_droppable()
-        if victim is not None:
-            self._free_host(victim)
+        if host_block is None and victim is not None:
+            self._discard(victim)
             self._num_dropped += 1
-            if victim.indexed:
-                self.index.remove(victim)
             host_block = self.host.take()
         return None if host_block is None else HostBlockId(host_block)
-
-    def _least_recent_droppable(self) -> Content | None:
-        """The content that has been on the host for longest, of those that can be recomputed and
-        are not pinned."""
-        return next((c for c in self._host_droppable.values() if not c.num_pins), None)
 
     def add_to_index(self, contents: Iterable[Content]) -> None:
         for content in contents:
@@ -319,8 +322,9 @@ class Memory:
             if transfer.content is not None:
                 transfer.content.transfer, transfer.content.host_block = None, None
         self.promises.clear()
-        for content in self.index.clear():
+        for content in [*self.index.clear(), *self.host_tier.clear_cached()]:
             self._free_device(content)
+            self._free_host(content)
         for content in contents:
             self._free_device(content)
             self._free_host(content)
@@ -333,9 +337,11 @@ class Memory:
             num_held=self.device.num_taken - self.index.num_cached,
             num_host_blocks=self.host.size,
             num_host_free=self.host.num_free,
+            num_host_cached=self.host_tier.num_cached,
             num_transfers=len(self.transfers),
             num_swapped_out=self._num_swapped_out,
             num_swapped_in=self._num_swapped_in,
+            num_demoted=self._num_demoted,
             num_dropped=self._num_dropped,
             bytes_per_block=self._bytes_per_block,
         )
@@ -343,7 +349,7 @@ class Memory:
     def check_invariants(self, held: Iterable[Content]) -> None:
         """``held``: every content to which a page or an export refers, once each."""
         self.device.check_invariants()
-        self.host.check_invariants()
+        self.host_tier.check_invariants()
         self.index.check_invariants()
         contents = {id(content): content for content in [*held, *self.index.contents()]}
         places = [place for t in self.transfers for place in (t.source, t.target)]
@@ -360,9 +366,11 @@ class Memory:
         assert not any(c.is_moving and c.block is not None for c in contents.values()), (
             "a content under way can be read"
         )
-        assert all(not c.is_moving for c in self._host_droppable.values()), (
-            "a content under way may be dropped"
+        num_unused = sum(
+            not (c.num_refs or c.num_pins or c.is_moving or c.host_block is None)
+            for c in self.index.contents()
         )
+        assert num_unused <= self.host_tier.num_cached, "an unreferenced content is not cached"
         assert len(set(blocks)) == len(blocks), "two contents share a block"
         assert len(set(hosts)) == len(hosts), "two contents share a host block"
         assert all(self.device.is_taken(block) for block in blocks), "a held block is free"

@@ -18,10 +18,14 @@ from quire.core.ids import TenantId
 
 @dataclass(frozen=True, slots=True)
 class PrefixStatistics:
+    """``num_cached``: contents on the device that nobody holds; ``num_host_hit_tokens``: of those
+    found, the ones that were not on the device."""
+
     num_indexed: int
     num_cached: int
     num_query_tokens: int
     num_hit_tokens: int
+    num_host_hit_tokens: int
     num_evicted: int
 
 
@@ -42,6 +46,7 @@ class PrefixIndex:
         self._cached: OrderedDict[bytes, Content] = OrderedDict()
         self._num_query_tokens = 0
         self._num_hit_tokens = 0
+        self._num_host_hit_tokens = 0
         self._num_evicted = 0
 
     def root_key(self, tenant: TenantId, adapter: int = -1) -> bytes:
@@ -87,6 +92,7 @@ class PrefixIndex:
             found.append(content)
         self._num_query_tokens += len(tokens)
         self._num_hit_tokens += len(found) * size
+        self._num_host_hit_tokens += sum([content.block is None for content in found]) * size
         return found
 
     def has(self, key: bytes) -> bool:
@@ -119,7 +125,8 @@ class PrefixIndex:
         content.indexed = False
 
     def cache(self, content: Content) -> None:
-        """``content`` has no references: keep it until its memory is needed."""
+        """``content`` has no references and is on the device: keep it until its memory is
+        needed."""
         assert content.node is not None
         self._cached[content.node.key] = content
 
@@ -128,13 +135,24 @@ class PrefixIndex:
         assert content.node is not None
         self._cached.pop(content.node.key, None)
 
-    def offer(self, leaf: ChainNode) -> None:
+    def offer(self, leaf: ChainNode) -> list[Content]:
         """Evict the unreferenced contents of this chain before all others, its end first; what
-        other families have mapped too stays where it is."""
+        other families have mapped too stays where it is. Returns those that are on no device, in
+        the same order."""
+        away: list[Content] = []
         for node in leaf.path():
-            content = self._cached.get(node.key)
-            if content is not None and not content.is_shared:
+            content = self._contents.get(node.key)
+            if content is None or content.is_shared:
+                continue
+            if content.block is None:
+                away.append(content)
+            elif node.key in self._cached:
                 self._cached.move_to_end(node.key, last=False)
+        return away
+
+    def least_recent(self, num_contents: int) -> list[Content]:
+        """What is evicted next, in order; at most ``num_contents``."""
+        return [one for one in islice(self._cached.values(), num_contents) if not one.num_pins]
 
     @property
     def num_cached(self) -> int:
@@ -168,6 +186,7 @@ class PrefixIndex:
             num_cached=len(self._cached),
             num_query_tokens=self._num_query_tokens,
             num_hit_tokens=self._num_hit_tokens,
+            num_host_hit_tokens=self._num_host_hit_tokens,
             num_evicted=self._num_evicted,
         )
 
@@ -177,6 +196,8 @@ class PrefixIndex:
             assert content.node is not None
             assert content.node.key == key
             is_unused = not (content.num_refs or content.num_pins or content.is_moving)
-            assert not is_unused or key in self._cached, "an unreferenced entry is not cached"
+            assert not is_unused or key in self._cached or content.host_block is not None, (
+                "an unreferenced entry is not cached"
+            )
             assert not content.num_refs or key not in self._cached, "a held entry is cached"
         assert self._cached.keys() <= self._contents.keys()

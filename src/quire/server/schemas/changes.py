@@ -85,6 +85,7 @@ class EngineRow(WholeModel):
     num_cached_blocks: int
     num_host_blocks: int
     num_free_host_blocks: int
+    num_cached_host_blocks: int
     num_messages: int
     num_rows: int
     num_tokens: int

@@ -50,10 +50,11 @@ class ProgramGate:
 
     @property
     def num_blocks(self) -> int:
-        """What memory has for working sets: the device, and as much as is swapped out of them now.
-        The host's free blocks do not count: what the prefix index keeps is never swapped."""
+        """What memory has for working sets: the device, and as much of what programs hold as is
+        swapped out now. What else the host may take does not count: a call needs all on the
+        device."""
         memory = self._engine.memory
-        return memory.device.size + memory.host.num_taken
+        return memory.device.size + memory.host_tier.num_held
 
     @property
     def is_on(self) -> bool:
@@ -176,7 +177,7 @@ class ProgramGate:
     def offer(self, trail: Trail) -> None:
         """What it has left in the prefix index is the first to be evicted."""
         for leaf in trail.leaves():
-            self._engine.memory.index.offer(leaf)
+            self._engine.memory.offer(leaf)
 
     # -- questions -------------------------------------------------------------------------------
 
