@@ -54,12 +54,13 @@ def draw_bars(
 @dataclass(frozen=True, slots=True)
 class Panel:
     """One of the drawings side by side. ``lines``: the points of each by its name; ``level``: a
-    value of the vertical axis that is marked."""
+    value of the vertical axis that is marked; ``across``: of a horizontal axis of its own."""
 
     label: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
     level: float | None = None
     logarithmic: bool = True
+    across: str | None = None
 
 
 def draw_lines(path: Path, title: str, label: str, panels: Sequence[Panel]) -> None:
@@ -86,11 +87,13 @@ def draw_lines(path: Path, title: str, label: str, panels: Sequence[Panel]) -> N
             axes.axhline(panel.level, color="gray", linewidth=0.8, linestyle="--")
         if panel.logarithmic:
             axes.set_yscale("log")
-        axes.set_xlabel(label, fontsize=8)
+        axes.set_xlabel(label if panel.across is None else panel.across, fontsize=8)
         axes.set_ylabel(panel.label, fontsize=8)
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
-    all_axes[0][0].legend(fontsize=7, frameon=False)
+    for number, panel in enumerate(panels):
+        if number == 0 or panel.lines.keys() != panels[0].lines.keys():
+            all_axes[0][number].legend(fontsize=7, frameon=False)
     figure.suptitle(title, fontsize=10)
     _save(figure, path)
     pyplot.close(figure)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.autellix.call_records import Calls
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.engines import EngineSpec
 from quire.simulation.light_engine import StepCost
@@ -148,3 +149,12 @@ def test_progress_is_told_with_the_virtual_time() -> None:
         plans, [0.0, 0.0], engines, SCHEDULER, progress=lambda *one: told.append(one)
     ).run()
     assert told == [(1, 3.0), (2, 5.0)]
+
+
+def test_a_listener_is_told_of_the_calls() -> None:
+    plan = ProgramPlan("test", (CallPlan(40, 9), CallPlan(8, 3, extends=0, after=(0,))))
+    calls = Calls()
+    engines = EngineSpec(kv_tokens=1024, cost=STEPS)
+    SimulationRun([plan], [0.0], engines, SCHEDULER, listener=calls).run()
+    assert [one.num_generated_tokens for one in calls.records] == [9, 3]
+    assert [one.service_s for one in calls.records] == [9.0, 3.0]

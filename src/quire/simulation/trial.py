@@ -20,6 +20,7 @@ from quire.core.events import Event
 from quire.core.ids import ModelId, ProgramId
 from quire.core.policy import Policy
 from quire.core.scheduler_config import SchedulerConfig
+from quire.core.tracing import TraceListener
 from quire.simulation.engines import MODEL, EngineSpec
 from quire.simulation.outcomes import Outcome
 from quire.simulation.player import Player, num_text_tokens
@@ -66,7 +67,8 @@ class _TimedControl:
 class SimulationRun:
     """Plays ``plans``, which arrive at ``times_s`` (infinity: when an earlier one ends) on
     ``engines``. ``policy``: how one is made that reads the programs' work, instead of the one that
-    ``scheduler`` names. ``check``: verify control's invariants after every event."""
+    ``scheduler`` names. ``check``: verify control's invariants after every event. ``listener``: is
+    told of calls and messages that have ended."""
 
     def __init__(
         self,
@@ -78,11 +80,12 @@ class SimulationRun:
         policy: Callable[[WorkTable], Policy] | None = None,
         progress: Progress | None = None,
         check: bool = False,
+        listener: TraceListener | None = None,
     ) -> None:
         self._plans, self._times_s = plans, list(times_s)
         self._works = WorkTable(engines.prompt_weight)
         own = None if policy is None else policy(self._works)
-        self._control = _TimedControl(Controller(scheduler, policy=own))
+        self._control = _TimedControl(Controller(scheduler, policy=own, listener=listener))
         self._shell = VirtualShell(
             self._control,
             check=check,
