@@ -16,7 +16,6 @@ from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError, EngineLost, InvalidArgument
 from quire.core.events import EngineDown, EngineUp, Event
 from quire.core.ids import EngineId, ModelId
-from quire.core.policy import Policy
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation import LightEngine, StepCost, light_pool
 from quire.simulation.engines import EngineSpec
@@ -54,8 +53,8 @@ def measured(
     """The messages of a small load on a modelled engine."""
     times = MessageTimes()
 
-    def made(scheduler: SchedulerConfig, policy: Policy | None) -> Watched:
-        return Watched(Controller(scheduler, policy=policy), times)
+    def made(scheduler: SchedulerConfig, **rest: Any) -> Watched:
+        return Watched(Controller(scheduler, **rest), times)
 
     monkeypatch.setattr("quire.simulation.trial.Controller", made)
     plans = draw_programs(create_workload(workload), 6, 1)
