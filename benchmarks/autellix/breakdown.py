@@ -33,6 +33,7 @@ from benchmarks.autellix.sweep import Trace
 from benchmarks.autellix.systems import ENGINE, SYSTEMS
 from benchmarks.plots import Panel, draw_lines
 from benchmarks.report import emit, print_table
+from quire.core.ids import ProgramId
 
 NUM_PROGRAMS = {"sharegpt": 60, "bfcl": 150, "lats": 20}
 QUICK_NUM_PROGRAMS = {"sharegpt": 20, "bfcl": 50, "lats": 5}
@@ -49,7 +50,7 @@ Points = list[tuple[float, float]]
 def figures_of(runs: Mapping[str, Recorded]) -> dict[str, dict[str, Points]]:
     """The lines of Figs. 4, 6 and 7 by policy; of Fig. 7 under the first of them."""
     first = next(iter(runs.values()))
-    begun = {}
+    begun: dict[ProgramId, float] = {}
     for call in first.calls:
         begun[call.program] = min(begun.get(call.program, call.arrival_s), call.arrival_s)
     return {

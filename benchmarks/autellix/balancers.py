@@ -1,0 +1,168 @@
+"""Balancers on several engines, and how throughput grows with their number (Figs. 14 and 15).
+
+    python benchmarks/autellix/balancers.py [--quick] [--workloads sharegpt lats]
+
+The engines are those of ``systems.py``; each balancer plays the same programs under the same policy
+(``plas`` for ShareGPT, ``atlas`` for LATS). Traces are as long on every number of engines: n
+engines get n times as many programs. Chosen before the first run: four engines; throughput at twice
+the latency of programs that have the engine for themselves; for the number of engines ``plas`` and
+the balancer ``quire`` with ShareGPT. Deterministic: a second run gives the same rows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.autellix.playing import seeds_of, simulation_parser
+from benchmarks.autellix.rates import Rate, median_of, over, ratio_of
+from benchmarks.autellix.sweep import (
+    TAILS,
+    TIMES_ALONE,
+    Contender,
+    Row,
+    Trace,
+    latency_alone_s,
+    mean_curve,
+    rates_of,
+    sweep,
+)
+from benchmarks.autellix.systems import ENGINE, SYSTEMS
+from benchmarks.plots import Panel, draw_lines
+from benchmarks.report import emit, print_table
+from quire.control.placement.balancers import BALANCERS
+
+POLICY = {"sharegpt": "plas", "lats": "atlas"}
+NUM_PROGRAMS = {"sharegpt": 50, "lats": 15}
+QUICK_NUM_PROGRAMS = {"sharegpt": 20, "lats": 4}
+LOADS = (0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+QUICK_LOADS = (1.0, 4.0)
+NUM_ENGINES = 4
+REPLICAS, QUICK_REPLICAS = (1, 2, 4, 8), (1, 2)
+
+
+def contender(policy: str, balancer: str, num_engines: int) -> Contender:
+    system = SYSTEMS[policy]
+    scheduler = replace(system.scheduler, balancer=balancer)
+    return Contender(replace(system, scheduler=scheduler), replace(ENGINE, num_engines=num_engines))
+
+
+def balancer_table(rows: Sequence[Row], slo_s: float) -> list[dict[str, str]]:
+    rates = rates_of(rows, slo_s)
+    cached = {name: fmean(row["cached"] for row in rows if row["system"] == name) for name in rates}
+    return [
+        {
+            "latency": tail,
+            "balancer": name,
+            "cached": f"{cached[name]:.3f}",
+            "programs/s": median_of([*found[tail].values()]),
+            "over round_robin": over(found[tail], rates["round_robin"][tail]),
+            "over least_used": over(found[tail], rates["least_used"][tail]),
+        }
+        for tail in TAILS
+        for name, found in rates.items()
+    ]
+
+
+def replica_table(
+    rows_by_number: Mapping[int, Sequence[Row]], slo_s: float
+) -> list[dict[str, str]]:
+    """``of linear``: the rate over that of one engine, over the number of engines."""
+    found = {
+        number: rates_of(rows, slo_s)[str(number)]["mean"]
+        for number, rows in rows_by_number.items()
+    }
+    table = []
+    for number, rates in found.items():
+        shares = [ratio_of(rate, found[1][seed]) for seed, rate in rates.items()]
+        known = [Rate(one.value / number, one.bound) for one in shares if one is not None]
+        table.append(
+            {
+                "engines": str(number),
+                "programs/s": median_of([*rates.values()]),
+                "of linear": median_of(known),
+            }
+        )
+    return table
+
+
+def compare_balancers(workload: str, arguments: Any) -> dict[str, Any]:
+    numbers = QUICK_NUM_PROGRAMS if arguments.quick else NUM_PROGRAMS
+    loads = QUICK_LOADS if arguments.quick else LOADS
+    trace = Trace(workload, numbers[workload], seeds_of(arguments), loads)
+    slo_s = TIMES_ALONE[0] * latency_alone_s(workload, ENGINE)
+    contenders = {name: contender(POLICY[workload], name, NUM_ENGINES) for name in BALANCERS}
+    rows = sweep(trace, contenders, slo_s, arguments.jobs)
+    table = balancer_table(rows, slo_s)
+    print_table(f"{workload}, {NUM_ENGINES} engines, at {1000 * slo_s:.1f} ms/token", table)
+    panels = [
+        Panel(
+            f"s/token, {part}",
+            {name: mean_curve(rows, name, "latency_s", part) for name in contenders},
+            level=slo_s * TAILS[part],
+        )
+        for part in ("mean", "p95", "p99")
+    ]
+    draw_lines(
+        arguments.out / f"autellix-balancers-{workload}.png",
+        f"{workload}, {NUM_ENGINES} engines, {POLICY[workload]}",
+        "programs/s",
+        panels,
+    )
+    return {"workload": workload, "slo_s": slo_s, "throughput": table, "rows": rows}
+
+
+def grow(arguments: Any) -> dict[str, Any]:
+    """Throughput with 1 to 8 engines."""
+    workload = "sharegpt"
+    quick = arguments.quick
+    num_programs = (QUICK_NUM_PROGRAMS if quick else NUM_PROGRAMS)[workload]
+    trace = Trace(workload, num_programs, seeds_of(arguments), QUICK_LOADS if quick else LOADS)
+    slo_s = TIMES_ALONE[0] * latency_alone_s(workload, ENGINE)
+    rows = {
+        number: sweep(
+            trace, {str(number): contender("plas", "quire", number)}, slo_s, arguments.jobs
+        )
+        for number in (QUICK_REPLICAS if quick else REPLICAS)
+    }
+    table = replica_table(rows, slo_s)
+    print_table(f"{workload} at {1000 * slo_s:.1f} ms/token", table)
+    curves = {
+        f"{number} engines": mean_curve(found, str(number), "latency_s", "mean")
+        for number, found in rows.items()
+    }
+    draw_lines(
+        arguments.out / "autellix-replicas.png",
+        f"{workload}, plas, balancer quire",
+        "programs/s",
+        [Panel("s/token, mean", curves, level=slo_s)],
+    )
+    every = [row for found in rows.values() for row in found]
+    return {"slo_s": slo_s, "throughput": table, "rows": every}
+
+
+def main() -> None:
+    made = simulation_parser(__doc__)
+    made.add_argument("--workloads", nargs="+", choices=POLICY, default=None,
+                      help="default: sharegpt lats (with --quick sharegpt)")  # fmt: skip
+    arguments = made.parse_args()
+    workloads = arguments.workloads or (["sharegpt"] if arguments.quick else list(POLICY))
+    found = [compare_balancers(workload, arguments) for workload in workloads]
+    replicas = grow(arguments)
+    emit(
+        "autellix/balancers",
+        arguments.out,
+        num_engines=NUM_ENGINES,
+        balancers=found,
+        replicas=replicas,
+    )
+
+
+if __name__ == "__main__":
+    main()
