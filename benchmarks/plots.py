@@ -92,8 +92,10 @@ def draw_lines(path: Path, title: str, label: str, panels: Sequence[Panel]) -> N
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
     for number, panel in enumerate(panels):
-        if number == 0 or panel.lines.keys() != panels[0].lines.keys():
-            all_axes[0][number].legend(fontsize=7, frameon=False)
+        if number + 1 == len(panels) or panel.lines.keys() != panels[number + 1].lines.keys():
+            all_axes[0][number].legend(
+                fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+            )
     figure.suptitle(title, fontsize=10)
     _save(figure, path)
     pyplot.close(figure)

@@ -43,7 +43,7 @@ from benchmarks.autellix.sweep import (
 )
 from benchmarks.autellix.systems import ENGINE, SYSTEMS
 from benchmarks.plots import Panel, draw_lines
-from benchmarks.report import emit, print_table
+from benchmarks.report import commit, emit, print_table
 
 NUM_PROGRAMS = {"sharegpt": 80, "bfcl": 200, "lats": 30, "mixed": 80}
 QUICK_NUM_PROGRAMS = {"sharegpt": 40, "bfcl": 80, "lats": 8, "mixed": 20}
@@ -134,7 +134,8 @@ def examine_workload(workload: str, names: Sequence[str], arguments: Any, *, is_
     alone_s = latency_alone_s(workload, ENGINE)
     slo_s = max(TIMES_ALONE) * alone_s
     contenders = {name: Contender(SYSTEMS[name], ENGINE) for name in names}
-    rows = earlier + sweep(trace, contenders, slo_s, arguments.jobs)
+    here = {"commit": commit()}  # rows of several runs may stand in one file
+    rows = earlier + [here | row for row in sweep(trace, contenders, slo_s, arguments.jobs)]
     table = throughputs(rows, alone_s)
     title = f"{workload}: rate at multiples of {1000 * alone_s:.1f} ms/token"
     print_table(title, table)
