@@ -28,7 +28,7 @@ from quire.simulation.arrivals import Arrivals
 from quire.simulation.studies import Finding, Study
 
 NUM_PROGRAMS, NUM_FIT = 4000, 40
-QUICK_NUM_PROGRAMS, QUICK_NUM_FIT = 200, 10
+QUICK_NUM_PROGRAMS, QUICK_NUM_FIT = 120, 12
 POLICIES = ("fcfs", "mlfq", "plas", "quire")
 PAUSING = {"yes": PausingConfig(), "no": PausingConfig(above=0.0)}
 
