@@ -1,13 +1,13 @@
 """The simulator against the real engine: the same programs on a node and in virtual time.
 
-    python benchmarks/autellix/validate.py [--quick] [--profile FILE] [--seconds 45]
+    python benchmarks/autellix/validate.py [--quick] [--profile FILE] [--seconds 40]
 
 Nothing else should run meanwhile. A node with the shipped model is profiled as ``quire profile``
 does, with the engine settings that are validated. Then chats with forced lengths arrive at 50, 80
 and 95 % of the throughput that the simulator has when all come at once, under each policy: on a
 node with the Python API, in real time, and in the simulator with that profile. Chosen before the
 first run: eight sequences, one thread of the engine (the node and the clients have the other core),
-chats that fit the model's context, one seed, 45 seconds of arrivals for each run. The bars: means
+chats that fit the model's context, one seed, 40 seconds of arrivals for each run. The bars: means
 of response and of latency of a token within 10 %, P95 within 20 %, policies in the same order
 unless they are within 5 % of each other on the node.
 """
@@ -51,7 +51,7 @@ Row = dict[str, Any]
 MAX_SEQUENCES = 8
 MAX_CONTEXT = 2000
 LOADS = (0.5, 0.8, 0.95)
-SECONDS, QUICK_SECONDS = 45.0, 8.0
+SECONDS, QUICK_SECONDS = 40.0, 8.0
 NUM_SAMPLES = 300
 """Programs whose throughput at once is what loads are shares of."""
 WARM_UP = 12
