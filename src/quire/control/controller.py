@@ -270,6 +270,7 @@ class Controller:
         if engine is not None and engine.is_up:
             engine.is_touched = True
             ended = engine.memory.end_transfers(event.ended.transfers.tolist())
+            self._schedulers[engine.id].tiering.observe(event.ended.elapsed_s, len(ended))
             self._tracer.transfers_ended(engine, ended)
 
     def _tick(self, event: e.Tick) -> None:

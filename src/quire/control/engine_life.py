@@ -29,6 +29,7 @@ from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.order.ranking import Ranking
 from quire.control.scheduler.pausing.gate import ProgramGate
 from quire.control.scheduler.planner import MessagePlanner
+from quire.control.scheduler.tiering.tiering import Tiering
 from quire.control.scheduler.timing.chunk_time import ChunkTime
 from quire.control.scheduler.waiting.admission import Admission
 from quire.control.tracing import Tracer
@@ -117,6 +118,7 @@ class EngineLife:
             planner,
             completion,
             chunk_time,
+            Tiering(engine, gate, chunk_time),
             self.flow,
             self.outbox,
             self.time,

@@ -374,9 +374,11 @@ class BatchResult(msgspec.Struct, kw_only=True, tag=True, omit_defaults=True):
 
 
 class TransfersEnded(msgspec.Struct, kw_only=True, tag=True):
-    """The bytes of these transfers have arrived at their destinations."""
+    """The bytes of these transfers have arrived at their destinations. ``elapsed_s``: what copying
+    them took; 0.0 if the engine does not measure it."""
 
     transfers: I32
+    elapsed_s: float = 0.0
 
 
 EngineAnswer = BatchResult | TransfersEnded

@@ -127,7 +127,11 @@ class Engine:
         """
         if self._step is None or not self._transfers:
             return None
-        return self._guarded("a transfer", self._transfers.go_on)
+        started = time.perf_counter()
+        ended = self._guarded("a transfer", self._transfers.go_on)
+        if ended is not None:
+            ended.elapsed_s = time.perf_counter() - started
+        return ended
 
     def _guarded(self, what: str, work: Callable[[], T]) -> T:
         """Run ``work``; any error in it means that the engine's memory can no longer be trusted."""

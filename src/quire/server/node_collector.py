@@ -142,6 +142,7 @@ _OWN_COUNTERS: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] 
         lambda e: _bytes(e.pool, e.pool.num_swapped_out),
     ),
     ("swapped_in_bytes", "Bytes moved back", lambda e: _bytes(e.pool, e.pool.num_swapped_in)),
+    ("demoted_blocks", "Cached blocks moved to the host", lambda e: e.pool.num_demoted),
     (
         "prefix_host_hits",
         "Prompt tokens found on the host tier",

@@ -195,7 +195,9 @@ class LightEngine:
         if not self._moving:
             return None
         moving, self._moving = self._moving, []
-        return TransfersEnded(transfers=np.concatenate(moving))
+        transfers = np.concatenate(moving)
+        elapsed_s = self._cost.moved_block_s * len(transfers)
+        return TransfersEnded(transfers=transfers, elapsed_s=elapsed_s)
 
     def execute(self, batch: Batch) -> BatchResult:
         """Run one message.

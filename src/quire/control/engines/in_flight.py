@@ -14,6 +14,7 @@ from quire.control.engines.score_sum import ScoredPart
 from quire.control.memory.content import Content
 from quire.control.memory.pages import Page
 from quire.control.programs.program import Entry
+from quire.control.statistics import MessageStatistics
 
 
 class Stage(StrEnum):
@@ -110,3 +111,13 @@ class InFlight:
     @property
     def has_image(self) -> bool:
         return any(part.stage is Stage.IMAGES for part in self.parts)
+
+
+def message_statistics(message: InFlight) -> MessageStatistics:
+    chunks = [part for part in message.parts if part.stage is Stage.FORWARD]
+    return MessageStatistics(
+        num_decodes=len(message.runs),
+        num_chunks=len(chunks) + len(message.restores),
+        num_tokens=message.num_tokens,
+        num_steps=message.num_steps,
+    )

@@ -12,7 +12,7 @@ from quire.control.commands.flow import Flow
 from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
-from quire.control.engines.in_flight import InFlight, Stage
+from quire.control.engines.in_flight import InFlight, message_statistics
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.memory.promises import NO_RECLAIM
@@ -21,12 +21,13 @@ from quire.control.programs.program import Entry
 from quire.control.programs.service import note_sent
 from quire.control.scheduler.completion import Completion
 from quire.control.scheduler.planner import MessagePlanner
+from quire.control.scheduler.tiering.tiering import Tiering
 from quire.control.scheduler.timing.anticipation import Anticipation
 from quire.control.scheduler.timing.batch_sizes import BatchSizes
 from quire.control.scheduler.timing.chunk_time import ChunkTime
 from quire.control.scheduler.timing.prompts_ahead import PromptsAhead
 from quire.control.scheduler.timing.step_time import DecodeStepTime
-from quire.control.statistics import EngineStatistics, MessageStatistics
+from quire.control.statistics import EngineStatistics
 from quire.control.tracing import Tracer
 from quire.core.batch import BatchResult
 from quire.core.errors import EngineFault, PoolExhausted
@@ -45,6 +46,7 @@ class EngineScheduler:
         planner: MessagePlanner,
         completion: Completion,
         chunk_time: ChunkTime,
+        tiering: Tiering,
         flow: Flow,
         outbox: Outbox,
         time: EventTime,
@@ -54,6 +56,7 @@ class EngineScheduler:
         self.planner = planner
         self.step_time = DecodeStepTime(config.step_quantum_s, config.max_steps_per_message)
         self.chunk_time = chunk_time
+        self.tiering = tiering
         self.anticipation = Anticipation(config.patience if dispatch.is_adaptive else 0.0)
         self._run_ahead = config.run_ahead and dispatch.max_commands is None
         self._prompts = PromptsAhead(
@@ -273,6 +276,7 @@ class EngineScheduler:
         """``num_charged``: of the steps of each decode, those that the plan has charged."""
         engine = self.engine
         self.planner.charge_steps(builder.advanced, max_steps, num_charged)
+        self.tiering.move_out()
         num_steps = max(max_steps, default=1)
         batch = builder.finish(engine.operations.take(), num_steps, max_steps)
         engine.memory.transfers.note_sent(self._time.now_s)
@@ -395,15 +399,5 @@ class EngineScheduler:
             num_tokens=self.num_tokens,
             batch_sizes=tuple(self.batch_sizes.counts),
             step_s=self.step_time.step_s,
-            messages=tuple([_message(message) for message in engine.in_flight]),
+            messages=tuple([message_statistics(message) for message in engine.in_flight]),
         )
-
-
-def _message(message: InFlight) -> MessageStatistics:
-    chunks = [part for part in message.parts if part.stage is Stage.FORWARD]
-    return MessageStatistics(
-        num_decodes=len(message.runs),
-        num_chunks=len(chunks) + len(message.restores),
-        num_tokens=message.num_tokens,
-        num_steps=message.num_steps,
-    )

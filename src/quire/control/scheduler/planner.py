@@ -366,6 +366,8 @@ class MessagePlanner:
         run = entry.run
         if isinstance(run, DecodeRun) and run.is_open:
             self._engine.running[entry] = run
+        elif outcome is _NO_ROOM:  # it holds what it has found, though it stands in no message
+            self._table.note_active_holder(entry.program)
         return outcome
 
     def _reclaim_for(self, entry: Entry, job: RestoreJob | None = None) -> Reclaim:

@@ -79,3 +79,12 @@ def test_classes_are_told_apart_and_bounded() -> None:
     for number in range(1000):
         returns.of(("t", f"kind {number}", True))
     assert returns.of(("t", "chat", True)) is not first
+
+
+def test_the_chance_to_come_back_is_that_of_those_who_have_waited_as_long() -> None:
+    times = learned(1.0, 10.0, NEVER_S, NEVER_S)
+    assert times.chance(0.0) == 0.5
+    assert times.chance(1.0) == pytest.approx(1 / 3)
+    assert times.chance(10.0) == 0.0
+    assert learned(1.0).chance(2.0) == 0.0, "nobody of its class has waited for as long"
+    assert ReturnTimes(is_first=True).chance(100.0) == 0.5

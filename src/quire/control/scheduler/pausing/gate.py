@@ -12,6 +12,7 @@ from collections import OrderedDict
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
+from quire.control.memory.content import Content
 from quire.control.programs.program import Entry, Program
 from quire.control.scheduler.pausing.returns import NEVER_S, Returns, ReturnTimes
 from quire.control.scheduler.pausing.trail import Trail
@@ -54,7 +55,7 @@ class ProgramGate:
         swapped out now. What else the host may take does not count: a call needs all on the
         device."""
         memory = self._engine.memory
-        return memory.device.size + memory.host_tier.num_held
+        return memory.device.size + memory.host_tier.num_held - len(memory.transfers)
 
     @property
     def is_on(self) -> bool:
@@ -87,8 +88,6 @@ class ProgramGate:
 
     def called(self, entry: Entry) -> None:
         """A call has come."""
-        if not self.is_on:
-            return
         program = entry.program
         family = self._families.get(program.family)
         if family is None:
@@ -159,7 +158,7 @@ class ProgramGate:
             return
         self.num_changes += 1
         trail = family.trails.pop(program.id, None)
-        if trail is not None and self.paused:
+        if trail is not None and (self.paused or self._engine.memory.host_tier.num_cached):
             self.offer(trail)
         if family.let_in_s is not None and not family.calls:
             self.sets.resize(family, family.working_set)
@@ -187,6 +186,18 @@ class ProgramGate:
 
     def _class_of(self, family: Family) -> ReturnTimes:
         return self._returns.of((family.tenant, family.kind, family.num_calls <= 1))
+
+    def chance_of(self, content: Content) -> float:
+        """That ``content``, which nobody holds, is needed again. What several families have used is
+        taken to be used by another one."""
+        if content.is_shared:
+            return 1.0
+        family = None if content.family is None else self._families.get(content.family)
+        if family is None:
+            return 0.0
+        if family.quiet_s is None:
+            return 1.0
+        return self._class_of(family).chance(self._time.now_s - family.quiet_s)
 
     def _hold_s(self, family: Family) -> float:
         token_s, most_s = self._chunk_time.token_s, self._config.max_hold_s

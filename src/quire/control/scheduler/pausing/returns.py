@@ -18,7 +18,7 @@ programs whose hold is over are the first to yield, and nobody is refused a bloc
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 
 from quire.control.policies.remaining import gittins_index
@@ -32,6 +32,9 @@ SHORTEST_S = 0.05
 
 NEVER_S = 1e9
 """The wait of a program that did not come back."""
+
+UNKNOWN_CHANCE = 0.5
+"""That a program of a class without samples comes back."""
 
 ReturnClass = tuple[str, str, bool]
 """Tenant, kind of program, and whether it has called once only: most that call a second time go on,
@@ -72,6 +75,15 @@ class ReturnTimes:
             self._known, self._num_new = (refill_s, most_s), 0
             self._hold_s = self._learn(refill_s, most_s)
         return self._hold_s
+
+    def chance(self, waited_s: float) -> float:
+        """That a program which has waited for ``waited_s`` comes back at all."""
+        if len(self._samples) < MIN_SAMPLES:
+            return UNKNOWN_CHANCE
+        first = bisect_right(self._sorted, waited_s)
+        num_left = len(self._sorted) - first
+        num_never = len(self._sorted) - bisect_left(self._sorted, NEVER_S)
+        return (num_left - num_never) / num_left if num_left else 0.0
 
     def _is_outdated(self, refill_s: float, most_s: float) -> bool:
         """A call's end does not pay for learning anew, unless enough has changed."""
