@@ -118,7 +118,7 @@ class EngineLife:
             planner,
             completion,
             chunk_time,
-            Tiering(engine, gate, chunk_time),
+            Tiering(engine, gate, chunk_time, self.time),
             self.flow,
             self.outbox,
             self.time,

@@ -28,7 +28,8 @@ class EngineStatistics:
     ``num_running``: decodes with an open sequence. ``num_waiting``: commands that could go into the
     next message, and begun ones without a sequence. ``num_paused``: programs (each with all
     below it) that are paused now, ``num_pauses``: how often one was; ``num_working_set_blocks``: of
-    those that are not. ``step_s``: average time of a decode step.
+    those that are not. ``num_prefetched``: blocks fetched from the host before anybody asked for
+    them. ``step_s``: average time of a decode step.
     ``num_batches``, ``num_rows``, ``num_tokens``: dispatched since start. ``batch_sizes``: number
     of messages by their number of rows, in the buckets of ``BATCH_BOUNDS``.
     """
@@ -44,6 +45,7 @@ class EngineStatistics:
     num_open_sequences: int
     num_tables: int
     num_free_embeds: int
+    num_prefetched: int
     num_preemptions: int
     num_paused: int
     num_pauses: int

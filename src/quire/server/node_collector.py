@@ -144,6 +144,11 @@ _OWN_COUNTERS: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] 
     ("swapped_in_bytes", "Bytes moved back", lambda e: _bytes(e.pool, e.pool.num_swapped_in)),
     ("demoted_blocks", "Cached blocks moved to the host", lambda e: e.pool.num_demoted),
     (
+        "prefetched_blocks",
+        "Blocks moved back before their programs called",
+        lambda e: e.num_prefetched,
+    ),
+    (
         "prefix_host_hits",
         "Prompt tokens found on the host tier",
         lambda e: e.prefix.num_host_hit_tokens,

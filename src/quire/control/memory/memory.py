@@ -238,6 +238,11 @@ class Memory:
         self._num_demoted += 1
         return True
 
+    def evict(self, content: Content) -> None:
+        """Drop a cached content."""
+        self.index.note_evicted()
+        self._discard(content)
+
     def _swap_out(
         self, content: Content, block: BlockId, host_block: HostBlockId, program: ProgramId | None
     ) -> None:

@@ -135,6 +135,12 @@ class PrefixIndex:
         assert content.node is not None
         self._cached.pop(content.node.key, None)
 
+    def touch(self, content: Content) -> None:
+        """If nobody holds ``content``, and it is on the device, evict it last."""
+        assert content.node is not None
+        if content.node.key in self._cached:
+            self._cached.move_to_end(content.node.key)
+
     def offer(self, leaf: ChainNode) -> list[Content]:
         """Evict the unreferenced contents of this chain before all others, its end first; what
         other families have mapped too stays where it is. Returns those that are on no device, in
@@ -166,6 +172,10 @@ class PrefixIndex:
                 self._num_evicted += 1
                 return content
         return None
+
+    def note_evicted(self) -> None:
+        """A content is about to be removed whose memory is needed."""
+        self._num_evicted += 1
 
     def contents(self) -> Iterator[Content]:
         return iter(self._contents.values())

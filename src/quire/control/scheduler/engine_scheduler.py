@@ -113,6 +113,7 @@ class EngineScheduler:
             else:
                 self._send_ahead()
         self._look_no_later(self.planner.pausing.next_look_s())
+        self._look_no_later(self.tiering.next_look_s())
 
     def _look_no_later(self, at_s: float | None) -> None:
         due_s = self.next_dispatch_s
@@ -155,6 +156,7 @@ class EngineScheduler:
     def _send_transfers(self) -> None:
         """Transfers that no row stands beside go in a message of their own."""
         engine = self.engine
+        self.tiering.run()
         if engine.operations.has_swaps:
             self._send(BatchBuilder(engine.next_step, engine.info.pool.max_batch_tokens), [])
 
@@ -276,7 +278,7 @@ class EngineScheduler:
         """``num_charged``: of the steps of each decode, those that the plan has charged."""
         engine = self.engine
         self.planner.charge_steps(builder.advanced, max_steps, num_charged)
-        self.tiering.move_out()
+        self.tiering.run()
         num_steps = max(max_steps, default=1)
         batch = builder.finish(engine.operations.take(), num_steps, max_steps)
         engine.memory.transfers.note_sent(self._time.now_s)
@@ -390,6 +392,7 @@ class EngineScheduler:
             num_open_sequences=engine.sequences.num_taken,
             num_tables=len(engine.tables),
             num_free_embeds=engine.embeds.num_free,
+            num_prefetched=self.tiering.num_prefetched,
             num_preemptions=self.planner.seating.num_preemptions,
             num_paused=self.planner.pausing.num_paused,
             num_pauses=self.planner.pausing.num_pauses,

@@ -88,3 +88,19 @@ def test_the_chance_to_come_back_is_that_of_those_who_have_waited_as_long() -> N
     assert times.chance(10.0) == 0.0
     assert learned(1.0).chance(2.0) == 0.0, "nobody of its class has waited for as long"
     assert ReturnTimes(is_first=True).chance(100.0) == 0.5
+
+
+def test_pages_that_have_left_are_back_before_most_who_wait_return() -> None:
+    times = learned(29.0, 30.0, 31.0)
+    back_s = times.back_s(5.0, 4.0)
+    assert back_s is not None
+    assert 24.0 <= back_s <= 29.0
+    assert times.back_s(5.0, 0.0) is None, "a move that takes no time needs none before"
+
+
+def test_pages_whose_return_nobody_can_tell_stay_away() -> None:
+    rarely = learned(100.0, *[NEVER_S] * 9)
+    assert rarely.back_s(5.0, 4.0) is None, "most never come"
+    anytime = learned(*[10.0 * number for number in range(1, 40)], *[NEVER_S] * 10)
+    assert anytime.back_s(5.0, 4.0) is None, "few come within the time that a move takes"
+    assert ReturnTimes(is_first=False).back_s(5.0, 4.0) is None

@@ -3,47 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from control_world import ENGINE, World
-
-from quire.core.calls import CloseQueue, CreateQueue
-from quire.core.events import ProgramEnded
-from quire.core.ids import ModelId, ProgramId, QueueId
-from quire.core.scheduler_config import PausingConfig
-
-NUM_BLOCKS = 64
-PROMPT = 24
-ANSWER = 4
-"""A text of 24 tokens and its answer: seven pages of four slots, six of them full and known."""
-
-
-class Sessions:
-    """Each call has a queue of its own and leaves nothing but what the prefix index keeps."""
-
-    def __init__(self, num_host_blocks: int, *, above: float = 0.0) -> None:
-        pausing = PausingConfig(above=above, resume_below=above or 1.0)
-        self.world = World(
-            num_blocks=NUM_BLOCKS, num_host_blocks=num_host_blocks, config={"pausing": pausing}
-        )
-        self.num_queues = 0
-
-    def call(self, session: int, num_tokens: int = PROMPT) -> int:
-        """One call; how many tokens of its prompt were found."""
-        world, self.num_queues = self.world, self.num_queues + 1
-        if world.controller.process(ProgramId(session)) is None:
-            world.program(session, queues=0)
-        queue, first = QueueId(self.num_queues), self.num_queues * 100
-        world.harness.call(ProgramId(session), CreateQueue(queue, ModelId("fake")))
-        text = [session, *range(100, 99 + num_tokens)]
-        pages = range(first, first + -(-(num_tokens + ANSWER) // 4))
-        decode = world.decode(pages, text, ANSWER, context=[])
-        _, outcome = world.do(session, world.alloc(pages), decode, queue=queue)
-        assert outcome.status == "done"
-        world.harness.call(ProgramId(session), CloseQueue(queue))
-        return outcome.chunks[0].num_cached_tokens
-
-    def end(self, session: int) -> None:
-        now_s = self.world.harness.now_s
-        self.world.harness.post(ProgramEnded(time_s=now_s, program=ProgramId(session)))
+from control_world import ENGINE
+from sessions_scene import PROMPT, Sessions
 
 
 @pytest.mark.parametrize(
@@ -84,8 +45,8 @@ def test_who_ends_leaves_its_place_on_the_host() -> None:
     sessions = Sessions(12, above=0.95)
     for session in range(1, 20):
         sessions.call(session)
-    sessions.end(2)
     num_demoted = sessions.world.pool.num_demoted
+    sessions.end(2)
     sessions.call(20)
     assert sessions.world.pool.num_demoted > num_demoted
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
-from quire.control.memory.content import Content
+from quire.control.memory.content import ChainNode, Content
 from quire.control.programs.program import Entry, Program
 from quire.control.scheduler.pausing.returns import NEVER_S, Returns, ReturnTimes
 from quire.control.scheduler.pausing.trail import Trail
@@ -95,7 +95,7 @@ class ProgramGate:
         family.programs[program.id] = program
         if family.quiet_s is not None:
             self._class_of(family).add(self._time.now_s - family.quiet_s)
-            family.quiet_s = None
+            family.quiet_s, family.has_left = None, False
             self.sets.wake(family)
         family.calls[entry] = None
         self._family_of[entry] = family
@@ -198,6 +198,36 @@ class ProgramGate:
         if family.quiet_s is None:
             return 1.0
         return self._class_of(family).chance(self._time.now_s - family.quiet_s)
+
+    def resting(self, content: Content) -> Family | None:
+        """The quiet family that alone has used ``content``."""
+        if content.is_shared or content.family is None:
+            return None
+        family = self._families.get(content.family)
+        return None if family is None or family.quiet_s is None else family
+
+    def back_s(self, family: Family, move_s: float) -> float | None:
+        """When a quiet family's pages should be on the device again, if moving as much as the
+        device holds takes ``move_s``."""
+        assert family.quiet_s is not None
+        waited_s = self._time.now_s - family.quiet_s
+        back_s = self._class_of(family).back_s(waited_s, move_s)
+        return None if back_s is None else family.quiet_s + back_s
+
+    def has_place(self, family: Family) -> bool:
+        """Whether a quiet family would be let in if it called now."""
+        if not self.is_on or family.let_in_s is not None:
+            return True
+        self.sets.cool(self._time.now_s)
+        return not self.paused and family.working_set <= self.room
+
+    def leaves_of(self, family: Family) -> list[ChainNode]:
+        """The last full pages of its contexts."""
+        return [leaf for trail in family.trails.values() for leaf in trail.leaves()]
+
+    @property
+    def num_families(self) -> int:
+        return len(self._families)
 
     def _hold_s(self, family: Family) -> float:
         token_s, most_s = self._chunk_time.token_s, self._config.max_hold_s

@@ -27,6 +27,8 @@ MAX_SAMPLES = 256
 MIN_SAMPLES = 16
 """Below so many nothing is known of a class."""
 MAX_CLASSES = 512
+MAX_LOOKS = 32
+"""Waits at which a return is looked for: as many samples, evenly chosen."""
 SHORTEST_S = 0.05
 """Holds are told apart from here on, in half octaves."""
 
@@ -84,6 +86,19 @@ class ReturnTimes:
         num_left = len(self._sorted) - first
         num_never = len(self._sorted) - bisect_left(self._sorted, NEVER_S)
         return (num_left - num_never) / num_left if num_left else 0.0
+
+    def back_s(self, waited_s: float, move_s: float) -> float | None:
+        """After what wait pages that have left the device are worth what they take there again, of
+        a program that has waited for ``waited_s``. ``move_s``: the time to move as much as the
+        device holds. None: at no time that is known."""
+        first = bisect_right(self._sorted, waited_s + move_s)
+        later = self._sorted[first : bisect_left(self._sorted, NEVER_S)]
+        if len(self._samples) < MIN_SAMPLES or not later or move_s <= 0:
+            return None
+        for wait_s in later[:: -(-len(later) // MAX_LOOKS)]:
+            if gittins_index(self._sorted, wait_s - move_s) * move_s >= 1.0:
+                return wait_s - move_s
+        return None
 
     def _is_outdated(self, refill_s: float, most_s: float) -> bool:
         """A call's end does not pay for learning anew, unless enough has changed."""

@@ -1,0 +1,117 @@
+"""Pages that come back from the host before the program that waits is expected to call.
+
+Owns which families are expected, and when. A family whose pages have begun to leave the device is
+expected when keeping them there is worth its price again: the rule of ``returns``, with the time to
+move as much as the device holds in place of the time to compute it. It is fetched once in a wait,
+into free blocks, and takes no block from what is likely to be needed unless that goes to the host.
+A fetched page is cached as others are: it may be evicted again before its program calls.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from quire.control.engines.state import EngineState
+from quire.control.event_time import EventTime
+from quire.control.memory.content import Content
+from quire.control.scheduler.pausing.gate import ProgramGate
+from quire.control.scheduler.pausing.working_sets import Family
+from quire.control.scheduler.timing.move_time import MoveTime
+
+_MOST_SHARE = 0.25
+"""Of the device: so much is made free for families that are expected, at one time."""
+
+Wait = tuple[Family, float]
+"""A family, and when it became quiet."""
+
+
+class Prefetch:
+    """Of one engine. ``num_fetched``: blocks that have begun to come back."""
+
+    def __init__(
+        self, engine: EngineState, gate: ProgramGate, move_time: MoveTime, time: EventTime
+    ) -> None:
+        self._engine = engine
+        self._gate = gate
+        self._move_time = move_time
+        self._time = time
+        self._expected: list[tuple[float, int, Wait]] = []
+        self._num_noted = 0
+        self._wanted: list[Wait] = []
+        self.num_fetched = 0
+
+    def left(self, content: Content) -> None:
+        """``content`` has begun to move to the host."""
+        family = self._gate.resting(content)
+        block_s = self._move_time.block_s
+        if family is None or family.has_left or block_s is None:
+            return
+        family.has_left = True
+        back_s = self._gate.back_s(family, block_s * self._engine.memory.device.size)
+        if back_s is not None and family.quiet_s is not None:
+            self._num_noted += 1
+            heapq.heappush(self._expected, (back_s, self._num_noted, (family, family.quiet_s)))
+            self._forget_old()
+
+    def _forget_old(self) -> None:
+        """Those that have called meanwhile go before they are many."""
+        if len(self._expected) > 64 + 2 * self._gate.num_families:
+            self._expected = [one for one in self._expected if _is_current(one[2])]
+            heapq.heapify(self._expected)
+
+    def next_look_s(self) -> float | None:
+        """When the next family is expected; None: none is, or it is looked at with the next
+        message."""
+        if self._expected and self._expected[0][0] > self._time.now_s:
+            return self._expected[0][0]
+        return None
+
+    def run(self) -> int:
+        """Begin to fetch what is expected by now; returns how many more blocks that takes."""
+        expected, now_s = self._expected, self._time.now_s
+        while expected and expected[0][0] <= now_s:
+            self._wanted.append(heapq.heappop(expected)[2])
+        if not self._wanted:
+            return 0
+        num_missing, still = 0, []
+        for wait in self._wanted:
+            if _is_current(wait) and self._gate.has_place(wait[0]):
+                num_left = self._fetch(wait[0])
+                num_missing += num_left
+                if num_left:
+                    still.append(wait)
+        self._wanted = still
+        return min(num_missing, int(_MOST_SHARE * self._engine.memory.device.size))
+
+    def _fetch(self, family: Family) -> int:
+        """As far as blocks are free; returns how many are missing."""
+        memory, num_missing = self._engine.memory, 0
+        num_free = memory.device.num_free - memory.promises.ahead_of(None)
+        for content in self._away(family):
+            if num_free <= 0:
+                num_missing += 1
+                continue
+            memory.swap_in(content, family.id)
+            num_free -= 1
+            self.num_fetched += 1
+        return num_missing
+
+    def _away(self, family: Family) -> Iterator[Content]:
+        """What it has on the host, the beginnings of its contexts first. What is on the device
+        stays there for as long as what comes back."""
+        index = self._engine.memory.index
+        for leaf in self._gate.leaves_of(family):
+            for node in leaf.path():
+                content = index.lookup(node)
+                if content is None:
+                    break
+                if content.host_block is not None and not content.is_moving:
+                    yield content
+                else:
+                    index.touch(content)
+
+
+def _is_current(wait: Wait) -> bool:
+    family, quiet_s = wait
+    return family.quiet_s == quiet_s
