@@ -22,6 +22,10 @@ from quire.control.scheduler.timing.move_time import MoveTime
 _MOST_SHARE = 0.25
 """Of the device: so much is made free for families that are expected, at one time."""
 
+_MOST_SHORT = 8
+"""Families for which blocks are missing that are looked at for one message, the first that were
+expected; a look goes over all their pages."""
+
 Wait = tuple[Family, float]
 """A family, and when it became quiet."""
 
@@ -74,8 +78,12 @@ class Prefetch:
             self._wanted.append(heapq.heappop(expected)[2])
         if not self._wanted:
             return 0
-        num_missing, still = 0, []
-        for wait in self._wanted:
+        num_missing = 0
+        still: list[Wait] = []
+        for number, wait in enumerate(self._wanted):
+            if len(still) == _MOST_SHORT:
+                still += self._wanted[number:]
+                break
             if _is_current(wait) and self._gate.has_place(wait[0]):
                 num_left = self._fetch(wait[0])
                 num_missing += num_left
