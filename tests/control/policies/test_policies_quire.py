@@ -24,12 +24,22 @@ from quire.core.scheduler_config import LevelsConfig
 from quire.testing.conformance.policy import ready
 
 
+def end_one(kind: KindOfProgram, total: float) -> None:
+    kind.end(kind.begin(ServiceFigures(service_tokens=int(total))))
+
+
 def kind_of(*totals: float, times: int = MIN_SAMPLES) -> KindOfProgram:
     kind = KindOfProgram()
     for _ in range(times):
         for total in totals:
-            kind.add(total)
+            end_one(kind, total)
     return kind
+
+
+def rank(kind: KindOfProgram, attained: float) -> float:
+    known = kind.rank(attained)
+    assert known is not None
+    return known
 
 
 # -- the index -------------------------------------------------------------------------------------
@@ -72,22 +82,33 @@ def test_the_index_equals_its_definition() -> None:
 
 def test_equal_lengths_get_better_towards_the_end_and_long_tails_worse() -> None:
     equal = kind_of(4000.0, 4100.0)
-    assert equal.rank(3000.0) < equal.rank(1000.0) <= equal.rank(0.0)
+    assert rank(equal, 3000.0) < rank(equal, 1000.0) <= rank(equal, 0.0)
     tailed = kind_of(200.0, 220.0, 240.0, 50_000.0)
-    assert tailed.rank(0.0) < tailed.rank(500.0)
+    assert rank(tailed, 0.0) < rank(tailed, 500.0)
 
 
-def test_a_kind_of_which_little_is_known_ranks_by_what_was_served() -> None:
+def test_a_kind_of_which_little_is_known_has_no_rank() -> None:
     kind = kind_of(100.0, times=MIN_SAMPLES - 1)
-    assert kind.rank(0.0) == log2(SHORTEST)
-    assert kind.rank(5000.0) == log2(5000.0)
-    kind.add(100.0)
+    assert kind.rank(0.0) is None
+    end_one(kind, 100.0)
     assert kind.rank(64.0) == log2(SHORTEST)
 
 
 def test_beyond_all_that_was_seen_it_ranks_by_what_was_served() -> None:
     kind = kind_of(1000.0)
     assert kind.rank(8192.0) == 13.0
+
+
+def test_those_that_live_on_say_that_programs_are_long() -> None:
+    """Half end after 100 tokens; whether the others end at all nobody knows yet. With those that
+    ended alone a program of 64 tokens would be sure to end within 36 more."""
+    kind = KindOfProgram()
+    for _ in range(MIN_SAMPLES):
+        kind.begin(ServiceFigures(service_tokens=50_000))
+    for _ in range(MIN_SAMPLES):
+        end_one(kind, 100.0)
+    assert rank(kind, 64.0) == pytest.approx(log2(2 * 100 * (100 - 64)) / 2)
+    assert rank(kind, 64.0) > rank(kind_of(100.0), 64.0)
 
 
 def test_kinds_are_bounded_and_the_one_not_used_for_longest_goes() -> None:
@@ -135,14 +156,21 @@ def test_a_program_near_its_end_is_not_displaced_by_a_new_one_of_its_kind() -> N
     """Under ``plas`` it would be: that is what light tails lose there."""
     made = policy()
     for number in range(40):
-        finish(made, 100 + number, 4000)
+        finish(made, 100 + number, 4600)
     old = call(1, 1, arrival_s=1.0)
     made.on_arrival(old, 1.0)
-    serve(made, old, 3500, 2.0)
+    serve(made, old, 4200, 2.0)
     new = call(1, 2, arrival_s=3.0)
     made.on_arrival(new, 3.0)
     assert made.key(old) < made.key(new)
     assert level(made, old) < level(made, new)
+
+
+def test_short_programs_are_worth_more_than_long_ones_that_cost_as_much_to_end() -> None:
+    """Both have about 500 tokens left."""
+    short, long = kind_of(500.0), kind_of(4600.0)
+    assert rank(short, 0.0) == pytest.approx(log2(500))
+    assert rank(long, 4100.0) == pytest.approx((log2(504) + log2(4600)) / 2)
 
 
 def test_kinds_are_learned_apart() -> None:
@@ -157,12 +185,29 @@ def test_kinds_are_learned_apart() -> None:
     assert level(made, short) < level(made, long)
 
 
+def test_a_kind_of_which_nothing_is_known_is_taken_for_any_other() -> None:
+    made = policy()
+    new = call(1, 1)
+    new.kind = "new"
+    made.on_arrival(new, 0.0)
+    assert level(made, new) == 1 + 14
+    for number in range(MIN_SAMPLES):
+        finish(made, 100 + number, 300, kind="known")
+    other = call(1, 2)
+    other.kind = "another"
+    made.on_arrival(other, 0.0)
+    assert level(made, other) == 1 + 8
+
+
 def test_equals_of_a_level_are_served_by_age_and_not_in_turns() -> None:
     gantt = run(policy(), {"A": (3, 3), "B": (3, 3)}, slots=1)
     assert [row[0] for row in gantt.rows[:6]] == ["A"] * 6
 
 
-def test_on_light_tails_programs_end_no_later_than_under_fcfs_and_sooner_than_under_plas() -> None:
+@pytest.mark.parametrize("num_known", [0, 64])
+def test_on_light_tails_programs_end_no_later_than_under_fcfs_and_sooner_than_under_plas(
+    num_known: int,
+) -> None:
     """Programs of about equal length, all at once; mean end."""
     random.seed(1)
     programs = {
@@ -170,7 +215,7 @@ def test_on_light_tails_programs_end_no_later_than_under_fcfs_and_sooner_than_un
         for number in range(12)
     }
     made = policy()
-    for number in range(64):
+    for number in range(num_known):
         finish(made, 1000 + number, 1000 + number % 32)
 
     def mean(policy: object) -> float:
@@ -195,7 +240,7 @@ def test_a_program_that_was_idle_for_long_begins_anew() -> None:
     made.on_ended(soon, 20.0)
     late = call(3, 1, family_figures=figures)
     made.on_arrival(late, 10.1 + IDLE_S)
-    assert level(made, late) == 1 + 6
+    assert level(made, late) == 1 + 14, "of its kind nothing is known"
 
 
 def test_launching_others_earns_no_fresh_rank() -> None:
@@ -208,15 +253,15 @@ def test_launching_others_earns_no_fresh_rank() -> None:
         command.family = ProgramId(1)
         made.on_arrival(command, float(child))
         levels.append(level(made, command))
-        serve(made, command, 1000, float(child))
+        serve(made, command, 40_000, float(child))
         made.on_ended(command, float(child))
         made.on_program_ended(ProgramId(child), float(child))
-    assert levels == [7, 10, 11, 12]
+    assert levels == [15, 16, 17, 17]
     made.on_program_ended(ProgramId(1), 9.0)
     assert not made._families
     assert not made._empty
     kind = made._kinds.get(("default", ""))
-    assert list(kind._totals) == [4000]
+    assert [total for total, _ in kind._lives._ended] == [160_000]
 
 
 def test_a_family_whose_root_has_ended_goes_with_its_last_program() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import floor, inf
+from math import floor, inf, log2
 
 from quire.control.policies.promotions import Promotions, RankedCall
-from quire.control.policies.remaining import KindOfProgram, Kinds
+from quire.control.policies.remaining import UNKNOWN, KindOfProgram, Kinds
 from quire.core.ids import CommandId, ProgramId
 from quire.core.policy import ReadyCommand, ServiceFigures
 from quire.core.scheduler_config import LevelsConfig
@@ -28,29 +28,54 @@ may launch more."""
 
 
 class _Family:
-    """``before``: tokens that it was served before its last long idleness. ``members``: its
-    programs that have called and have not ended. ``is_over``: its root has ended."""
+    """``life``: since its last long idleness; ``life_of_any``: the same, among programs of all
+    kinds. ``members``: its programs that have called and have not ended. ``is_over``: its root has
+    ended."""
 
-    __slots__ = ("before", "figures", "is_over", "kind", "members", "num_calls", "served_s")
+    __slots__ = (
+        "any_kind",
+        "figures",
+        "is_over",
+        "kind",
+        "life",
+        "life_of_any",
+        "members",
+        "num_calls",
+        "served_s",
+    )
 
-    def __init__(self, kind: KindOfProgram, figures: ServiceFigures, now_s: float) -> None:
+    def __init__(
+        self, kind: KindOfProgram, any_kind: KindOfProgram, figures: ServiceFigures, now_s: float
+    ) -> None:
         self.kind = kind
+        self.any_kind = any_kind
         self.figures = figures
-        self.before = 0
         self.is_over = False
         self.members: set[ProgramId] = set()
         self.num_calls = 0
         self.served_s = now_s
+        self._begin(0)
 
-    @property
-    def attained(self) -> int:
-        return self.figures.service_tokens - self.before
+    def _begin(self, before: int) -> None:
+        self.life = self.kind.begin(self.figures, before)
+        self.life_of_any = self.any_kind.begin(self.figures, before)
 
     def begin_anew(self) -> None:
+        self.end()
+        self._begin(self.figures.service_tokens)
+
+    def end(self) -> None:
         """What it was served until now is one sample of its kind."""
-        if self.attained:
-            self.kind.add(self.attained)
-        self.before = self.figures.service_tokens
+        self.kind.end(self.life)
+        self.any_kind.end(self.life_of_any)
+
+    def rank(self) -> float:
+        """By what is known of its kind, else of all kinds, else of none."""
+        attained = self.life.served
+        rank = self.kind.rank(attained)
+        if rank is None:
+            rank = self.any_kind.rank(attained)
+        return log2(max(attained, UNKNOWN)) if rank is None else rank
 
 
 class LeastLeft:
@@ -62,6 +87,7 @@ class LeastLeft:
     def __init__(self, config: LevelsConfig) -> None:
         self._promotions = Promotions(config.beta, config.promoted_share)
         self._kinds = Kinds()
+        self._any_kind = KindOfProgram()
         self._families: dict[ProgramId, _Family] = {}
         self._family_of: dict[ProgramId, ProgramId] = {}
         self._empty: dict[ProgramId, None] = {}
@@ -84,7 +110,8 @@ class LeastLeft:
         family = self._families.get(command.family)
         if family is None:
             kind = self._kinds.get((command.tenant, command.kind))
-            family = self._families[command.family] = _Family(kind, command.family_figures, now_s)
+            family = _Family(kind, self._any_kind, command.family_figures, now_s)
+            self._families[command.family] = family
         elif not family.num_calls and now_s - family.served_s > IDLE_S:
             family.begin_anew()
         self._empty.pop(command.family, None)
@@ -120,7 +147,7 @@ class LeastLeft:
             return
         family.members.discard(program)
         if program == root:
-            family.begin_anew()
+            family.end()
             family.is_over = True
         if family.members:
             return
@@ -145,7 +172,7 @@ class LeastLeft:
         return [call.command for call in promoted]
 
     def _rank(self, call: RankedCall, family: _Family) -> None:
-        call.level = 1 + floor(family.kind.rank(family.attained))
+        call.level = 1 + floor(family.rank())
         self._promotions.watch(call)
 
 

@@ -1,26 +1,32 @@
 """How much work is left: learned from what programs of the same kind were served in all.
 
-Owns the samples of each kind and the rank that follows from them. The rank is that of the Gittins
-index, which is optimal for one server when lengths are known by their distribution alone: of all
-amounts that a program could be given next, the best ratio of the chance that it then ends to the
-service that it takes. For long-tailed kinds the rank gets worse with what a program was served, as
-under least attained service; for kinds of about equal length it gets better towards the end, as
-under first come, first served.
+Owns the ranks that follow from the lengths of each kind. The rank is that of the Gittins index,
+which is optimal for one server when lengths are known by their distribution alone: of all amounts
+that a program could be given next, the best ratio of the chance that it then ends to the service
+that it takes. An end is worth one over the program's length: what counts is the time for each token
+of a program, so a second of waiting is worse for a short one. For long-tailed kinds the rank gets
+worse with what a program was served, as under least attained service; for kinds of about equal
+length it gets better towards the end, as under first come, first served.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from math import inf, log2
 
-MAX_SAMPLES = 256
-MIN_SAMPLES = 16
-"""Below so many nothing is known of a kind: then what is left is about what it was served."""
+from quire.control.policies.lifetimes import MAX_SAMPLES, Distribution, Lifetime, Lifetimes
+from quire.core.policy import ServiceFigures
+
+MIN_SAMPLES = 4
+"""Below so many that ended nothing is known of a kind."""
 MAX_KINDS = 512
 SHORTEST = 64.0
 """Differences below so many tokens are no reason to displace anybody."""
+UNKNOWN = 16_384.0
+"""Where nothing is known, programs that were served less are equals, so the oldest goes first: as
+good as anything where they are about equally long, and it brings the first ends soonest."""
 
 Kind = tuple[str, str]
 
@@ -28,52 +34,76 @@ Kind = tuple[str, str]
 def gittins_index(totals: Sequence[float], attained: float) -> float:
     """The best ratio of the chance to end to the service spent, for a program that was served
     ``attained``; 0.0 if none of the sorted ``totals`` is larger."""
+    return best_ratio(Distribution(totals, [1.0] * len(totals)), float(len(totals)), attained)
+
+
+def best_ratio(
+    lengths: Distribution, whole: float, attained: float, worth: Sequence[float] | None = None
+) -> float:
+    """The same for a distribution whose masses, with that of programs longer than all of its
+    totals, add up to ``whole``. ``worth``: of the end of a program with each total, if they are
+    not all 1."""
+    totals, masses = lengths.totals, lengths.masses
     first = bisect_right(totals, attained)
-    num_left = len(totals) - first
-    best, spent = 0.0, 0.0
+    left = whole - sum(masses[:first])
+    best, spent, gained = 0.0, 0.0, 0.0
     before = attained
     for index in range(first, len(totals)):
-        spent += (totals[index] - before) * (len(totals) - index)
+        spent += (totals[index] - before) * left
         before = totals[index]
-        if index + 1 == len(totals) or totals[index + 1] != before:
-            best = max(best, (index + 1 - first) / spent)
-    return best if num_left else 0.0
+        left -= masses[index]
+        gained += masses[index] if worth is None else masses[index] * worth[index]
+        if spent > 0 and (index + 1 == len(totals) or totals[index + 1] != before):
+            best = max(best, gained / spent)
+    return best
 
 
 class KindOfProgram:
-    """Totals of the programs that ended last, and the ranks that follow from them."""
+    """The lengths of its programs, and the ranks that follow from them."""
 
-    __slots__ = ("_bounds", "_num_new", "_ranks", "_totals")
+    __slots__ = ("_bounds", "_lives", "_num_learned", "_ranks")
 
     def __init__(self) -> None:
-        self._totals: deque[float] = deque(maxlen=MAX_SAMPLES)
-        self._num_new = 0
+        self._lives = Lifetimes()
+        self._num_learned = 0
         self._bounds: list[float] = []
         self._ranks: list[float] = []
 
-    def add(self, total: float) -> None:
-        self._totals.append(total)
-        self._num_new += 1
-        if len(self._totals) >= MIN_SAMPLES and self._num_new * 8 >= len(self._totals):
+    def begin(self, figures: ServiceFigures, before: int = 0) -> Lifetime:
+        """A program of this kind calls for the first time, or for the first time in long:
+        ``before`` of its service belongs to an earlier life."""
+        return self._lives.begin(figures, before)
+
+    def end(self, life: Lifetime) -> None:
+        lives = self._lives
+        lives.end(life)
+        num_new = lives.num_ended - self._num_learned
+        if lives.num_ended >= MIN_SAMPLES and num_new * 8 >= min(lives.num_ended, MAX_SAMPLES):
             self._learn()
 
-    def rank(self, attained: float) -> float:
-        """The logarithm (base 2) of the service that an end costs now; the smaller goes first."""
+    def rank(self, attained: float) -> float | None:
+        """The logarithm (base 2) of tokens: the geometric mean of the service that an end costs now
+        and of the length of the programs that end so. The smaller goes first. None: not enough is
+        known."""
+        if not self._ranks:
+            return None
         index = bisect_right(self._bounds, attained) - 1
-        if index < 0 or index >= len(self._ranks) or self._ranks[index] == inf:
+        if self._ranks[index] == inf:
             return log2(max(attained, SHORTEST))
         return self._ranks[index]
 
     def _learn(self) -> None:
-        """Ranks at half octaves of attained service: so many steps, and not one a sample."""
-        self._num_new = 0
-        totals = sorted(self._totals)
+        """Ranks at half octaves of attained service: so many steps, and not one a sample. With the
+        worth of an end the index is one over tokens squared, so its root is taken."""
+        self._num_learned = self._lives.num_ended
+        lengths = self._lives.distribution()
         self._bounds, self._ranks = [0.0], []
-        while self._bounds[-1] < totals[-1]:
+        while self._bounds[-1] < lengths.totals[-1]:
             self._bounds.append(max(SHORTEST, self._bounds[-1] * 2**0.5))
+        worth = [1.0 / max(total, SHORTEST) for total in lengths.totals]
         for attained in self._bounds:
-            index = gittins_index(totals, attained)
-            self._ranks.append(max(log2(1 / index), log2(SHORTEST)) if index else inf)
+            index = best_ratio(lengths, 1.0, attained, worth)
+            self._ranks.append(max(log2(1 / index) / 2, log2(SHORTEST)) if index else inf)
 
 
 class Kinds:

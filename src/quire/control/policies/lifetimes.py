@@ -1,0 +1,103 @@
+"""How long programs are, in tokens that they are served: estimated from those that ended and from
+those that live.
+
+Owns the window of both and the product-limit estimate (Kaplan and Meier 1958). Only those that
+ended would mislead: where engines are overloaded the short ones end first, so the long ones would
+seem not to exist. One that lives and was served much says that programs are longer than that.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.core.policy import ServiceFigures
+
+MAX_SAMPLES = 256
+"""Ended programs that count, the latest."""
+MAX_LIVE = 512
+"""Live programs that count, the latest to begin."""
+
+
+class Lifetime:
+    """The service of one program, or of a session between two long pauses. ``figures`` are its
+    family's and go on counting; ``before``: what they had when it began. ``total``: what it was
+    served in all, None while it lives."""
+
+    __slots__ = ("_before", "_figures", "number", "total")
+
+    def __init__(self, figures: ServiceFigures, before: int, number: int) -> None:
+        self._figures = figures
+        self._before = before
+        self.number = number
+        self.total: float | None = None
+
+    @property
+    def served(self) -> float:
+        return float(self._figures.service_tokens - self._before)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Of totals: ``masses[i]`` is the chance of ``totals[i]``, which rise. What they leave of 1
+    belongs to programs that are longer than any that ended."""
+
+    totals: Sequence[float]
+    masses: Sequence[float]
+
+
+class Lifetimes:
+    """Of one kind of program. ``num_ended``: how many ended in all."""
+
+    def __init__(self) -> None:
+        self._ended: deque[tuple[float, int]] = deque()
+        self._begun: deque[Lifetime] = deque()
+        self._num_begun = 0
+        self.num_ended = 0
+
+    def begin(self, figures: ServiceFigures, before: int) -> Lifetime:
+        self._num_begun += 1
+        life = Lifetime(figures, before, self._num_begun)
+        self._begun.append(life)
+        while len(self._begun) > MAX_LIVE or self._begun[0].total is not None:
+            self._begun.popleft()
+        return life
+
+    def end(self, life: Lifetime) -> None:
+        """Once. One that was never served says nothing."""
+        if life.total is not None:
+            return
+        life.total = life.served
+        if not life.total:
+            return
+        self.num_ended += 1
+        self._ended.append((life.total, self._num_begun))
+        if len(self._ended) > MAX_SAMPLES:
+            self._ended.popleft()
+
+    def distribution(self) -> Distribution:
+        """Of those that live, the ones count that began since the first of the ended ones did
+        end: both are then of one time."""
+        since = self._ended[0][1] if len(self._ended) == MAX_SAMPLES else 0
+        live = [one.served for one in self._begun if one.total is None and one.number > since]
+        return product_limit([total for total, _ in self._ended], live)
+
+
+def product_limit(ended: Sequence[float], live: Sequence[float]) -> Distribution:
+    """The chances of the totals ``ended``, where ``live`` were served so much and go on."""
+    ends, lives = sorted(ended), sorted(live)
+    totals: list[float] = []
+    masses: list[float] = []
+    survive, index, passed = 1.0, 0, 0
+    while index < len(ends):
+        total, behind = ends[index], bisect_right(ends, ends[index])
+        while passed < len(lives) and lives[passed] < total:
+            passed += 1
+        at_risk = len(ends) - index + len(lives) - passed
+        mass = survive * (behind - index) / at_risk
+        totals.append(total)
+        masses.append(mass)
+        survive, index = survive - mass, behind
+    return Distribution(totals, masses)
