@@ -129,8 +129,10 @@ class DecodeLowering:
 
     def _pages(self, run: DecodeRun) -> list[Page]:
         """The pages of the run's table: what its context shows, then its own as far as bound."""
-        tail = set(run.cursor.pages)
-        context = [page for page in run.context if page.fill and page not in tail]
+        context: list[Page] = []
+        if run.context:  # most decodes name their pages as their output alone
+            tail = set(run.cursor.pages)
+            context = [page for page in run.context if page.fill and page not in tail]
         own = []
         for page in run.cursor.pages:
             if page.content is None:
