@@ -34,6 +34,7 @@ def test_pages_are_back_before_their_program_calls_and_not_much_earlier() -> Non
     sessions = learned()
     sessions.wait(WAIT_S / 2)
     assert sessions.num_on_host(EXPECTED) > 3
+    sessions.end(19)
     sessions.wait(WAIT_S / 2 - 3.0)
     assert sessions.num_on_host(EXPECTED) == 0
     assert sessions.world.figures.num_prefetched > 3
@@ -52,8 +53,16 @@ def test_a_program_that_has_called_meanwhile_is_expected_later() -> None:
     assert sessions.num_on_host(EXPECTED) > 3
     sessions.wait(WAIT_S / 2)
     assert sessions.world.figures.num_prefetched == 0
+    sessions.end(39)
     sessions.wait(WAIT_S / 2 - 3.0)
     assert sessions.world.figures.num_prefetched > 3
+
+
+def test_nobody_who_may_come_makes_way_for_who_is_expected() -> None:
+    sessions = learned()
+    sessions.wait(WAIT_S - 3.0)
+    assert sessions.world.figures.num_prefetched <= 1
+    assert sessions.world.figures.prefix.num_evicted == 0
 
 
 def test_an_ended_program_is_not_fetched() -> None:

@@ -42,23 +42,15 @@ class Demotion:
         pool, size = self._engine.info.pool, self._engine.memory.device.size
         return min(size // 8, -(-pool.max_batch_tokens // pool.page_size))
 
-    def run(self, num_wanted: int) -> list[Content]:
-        """Begin to move out what stands before the reserve, and before ``num_wanted`` blocks for
-        pages that come back; returns it."""
+    def run(self) -> list[Content]:
+        """Begin to move out what stands before the reserve; returns it."""
         memory = self._engine.memory
         if not memory.host.size or not memory.index.num_cached:
             return []
-        num_short = self.num_reserved + num_wanted
-        num_short -= memory.device.num_free + memory.transfers.num_leaving
+        num_short = self.num_reserved - memory.device.num_free - memory.transfers.num_leaving
         if num_short <= 0:
             return []
-        moved = []
-        for content in memory.index.least_recent(num_short):
-            if self._demote(content):
-                moved.append(content)
-            elif num_wanted and not self._gate.chance_of(content):
-                memory.evict(content)
-        return moved
+        return [one for one in memory.index.least_recent(num_short) if self._demote(one)]
 
     def _demote(self, content: Content) -> bool:
         memory, chance = self._engine.memory, self._gate.chance_of(content)

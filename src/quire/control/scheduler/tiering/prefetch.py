@@ -2,8 +2,10 @@
 
 Owns which families are expected, and when. A family whose pages have begun to leave the device is
 expected when keeping them there is worth its price again: the rule of ``returns``, with the time to
-move as much as the device holds in place of the time to compute it. It is fetched once in a wait,
-into free blocks, and takes no block from what is likely to be needed unless that goes to the host.
+move as much as the device holds in place of the time to compute it. It is fetched once
+in a wait, into blocks that are free beyond the reserve of ``demotion``, or that hold what nobody is
+expected to need: to move others out for it would gain nothing, and calls that find no free block
+evict pages that are needed.
 A fetched page is cached as others are: it may be evicted again before its program calls.
 """
 
@@ -18,13 +20,6 @@ from quire.control.memory.content import Content
 from quire.control.scheduler.pausing.gate import ProgramGate
 from quire.control.scheduler.pausing.working_sets import Family
 from quire.control.scheduler.timing.move_time import MoveTime
-
-_MOST_SHARE = 0.25
-"""Of the device: so much is made free for families that are expected, at one time."""
-
-_MOST_SHORT = 8
-"""Families for which blocks are missing that are looked at for one message, the first that were
-expected; a look goes over all their pages."""
 
 Wait = tuple[Family, float]
 """A family, and when it became quiet."""
@@ -42,7 +37,6 @@ class Prefetch:
         self._time = time
         self._expected: list[tuple[float, int, Wait]] = []
         self._num_noted = 0
-        self._wanted: list[Wait] = []
         self.num_fetched = 0
 
     def left(self, content: Content) -> None:
@@ -71,39 +65,34 @@ class Prefetch:
             return self._expected[0][0]
         return None
 
-    def run(self) -> int:
-        """Begin to fetch what is expected by now; returns how many more blocks that takes."""
+    def run(self, num_reserved: int) -> None:
+        """Begin to fetch what is expected by now, and leave ``num_reserved`` blocks free."""
         expected, now_s = self._expected, self._time.now_s
         while expected and expected[0][0] <= now_s:
-            self._wanted.append(heapq.heappop(expected)[2])
-        if not self._wanted:
-            return 0
-        num_missing = 0
-        still: list[Wait] = []
-        for number, wait in enumerate(self._wanted):
-            if len(still) == _MOST_SHORT:
-                still += self._wanted[number:]
-                break
+            wait = heapq.heappop(expected)[2]
             if _is_current(wait) and self._gate.has_place(wait[0]):
-                num_left = self._fetch(wait[0])
-                num_missing += num_left
-                if num_left:
-                    still.append(wait)
-        self._wanted = still
-        return min(num_missing, int(_MOST_SHARE * self._engine.memory.device.size))
+                self._fetch(wait[0], num_reserved)
 
-    def _fetch(self, family: Family) -> int:
-        """As far as blocks are free; returns how many are missing."""
-        memory, num_missing = self._engine.memory, 0
-        num_free = memory.device.num_free - memory.promises.ahead_of(None)
-        for content in self._away(family):
-            if num_free <= 0:
-                num_missing += 1
-                continue
-            memory.swap_in(content, family.id)
-            num_free -= 1
+    def _fetch(self, family: Family, num_reserved: int) -> None:
+        """As far as there are blocks, and once: looking again with each message would cost more
+        than it gains."""
+        away = list(self._away(family))
+        num_free = self._make_free(num_reserved + len(away)) - num_reserved
+        for content in away[: max(0, num_free)]:
+            self._engine.memory.swap_in(content, family.id)
             self.num_fetched += 1
-        return num_missing
+
+    def _make_free(self, num_blocks: int) -> int:
+        """Evict what nobody is expected to need, of what would be evicted next, for
+        ``num_blocks``; returns how many are free."""
+        memory = self._engine.memory
+        num_promised = memory.promises.ahead_of(None)
+        num_short = num_blocks + num_promised - memory.device.num_free
+        if num_short > 0:
+            for content in memory.index.least_recent(num_short):
+                if not self._gate.chance_of(content):
+                    memory.evict(content)
+        return memory.device.num_free - num_promised
 
     def _away(self, family: Family) -> Iterator[Content]:
         """What it has on the host, the beginnings of its contexts first. What is on the device

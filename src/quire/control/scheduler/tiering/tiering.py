@@ -34,7 +34,8 @@ class Tiering:
 
     def run(self) -> None:
         """A message may be sent: what moves begins with it."""
-        for content in self._demotion.run(self._prefetch.run()):
+        self._prefetch.run(self._demotion.num_reserved)
+        for content in self._demotion.run():
             self._prefetch.left(content)
 
     def next_look_s(self) -> float | None:
