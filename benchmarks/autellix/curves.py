@@ -2,13 +2,14 @@
 
     python benchmarks/autellix/curves.py [--quick] [--workloads sharegpt mixed] [--systems quire]
 
-``systems.py`` states the engine and the systems. Traces (``NUM_PROGRAMS``; all systems play the same
-programs at the same times) are as long as makes queues in a run of minutes. Chosen before the first
-run: rates as shares of the capacity that is estimated with full batches, and the latency at which
-throughput is compared: five times that of programs that have the engine for themselves, P95 ten times, P99 twenty times;
-two and three times it came behind, because on short traces nobody reaches five. Throughput is the
-rate at which a system reaches that latency; *over* is its ratio within a seed, as the median of the
-seeds. A system that is at three times the largest of these is not run at higher rates.
+``systems.py`` states the engine and the systems. Traces (``NUM_PROGRAMS``; all systems play the
+same programs at the same times) are as long as makes queues in a run of minutes. Chosen before the
+first run: rates as shares of the capacity that is estimated with full batches, and the latency at
+which throughput is compared: five times that of programs that have the engine for themselves, P95
+ten times, P99 twenty times; two and three times it came behind, because on short traces nobody
+reaches five. Throughput is the rate at which a system reaches that latency; *over* is its ratio
+within a seed, as the median of the seeds. A system that is at three times the largest of these is
+not run at higher rates.
 
 With ``--systems`` only these are played (without a name: none) and the others are read from the
 file that an earlier run wrote to ``--out``, if its trace and its engine are the same.
