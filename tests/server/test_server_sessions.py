@@ -95,7 +95,7 @@ def test_control_knows_which_thread_an_agent_was_forked_from(
     def parents(controller: Controller) -> dict[int, int | None]:
         programs = controller._table.programs()
         (program,) = (one for one in programs if one.client_id == "forking")
-        return {thread: figures.parent for thread, figures in program._threads.items()}
+        return {thread: figures.parent for thread, figures in program.threads._figures.items()}
 
     found = server.node._parts.control.call(parents)
     one, two = found
