@@ -66,7 +66,7 @@ bench: install-dev ## the engine's benchmarks, with those peers that are install
 bench-pie: install-dev ## every figure of Pie's evaluation (BENCH_ARGS=--quick)
 	$(BIN)/python benchmarks/pie/run.py $(BENCH_ARGS)
 
-bench-autellix: install-dev ## every figure of Autellix's evaluation (BENCH_ARGS=--quick: 10 minutes)
+bench-autellix: install-dev ## every figure of Autellix's evaluation (BENCH_ARGS=--quick: a short run)
 	$(BIN)/python benchmarks/autellix/run.py $(BENCH_ARGS)
 
 install: ## make .venv and install the pinned packages (no-op when current)

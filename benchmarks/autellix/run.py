@@ -3,8 +3,7 @@
     python benchmarks/autellix/run.py [--only curves balancers] [--quick] [--jobs 2]
 
 Everything but ``bulk``, ``swaps`` and ``validate`` plays programs in virtual time. The JSON lines
-go to stdout, and with the figures to ``--out``. With ``--quick`` it takes less than ten minutes on
-two cores.
+go to stdout, and with the figures to ``--out``. ``--quick`` is meant for ten minutes on two cores.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Owns which families are expected, and when. A family whose pages have begun to leave the device is
 expected when keeping them there is worth its price again: the rule of ``returns``, with the time to
-move as much as the device holds in place of the time to compute it. It is fetched once
-in a wait, into blocks that are free beyond the reserve of ``demotion``, or that hold what nobody is
-expected to need: to move others out for it would gain nothing, and calls that find no free block
-evict pages that are needed.
-A fetched page is cached as others are: it may be evicted again before its program calls.
+move as much as the device holds in place of the time to compute it. It is fetched once in a wait,
+into blocks that are free beyond the reserve of ``demotion``, or that hold what nobody is expected
+to need: to move others out for it would gain nothing, and calls that find no free block evict pages
+that are needed. A fetched page is cached as others are: it may be evicted again before its program
+calls.
 """
 
 from __future__ import annotations
