@@ -42,7 +42,7 @@ def random_model(raw: dict[str, Any], max_model_len: int, device: torch.device) 
         family=family,
         device=device,
         dtype=dtype,
-        digest="random",
+        content="random",
         num_parameters=parameters.num_elements,
         max_model_len=max_model_len,
     )

@@ -247,7 +247,7 @@ def test_without_another_engine_what_is_in_flight_fails() -> None:
 
 def test_an_engine_with_other_weights_is_no_other_engine() -> None:
     world = World(config={"balancer": "least_used"})
-    info = msgspec.structs.replace(FakeEngine(fake_pool()).info, digest="another")
+    info = msgspec.structs.replace(FakeEngine(fake_pool()).info, content="another")
     up = EngineUp(time_s=0.0, engine=OTHER, model=ModelId("fake"), info=info)
     world.harness.post(up)
     decode = begin(world)

@@ -23,7 +23,7 @@ def model_of(*groups: LayerGroup) -> ServedModel:
         max_batch_tokens=64,
     )
     info = EngineInfo(
-        model="m", family="f", digest="d", vocab_size=128, hidden_size=1, num_layers=1,
+        model="m", family="f", content="c", layout="l", vocab_size=128, hidden_size=1, num_layers=1,
         max_model_len=CONTEXT, dtype="float32", device="cpu", backend="torch", num_parameters=1,
         pool=pool, traits=[],
     )  # fmt: skip

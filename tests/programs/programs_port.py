@@ -35,7 +35,8 @@ def engine_info(page_size: int = 4, traits: Sequence[str] = tuple(Trait)) -> Eng
     return EngineInfo(
         model="scripted",
         family="none",
-        digest="0",
+        content="0",
+        layout="0",
         vocab_size=263,
         hidden_size=8,
         num_layers=1,

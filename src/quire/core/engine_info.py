@@ -77,14 +77,21 @@ class ImageInput(msgspec.Struct, frozen=True, kw_only=True):
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """An engine's description of itself, sent when it is ready.
 
-    ``digest`` identifies weights, dtypes and KV layout: engines with equal digests can exchange
-    pages. ``traits`` are those of the model's backend. Messages name ``adapters`` by index.
-    ``images``: None if the model takes none.
+    ``content`` identifies what a token's K and V *are*: weights, dtype, quantisation, the rotation
+    at the served length, the number of layers and KV heads and their size. Engines with equal
+    contents compute the same K and V, up to rounding, and can exchange them. ``layout`` identifies
+    how they *lie in memory*: page size, tiles, KV heads of each rank, backend. Between engines with
+    equal contents and layouts, blocks can be copied as they are.
+
+    ``data_address``: where other engines send K and V to; empty: this engine exchanges none.
+    ``traits`` are those of the model's backend. Messages name ``adapters`` by index. ``images``:
+    None if the model takes none.
     """
 
     model: str
     family: str
-    digest: str
+    content: str
+    layout: str
     vocab_size: int
     hidden_size: int
     num_layers: int
@@ -98,6 +105,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
     adapters: tuple[AdapterInfo, ...] = ()
     images: ImageInput | None = None
+    data_address: str = ""
 
     @property
     def lacks(self) -> str:

@@ -6,6 +6,8 @@ Owns assembly and lifetime: weights, cache sizes, the engine's description. Mess
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -23,6 +25,7 @@ from quire.engine.device import choose_num_threads, dtype_name
 from quire.engine.embed_slots import TokenSlots
 from quire.engine.forward_stage import ForwardLimits, ForwardStage
 from quire.engine.kv_cache.page_tables import PageTables
+from quire.engine.kv_cache.pool import BlockShape
 from quire.engine.loading import LoadedModel, load_model
 from quire.engine.memory_operations import MemoryOperations
 from quire.engine.model_directory import locate
@@ -40,6 +43,9 @@ from quire.engine.vision.encoder import ImageEncoder
 from quire.engine.weights import Progress
 
 T = TypeVar("T")
+
+_LAYOUT_VERSION = 1
+"""Increased when a backend stores its blocks in another way."""
 
 
 class Engine:
@@ -186,7 +192,8 @@ def _describe(
     return EngineInfo(
         model=config.name,
         family=loaded.family.name,
-        digest=loaded.digest,
+        content=loaded.content,
+        layout=_layout(config, backend, pool.shape),
         vocab_size=loaded.config.vocab_size,
         hidden_size=loaded.config.hidden_size,
         num_layers=loaded.config.num_layers,
@@ -212,6 +219,20 @@ def _describe(
         adapters=adapters,
         images=None if images is None else images.info,
     )
+
+
+def _layout(config: EngineConfig, backend: Backend, shape: BlockShape) -> str:
+    """``EngineInfo.layout``. ``shape``: the memory of one rank."""
+    parts = [
+        _LAYOUT_VERSION,
+        backend.name,
+        config.page_size,
+        dtype_name(shape.dtype),
+        shape.num_kv_heads,
+        shape.head_dim,
+        config.tensor_parallel,
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _image_encoder(config: EngineConfig, loaded: LoadedModel) -> ImageEncoder | None:

@@ -21,7 +21,7 @@ from quire.engine.models.decoder import CausalLM
 from quire.engine.models.decoder_config import DecoderConfig
 from quire.engine.models.registry import ModelFamily, family_of
 from quire.engine.parallel.collectives import Collectives
-from quire.engine.parallel.shard import WHOLE, Shard, local_config, local_destinations
+from quire.engine.parallel.shard import WHOLE, local_config, local_destinations
 from quire.engine.parallel.sharded_adapters import local_adapter
 from quire.engine.parallel.sharded_model import ShardedDecoder
 from quire.engine.quantization.registry import scheme_of
@@ -43,7 +43,7 @@ class LoadedModel:
     family: ModelFamily
     device: torch.device
     dtype: torch.dtype
-    digest: str
+    content: str
     num_parameters: int
     max_model_len: int
     adapters: AdapterBank | None = None
@@ -91,7 +91,7 @@ def load_model(
         tower = None if seeing is None else _tower(seeing[0], parameters, checkpoint)
         destinations = local_destinations(blank.destinations, parameters.destinations, shape, shard)
         checkpoint.load(destinations, progress)
-        digest = weights_digest(checkpoint.files, raw, _layout(config, dtype, shard))
+        content = weights_digest(checkpoint.files, raw, _kv_content(config, dtype, shape))
     mine = module_shapes(model)
     adapters = [local_adapter(one, modules, mine, shape, shard) for one in adapters]
     bank = attach_adapters(adapters, model, device, dtype)
@@ -101,7 +101,7 @@ def load_model(
     num_parameters = blank.num_elements
     vision = None if tower is None or seeing is None else (tower, seeing[1])
     return LoadedModel(
-        model, shape, family, device, dtype, digest, num_parameters, max_model_len, bank, vision
+        model, shape, family, device, dtype, content, num_parameters, max_model_len, bank, vision
     )
 
 
@@ -133,16 +133,19 @@ def _wants_kernel(config: EngineConfig) -> bool:
     return may and kernel_report().chosen is not None
 
 
-def _layout(config: EngineConfig, dtype: torch.dtype, shard: Shard) -> dict[str, str | int]:
-    """The settings other than weights by which the pages of two engines can differ."""
-    layout: dict[str, str | int] = {
+def _kv_content(
+    config: EngineConfig, dtype: torch.dtype, shape: DecoderConfig
+) -> dict[str, str | int]:
+    """What K and V depend on beside the weights. ``shape``: of the whole model, at the served
+    length."""
+    return {
         "dtype": dtype_name(dtype),
-        "page_size": config.page_size,
-        "kv_layout": 1,
+        "weights": config.weights,
+        "rotation": repr(shape.ropes),
+        "num_layers": shape.num_layers,
+        "num_kv_heads": shape.num_kv_heads,
+        "head_dim": shape.head_dim,
     }
-    if config.weights != "auto":
-        layout["weights"] = config.weights
-    return layout if shard.size == 1 else {**layout, "tensor_parallel": shard.size}
 
 
 def _max_model_len(config: EngineConfig, shape: DecoderConfig) -> int:

@@ -187,14 +187,16 @@ def _listing(kind: str, names: list[str], shown: int = 5) -> str:
     return f" {len(names)} {kind} tensor{'s'[: len(names) > 1]} ({', '.join(names[:shown])}{more})"
 
 
-def weights_digest(files: list[Path], config: Mapping[str, Any], layout: Mapping[str, Any]) -> str:
-    """SHA-256 (hex) of everything that pages depend on: config, weights, dtype, KV layout.
+def weights_digest(
+    files: list[Path], config: Mapping[str, Any], settings: Mapping[str, Any]
+) -> str:
+    """SHA-256 (hex) of everything that K and V depend on: config, weights, the engine's settings.
 
     Up to 4 GiB of shards are hashed whole. Beyond that, their sizes and 1 MiB of every 64 MiB
     (which includes the header) are hashed, so that a large model does not take a minute longer to
     start.
     """
-    digest = hashlib.sha256(json.dumps([config, layout], sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps([config, settings], sort_keys=True).encode())
     whole = sum(path.stat().st_size for path in files) <= _WHOLE_HASH_BYTES
     for path in files:
         digest.update(f"{path.name}:{path.stat().st_size}".encode())

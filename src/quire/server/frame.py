@@ -24,5 +24,5 @@ def new_frame(model: ServedModel) -> Frame:
         key=uuid.uuid4().hex,
         created_unix_s=int(time.time()),
         model=model.id,
-        fingerprint=f"fp_{model.info.digest[:12]}",
+        fingerprint=f"fp_{model.info.content[:8]}{model.info.layout[:4]}",
     )

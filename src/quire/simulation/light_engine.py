@@ -165,7 +165,8 @@ class LightEngine:
         self._info = EngineInfo(
             model=model,
             family="light",
-            digest="light-1",
+            content="light-1",
+            layout=f"light-1 in pages of {pool.page_size}",
             vocab_size=vocab_size,
             hidden_size=1,
             num_layers=1,

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from quire.core.actions import Action, Dispatch
 from quire.core.batch import Batch, BatchResult, OpenSequence, SwapIn, SwapOut
-from quire.core.engine_info import EngineInfo
+from quire.core.engine_info import EngineInfo, PoolSpec
 from quire.core.errors import InvalidArgument
 from quire.core.events import EngineDown, EngineUp, Event, StepCompleted
 from quire.core.ids import EngineId, SequenceId
@@ -50,6 +50,11 @@ class _Engine:
     cursors: dict[SequenceId, tuple[int, bool]] = field(default_factory=dict)
 
 
+def _kind(info: EngineInfo) -> tuple[str, str, PoolSpec]:
+    """Messages of engines that agree in these take the same time."""
+    return info.content, info.layout, info.pool
+
+
 class MessageTimes:
     """Tell it every event with its actions; ``samples`` are the messages that have ended, of all
     engines, which are alike. ``info``: of the first of them."""
@@ -79,7 +84,7 @@ class MessageTimes:
     def _up(self, engine: EngineId, info: EngineInfo) -> None:
         if self.info is None:
             self.info = info
-        elif (self.info.digest, self.info.pool) != (info.digest, info.pool):
+        elif _kind(self.info) != _kind(info):
             raise InvalidArgument(
                 f"engines of {self.info.model} and of {info.model} were running, with other "
                 "weights or pools: a profile is of one kind of engine, so start one model alone"

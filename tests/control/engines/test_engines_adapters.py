@@ -134,9 +134,9 @@ def info(name: str, digest: str | None = None, problem: str = "") -> AdapterInfo
 GONE = info("formal", digest="", problem="/adapters/formal is not there")
 
 
-def start_again(world: World, *adapters: AdapterInfo, digest: str = "fake-1") -> None:
+def start_again(world: World, *adapters: AdapterInfo, content: str = "fake-1") -> None:
     engine = FakeEngine(world.engine.info.pool, adapters=adapters)
-    engine._info = msgspec.structs.replace(engine.info, digest=digest)
+    engine._info = msgspec.structs.replace(engine.info, content=content)
     world.harness.start_engine(ENGINE, engine)
 
 
@@ -207,7 +207,7 @@ def test_without_an_adapter_that_is_gone_the_others_go_on() -> None:
 
 def test_a_model_with_other_weights_ends_all_that_has_begun() -> None:
     world, begun = lost_with_answers_begun()
-    start_again(world, info("formal"), info("brief"), digest="fake-2")
+    start_again(world, info("formal"), info("brief"), content="fake-2")
     world.run()
     errors = [outcome.error for outcome in begun.values()]
     assert {error.code for error in errors if error is not None} == {"engine_lost"}

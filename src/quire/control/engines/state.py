@@ -283,7 +283,7 @@ class EngineState(ControlledEngine):
         self.memory.resize(info)
         self.is_up = True
         self.next_step = 0
-        if info.digest != before.digest:
+        if info.content != before.content:
             return range(-1, len(info.adapters))
         pairs = zip(before.adapters, info.adapters, strict=True)
         return {index for index, (old, new) in enumerate(pairs) if old.digest != new.digest}

@@ -55,7 +55,7 @@ class Memory:
         self.host_tier = HostTier(groups[0].num_host_blocks)
         self.host = self.host_tier.pool
         adapters = [adapter.digest for adapter in info.adapters]
-        self.index = PrefixIndex(info.digest, self.page_size, adapters)
+        self.index = PrefixIndex(info.content, self.page_size, adapters)
 
     @property
     def num_available(self) -> int:

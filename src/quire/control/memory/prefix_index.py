@@ -30,15 +30,16 @@ class PrefixStatistics:
 
 
 class PrefixIndex:
-    """SHA-256 chains over (model digest, tenant salt, adapter digest, tokens).
+    """SHA-256 chains over (the model's K and V, tenant salt, adapter digest, tokens).
 
-    ``adapter_digests``: those of the engine's adapters, by index; index -1 means no adapter.
+    ``kv_content``: ``EngineInfo.content``. ``adapter_digests``: those of the engine's adapters, by
+    index; index -1 means no adapter.
     """
 
     def __init__(
-        self, model_digest: str, page_size: int, adapter_digests: Sequence[str] = ()
+        self, kv_content: str, page_size: int, adapter_digests: Sequence[str] = ()
     ) -> None:
-        self._model_digest = model_digest
+        self._kv_content = kv_content
         self._page_size = page_size
         self._adapter_digests = tuple(adapter_digests)
         self._roots: dict[tuple[TenantId, int], bytes] = {}
@@ -53,7 +54,7 @@ class PrefixIndex:
         key = self._roots.get((tenant, adapter))
         if key is None:
             salt = hashlib.sha256(b"tenant\0" + tenant.encode()).digest()
-            digest = hashlib.sha256(self._model_digest.encode()).digest()
+            digest = hashlib.sha256(self._kv_content.encode()).digest()
             used = "none" if adapter < 0 else self._adapter_digests[adapter]
             key = hashlib.sha256(digest + salt + b"adapter:" + used.encode()).digest()
             self._roots[tenant, adapter] = key

@@ -107,7 +107,7 @@ class Deployments:
 def _are_alike(one: EngineInfo, other: EngineInfo) -> bool:
     """Whether a command of the one means the same to the other, and fits."""
     return (
-        one.digest == other.digest
+        one.content == other.content
         and one.adapters == other.adapters
         and one.max_model_len == other.max_model_len
         and one.pool == other.pool

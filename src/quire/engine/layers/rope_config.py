@@ -72,7 +72,7 @@ class RopeConfig:
     def for_length(self, num_tokens: int) -> RopeConfig:
         """The rotation of an engine that serves contexts of up to ``num_tokens``."""
         if self.kind == "dynamic":
-            return replace(self, length=num_tokens)
+            return replace(self, length=max(num_tokens, self.original_length))
         if self.kind == "longrope" and num_tokens > self.original_length:
             return replace(self, plane_factors=self.long_factors)
         return self

@@ -94,7 +94,7 @@ def loaded_answer(loaded: LoadedModel, runner: TorchRunner) -> m.Loaded:
     pool = runner.pool
     adapters = () if loaded.adapters is None else loaded.adapters.infos
     return m.Loaded(
-        digest=loaded.digest,
+        content=loaded.content,
         adapter_digests=tuple(adapter.digest for adapter in adapters),
         num_blocks=pool.num_blocks,
         num_host_blocks=pool.num_host_blocks,

@@ -140,9 +140,9 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The answer to ``Load``; digests and pool sizes must equal rank 0's."""
+    """The answer to ``Load``; contents and pool sizes must equal rank 0's."""
 
-    digest: str = ""
+    content: str = ""
     adapter_digests: tuple[str, ...] = ()
     num_blocks: int = 0
     num_host_blocks: int = 0

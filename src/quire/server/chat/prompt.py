@@ -109,7 +109,7 @@ class ChatRenderer:
     def _template(self, model: ServedModel) -> ChatTemplate:
         """This thread's compiled template of ``model``."""
         compiled: dict[str, ChatTemplate] = self._local.__dict__
-        key = f"{model.id}\0{model.info.digest}"
+        key = f"{model.id}\0{model.info.content}"
         if key not in compiled:
             try:
                 compiled[key] = chat_template(model)

@@ -114,13 +114,15 @@ class FakeEngine:
         transfer_seed: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer or FakeTokenizer()
+        pool = pool or fake_pool()
         traits = set(MODEL_TRAITS)
         if images is None:
             traits.remove(Trait.INPUT_IMAGE)
         self._info = EngineInfo(
             model=model,
             family="fake",
-            digest="fake-1",
+            content="fake-1",
+            layout=f"fake-1 in pages of {pool.page_size}",
             vocab_size=self._tokenizer.vocab_size,
             hidden_size=1,
             num_layers=2,
@@ -129,7 +131,7 @@ class FakeEngine:
             device="cpu",
             backend="fake",
             num_parameters=0,
-            pool=pool or fake_pool(),
+            pool=pool,
             traits=sorted(trait.value for trait in traits if adapters or trait != Trait.ADAPTER),
             adapters=tuple(
                 AdapterInfo(name=one, digest=f"fake-{one}", rank=1) if isinstance(one, str) else one

@@ -190,7 +190,7 @@ def _launch() -> m.GuestLaunch:
     )
     traits = ["Allocate", "Decode", "Forward", "InputText", "OutputText", "Sample", "Tokenize"]
     info = EngineInfo(
-        model="m", family="f", digest="d", vocab_size=128, hidden_size=1, num_layers=1,
+        model="m", family="f", content="c", layout="l", vocab_size=128, hidden_size=1, num_layers=1,
         max_model_len=256, dtype="float32", device="cpu", backend="torch", num_parameters=1,
         pool=pool, traits=traits,
     )  # fmt: skip
