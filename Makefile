@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help answers demo test test-compiled chaos mutate lint types bench bench-pie bench-autellix model-eval install install-dev lock docs clean
+.PHONY: help answers demo test test-compiled test-clients chaos mutate lint types bench bench-pie bench-autellix model-eval install install-dev lock docs clean
 
 # The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
@@ -37,6 +37,14 @@ test-compiled: install-dev ## control's tests and some of the node's on control 
 	$(COMPILED) $(BIN)/quire compile
 	OMP_NUM_THREADS=1 $(COMPILED) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
 		$(COMPILED_TESTS)
+
+test-clients: install-dev .venv-clients/installed.stamp ## agent frameworks that need other versions of the clients, in an environment of their own
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/server/test_server_agent_frameworks.py
+
+.venv-clients/installed.stamp: requirements-clients.lock
+	"$(PYTHON)" -m venv --clear .venv-clients
+	.venv-clients/bin/python -m pip install --disable-pip-version-check -q -r requirements-clients.lock
+	touch $@
 
 chaos: install-dev ## faults for an hour, behind which everything is at its level (CHAOS_S=, CHAOS_SEED=)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults -s --chaos-s $(CHAOS_S) --chaos-seed $(CHAOS_SEED)
@@ -88,6 +96,6 @@ docs: install-dev ## write the generated reference pages
 	$(BIN)/python -m quire.programs.guide docs/guide/library-answers.json > docs/guide/library.md
 
 clean: ## remove .venv and every cache
-	rm -rf .venv build dist src/*.egg-info src/quire/engine/cpu/_kernel_* .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	rm -rf .venv .venv-clients build dist src/*.egg-info src/quire/engine/cpu/_kernel_* .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 		.import_linter_cache .schemathesis
 	find src tests benchmarks training examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
