@@ -16,13 +16,16 @@ from quire.core.batch import (
     AdvanceRows,
     Batch,
     BatchResult,
+    CloseReceives,
     CloseSequences,
     CopySlots,
     DropTables,
     EmbedRows,
     ExtendSequence,
+    OpenReceive,
     OpenSequence,
     RepositionSlots,
+    SendSlots,
     SwapIn,
     WriteEntries,
     WriteTable,
@@ -32,6 +35,7 @@ from quire.core.commands import AllocPages, Decode
 from quire.core.decoding import DecodeChunk, Processor, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord, ProtocolMismatch
 from quire.core.events import Called, Event, StepCompleted
+from quire.core.exchange import SendTarget
 from quire.core.wire import PROTOCOL_VERSION, Codec
 
 quick = settings(max_examples=60, deadline=None, database=None)
@@ -71,6 +75,16 @@ operations = st.one_of(
     ),
     st.builds(CopySlots, source=i32(), target=i32()),
     st.builds(RepositionSlots, slots=i32(), positions=i32()),
+    st.builds(OpenReceive, lease=small, key=st.binary(max_size=16), slots=i32()),
+    st.builds(CloseReceives, leases=st.lists(small, max_size=3)),
+    st.builds(
+        SendSlots,
+        send=small,
+        slots=i32(),
+        target=st.builds(
+            SendTarget, address=st.text(), lease=small, key=st.binary(max_size=16), first=small
+        ),
+    ),
     st.builds(SwapIn, transfers=i32(), host_blocks=i32(), blocks=i32()),
     st.builds(DropTables, tables=st.lists(small, max_size=3)),
     st.builds(CloseSequences, sequences=st.lists(small, max_size=3)),

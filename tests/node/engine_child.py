@@ -2,7 +2,7 @@
 
 MODE: ``serve`` · ``old`` (greets with another protocol version) · ``slow`` (waits before each
 batch until its model name's file exists) · ``broken`` (fails to load) · ``crash`` (faults on the
-second batch) · ``mute`` (never answers heartbeats).
+second batch) · ``mute`` (never answers heartbeats) · ``talk`` (a ``TalkingEngine``).
 """
 
 from __future__ import annotations
@@ -11,14 +11,32 @@ import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
+from typing import Any
 
+from quire.core.batch import EngineReport
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineFault, ModelFormatError
+from quire.core.exchange import SendEnded
 from quire.core.interfaces import EngineCore
 from quire.node import engine_process
 from quire.node.child_process import LifeLine
 from quire.testing import FakeEngine, fake_pool
+
+
+class TalkingEngine(FakeEngine):
+    """Tells the end of a send on its own thread, without any message."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._reports: list[EngineReport] = [SendEnded(send=7, num_bytes=3)]
+
+    def wake_by(self, ring: Callable[[], None]) -> None:
+        threading.Thread(target=ring).start()
+
+    def transfer(self) -> EngineReport | None:
+        return self._reports.pop() if self._reports else super().transfer()
 
 
 class CrashingEngine(FakeEngine):
@@ -34,9 +52,8 @@ def load(config: EngineConfig, on_progress: Callable[[str, float], None]) -> Eng
     if MODE == "broken":
         atexit.register(os.kill, os.getpid(), signal.SIGTERM)  # its node ends it while it ends
         raise ModelFormatError("the fake shard is truncated: download it again")
-    kind = CrashingEngine if MODE == "crash" else FakeEngine
     pool = fake_pool(page_size=config.page_size, num_blocks=config.num_blocks or 64)
-    return kind(pool, model=config.name)
+    return _KINDS.get(MODE, FakeEngine)(pool, model=config.name)
 
 
 class Mute(LifeLine):
@@ -44,7 +61,8 @@ class Mute(LifeLine):
         """Nothing is ever said."""
 
 
-MODE = sys.argv[1]
+_KINDS: dict[str, type[FakeEngine]] = {"crash": CrashingEngine, "talk": TalkingEngine}
+MODE = sys.argv[1] if __name__ == "__main__" else "serve"
 
 if __name__ == "__main__":
     if MODE == "old":

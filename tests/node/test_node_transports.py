@@ -9,13 +9,16 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from engine_child import TalkingEngine
 
 from quire.core.batch import Batch, BatchResult, DistRows, EmbedRows, ForwardRows, no_i32
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineFault, EngineLost, ModelFormatError, ProtocolMismatch
+from quire.core.exchange import SendEnded
 from quire.core.ids import ModelId
 from quire.core.interfaces import EngineTransport
 from quire.node.transports import InProcessTransport, ZeroMQTransport
@@ -68,7 +71,7 @@ class Listener:
     """Collects what a transport calls back."""
 
     def __init__(self) -> None:
-        self.results: asyncio.Queue[BatchResult] = asyncio.Queue()
+        self.results: asyncio.Queue[Any] = asyncio.Queue()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def start(self, transport: EngineTransport) -> None:
@@ -99,6 +102,21 @@ async def test_batches_are_executed_in_order_as_by_the_engine_itself(
             np.testing.assert_array_equal(result.dist_probs, expected.dist_probs)
     finally:
         await transport.close()
+        await transport.close()
+    assert not listener.lost.done()
+
+
+@pytest.mark.parametrize("where", ["in_process", "zeromq"])
+async def test_an_engine_speaks_without_being_asked(where: str) -> None:
+    talking = InProcessTransport("fake", lambda: TalkingEngine(fake_pool(page_size=4)))
+    transport = talking if where == "in_process" else process("talk")
+    listener = Listener()
+    await listener.start(transport)
+    try:
+        assert await listener.results.get() == SendEnded(send=7, num_bytes=3)
+        transport.send(prefill(1, 3))
+        assert (await listener.results.get()).step == 1
+    finally:
         await transport.close()
     assert not listener.lost.done()
 

@@ -28,6 +28,14 @@ no message reads or writes its device block, and no other transfer uses its devi
 block. A message holds at most one swap per direction. The engine may therefore copy at any time; a
 swap out copies the bytes as they were after the preceding operations of its message.
 
+Exchange. ``SendSlots`` begins to send K, V and positions of slots to another engine,
+``OpenReceive`` lets other engines write slots. Both run beside later messages and end when the
+engine says so, in any order: ``SendEnded``, ``ReceiveEnded``. Until then no message writes, moves
+or reuses a slot that is sent, and none reads or writes a slot that is received. Unless it is among
+the failures of its message, every ``SendSlots`` gets one ``SendEnded``, and every ``OpenReceive``
+one ``ReceiveEnded`` if ``CloseReceives`` does not come first. In an engine without
+``EngineInfo.data_address`` both end with an error.
+
 Visibility. A page table entry is a block and a 64-bit word: bit ``i`` says that slot ``i`` is
 written and unmasked for this holder. The engine stores the position of every written slot. A new
 token at position p sees the visible slots of its table at positions < p, the new tokens of its row
@@ -56,6 +64,7 @@ from numpy.typing import NDArray
 
 from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord
+from quire.core.exchange import ReceiveEnded, SendEnded, SendTarget
 from quire.core.ids import SequenceId, TableId
 
 I32 = NDArray[np.int32]
@@ -190,6 +199,38 @@ class CloseSequences(Operation, kw_only=True):
     sequences: list[SequenceId]
 
 
+class OpenReceive(Operation, kw_only=True):
+    """Accept K, V and positions of tokens from other engines under number ``lease``, from senders
+    that name ``key`` (16 bytes).
+
+    Token i of the lease goes to flat slot ``slots[i]``, each slot named once. The tokens come at
+    any time from the end of this message until ``CloseReceives``, in pieces, in any order, from
+    several senders.
+    """
+
+    lease: int
+    key: bytes
+    slots: I32
+    group: int = 0
+
+
+class CloseReceives(Operation, kw_only=True):
+    """Stop accepting. Once this operation has run, nothing more is written under these leases;
+    those that are unknown or have ended are ignored."""
+
+    leases: list[int]
+
+
+class SendSlots(Operation, kw_only=True):
+    """Begin to send K, V and positions of flat ``slots`` to ``target``, as they are after the
+    preceding operations and the forward of this message."""
+
+    send: int
+    slots: I32
+    target: SendTarget
+    group: int = 0
+
+
 BatchOperation = (
     WriteTable
     | WriteEntries
@@ -201,6 +242,9 @@ BatchOperation = (
     | OpenSequence
     | ExtendSequence
     | CloseSequences
+    | OpenReceive
+    | CloseReceives
+    | SendSlots
 )
 
 
@@ -381,5 +425,8 @@ class TransfersEnded(msgspec.Struct, kw_only=True, tag=True):
     elapsed_s: float = 0.0
 
 
-EngineAnswer = BatchResult | TransfersEnded
+EngineReport = TransfersEnded | SendEnded | ReceiveEnded
+"""The messages that an engine sends of its own accord, between results."""
+
+EngineAnswer = BatchResult | EngineReport
 """The messages that an engine sends while it serves."""

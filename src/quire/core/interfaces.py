@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from quire.core.actions import Reply
-from quire.core.batch import Batch, BatchResult, EngineAnswer, TransfersEnded
+from quire.core.batch import Batch, BatchResult, EngineAnswer, EngineReport
 from quire.core.calls import AskService, QueueCall
 from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo
@@ -53,10 +53,16 @@ class EngineCore(Protocol):
 
     def execute(self, batch: Batch) -> BatchResult: ...
 
-    def transfer(self) -> TransfersEnded | None:
-        """Continue the transfers of earlier swaps for a few milliseconds and return those that have
-        ended. None: no transfer is in progress. The caller of ``execute`` calls this once after
-        each message, and repeatedly while it has no message to execute."""
+    def transfer(self) -> EngineReport | None:
+        """Continue the transfers of earlier swaps for a few milliseconds; return those that have
+        ended, or the end of an exchange with another engine. None: there is nothing to do or to
+        tell. The caller of ``execute`` calls this once after each message, and repeatedly while it
+        has no message to execute."""
+        ...
+
+    def wake_by(self, ring: Callable[[], None]) -> None:
+        """Call ``ring``, from any thread, whenever ``transfer`` has something to tell although no
+        message came. Called once, before the first message."""
         ...
 
     def close(self) -> None:

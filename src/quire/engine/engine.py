@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import torch
 
-from quire.core.batch import Batch, BatchResult, TransfersEnded
+from quire.core.batch import Batch, BatchResult, EngineReport
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import EngineFault
@@ -23,6 +23,7 @@ from quire.engine.backend import NUM_AXES, Backend, choose_backend
 from quire.engine.decode_stage import DecodeStage
 from quire.engine.device import choose_num_threads, dtype_name
 from quire.engine.embed_slots import TokenSlots
+from quire.engine.exchange.exchange import Exchange, NoExchange
 from quire.engine.forward_stage import ForwardLimits, ForwardStage
 from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.kv_cache.pool import BlockShape
@@ -70,6 +71,7 @@ class Engine:
         ranks: RankGroup | None = None,
     ) -> None:
         self._own_ranks: RankGroup | None = None
+        self._exchange: Exchange | None = None
         self._images: ImageEncoder | None = None
         self._grammars: GrammarHosts | None = None
         if config.tensor_parallel > 1 and ranks is None:
@@ -100,10 +102,13 @@ class Engine:
             images = self._images = _image_encoder(config, loaded)
             grammars = self._grammars = GrammarHosts(str(directory.path), loaded.config.vocab_size)
             self._device = loaded.device
-            self._info = _describe(config, loaded, backend, runner, ranks, images)
+            exchange = self._exchange = NoExchange(
+                f"engine {config.name} exchanges no K and V with other engines"
+            )
+            self._info = _describe(config, loaded, backend, runner, exchange, ranks, images)
             self._transfers = TransferQueue(runner.pool)
             self._step: StepExecutor | None = _assemble(
-                config, loaded, runner, self._transfers, tokenizer, images, grammars
+                config, loaded, runner, self._transfers, exchange, tokenizer, images, grammars
             )
 
     @property
@@ -123,15 +128,22 @@ class Engine:
         started = time.perf_counter()
         result = self._guarded(f"message {batch.step}", lambda: step.run(batch))
         result.elapsed_s = time.perf_counter() - started
+        if self._exchange is not None:
+            self._exchange.message_ended()
         return result
 
-    def transfer(self) -> TransfersEnded | None:
-        """Copy the next blocks of transfers in progress, between messages.
+    def transfer(self) -> EngineReport | None:
+        """Copy the next blocks of transfers in progress, between messages; ends of exchanges come
+        first.
 
         Raises:
             EngineFault: the device failed, as in ``execute``.
         """
-        if self._step is None or not self._transfers:
+        if self._step is None:
+            return None
+        if self._exchange is not None and (report := self._exchange.take_report()) is not None:
+            return report
+        if not self._transfers:
             return None
         started = time.perf_counter()
         ended = self._guarded("a transfer", self._transfers.go_on)
@@ -154,6 +166,11 @@ class Engine:
             raise EngineFault(f"{what} failed in the engine: {exc!r}") from exc
         return done
 
+    def wake_by(self, ring: Callable[[], None]) -> None:
+        """See ``EngineCore``."""
+        if self._exchange is not None:
+            self._exchange.wake_by(ring)
+
     def start_grammars(self) -> None:
         """Start the grammar process in advance, so that the first grammar need not wait for it."""
         if self._grammars is not None:
@@ -161,6 +178,8 @@ class Engine:
 
     def close(self) -> None:
         self._step = None
+        if self._exchange is not None:
+            self._exchange.close()
         if self._images is not None:
             self._images.close()
         if self._grammars is not None:
@@ -174,6 +193,7 @@ def _describe(
     loaded: LoadedModel,
     backend: Backend,
     runner: ModelRunner,
+    exchange: Exchange,
     ranks: RankGroup | None,
     images: ImageEncoder | None,
 ) -> EngineInfo:
@@ -218,6 +238,7 @@ def _describe(
         },
         adapters=adapters,
         images=None if images is None else images.info,
+        data_address=exchange.address,
     )
 
 
@@ -248,6 +269,7 @@ def _assemble(
     loaded: LoadedModel,
     runner: ModelRunner,
     transfers: TransferQueue,
+    exchange: Exchange,
     tokenizer: HuggingFaceTokenizer,
     images: ImageEncoder | None,
     grammars: GrammarHosts,
@@ -268,6 +290,7 @@ def _assemble(
         MemoryOperations(
             pool,
             transfers,
+            exchange,
             tables,
             sequences,
             tokenizer,

@@ -1,5 +1,5 @@
 """Stage 1 of a message: page tables, copies, repositioning, opening and closing of sequences,
-beginning of swaps."""
+beginning of swaps and of exchanges with other engines."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import numpy as np
 from quire.core.batch import (
     I32,
     BatchOperation,
+    CloseReceives,
     CloseSequences,
     CopySlots,
     DropTables,
     ExtendSequence,
+    OpenReceive,
     OpenSequence,
     RepositionSlots,
+    SendSlots,
     SwapIn,
     SwapOut,
     WriteEntries,
@@ -24,6 +27,7 @@ from quire.core.batch import (
 from quire.core.errors import InvalidArgument, QuireError
 from quire.core.interfaces import Tokenizer
 from quire.engine.adapters.token_groups import check_adapter
+from quire.engine.exchange.exchange import Exchange
 from quire.engine.failures import RowFailures, check_message
 from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.kv_cache.pool import KVPool
@@ -42,6 +46,7 @@ class MemoryOperations:
         self,
         pool: KVPool,
         transfers: TransferQueue,
+        exchange: Exchange,
         tables: PageTables,
         sequences: Sequences,
         tokenizer: Tokenizer,
@@ -51,6 +56,7 @@ class MemoryOperations:
     ) -> None:
         self._pool = pool
         self._transfers = transfers
+        self._exchange = exchange
         self._tables = tables
         self._sequences = sequences
         self._tokenizer = tokenizer
@@ -92,6 +98,11 @@ class MemoryOperations:
             case SwapOut() | SwapIn():
                 self._check_swap(operation)
                 self._transfers.begin(operation)
+            case OpenReceive(slots=slots) | SendSlots(slots=slots):
+                _check_range("slot", slots, self._pool.num_slots)
+                self._exchange.begin(operation)
+            case CloseReceives():
+                self._exchange.begin(operation)
             case OpenSequence():
                 self._open(operation)
             case ExtendSequence(sequence=sequence, limit=limit):

@@ -6,6 +6,7 @@ and has its own.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -31,6 +32,9 @@ EXIT_LOAD_FAILED = 5
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 """Plain numbers: an operation on flags creates a new enum member, which costs more than the
 call."""
+
+_RINGS = 4096
+"""More rings than are read at a time ring again."""
 
 _LAST_WORD_MS = 1000
 """Time in which a last message (``LoadFailed``, ``Faulted``) may still be sent."""
@@ -91,6 +95,12 @@ class NodeLink(Generic[Heard]):
         self._socket.connect(endpoint)
         self._decoder = decoder
         self._encoder = encoder
+        self._rung, self._bell = os.pipe()
+        os.set_blocking(self._rung, False)
+        os.set_blocking(self._bell, False)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._rung, zmq.POLLIN)
 
     def say(self, message: Any) -> None:
         self._socket.send(pack(self._encoder.encode(message)))
@@ -98,6 +108,19 @@ class NodeLink(Generic[Heard]):
     @property
     def has_message(self) -> bool:
         return bool(cast(int, self._socket.getsockopt(_EVENTS)) & _POLLIN)
+
+    def ring(self) -> None:
+        """End a ``wait`` without a message. From any thread."""
+        with contextlib.suppress(BlockingIOError):  # it has rung often enough
+            os.write(self._bell, b"\0")
+
+    def wait(self) -> bool:
+        """Wait for a message, or for ``ring``; whether there is a message."""
+        if not self.has_message:
+            self._poller.poll()
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._rung, _RINGS)
+        return self.has_message
 
     def hear(self) -> Heard:
         return self._decoder.decode(unpack(self._socket.recv()))
@@ -114,6 +137,8 @@ class NodeLink(Generic[Heard]):
     def close(self) -> None:
         self._socket.close()
         self._context.term()
+        os.close(self._bell)
+        os.close(self._rung)
 
 
 def live(

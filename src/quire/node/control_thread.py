@@ -32,7 +32,7 @@ from quire.core.batch import BatchResult, EngineAnswer, TransfersEnded
 from quire.core.calls import CreateQueue
 from quire.core.encoding import EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo
-from quire.core.errors import EngineLost, ErrorRecord, QuireError
+from quire.core.errors import EngineFault, EngineLost, ErrorRecord, QuireError
 from quire.core.events import (
     BatchEncoded,
     Called,
@@ -45,6 +45,7 @@ from quire.core.events import (
     Tick,
     TransfersCompleted,
 )
+from quire.core.exchange import ReceiveEnded, SendEnded
 from quire.core.ids import EngineId, ModelId, ProgramId
 from quire.core.interfaces import ProgramClock, ReplySink
 from quire.node.gathering import Gathering
@@ -255,6 +256,8 @@ class ControlThread:
             self._handle_now(lambda t: StepCompleted(time_s=t, engine=engine, result=answer))
         elif isinstance(answer, TransfersEnded):
             self._handle_now(lambda t: TransfersCompleted(time_s=t, engine=engine, ended=answer))
+        elif isinstance(answer, SendEnded | ReceiveEnded):
+            raise EngineFault(f"{type(answer).__name__}, where no exchange was asked for")
         else:
             self._handle_now(lambda t: BatchEncoded(time_s=t, engine=engine, result=answer))
 

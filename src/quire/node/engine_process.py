@@ -55,8 +55,12 @@ def serve(
         return EXIT_LOAD_FAILED
     gc.freeze()  # libraries and model stay in memory: scanning them would stall a step
     try:
+        engine.wake_by(link.ring)
         link.say(Ready(info=engine.info))
         while True:
+            if not link.wait():
+                _transfer(engine, link, executing)
+                continue
             batch = link.hear()
             if not isinstance(batch, Batch | EncodeBatch):
                 raise ProtocolMismatch(f"expected a Batch, got {type(batch).__name__}")

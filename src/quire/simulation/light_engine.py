@@ -8,6 +8,7 @@ the same tokens; they carry no meaning. Grammars, stop strings and stop tokens a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -199,6 +200,9 @@ class LightEngine:
         transfers = np.concatenate(moving)
         elapsed_s = self._cost.moved_block_s * len(transfers)
         return TransfersEnded(transfers=transfers, elapsed_s=elapsed_s)
+
+    def wake_by(self, ring: Callable[[], None]) -> None:
+        """``transfer`` has nothing to tell without a message."""
 
     def execute(self, batch: Batch) -> BatchResult:
         """Run one message.

@@ -24,7 +24,7 @@ from quire.core.actions import (
     SetTimer,
     Terminate,
 )
-from quire.core.batch import Batch, BatchResult
+from quire.core.batch import Batch, BatchResult, TransfersEnded
 from quire.core.encoding import EncodeBatch, EncoderCore, EncodeResult
 from quire.core.errors import EngineFault, EngineLost
 from quire.core.events import (
@@ -245,6 +245,7 @@ class VirtualShell:
         ended = None if core is None else core.transfer()
         if ended is None:
             return False
+        assert isinstance(ended, TransfersEnded), "these engines exchange nothing"
         self.post(TransfersCompleted(time_s=self.now_s, engine=engine_id, ended=ended))
         return True
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from quire.core.encoding import EncodeBatch, EncoderCore, EncodeResult, EncoderInfo
@@ -28,6 +30,9 @@ class EncoderEngine:
 
     def transfer(self) -> None:
         """It has nothing that could be under way."""
+
+    def wake_by(self, ring: Callable[[], None]) -> None:
+        """It tells nothing of its own accord."""
 
     def close(self) -> None:
         """It goes with its process."""

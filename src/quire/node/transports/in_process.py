@@ -19,6 +19,8 @@ from quire.node.loops import call_on
 logger = logging.getLogger(__name__)
 
 _STOP = object()
+_LOOK = object()
+"""The engine has something to tell."""
 
 
 class BatchExecutor(Protocol):
@@ -30,6 +32,8 @@ class BatchExecutor(Protocol):
     def execute(self, batch: Any) -> Any: ...
 
     def transfer(self) -> Any: ...
+
+    def wake_by(self, ring: Callable[[], None]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -80,6 +84,7 @@ class InProcessTransport:
             call_on(self._loop, self._load_failed, exc)
         else:
             try:
+                engine.wake_by(lambda: self._batches.put(_LOOK))
                 call_on(self._loop, self._loaded, engine.info)
                 self._execute_all(engine)
             finally:
@@ -90,7 +95,8 @@ class InProcessTransport:
     def _execute_all(self, engine: BatchExecutor) -> None:
         while (batch := self._batches.get()) is not _STOP:
             try:
-                call_on(self._loop, self._deliver, engine.execute(batch))
+                if batch is not _LOOK:
+                    call_on(self._loop, self._deliver, engine.execute(batch))
                 self._transfer(engine)
             except Exception as exc:  # after any exception the engine's memory is in doubt
                 logger.exception("engine %s failed", self._name)

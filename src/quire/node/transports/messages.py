@@ -2,8 +2,8 @@
 
 Their order: the process sends ``Hello``; the node answers ``Welcome``, or ``HelloRefused``, after
 which the process exits. While it loads, the process sends ``Progress``, then ``Ready`` or
-``LoadFailed``. From then on ``Batch`` goes to an engine; ``BatchResult`` and ``TransfersEnded``,
-or one last ``Faulted``, come back. An encoder gets ``EncodeBatch`` and answers ``EncodeResult``.
+``LoadFailed``. From then on ``Batch`` goes to an engine; ``BatchResult`` and ``EngineReport``, or
+one last ``Faulted``, come back. An encoder gets ``EncodeBatch`` and answers ``EncodeResult``.
 Every header has the protocol version (``core.wire``); ``Hello`` repeats it, so that a refusal can
 name both versions.
 """

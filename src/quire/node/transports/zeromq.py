@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from quire.core.batch import Batch, BatchResult, TransfersEnded
+from quire.core.batch import Batch, BatchResult, EngineReport
 from quire.core.config import EncoderConfig, EngineConfig
 from quire.core.encoding import EncodeBatch, EncodeResult
 from quire.core.errors import from_record
@@ -45,7 +45,7 @@ class ZeroMQTransport:
         is_encoder = isinstance(config, EncoderConfig)
         kind = "encoder" if is_encoder else "engine"
         self._order = EncoderOrder if is_encoder else LaunchOrder
-        self._answers = (EncodeResult,) if is_encoder else (BatchResult, TransfersEnded)
+        self._answers = (EncodeResult,) if is_encoder else (BatchResult, EngineReport)
         self._life: ProcessLife[FromEngine, Ready] = ProcessLife(
             kind,
             config.name,

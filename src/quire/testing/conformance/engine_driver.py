@@ -30,6 +30,7 @@ from quire.core.batch import (
     SequenceTokens,
     SwapIn,
     SwapOut,
+    TransfersEnded,
     WriteTable,
 )
 from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
@@ -140,6 +141,7 @@ class EngineDriver:
         """Run transfers until none is in progress; returns those that ended, in order."""
         ended: list[int] = []
         while (some := self.engine.transfer()) is not None:
+            assert isinstance(some, TransfersEnded), some
             ended += some.transfers.tolist()
         return ended
 

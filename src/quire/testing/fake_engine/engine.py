@@ -201,6 +201,9 @@ class FakeEngine:
         self._memory.end_swaps(under_way)
         return TransfersEnded(transfers=np.array(under_way, np.int32))
 
+    def wake_by(self, ring: Callable[[], None]) -> None:
+        """``transfer`` has nothing to tell without a message."""
+
     def _execute(self, batch: Batch) -> BatchResult:
         if batch.step == self._crash_at_step:
             raise EngineFault(f"injected crash at step {batch.step}")

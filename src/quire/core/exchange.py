@@ -1,0 +1,43 @@
+"""What engines and control say to each other about K and V that move between engines.
+
+The operations that begin and end an exchange are those of a batch message (``quire.core.batch``).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire.core.errors import ErrorRecord
+
+KEY_BYTES = 16
+
+
+class SendTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """Where sent tokens go: to index ``first`` and the following ones of ``lease``, at the engine
+    whose ``EngineInfo.data_address`` is ``address``. ``key``: the secret that the lease was opened
+    with."""
+
+    address: str
+    lease: int
+    key: bytes
+    first: int
+
+
+class SendEnded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A ``SendSlots`` has ended. Without ``error`` the receiver has written and verified
+    everything that was sent."""
+
+    send: int
+    error: ErrorRecord | None = None
+    num_bytes: int = 0
+    elapsed_s: float = 0.0
+
+
+class ReceiveEnded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Every token of a lease has arrived and is verified, or the lease is useless (``error``).
+    Nothing more is written under it."""
+
+    lease: int
+    error: ErrorRecord | None = None
+    num_tokens: int = 0
+    num_bytes: int = 0

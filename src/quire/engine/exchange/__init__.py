@@ -1,0 +1,1 @@
+"""K and V between this engine and others."""

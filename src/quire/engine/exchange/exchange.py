@@ -1,0 +1,73 @@
+"""The exchange of K and V with other engines, as the engine's message loop sees it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from quire.core.batch import CloseReceives, EngineReport, OpenReceive, SendSlots
+from quire.core.errors import InvalidArgument
+from quire.core.exchange import ReceiveEnded, SendEnded
+
+
+class Exchange(Protocol):
+    """One engine's sends and receives. Every method is called by the engine's own thread, between
+    or within messages, and returns at once."""
+
+    @property
+    def address(self) -> str:
+        """``EngineInfo.data_address``."""
+        ...
+
+    def begin(self, operation: OpenReceive | CloseReceives | SendSlots) -> None:
+        """Carry out an operation of the message that is being executed; sends begin with
+        ``message_ended``."""
+        ...
+
+    def message_ended(self) -> None:
+        """K and V of the message's forward are written."""
+        ...
+
+    def take_report(self) -> EngineReport | None:
+        """The end of a send or receive that was not yet taken."""
+        ...
+
+    def wake_by(self, ring: Callable[[], None]) -> None:
+        """See ``EngineCore.wake_by``."""
+        ...
+
+    def close(self) -> None:
+        """Nothing is read from or written to the engine's memory from here on. Idempotent."""
+        ...
+
+
+class NoExchange:
+    """The ``Exchange`` of an engine without one: every operation ends with ``reason``."""
+
+    def __init__(self, reason: str) -> None:
+        self._error = InvalidArgument(reason).record()
+        self._reports: deque[EngineReport] = deque()
+
+    @property
+    def address(self) -> str:
+        return ""
+
+    def begin(self, operation: OpenReceive | CloseReceives | SendSlots) -> None:
+        match operation:
+            case OpenReceive(lease=lease):
+                self._reports.append(ReceiveEnded(lease=lease, error=self._error))
+            case SendSlots(send=send):
+                self._reports.append(SendEnded(send=send, error=self._error))
+
+    def message_ended(self) -> None:
+        """Nothing waits for it."""
+
+    def take_report(self) -> EngineReport | None:
+        return self._reports.popleft() if self._reports else None
+
+    def wake_by(self, ring: Callable[[], None]) -> None:
+        """There are reports after messages alone."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
