@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import I32
@@ -18,12 +19,10 @@ from quire.core.errors import EngineFault
 from quire.engine.cpu.model_abi import SIGNATURES, CacheView, KeyTurns
 from quire.engine.cpu.packed_matrix import huge_page_buffer
 from quire.engine.cpu.team import Team
+from quire.engine.cpu.tile_tokens import TILE_SLOTS, keys_by_token, put, take, values_by_token
 from quire.engine.kv_cache.pool import BlockShape, slots_of
+from quire.engine.kv_cache.token_form import I64, U8, TokenForm
 from quire.engine.layers.key_turn import KeyTurn
-
-I64 = NDArray[np.int64]
-
-TILE_SLOTS = 16
 
 
 def padded_head_dim(head_dim: int) -> int:
@@ -66,10 +65,11 @@ class NativeKVPool:
         self.kv_type = int(shape.dtype == torch.bfloat16)
         num_slots = -(-(self.null_slot + 1) // TILE_SLOTS) * TILE_SLOTS
         num_host_slots = num_host_blocks * shape.page_size
+        self._head_dim = head_dim
         self.layers = self._allocate(num_slots, head_dim)
         self._host_layers = self._allocate(num_host_slots, head_dim)
-        self._view = self._view_of(self.layers, head_dim)
-        self._host_view = self._view_of(self._host_layers, head_dim)
+        self._view, self._pointers = self._pointers_of(self.layers)
+        self._host_view, self._host_pointers = self._pointers_of(self._host_layers)
         self.positions_AS = np.full((num_axes, num_slots), -1, np.int32)
         self._host_positions_AS = np.full((num_axes, num_host_slots), -1, np.int32)
 
@@ -106,6 +106,57 @@ class NativeKVPool:
         self._copy(self._host_view, source, self._view, target)
         self.positions_AS[:, target] = self._host_positions_AS[:, source]
 
+    @property
+    def form(self) -> TokenForm:
+        return TokenForm(
+            self.shape.num_layers, self.shape.num_kv_heads, self._head_dim, self.shape.dtype
+        )
+
+    def read_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
+        """Fill ``tokens`` with the canonical form of these slots and layers."""
+        staged = self._stage(len(slots), len(layers))
+        self._copy(self._part(layers), slots, staged.view, _first_slots(slots))
+        size = self.shape.num_kv_heads, self.shape.head_dim
+        tokens_L2TKD = self.form.view(tokens, len(layers))
+        for (keys, values), (keys_TKD, values_TKD) in zip(staged.layers, tokens_L2TKD, strict=True):
+            take(keys_by_token(keys, *size), keys_TKD, self.shape.head_dim)
+            take(values_by_token(values, *size), values_TKD, self.shape.head_dim)
+
+    def write_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
+        """The reverse. Positions are set by ``place``."""
+        staged = self._stage(len(slots), len(layers))
+        size = self.shape.num_kv_heads, self.shape.head_dim
+        tokens_L2TKD = self.form.view(tokens, len(layers))
+        for (keys, values), (keys_TKD, values_TKD) in zip(staged.layers, tokens_L2TKD, strict=True):
+            put(keys_by_token(keys, *size), keys_TKD, self.shape.head_dim)
+            put(values_by_token(values, *size), values_TKD, self.shape.head_dim)
+        self._copy(staged.view, _first_slots(slots), self._part(layers), slots)
+
+    def place(self, slots: I64, positions_AT: I32) -> None:
+        """Set the positions of slots."""
+        self.positions_AS[:, slots] = positions_AT
+
+    def _stage(self, num_slots: int, num_layers: int) -> _Staged:
+        """Tiles for some consecutive tokens in some layers."""
+        elements = self._library.native.quire_cache_elements(
+            -(-num_slots // TILE_SLOTS) * TILE_SLOTS, self.shape.num_kv_heads, self._head_dim
+        )
+        tiles = torch.empty(num_layers, 2, int(elements), dtype=self.shape.dtype)
+        layers = [(keys, values) for keys, values in tiles]
+        return _Staged(layers, *self._pointers_of(layers))
+
+    def _part(self, layers: range) -> CacheView:
+        """The view of some layers of the device's cache."""
+        view, size = self._view, ctypes.sizeof(ctypes.c_void_p)
+        return CacheView(
+            view.keys + layers.start * size,
+            view.values + layers.start * size,
+            len(layers),
+            view.num_kv_heads,
+            view.head_dim,
+            view.type,
+        )
+
     def _copy(self, view: CacheView, source: I64, to: CacheView, target: I64) -> None:
         status = self._library.native.quire_copy_slots(
             view, source.ctypes.data, to, target.ctypes.data, len(source)
@@ -123,16 +174,32 @@ class NativeKVPool:
             for _ in range(self.shape.num_layers)
         ]
 
-    def _view_of(self, layers: Sequence[tuple[Tensor, Tensor]], head_dim: int) -> CacheView:
+    def _pointers_of(
+        self, layers: Sequence[tuple[Tensor, Tensor]]
+    ) -> tuple[CacheView, tuple[Any, Any]]:
+        """The view of these layers, and the arrays of pointers that it names."""
         pointers = ctypes.c_void_p * len(layers)
         keys = pointers(*(keys.data_ptr() for keys, _ in layers))
         values = pointers(*(values.data_ptr() for _, values in layers))
-        self._pointers = [*getattr(self, "_pointers", []), keys, values]
-        return CacheView(
+        view = CacheView(
             ctypes.addressof(keys),
             ctypes.addressof(values),
             len(layers),
             self.shape.num_kv_heads,
-            head_dim,
+            self._head_dim,
             self.kv_type,
         )
+        return view, (keys, values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """Tiles that hold consecutive tokens. ``pointers`` keep what ``view`` names."""
+
+    layers: list[tuple[Tensor, Tensor]]
+    view: CacheView
+    pointers: tuple[Any, Any]
+
+
+def _first_slots(slots: I64) -> I64:
+    return np.arange(len(slots), dtype=np.int64)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from quire.core.batch import I32
 from quire.engine.kv_cache.pool import BlockShape, slots_of
+from quire.engine.kv_cache.token_form import I64
 from quire.engine.kv_cache.torch_pool import LayerCache, TorchKVPool
 from quire.engine.layers.key_turn import KeyTurn
 
@@ -70,6 +71,11 @@ class CudaKVPool(TorchKVPool):
         """Copy whole host blocks to device blocks."""
         super().swap_in(host_blocks, blocks)
         self._publish(slots_of(blocks, self.page_size))
+
+    def place(self, slots: I64, positions_AT: I32) -> None:
+        """Set the positions of slots."""
+        super().place(slots, positions_AT)
+        self._publish(slots)
 
     def _publish(self, slots: NDArray[np.int64]) -> None:
         """Copy the positions of these slots to the device."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from quire.core.batch import I32
 from quire.core.config import EngineConfig
 from quire.engine.kv_cache.pool import BlockShape, slots_of
+from quire.engine.kv_cache.token_form import I64, U8, TokenForm
 from quire.engine.layers.key_turn import KeyTurn
 from quire.engine.layers.rotary import rotate
 
@@ -133,6 +134,31 @@ class TorchKVPool:
                 host.values_SKD.index_select(0, source_S).to(self._device),
             )
         self.positions_AS[:, target] = self._host_positions_AS[:, source]
+
+    @property
+    def form(self) -> TokenForm:
+        shape = self.shape
+        return TokenForm(shape.num_layers, shape.num_kv_heads, shape.head_dim, shape.dtype)
+
+    def read_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
+        """Fill ``tokens`` with the canonical form of these slots and layers."""
+        slots_T = self._index(slots)
+        tokens_L2TKD = self.form.view(tokens, len(layers))
+        for layer, (keys_TKD, values_TKD) in zip(layers, tokens_L2TKD, strict=True):
+            cache = self.layers[layer]
+            keys_TKD.copy_(cache.keys_SKD.index_select(0, slots_T))
+            values_TKD.copy_(cache.values_SKD.index_select(0, slots_T))
+
+    def write_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
+        """The reverse. Positions are set by ``place``."""
+        slots_T = self._index(slots)
+        tokens_L2TKD = self.form.view(tokens, len(layers)).to(self._device)
+        for layer, (keys_TKD, values_TKD) in zip(layers, tokens_L2TKD, strict=True):
+            self.layers[layer].write(slots_T, keys_TKD, values_TKD)
+
+    def place(self, slots: I64, positions_AT: I32) -> None:
+        """Set the positions of slots."""
+        self.positions_AS[:, slots] = positions_AT
 
     def _index(self, slots: Sequence[int] | NDArray[np.signedinteger]) -> Tensor:
         return torch.as_tensor(np.asarray(slots, np.int64), device=self._device)
