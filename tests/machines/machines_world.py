@@ -116,6 +116,7 @@ class World:
         page_size: int = 2,
         num_blocks: int = 20,
         num_host_blocks: int = 400,
+        num_disk_blocks: int = 0,
         max_batch_tokens: int = 64,
         max_sequences: int = 6,
         config: SchedulerConfig | None = None,
@@ -128,6 +129,7 @@ class World:
             page_size=page_size,
             num_blocks=num_blocks,
             num_host_blocks=num_host_blocks,
+            num_disk_blocks=num_disk_blocks,
             num_embeds=512,
             num_token_slots=1024,
             max_sequences=max_sequences,
@@ -139,6 +141,8 @@ class World:
         )
         self.controller = self.recorded.controller
         self._transfer_seed = transfer_seed
+        self.broken_share = 0.0
+        self._num_disk_moves = 0
         self.engines = ENGINES[:num_engines]
         self.harness = ControlHarness(
             self.recorded,
@@ -151,7 +155,14 @@ class World:
         self._programs = count(1)
 
     def make_engine(self) -> FakeEngine:
-        return FakeEngine(self.pool, transfer_seed=self._transfer_seed)
+        return FakeEngine(
+            self.pool, transfer_seed=self._transfer_seed, disk_fault=lambda move: self._breaks()
+        )
+
+    def _breaks(self) -> bool:
+        """Whether a transfer from or to the disk fails: ``broken_share`` of them, in turn."""
+        before, self._num_disk_moves = self._num_disk_moves, self._num_disk_moves + 1
+        return int(before * self.broken_share) != int(self._num_disk_moves * self.broken_share)
 
     # -- programs and queues -----------------------------------------------------------------------
 
@@ -353,6 +364,10 @@ class World:
             assert (
                 engine.pool.num_host_free + engine.pool.num_host_cached
                 == engine.pool.num_host_blocks
+            ), engine
+            assert (
+                engine.pool.num_disk_free + engine.pool.num_disk_cached
+                == engine.pool.num_disk_blocks
             ), engine
             assert engine.pool.num_free + engine.pool.num_cached == self.pool.groups[0].num_blocks
             assert (engine.num_open_sequences, engine.num_tables) == (0, 0), engine

@@ -174,12 +174,12 @@ VIOLATIONS: dict[str, Callable[[EngineDriver], object]] = {
     "of the same message writes too": lambda e: e.forward(
         [RowSpec(e.holder([40]), [5], [0], [0]), RowSpec(e.holder([40]), [5], [0], [0])]
     ),
-    "that nothing was swapped to": lambda e: e.execute(operations=[e.begin_swap_in([0], [0])]),
+    "that nothing was moved to": lambda e: e.execute(operations=[e.begin_swap_in([0], [0])]),
     "two swaps in one direction": lambda e: e.execute(
         operations=[e.begin_swap_out([40], [0]), e.begin_swap_out([41], [1])]
     ),
-    "SwapOut: blocks [40] are under way": lambda e: begun(e).swap(e.begin_swap_out([40], [1])),
-    "SwapOut: host blocks [0] are under way": lambda e: begun(e).swap(e.begin_swap_out([41], [0])),
+    "device blocks [40] are under way": lambda e: begun(e).swap(e.begin_swap_out([40], [1])),
+    "host blocks [0] are under way": lambda e: begun(e).swap(e.begin_swap_out([41], [0])),
     "transfer 0 is under way already": lambda e: begun(e).execute(
         operations=[SwapOut(transfers=ints([0]), blocks=ints([41]), host_blocks=ints([1]))]
     ),

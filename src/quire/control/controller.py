@@ -269,8 +269,9 @@ class Controller:
         engine = self._engines.get(event.engine)
         if engine is not None and engine.is_up:
             engine.is_touched = True
-            ended = engine.memory.end_transfers(event.ended.transfers.tolist())
-            self._schedulers[engine.id].tiering.observe(event.ended.elapsed_s, len(ended))
+            transfers, failed = event.ended.transfers.tolist(), event.ended.failed.tolist()
+            ended = engine.end_transfers(transfers, failed, self._table.programs())
+            self._schedulers[engine.id].tiering.observe(event.ended.elapsed_s, ended)
             self._tracer.transfers_ended(engine, ended)
 
     def _tick(self, event: e.Tick) -> None:

@@ -22,11 +22,12 @@ is undefined but may be read: a message already sent may depend on it. Control d
 Token values: ``>= 0`` is a token id; ``< 0`` is ``~token_slot``, the token that an earlier stage or
 message left in that device slot.
 
-Transfers. Each pair of blocks in a swap is one transfer. It begins with its message and ends when
-the engine reports it (``TransfersEnded``), possibly many messages later, in any order. Until then
-no message reads or writes its device block, and no other transfer uses its device block or its host
-block. A message holds at most one swap per direction. The engine may therefore copy at any time; a
-swap out copies the bytes as they were after the preceding operations of its message.
+Transfers. Each pair of blocks in a swap, a ``WriteDisk`` or a ``ReadDisk`` is one transfer. It
+begins with its message and ends when the engine reports it (``TransfersEnded``), possibly many
+messages later, in any order. Until then no message reads or writes its device block, and no other
+transfer uses either of its blocks. A message holds at most one of these operations per direction.
+The engine may therefore copy at any time; what leaves the device is copied as it was after the
+preceding operations of its message. Only transfers from and to the disk may fail.
 
 Exchange. ``SendSlots`` begins to send K, V and positions of slots to another engine,
 ``OpenReceive`` lets other engines write slots. Both run beside later messages and end when the
@@ -56,7 +57,7 @@ position axes (1 for text, 3 for M-RoPE), G layer groups.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -161,6 +162,27 @@ class SwapIn(Operation, kw_only=True):
     group: int = 0
 
 
+class WriteDisk(Operation, kw_only=True):
+    """Begin to copy whole blocks of ``tier`` to disk blocks. Transfer ``transfers[i]`` copies block
+    ``blocks[i]`` to ``disk_blocks[i]``. If it fails, the block is as it was."""
+
+    transfers: I32
+    tier: Literal["device", "host"]
+    blocks: I32
+    disk_blocks: I32
+    group: int = 0
+
+
+class ReadDisk(Operation, kw_only=True):
+    """Begin to copy whole disk blocks to device blocks. What a transfer has read is checked; if it
+    fails, neither block holds anything."""
+
+    transfers: I32
+    disk_blocks: I32
+    blocks: I32
+    group: int = 0
+
+
 class OpenSequence(Operation, kw_only=True):
     """Create decode state. Its first token is sampled after a forward row that names it.
 
@@ -239,6 +261,8 @@ BatchOperation = (
     | RepositionSlots
     | SwapOut
     | SwapIn
+    | WriteDisk
+    | ReadDisk
     | OpenSequence
     | ExtendSequence
     | CloseSequences
@@ -418,11 +442,15 @@ class BatchResult(msgspec.Struct, kw_only=True, tag=True, omit_defaults=True):
 
 
 class TransfersEnded(msgspec.Struct, kw_only=True, tag=True):
-    """The bytes of these transfers have arrived at their destinations. ``elapsed_s``: what copying
-    them took; 0.0 if the engine does not measure it."""
+    """These transfers have ended: their bytes have arrived, but for those of ``failed``, which are
+    some of ``transfers``; ``problem`` says why the first of them failed. ``elapsed_s``: what
+    copying them took, all in one direction; 0.0 if the engine does not measure it. Without any
+    transfers: some are in progress, and none has ended."""
 
     transfers: I32
     elapsed_s: float = 0.0
+    failed: I32 = msgspec.field(default_factory=no_i32)
+    problem: str = ""
 
 
 EngineReport = TransfersEnded | SendEnded | ReceiveEnded

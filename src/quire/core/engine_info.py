@@ -14,7 +14,7 @@ class LayerGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Layers that cache the same kind of block, and their pool.
 
     ``bytes_per_block`` counts K and V of every layer of the group. ``window``: how many positions
-    back a sliding-window group attends.
+    back a sliding-window group attends. ``num_disk_blocks``: of the tier below the host's.
     """
 
     kind: Literal["full", "window", "recurrent"] = "full"
@@ -22,6 +22,7 @@ class LayerGroup(msgspec.Struct, frozen=True, kw_only=True):
     num_host_blocks: int
     bytes_per_block: int
     window: int | None = None
+    num_disk_blocks: int = 0
 
 
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):

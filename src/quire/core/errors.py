@@ -220,7 +220,10 @@ class EngineFault(EngineError):
 
 
 class PageLost(EngineError):
+    """What was lost cannot be computed again here, but the program that wrote it can."""
+
     code = "page_lost"
+    retriable = True
 
 
 class ProtocolMismatch(EngineError):

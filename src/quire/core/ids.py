@@ -46,6 +46,9 @@ BlockId = NewType("BlockId", int)
 HostBlockId = NewType("HostBlockId", int)
 """A physical block of the host tier."""
 
+DiskBlockId = NewType("DiskBlockId", int)
+"""A physical block of the disk tier."""
+
 TableId = NewType("TableId", int)
 """A page table that is resident in an engine. Chosen by control."""
 

@@ -25,8 +25,15 @@ from quire.testing.fake_engine import fake_pool
 TENANT = TenantId("t")
 
 
-def make_memory(num_blocks: int = 4, num_host_blocks: int = 3, page_size: int = 2) -> Memory:
-    pool = fake_pool(page_size=page_size, num_blocks=num_blocks, num_host_blocks=num_host_blocks)
+def make_memory(
+    num_blocks: int = 4, num_host_blocks: int = 3, page_size: int = 2, num_disk_blocks: int = 0
+) -> Memory:
+    pool = fake_pool(
+        page_size=page_size,
+        num_blocks=num_blocks,
+        num_host_blocks=num_host_blocks,
+        num_disk_blocks=num_disk_blocks,
+    )
     return Memory(EngineId("fake"), FakeEngine(pool).info, OperationList())
 
 
@@ -121,7 +128,7 @@ def test_a_content_under_way_is_on_no_tier_and_both_of_its_blocks_are_taken() ->
     assert memory.statistics().num_transfers == 1
     memory.end_transfers([transfer.id])
     assert (memory.device.num_free, content.is_moving) == (2, False)
-    memory.swap_in(content)
+    memory.bring(content)
     assert (content.block, memory.device.num_free, memory.host.num_free) == (None, 1, 1)
     end_all(memory)
     assert content.block is not None
@@ -229,7 +236,7 @@ def test_a_cached_content_moves_to_the_host_and_is_found_there() -> None:
     assert found(memory, 1) == [content]
     assert memory.index.statistics().num_host_hit_tokens == 4
     memory.retain(content)
-    memory.swap_in(content)
+    memory.bring(content)
     assert content.block is None, "nobody reads it before its transfer has ended"
     end_all(memory)
     assert (content.block is None, content.host_block) == (False, None)
@@ -310,8 +317,18 @@ def test_neighbouring_operations_merge_and_dependent_ones_do_not() -> None:
         [2],
         [3],
     )
-    assert not operations.has_swaps
+    assert not operations.has_transfers
     assert operations.take() == []
+
+
+def is_below(content: Content) -> bool:
+    """Whether it is on a lower tier and may come back."""
+    return not (content.is_lost or content.is_moving or content.block is not None)
+
+
+def num_using(memory: Memory, tier: Tier) -> int:
+    """Blocks of ``tier`` that transfers use."""
+    return sum((t.source.tier, t.target.tier).count(tier) for t in memory.transfers)
 
 
 class MemoryMachine(RuleBasedStateMachine):
@@ -319,10 +336,11 @@ class MemoryMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.memory = make_memory(num_blocks=5, num_host_blocks=4)
+        self.memory = make_memory(num_blocks=5, num_host_blocks=4, num_disk_blocks=3)
         self.held: list[Content] = []
         self.pinned: list[Content] = []
         self.serial = 0
+        self.num_unread = 0
 
     @rule(canonical=st.booleans(), index=st.booleans())
     def create(self, canonical: bool, index: bool) -> None:
@@ -373,19 +391,18 @@ class MemoryMachine(RuleBasedStateMachine):
             self.memory.move_out(content)
 
     @precondition(lambda self: self.memory.index.num_cached)
-    @rule(num_contents=st.integers(1, 3))
-    def demote(self, num_contents: int) -> None:
+    @rule(num_contents=st.integers(1, 3), tier=st.sampled_from([Tier.HOST, Tier.DISK]))
+    def demote(self, num_contents: int, tier: Tier) -> None:
         held = {id(content) for content in self.held if not content.is_lost}
         for content in self.memory.index.least_recent(num_contents):
-            self.memory.demote(content)
+            self.memory.demote(content, tier)
         assert not any(c.is_lost for c in self.held if id(c) in held), "a held content was dropped"
 
     @rule(number=st.integers(1, 30))
     def fetch(self, number: int) -> None:
         for content in self.memory.index.match(TENANT, None, [number, 0], 1):
-            is_there = content.host_block is not None and not content.is_moving
-            if is_there and self.memory.device.num_free:
-                self.memory.swap_in(content)
+            if is_below(content) and self.memory.device.num_free:
+                self.memory.bring(content)
 
     @rule(number=st.integers(1, 30))
     def offer(self, number: int) -> None:
@@ -397,15 +414,28 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 99))
     def move_in(self, pick: int) -> None:
         content = self.held[pick % len(self.held)]
-        is_there = content.host_block is not None and not content.is_moving
-        if is_there and self.memory.make_room(1, NO_RECLAIM):
-            self.memory.swap_in(content)
+        if is_below(content) and self.memory.make_room(1, NO_RECLAIM):
+            self.memory.bring(content)
+
+    @rule(num_contents=st.integers(1, 3))
+    def spill(self, num_contents: int) -> None:
+        for content in list(self.memory.host_tier.in_order())[:num_contents]:
+            self.memory.spill(content)
+
+    @rule(is_open=st.booleans(), is_worth_it=st.booleans())
+    def turn_disk(self, is_open: bool, is_worth_it: bool) -> None:
+        self.memory.disk_tier.is_open, self.memory.disk_tier.is_worth_it = is_open, is_worth_it
 
     @precondition(lambda self: bool(len(self.memory.transfers)))
-    @rule(pick=st.integers(0, 99))
-    def end_transfer(self, pick: int) -> None:
+    @rule(pick=st.integers(0, 99), fails=st.booleans())
+    def end_transfer(self, pick: int, fails: bool) -> None:
         transfers = list(self.memory.transfers)
-        self.memory.end_transfers([transfers[pick % len(transfers)].id])
+        transfer = transfers[pick % len(transfers)]
+        content, failed = transfer.content, [transfer.id] if fails and transfer.uses_disk else []
+        self.memory.end_transfers([transfer.id], failed)
+        if content is not None and failed and transfer.source.tier is Tier.DISK:
+            assert content.is_lost
+            self.num_unread += not content.canonical
 
     @precondition(lambda self: self.held)
     @rule(pick=st.integers(0, 99))
@@ -419,13 +449,14 @@ class MemoryMachine(RuleBasedStateMachine):
         memory = self.memory
         memory.check_invariants([*self.held, *self.pinned])
         known = {id(c): c for c in [*self.held, *self.pinned, *memory.index.contents()]}
-        num_moving = len(memory.transfers)
         on_device = sum(c.block is not None for c in known.values())
         on_host = sum(c.host_block is not None and not c.is_moving for c in known.values())
-        assert memory.device.num_taken == on_device + num_moving
-        assert memory.host.num_taken == on_host + num_moving
-        lost = [c for c in self.held if c.is_lost]
-        assert all(c.canonical for c in lost), "only what can be computed again is dropped"
+        on_disk = sum(c.disk_block is not None and not c.is_moving for c in known.values())
+        assert memory.device.num_taken == on_device + num_using(memory, Tier.DEVICE)
+        assert memory.host.num_taken == on_host + num_using(memory, Tier.HOST)
+        assert memory.disk_tier.pool.num_taken == on_disk + num_using(memory, Tier.DISK)
+        lost = {id(c) for c in self.held if c.is_lost and not c.canonical}
+        assert len(lost) <= self.num_unread, "what cannot be computed again is dropped"
 
     def teardown(self) -> None:
         for content in self.pinned:
@@ -435,11 +466,14 @@ class MemoryMachine(RuleBasedStateMachine):
         end_all(self.memory)
         assert self.memory.device.num_taken == self.memory.index.num_cached
         assert self.memory.host.num_taken == self.memory.host_tier.num_cached
+        disk = self.memory.disk_tier
+        assert disk.pool.num_taken == disk.num_cached
         self.memory.lose_everything([])
         assert (self.memory.device.num_taken, self.memory.host.num_taken) == (0, 0)
+        assert disk.pool.num_taken == 0
 
 
 TestMemory = MemoryMachine.TestCase
 TestMemory.settings = settings(
-    max_examples=30, stateful_step_count=30, deadline=None, database=None
+    max_examples=60, stateful_step_count=30, deadline=None, database=None
 )

@@ -28,6 +28,7 @@ from quire.control.memory.promises import Reclaim
 from quire.control.memory.residency import secure
 from quire.control.memory.table_entries import table_entries
 from quire.control.memory.tables import ResidentTable, TableCache
+from quire.control.memory.transfers import Transfer
 from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.core.batch import I32
 from quire.core.commands import EmbedImage, EmbedText, Forward, Sample
@@ -128,7 +129,7 @@ class EngineState(ControlledEngine):
         return True
 
     def are_present(self, contents: Iterable[Content], builder: BatchBuilder) -> bool:
-        """Whether all are on the device or the host; lost ones are added to ``builder.lost``.
+        """Whether all are on some tier; lost ones are added to ``builder.lost``.
 
         Raises:
             PageLost: one is lost and its tokens are not known, or its adapter is not loaded.
@@ -140,7 +141,8 @@ class EngineState(ControlledEngine):
         for content in lost:
             if not content.canonical:
                 raise PageLost(
-                    "a page was lost with its engine and its tokens are not known: write it again"
+                    "a page was lost, with its engine or on the disk, and its tokens are not "
+                    "known: write it again"
                 )
             self._require_adapter(content.adapter)
         builder.lost += lost
@@ -256,6 +258,21 @@ class EngineState(ControlledEngine):
         self.memory.lose_everything(contents)
         self.operations.take()
         self.tables = TableCache()
+
+    def end_transfers(
+        self, transfers: Collection[int], failed: Collection[int], programs: Iterable[Program]
+    ) -> list[Transfer]:
+        """Transfers have ended, some of them without their bytes. What could not be read from the
+        disk is lost: pages of ``programs`` that cannot be recomputed know it."""
+        ended = self.memory.end_transfers(transfers, failed)
+        contents = [t.content for t in ended if t.has_failed and t.content is not None]
+        lost = {id(content) for content in contents if content.is_lost and not content.canonical}
+        if lost:
+            for program in programs:
+                for page in program.pages.values():
+                    if page.fill and id(page.content) in lost:
+                        page.is_lost = True
+        return ended
 
     def restart(self, info: EngineInfo) -> Collection[int]:
         """The engine is up again, with empty memory.

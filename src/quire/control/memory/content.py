@@ -10,7 +10,7 @@ import hashlib
 from array import array
 from collections.abc import Iterator, Sequence
 
-from quire.core.ids import BlockId, HostBlockId, ProgramId
+from quire.core.ids import BlockId, DiskBlockId, HostBlockId, ProgramId
 
 
 class ChainNode:
@@ -53,8 +53,8 @@ def chain_keys(parent_key: bytes, tokens: Sequence[int], page_size: int) -> Iter
 
 
 class Content:
-    """K and V of up to ``page_size`` slots: on the device, on the host, in transfer between the
-    two, or lost.
+    """K and V of up to ``page_size`` slots: on the device, on the host, on the disk, in transfer
+    between two of them, or lost.
 
     ``num_refs``   pages and exports that refer to it; at 0 it is freed, or cached if indexed.
     ``num_pins``   uses during which it may not be moved or dropped: messages in flight, running
@@ -63,8 +63,8 @@ class Content:
                    ``parent``.
     ``node``       its chain node, once it is full and canonical.
     ``adapter``    index of the adapter that computed it (canonical contents only), -1 for none.
-    ``block``, ``host_block``  its places. During a transfer only ``host_block`` is set, and it is
-                   not used before the transfer's end.
+    ``block``, ``host_block``, ``disk_block``  its place: one of them. During a transfer it is that
+                   of the lower tier, and is not used before the transfer's end.
     ``transfer``   the number of its current transfer, or None.
     ``is_restoring``  it was lost and is being recomputed: it may not be read yet.
     ``indexed``    the prefix index maps ``node.key`` to it.
@@ -75,6 +75,7 @@ class Content:
         "adapter",
         "block",
         "canonical",
+        "disk_block",
         "family",
         "host_block",
         "indexed",
@@ -92,6 +93,7 @@ class Content:
         self.adapter = adapter
         self.block: BlockId | None = None
         self.host_block: HostBlockId | None = None
+        self.disk_block: DiskBlockId | None = None
         self.num_refs = 0
         self.num_pins = 0
         self.parent = parent
@@ -113,7 +115,7 @@ class Content:
 
     @property
     def is_lost(self) -> bool:
-        return self.block is None and self.host_block is None
+        return self.block is None and self.host_block is None and self.disk_block is None
 
     @property
     def is_moving(self) -> bool:

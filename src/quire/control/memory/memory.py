@@ -1,26 +1,31 @@
-"""One engine's KV memory: contents over device blocks and host blocks.
+"""One engine's KV memory: contents over device blocks, host blocks and disk blocks.
 
-Owns both pools, the prefix index and the effect of each transfer on its content. A content in
-transfer counts as being on the host, but is not read, moved or dropped before the transfer's end;
-both of its blocks stay taken until then. Memory does not know programs: when it has no free and no
-cached blocks, it calls ``Reclaim`` of the caller who needs blocks.
+Owns the pools, the prefix index and the effect of each transfer on its content. A content in
+transfer counts as being on the lower of its tiers, but is not read, moved or dropped before the
+transfer's end; both of its blocks stay taken until then. What is on the disk comes back to the
+device itself, so that nothing waits for room on the host. Memory does not know programs: when it
+has no free and no cached blocks, it calls ``Reclaim`` of the caller who needs blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from quire.control.memory.blocks import NumberPool
 from quire.control.memory.content import ChainNode, Content
-from quire.control.memory.host_tier import HostTier
+from quire.control.memory.disk_tier import DiskTier
+from quire.control.memory.lower_tier import LowerTier
+from quire.control.memory.move_counts import MoveCounts
+from quire.control.memory.movement import Movement
 from quire.control.memory.operations import OperationList
+from quire.control.memory.place_invariants import check_places
 from quire.control.memory.pool_statistics import PoolStatistics
 from quire.control.memory.prefix_index import PrefixIndex
 from quire.control.memory.promises import Promises, Reclaim
-from quire.control.memory.transfers import Location, Tier, Transfer, TransferTable
+from quire.control.memory.transfers import Tier, Transfer, TransferTable
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError
-from quire.core.ids import BlockId, EngineId, HostBlockId, ProgramId
+from quire.core.ids import BlockId, DiskBlockId, EngineId, HostBlockId, ProgramId
 
 
 class Memory:
@@ -31,10 +36,7 @@ class Memory:
         self._operations = operations
         self.transfers = TransferTable()
         self.promises = Promises()
-        self._num_swapped_out = 0
-        self._num_swapped_in = 0
-        self._num_demoted = 0
-        self._num_dropped = 0
+        self._counts = MoveCounts()
         self.resize(info)
 
     def resize(self, info: EngineInfo) -> None:
@@ -52,8 +54,19 @@ class Memory:
         self.page_size = info.pool.page_size
         self._bytes_per_block = groups[0].bytes_per_block
         self.device = NumberPool(groups[0].num_blocks)
-        self.host_tier = HostTier(groups[0].num_host_blocks)
+        self.host_tier = LowerTier(Tier.HOST, groups[0].num_host_blocks)
         self.host = self.host_tier.pool
+        self.disk_tier = DiskTier(groups[0].num_disk_blocks)
+        self._lower_tiers = (self.host_tier, self.disk_tier)
+        self._movement = Movement(
+            self._engine,
+            self._operations,
+            self.transfers,
+            self._counts,
+            self.device,
+            self.host_tier,
+            self.disk_tier,
+        )
         adapters = [adapter.digest for adapter in info.adapters]
         self.index = PrefixIndex(info.content, self.page_size, adapters)
 
@@ -64,8 +77,21 @@ class Memory:
 
     @property
     def num_changes(self) -> int:
-        """Increases with everything that makes blocks available."""
-        return self.device.num_freed + self.host.num_freed + self.host_tier.num_cachings
+        """Increases with everything that makes blocks available, or ends the hope for them."""
+        num_changes = self.device.num_freed + self._counts.num_failed_writes
+        for tier in self._lower_tiers:
+            num_changes += tier.pool.num_freed + tier.num_cachings
+        return num_changes
+
+    @property
+    def num_cached_below(self) -> int:
+        """Contents on lower tiers that nobody holds."""
+        return self.host_tier.num_cached + self.disk_tier.num_cached
+
+    @property
+    def num_available_below(self) -> int:
+        """Blocks below the device for contents that cannot be computed again."""
+        return self.host_tier.num_available + self.disk_tier.num_open
 
     def retain(self, content: Content) -> Content:
         """Add a reference of a page or export to ``content``."""
@@ -73,7 +99,8 @@ class Memory:
         content.num_refs += 1
         if is_cached:
             self.index.uncache(content)
-            self.host_tier.hold(content)
+            for tier in self._lower_tiers:
+                tier.hold(content)
         return content
 
     def release(self, content: Content) -> None:
@@ -110,6 +137,8 @@ class Memory:
             self.index.cache(content)
         elif content.indexed and content.host_block is not None:
             self.host_tier.cache(content)
+        elif content.indexed and content.disk_block is not None:
+            self.disk_tier.cache(content)
         else:
             self._discard(content)
 
@@ -117,31 +146,31 @@ class Memory:
         """Free its blocks; the index forgets it."""
         if content.indexed:
             self.index.remove(content)
+        self._free_all(content)
+
+    def _free_all(self, content: Content) -> None:
         self._free_device(content)
-        self._free_host(content)
+        if content.host_block is not None:
+            self._free_lower(self.host_tier, content.host_block)
+            content.host_block = None
+        if content.disk_block is not None:
+            self._free_lower(self.disk_tier, content.disk_block)
+            content.disk_block = None
 
     def _free_device(self, content: Content) -> None:
         if content.block is not None:
             self.device.free(content.block)
             content.block = None
 
-    def _free_host(self, content: Content) -> None:
-        if content.host_block is not None:
-            self.host_tier.keep(content.host_block)
-            self.host.free(content.host_block)
-            content.host_block = None
+    def _free_lower(self, tier: LowerTier, block: int) -> None:
+        tier.keep(block)
+        tier.pool.free(block)
 
     def lose(self, content: Content) -> None:
         """Discard ``content`` on every tier, because its values are not valid."""
         if content.is_moving:
-            self._forget_moving(content)
+            self._movement.forget(content)
         self._discard(content)
-
-    def _forget_moving(self, content: Content) -> None:
-        """The transfer continues without its content."""
-        assert content.transfer is not None
-        self.transfers.get(content.transfer).content = None
-        content.transfer, content.host_block = None, None
 
     def make_room(self, num_blocks: int, reclaim: Reclaim) -> bool:
         """Whether ``num_blocks`` are free for ``reclaim``. Cached contents are evicted first, then
@@ -187,15 +216,10 @@ class Memory:
         assert block is not None, "bind without room"
         content.block = BlockId(block)
 
-    def swap_in(self, content: Content, program: ProgramId | None = None) -> None:
+    def bring(self, content: Content, program: ProgramId | None = None) -> None:
         """Begin the transfer of ``content`` to the device, for ``program``; ``make_room`` has been
         called."""
-        host_block, block = content.host_block, self.device.take()
-        assert host_block is not None
-        assert block is not None, "a swap in without room"
-        self.host_tier.keep(host_block)
-        transfer = self._begin(content, Tier.HOST, host_block, Tier.DEVICE, block, program)
-        self._operations.swap_in(transfer, host_block, BlockId(block))
+        self._movement.bring(content, program)
 
     def can_move_out(self, content: Content) -> bool:
         return content.block is not None and not content.num_pins
@@ -204,114 +228,114 @@ class Memory:
         """Free the device block of a referenced content, which ``program`` holds; returns False if
         no tier takes the content.
 
-        If the host has room, a transfer begins, at whose end the block is free. Else a canonical
-        content is dropped, because its tokens are known: its block is free at once.
+        If the host or the disk has room, a transfer begins, at whose end the block is free. Else a
+        canonical content is dropped, because its tokens are known: its block is free at once.
         """
-        block = content.block
-        assert block is not None
         assert content.num_pins == 0
-        host_block = self._take_host_block(self.host_tier.victim())
-        if host_block is not None:
-            self._swap_out(content, block, host_block, program)
+        disk = self.disk_tier
+        if (
+            self._to_host(content, self.host_tier.first_cached(), program)
+            or (disk.takes(content) and self._to_disk(content, disk.place_for(content), program))
+            or self._to_host(content, self.host_tier.victim(), program)
+        ):
             return True
-        if content.canonical and content.tokens:
-            self._num_dropped += 1
-        else:
+        if not (content.canonical and content.tokens):
             return False
+        self._counts.num_dropped += 1
         self._free_device(content)
         if content.indexed:
             self.index.remove(content)
         return True
 
-    def demote(self, content: Content) -> bool:
-        """Begin to move a cached content to the host; returns False if the host has no block but
-        those that programs hold. Its block is free at the transfer's end."""
-        block = content.block
-        assert block is not None
+    def demote(self, content: Content, tier: Tier = Tier.HOST) -> bool:
+        """Begin to move a cached content from the device to ``tier``; returns False if that has no
+        block but those that programs hold. Its block is free at the transfer's end."""
         assert not content.num_refs
         assert not content.num_pins
-        host_block = self._take_host_block(self.host_tier.first_cached())
-        if host_block is None:
-            return False
-        self.index.uncache(content)
-        self._swap_out(content, block, host_block, None if content.is_shared else content.family)
-        self._num_demoted += 1
-        return True
+        program = None if content.is_shared else content.family
+        if tier is Tier.HOST:
+            has_begun = self._to_host(content, self.host_tier.first_cached(), program)
+        else:
+            has_begun = self._to_disk(content, self.disk_tier.first_cached(), program)
+        if has_begun:
+            self.index.uncache(content)
+            self._counts.num_demoted += 1
+        return has_begun
+
+    def spill(self, content: Content) -> bool:
+        """Begin to move a content from the host to the disk; returns False if that has no block but
+        those that programs hold."""
+        assert content.num_pins == 0
+        program = None if content.is_shared else content.family
+        return self._to_disk(content, self.disk_tier.first_cached(), program)
 
     def evict(self, content: Content) -> None:
         """Drop a cached content."""
         self.index.note_evicted()
         self._discard(content)
 
-    def _swap_out(
-        self, content: Content, block: BlockId, host_block: HostBlockId, program: ProgramId | None
-    ) -> None:
-        transfer = self._begin(content, Tier.DEVICE, block, Tier.HOST, host_block, program)
-        self._operations.swap_out(transfer, block, host_block)
-        content.block, content.host_block = None, host_block
+    def _to_host(self, content: Content, victim: Content | None, program: ProgramId | None) -> bool:
+        """From the device; in the place of ``victim``, if the host has no other."""
+        host_block = self._take(self.host_tier, victim)
+        if host_block is not None:
+            self._movement.to_host(content, HostBlockId(host_block), program)
+        return host_block is not None
+
+    def _to_disk(self, content: Content, victim: Content | None, program: ProgramId | None) -> bool:
+        """From the device or the host; in the place of ``victim``, if the disk has no other."""
+        disk_block = self._take(self.disk_tier, victim)
+        if disk_block is not None:
+            self._movement.to_disk(content, DiskBlockId(disk_block), program)
+        return disk_block is not None
+
+    def _take(self, tier: LowerTier, victim: Content | None) -> int | None:
+        """A block of ``tier``; if none is free, that of ``victim``, which is dropped."""
+        block = tier.pool.take()
+        if block is None and victim is not None:
+            self._discard(victim)
+            self._counts.num_dropped += 1
+            block = tier.pool.take()
+        return block
 
     def offer(self, leaf: ChainNode) -> None:
-        """Evict the unreferenced contents of this chain before all others, on either tier, its end
+        """Evict the unreferenced contents of this chain before all others, on every tier, its end
         first; what other families have mapped too stays where it is."""
         for content in self.index.offer(leaf):
-            self.host_tier.offer(content)
-
-    def _begin(
-        self,
-        content: Content,
-        tier: Tier,
-        block: int,
-        target_tier: Tier,
-        target: int,
-        program: ProgramId | None,
-    ) -> int:
-        source = Location(self._engine, tier, block)
-        to = Location(self._engine, target_tier, target)
-        content.transfer = self.transfers.begin(content, source, to, program).id
-        return content.transfer
+            for tier in self._lower_tiers:
+                tier.offer(content)
 
     def is_coming(self, content: Content) -> bool:
         """Whether ``content`` is in transfer to the device, where its block is taken already."""
         transfer = content.transfer
-        return transfer is not None and not self.transfers.get(transfer).leaves_device
+        return transfer is not None and self.transfers.get(transfer).comes_to_device
 
-    def end_transfers(self, transfers: Iterable[int]) -> list[Transfer]:
-        """Move the contents to their targets and free their sources; returns the transfers.
+    def end_transfers(
+        self, transfers: Iterable[int], failed: Collection[int] = ()
+    ) -> list[Transfer]:
+        """Move the contents to their targets and free their sources; returns the transfers. Of
+        those that have ``failed``, what was to be written to the disk stays where it is, and what
+        was to be read from it is lost.
 
         Raises:
             EngineFault: a number that is not that of a transfer in progress.
         """
         ended = []
         for transfer_id in transfers:
-            transfer = self.transfers.end(transfer_id)
+            transfer = self._movement.end(transfer_id, has_failed=transfer_id in failed)
             ended.append(transfer)
-            source, target, content = transfer.source, transfer.target, transfer.content
-            self._pool(source).free(source.block)
-            self._num_swapped_out += transfer.leaves_device
-            self._num_swapped_in += not transfer.leaves_device
-            if content is None:
-                self._pool(target).free(target.block)
-                continue
-            content.transfer = None
-            if target.tier is Tier.DEVICE:
-                content.block, content.host_block = BlockId(target.block), None
-            elif content.num_refs:
-                self.host_tier.hold(content)
-            if not content.num_refs and not content.num_pins:
-                self._settle(content)
+            if transfer.content is not None:
+                self._arrived(transfer.content)
         return ended
 
-    def _pool(self, place: Location) -> NumberPool:
-        return self.device if place.tier is Tier.DEVICE else self.host
-
-    def _take_host_block(self, victim: Content | None) -> HostBlockId | None:
-        """A host block; if none is free, that of ``victim``, which is dropped."""
-        host_block = self.host.take()
-        if host_block is None and victim is not None:
-            self._discard(victim)
-            self._num_dropped += 1
-            host_block = self.host.take()
-        return None if host_block is None else HostBlockId(host_block)
+    def _arrived(self, content: Content) -> None:
+        """``content`` is under way no more; or nowhere, because reading it has failed."""
+        if not content.num_refs and not content.num_pins:
+            self._settle(content)
+        elif content.is_lost and content.indexed:
+            self.index.remove(content)
+        elif content.num_refs:
+            for tier in self._lower_tiers:
+                tier.hold(content)
 
     def add_to_index(self, contents: Iterable[Content]) -> None:
         for content in contents:
@@ -321,20 +345,16 @@ class Memory:
     def lose_everything(self, contents: Iterable[Content]) -> None:
         """The engine is gone and its memory with it. ``contents``: all that pages or exports refer
         to."""
-        for transfer in self.transfers.abandon():
-            self._pool(transfer.source).free(transfer.source.block)
-            self._pool(transfer.target).free(transfer.target.block)
-            if transfer.content is not None:
-                transfer.content.transfer, transfer.content.host_block = None, None
+        self._movement.abandon()
         self.promises.clear()
-        for content in [*self.index.clear(), *self.host_tier.clear_cached()]:
-            self._free_device(content)
-            self._free_host(content)
-        for content in contents:
-            self._free_device(content)
-            self._free_host(content)
+        cached = self.index.clear()
+        for tier in self._lower_tiers:
+            cached += tier.clear_cached()
+        for content in [*cached, *contents]:
+            self._free_all(content)
 
     def statistics(self) -> PoolStatistics:
+        disk, counts = self.disk_tier, self._counts
         return PoolStatistics(
             num_blocks=self.device.size,
             num_free=self.device.num_free,
@@ -344,39 +364,32 @@ class Memory:
             num_host_free=self.host.num_free,
             num_host_cached=self.host_tier.num_cached,
             num_transfers=len(self.transfers),
-            num_swapped_out=self._num_swapped_out,
-            num_swapped_in=self._num_swapped_in,
-            num_demoted=self._num_demoted,
-            num_dropped=self._num_dropped,
+            num_disk_blocks=disk.pool.size,
+            num_disk_free=disk.pool.num_free,
+            num_disk_cached=disk.num_cached,
+            is_disk_open=disk.is_open,
+            num_swapped_out=counts.num_swapped_out,
+            num_swapped_in=counts.num_swapped_in,
+            num_demoted=counts.num_demoted,
+            num_dropped=counts.num_dropped,
+            num_disk_written=counts.num_disk_written,
+            num_disk_read=counts.num_disk_read,
+            num_failed_writes=counts.num_failed_writes,
+            num_failed_reads=counts.num_failed_reads,
             bytes_per_block=self._bytes_per_block,
         )
 
     def check_invariants(self, held: Iterable[Content]) -> None:
         """``held``: every content to which a page or an export refers, once each."""
         self.device.check_invariants()
-        self.host_tier.check_invariants()
+        for tier in self._lower_tiers:
+            tier.check_invariants()
         self.index.check_invariants()
         contents = {id(content): content for content in [*held, *self.index.contents()]}
-        places = [place for t in self.transfers for place in (t.source, t.target)]
-        blocks = [place.block for place in places if place.tier is Tier.DEVICE]
-        blocks += [c.block for c in contents.values() if c.block is not None]
-        hosts = [place.block for place in places if place.tier is Tier.HOST]
-        hosts += [
-            c.host_block for c in contents.values() if c.host_block is not None and not c.is_moving
-        ]
-        moving = {id(t.content) for t in self.transfers if t.content is not None}
-        assert all(c.is_moving == (id(c) in moving) for c in contents.values()), (
-            "a content does not know whether it is under way"
-        )
-        assert not any(c.is_moving and c.block is not None for c in contents.values()), (
-            "a content under way can be read"
-        )
+        check_places(contents.values(), self.transfers, self.device, self._lower_tiers)
         num_unused = sum(
-            not (c.num_refs or c.num_pins or c.is_moving or c.host_block is None)
+            not (c.num_refs or c.num_pins or c.is_moving or c.block is not None)
             for c in self.index.contents()
         )
-        assert num_unused <= self.host_tier.num_cached, "an unreferenced content is not cached"
-        assert len(set(blocks)) == len(blocks), "two contents share a block"
-        assert len(set(hosts)) == len(hosts), "two contents share a host block"
-        assert all(self.device.is_taken(block) for block in blocks), "a held block is free"
-        assert all(self.host.is_taken(block) for block in hosts), "a held host block is free"
+        num_cached = sum(tier.num_cached for tier in self._lower_tiers)
+        assert num_unused <= num_cached, "an unreferenced content is not cached"

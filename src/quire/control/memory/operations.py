@@ -1,7 +1,7 @@
 """The memory operations of the message being built.
 
 Owns merging adjacent operations of one kind into one array operation; the order never changes.
-Swaps are gathered into one operation for each direction: a message only begins them, and their
+Transfers are gathered into one operation for each direction: a message only begins them, and their
 blocks are not used before they have ended, so their order among the other operations does not
 matter.
 """
@@ -18,31 +18,37 @@ from quire.core.batch import (
     CloseSequences,
     CopySlots,
     DropTables,
+    ReadDisk,
     RepositionSlots,
     SwapIn,
     SwapOut,
+    WriteDisk,
     WriteEntries,
 )
-from quire.core.ids import BlockId, HostBlockId, SequenceId, TableId
+from quire.core.ids import BlockId, DiskBlockId, HostBlockId, SequenceId, TableId
 
 
-class SwapList:
-    """The transfers of one direction that begin with the message."""
+class TransferList:
+    """The transfers of one direction that begin with the message; ``lower`` are blocks of the lower
+    of the two tiers."""
 
-    __slots__ = ("blocks", "host_blocks", "transfers")
+    __slots__ = ("blocks", "lower", "transfers")
 
     def __init__(self) -> None:
         self.transfers: list[int] = []
         self.blocks: list[int] = []
-        self.host_blocks: list[int] = []
+        self.lower: list[int] = []
 
-    def __len__(self) -> int:
-        return len(self.transfers)
-
-    def add(self, transfer: int, block: BlockId, host_block: HostBlockId) -> None:
+    def add(self, transfer: int, block: int, lower: int) -> None:
         self.transfers.append(transfer)
         self.blocks.append(block)
-        self.host_blocks.append(host_block)
+        self.lower.append(lower)
+
+    def take(self) -> tuple[I32, I32, I32]:
+        """What was added, as arrays; nothing is left."""
+        taken = _i32(self.transfers), _i32(self.blocks), _i32(self.lower)
+        self.transfers, self.blocks, self.lower = [], [], []
+        return taken
 
 
 class OperationList:
@@ -50,8 +56,12 @@ class OperationList:
 
     def __init__(self) -> None:
         self._operations: list[BatchOperation] = []
-        self._out = SwapList()
-        self._in = SwapList()
+        self._out = TransferList()
+        self._in = TransferList()
+        self._stored = TransferList()
+        self._spilled = TransferList()
+        self._read = TransferList()
+        self._has_transfers = False
         self._kind: type | None = None
         self._left: list[int] = []
         self._right: list[int] = []
@@ -60,8 +70,8 @@ class OperationList:
         self._blocks: list[int] = []
 
     @property
-    def has_swaps(self) -> bool:
-        return bool(self._out or self._in)
+    def has_transfers(self) -> bool:
+        return self._has_transfers
 
     def add(self, operation: BatchOperation) -> None:
         self._flush()
@@ -69,9 +79,26 @@ class OperationList:
 
     def swap_out(self, transfer: int, block: BlockId, host_block: HostBlockId) -> None:
         self._out.add(transfer, block, host_block)
+        self._has_transfers = True
 
     def swap_in(self, transfer: int, host_block: HostBlockId, block: BlockId) -> None:
         self._in.add(transfer, block, host_block)
+        self._has_transfers = True
+
+    def store(self, transfer: int, block: BlockId, disk_block: DiskBlockId) -> None:
+        """From the device to the disk."""
+        self._stored.add(transfer, block, disk_block)
+        self._has_transfers = True
+
+    def spill(self, transfer: int, host_block: HostBlockId, disk_block: DiskBlockId) -> None:
+        """From the host to the disk."""
+        self._spilled.add(transfer, host_block, disk_block)
+        self._has_transfers = True
+
+    def read(self, transfer: int, disk_block: DiskBlockId, block: BlockId) -> None:
+        """From the disk to the device."""
+        self._read.add(transfer, block, disk_block)
+        self._has_transfers = True
 
     def copy_slots(self, source: int, target: int, num_slots: int) -> None:
         """Copy ``num_slots`` consecutive flat slots, from ``source`` on, to those from ``target``
@@ -108,24 +135,28 @@ class OperationList:
     def take(self) -> list[BatchOperation]:
         self._flush()
         taken, self._operations = self._operations, []
-        if self._out:
-            swaps, self._out = self._out, SwapList()
-            taken.append(
-                SwapOut(
-                    transfers=_i32(swaps.transfers),
-                    blocks=_i32(swaps.blocks),
-                    host_blocks=_i32(swaps.host_blocks),
-                )
-            )
-        if self._in:
-            swaps, self._in = self._in, SwapList()
-            taken.append(
-                SwapIn(
-                    transfers=_i32(swaps.transfers),
-                    host_blocks=_i32(swaps.host_blocks),
-                    blocks=_i32(swaps.blocks),
-                )
-            )
+        if self._has_transfers:
+            taken += self._take_transfers()
+        return taken
+
+    def _take_transfers(self) -> list[BatchOperation]:
+        self._has_transfers = False
+        taken: list[BatchOperation] = []
+        if self._out.transfers:
+            ids, blocks, lower = self._out.take()
+            taken.append(SwapOut(transfers=ids, blocks=blocks, host_blocks=lower))
+        if self._in.transfers:
+            ids, blocks, lower = self._in.take()
+            taken.append(SwapIn(transfers=ids, host_blocks=lower, blocks=blocks))
+        if self._stored.transfers:
+            ids, blocks, lower = self._stored.take()
+            taken.append(WriteDisk(transfers=ids, tier="device", blocks=blocks, disk_blocks=lower))
+        if self._spilled.transfers:
+            ids, blocks, lower = self._spilled.take()
+            taken.append(WriteDisk(transfers=ids, tier="host", blocks=blocks, disk_blocks=lower))
+        if self._read.transfers:
+            ids, blocks, lower = self._read.take()
+            taken.append(ReadDisk(transfers=ids, disk_blocks=lower, blocks=blocks))
         return taken
 
     def _pair(self, kind: type, left: int, right: int) -> None:

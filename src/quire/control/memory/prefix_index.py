@@ -207,7 +207,8 @@ class PrefixIndex:
             assert content.node is not None
             assert content.node.key == key
             is_unused = not (content.num_refs or content.num_pins or content.is_moving)
-            assert not is_unused or key in self._cached or content.host_block is not None, (
+            is_below = content.block is None and not content.is_lost
+            assert not is_unused or key in self._cached or is_below, (
                 "an unreferenced entry is not cached"
             )
             assert not content.num_refs or key not in self._cached, "a held entry is cached"

@@ -1,6 +1,6 @@
 """Brings the contents that a command needs to the device and pins them while it uses them.
 
-Owns the order of the steps (pin, make room, swap in), which ensures that making room for one
+Owns the order of the steps (pin, make room, bring), which ensures that making room for one
 content never moves out another of the same command. It does not wait for contents to arrive: it
 begins their transfers, and the caller asks again when these have ended.
 """
@@ -36,11 +36,11 @@ def secure(
 
 
 def _bring(memory: Memory, away: Iterable[Content], num_new: int, reclaim: Reclaim) -> None:
-    """Begin the transfers of contents that are on the host. Promise the blocks for the others."""
+    """Begin the transfers of contents on lower tiers. Promise the blocks for the others."""
     num_later = num_new
     for content in away:
         if not content.is_moving:
-            memory.swap_in(content, reclaim.program)
+            memory.bring(content, reclaim.program)
         else:
             num_later += not memory.is_coming(content)
     memory.promise(num_later, reclaim)

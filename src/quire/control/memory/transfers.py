@@ -20,6 +20,7 @@ class Tier(StrEnum):
 
     DEVICE = "device"
     HOST = "host"
+    DISK = "disk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,11 @@ class Transfer:
 
     ``content``: what is moved; None if nothing can refer to it any more. The places stay taken even
     then, because the engine still copies. ``program``: whose pages move out, or for which they come
-    back; ``sent_s``: when the message that begins it was sent.
+    back; ``sent_s``: when the message that begins it was sent; ``has_failed``: it has ended without
+    its bytes.
     """
 
-    __slots__ = ("content", "id", "program", "sent_s", "source", "target")
+    __slots__ = ("content", "has_failed", "id", "program", "sent_s", "source", "target")
 
     def __init__(
         self,
@@ -55,21 +57,31 @@ class Transfer:
         self.content: Content | None = content
         self.source = source
         self.target = target
+        self.has_failed = False
 
     @property
     def leaves_device(self) -> bool:
         return self.source.tier is Tier.DEVICE
 
+    @property
+    def comes_to_device(self) -> bool:
+        return self.target.tier is Tier.DEVICE
+
+    @property
+    def uses_disk(self) -> bool:
+        return Tier.DISK in (self.source.tier, self.target.tier)
+
 
 class TransferTable:
     """The transfers of one engine that are in progress. ``num_leaving``: device blocks that will be
-    free at their ends."""
+    free at their ends; ``num_leaving_host``: host blocks."""
 
     def __init__(self) -> None:
         self._under_way: dict[int, Transfer] = {}
         self._unsent: list[Transfer] = []
         self._num_begun = 0
         self.num_leaving = 0
+        self.num_leaving_host = 0
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -91,6 +103,7 @@ class TransferTable:
         self._num_begun += 1
         self._under_way[transfer.id] = transfer
         self.num_leaving += transfer.leaves_device
+        self.num_leaving_host += source.tier is Tier.HOST
         return transfer
 
     def note_sent(self, now_s: float) -> None:
@@ -112,6 +125,7 @@ class TransferTable:
                 "peer is broken, restart it"
             )
         self.num_leaving -= transfer.leaves_device
+        self.num_leaving_host -= transfer.source.tier is Tier.HOST
         return transfer
 
     def abandon(self) -> list[Transfer]:
@@ -119,5 +133,5 @@ class TransferTable:
         abandoned = list(self._under_way.values())
         self._under_way.clear()
         self._unsent.clear()
-        self.num_leaving = 0
+        self.num_leaving = self.num_leaving_host = 0
         return abandoned

@@ -19,7 +19,8 @@ def find_pages(entry: Entry, page_ids: list[PageId]) -> list[Page]:
     Raises:
         UnknownHandle: the command that should have created the page did not, as an import that
             mapped fewer pages than were offered.
-        PageLost: the page's content was lost with an engine and cannot be recomputed.
+        PageLost: the page's content was lost, with an engine or on its disk, and cannot be
+            recomputed.
     """
     pages: list[Page] = []
     held = entry.program.pages
@@ -33,7 +34,8 @@ def find_pages(entry: Entry, page_ids: list[PageId]) -> list[Page]:
                     page=page_id,
                 )
             raise PageLost(
-                f"page {page_id} was lost with its engine and cannot be recomputed: write it again",
+                f"page {page_id} was lost, with its engine or on the disk, and cannot be "
+                "recomputed: write it again",
                 page=page_id,
             )
         pages.append(page)

@@ -93,7 +93,7 @@ class EngineScheduler:
         engine, planner = self.engine, self.planner
         if engine.running or engine.ready.has_changed or planner.backlog.num_waiting:
             return True
-        return bool(planner.restorer.jobs) or engine.operations.has_swaps
+        return bool(planner.restorer.jobs) or engine.operations.has_transfers
 
     def pump(self) -> None:
         """Send the next message if it is time; at most one waits behind the running one."""
@@ -157,7 +157,7 @@ class EngineScheduler:
         """Transfers that no row stands beside go in a message of their own."""
         engine = self.engine
         self.tiering.run()
-        if engine.operations.has_swaps:
+        if engine.operations.has_transfers:
             self._send(BatchBuilder(engine.next_step, engine.info.pool.max_batch_tokens), [])
 
     def _is_stuck(self, builder: BatchBuilder) -> bool:
@@ -359,8 +359,9 @@ class EngineScheduler:
         pool = self.engine.memory.statistics()
         error = PoolExhausted(
             f"command {entry.id} finds no block: {pool.num_free} of {pool.num_blocks} are free, "
-            f"{pool.num_host_free} of {pool.num_host_blocks} host blocks, and nobody can give any "
-            "up: free pages, retry later, or raise kv_cache_bytes or host_cache_bytes",
+            f"{pool.num_host_free} of {pool.num_host_blocks} on the host, {pool.num_disk_free} of "
+            f"{pool.num_disk_blocks} on disk, and nobody can give any up: free pages, retry later, "
+            "or raise kv_cache_bytes, host_cache_bytes or disk_cache_bytes",
             num_free=pool.num_free,
             num_blocks=pool.num_blocks,
         )

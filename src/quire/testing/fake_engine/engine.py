@@ -25,11 +25,13 @@ from quire.core.batch import (
     ExtendSequence,
     OpenSequence,
     Operation,
+    ReadDisk,
     RepositionSlots,
     RowFailure,
     SwapIn,
     SwapOut,
     TransfersEnded,
+    WriteDisk,
     WriteEntries,
     WriteTable,
 )
@@ -41,7 +43,7 @@ from quire.core.traits import MODEL_TRAITS, Trait
 from quire.testing.fake_engine.context import MessageContext
 from quire.testing.fake_engine.grammar import FakeGrammarCompiler
 from quire.testing.fake_engine.hashing import logits_of
-from quire.testing.fake_engine.memory import FakeMemory
+from quire.testing.fake_engine.memory import FakeMemory, Move
 from quire.testing.fake_engine.message import run_message
 from quire.testing.fake_engine.rows import RowResult
 from quire.testing.fake_engine.sequences import FakeSequence, open_state
@@ -59,6 +61,7 @@ def fake_pool(
     page_size: int = 4,
     num_blocks: int = 64,
     num_host_blocks: int = 64,
+    num_disk_blocks: int = 0,
     num_embeds: int = 256,
     num_token_slots: int = 64,
     max_sequences: int = 32,
@@ -68,6 +71,7 @@ def fake_pool(
     group = LayerGroup(
         num_blocks=num_blocks,
         num_host_blocks=num_host_blocks,
+        num_disk_blocks=num_disk_blocks,
         bytes_per_block=page_size * 64,
     )
     return PoolSpec(
@@ -96,7 +100,9 @@ class FakeEngine:
 
     ``script`` makes it generate given tokens (see ``ScriptedModel``); nothing else changes.
     ``transfer_seed``: each ``transfer`` ends a random subset of the transfers in progress, in
-    random order; None: all of them. ``adapters``: the adapters that it pretends to have, by name or
+    random order; None: all of them. ``disk_fault``: says of each transfer from or to the disk, when
+    it ends, whether it fails. ``disk_block_s``: what copying a block from or to the disk is said to
+    take. ``adapters``: the adapters that it pretends to have, by name or
     in full.
     """
 
@@ -112,6 +118,8 @@ class FakeEngine:
         adapters: Sequence[str | AdapterInfo] = (),
         images: ImageInput | None = None,
         transfer_seed: int | None = None,
+        disk_fault: Callable[[Move], bool] | None = None,
+        disk_block_s: float = 0.0,
     ) -> None:
         self._tokenizer = tokenizer or FakeTokenizer()
         pool = pool or fake_pool()
@@ -142,6 +150,8 @@ class FakeEngine:
         self._memory = FakeMemory(self._info.pool)
         self._grammars = FakeGrammarCompiler(self._tokenizer)
         self._transfer_order = None if transfer_seed is None else random.Random(transfer_seed)
+        self._disk_fault = disk_fault
+        self._disk_block_s = disk_block_s
         self._script = script
         self._step_time = step_time or StepTime()
         self._sequences: dict[SequenceId, FakeSequence] = {}
@@ -192,14 +202,28 @@ class FakeEngine:
             raise
 
     def transfer(self) -> TransfersEnded | None:
-        under_way = list(self._memory.swaps)
+        moves = self._memory.moves
+        under_way = list(moves)
         if self._fault is not None or not under_way:
             return None
         order = self._transfer_order
         if order is not None:
             under_way = order.sample(under_way, order.randint(1, len(under_way)))
-        self._memory.end_swaps(under_way)
-        return TransfersEnded(transfers=np.array(under_way, np.int32))
+        elapsed_s = 0.0
+        if self._disk_block_s:  # a time is that of one direction
+            way = _way(moves[under_way[0]])
+            under_way = [transfer for transfer in under_way if _way(moves[transfer]) == way]
+            elapsed_s = self._disk_block_s * len(under_way) if "disk" in way else 0.0
+        fault, failed = self._disk_fault, []
+        if fault is not None:
+            failed = [t for t in under_way if moves[t].uses_disk and fault(moves[t])]
+        self._memory.end_moves(under_way, failed)
+        return TransfersEnded(
+            transfers=np.array(under_way, np.int32),
+            elapsed_s=elapsed_s,
+            failed=np.array(failed, np.int32),
+            problem="an injected fault" if failed else "",
+        )
 
     def wake_by(self, ring: Callable[[], None]) -> None:
         """``transfer`` has nothing to tell without a message."""
@@ -224,7 +248,11 @@ class FakeEngine:
             observe=self._observe,
             injected=self._row_failures.pop(batch.step, {}),
         )
-        kinds = [type(op) for op in batch.operations if isinstance(op, SwapOut | SwapIn)]
+        kinds = [
+            (type(op), getattr(op, "tier", None))
+            for op in batch.operations
+            if isinstance(op, SwapOut | SwapIn | WriteDisk | ReadDisk)
+        ]
         require(len(set(kinds)) == len(kinds), "two swaps in one direction in one message")
         for index, operation in enumerate(batch.operations):
             self._operate(operation, index, context.failures)
@@ -248,10 +276,8 @@ class FakeEngine:
                 self._memory.copy_slots(operation)
             case RepositionSlots():
                 self._memory.reposition_slots(operation)
-            case SwapOut():
-                self._memory.swap_out(operation)
-            case SwapIn():
-                self._memory.swap_in(operation)
+            case SwapOut() | SwapIn() | WriteDisk() | ReadDisk():
+                self._memory.begin(operation)
             case OpenSequence():
                 self._open(operation, index, failures)
             case ExtendSequence():
@@ -320,3 +346,7 @@ class FakeEngine:
             for row, value in enumerate(hidden.tolist()):
                 logits[row, self._script(self._seen.get(value, ()))] += _SCRIPT_BONUS
         return logits
+
+
+def _way(move: Move) -> tuple[str, str]:
+    return move.source[0], move.target[0]

@@ -1,4 +1,4 @@
-"""The fake engine's memory: slots, host blocks, page tables, embeds, token slots.
+"""The fake engine's memory: slots, blocks of the lower tiers, page tables, embeds, token slots.
 
 Owns what is written where, and refuses every access that the batch contract does not allow. Does
 not know rows, sequences or sampling.
@@ -6,7 +6,7 @@ not know rows, sequences or sampling.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +16,11 @@ from quire.core.batch import (
     I32,
     U64,
     CopySlots,
+    ReadDisk,
     RepositionSlots,
     SwapIn,
     SwapOut,
+    WriteDisk,
     WriteEntries,
     WriteTable,
 )
@@ -68,13 +70,20 @@ class Slots:
         self.tokens[target_slots] = source.tokens[source_slots]
 
 
+Place = tuple[str, int]
+"""A tier's name and a block of it."""
+
+
 @dataclass(frozen=True, slots=True)
-class Swap:
+class Move:
     """A transfer in progress."""
 
-    block: int
-    host_block: int
-    is_out: bool
+    source: Place
+    target: Place
+
+    @property
+    def uses_disk(self) -> bool:
+        return "disk" in (self.source[0], self.target[0])
 
 
 class FakeMemory:
@@ -84,11 +93,20 @@ class FakeMemory:
         group = pool.groups[0]
         self.page_size = pool.page_size
         self.num_blocks = group.num_blocks
-        self.num_host_blocks = group.num_host_blocks
+        self._sizes = {
+            "device": group.num_blocks,
+            "host": group.num_host_blocks,
+            "disk": group.num_disk_blocks,
+        }
         self.slots = Slots(group.num_blocks * pool.page_size)
-        self.host_slots = Slots(group.num_host_blocks * pool.page_size)
-        self._host_written: set[int] = set()
-        self.swaps: dict[int, Swap] = {}
+        self._tiers = {
+            "device": self.slots,
+            "host": Slots(group.num_host_blocks * pool.page_size),
+            "disk": Slots(group.num_disk_blocks * pool.page_size),
+        }
+        self._written: set[Place] = set()
+        """Blocks below the device that hold what was moved there."""
+        self.moves: dict[int, Move] = {}
         self.tables: dict[TableId, Table] = {}
         self.embeds = np.zeros(pool.num_embeds, np.uint64)
         self.embed_tokens = np.full(pool.num_embeds, -1, np.int32)
@@ -162,54 +180,65 @@ class FakeMemory:
         self.slots.values[:, op.slots] = turned(self.slots.values[:, op.slots], shifts)
         self.slots.positions[op.slots] = op.positions
 
-    def swap_out(self, op: SwapOut) -> None:
-        self._begin(op, "SwapOut")
+    def begin(self, op: SwapOut | SwapIn | WriteDisk | ReadDisk) -> None:
+        match op:
+            case SwapOut():
+                self._begin(
+                    "SwapOut", op.transfers, ("device", op.blocks), ("host", op.host_blocks)
+                )
+            case SwapIn():
+                self._begin("SwapIn", op.transfers, ("host", op.host_blocks), ("device", op.blocks))
+            case WriteDisk():
+                self._begin(
+                    "WriteDisk", op.transfers, (op.tier, op.blocks), ("disk", op.disk_blocks)
+                )
+            case ReadDisk():
+                self._begin(
+                    "ReadDisk", op.transfers, ("disk", op.disk_blocks), ("device", op.blocks)
+                )
 
-    def swap_in(self, op: SwapIn) -> None:
-        missing = sorted(set(op.host_blocks.tolist()) - self._host_written)
-        require(not missing, f"SwapIn reads host blocks {missing} that nothing was swapped to")
-        self._begin(op, "SwapIn")
-
-    def _begin(self, op: SwapOut | SwapIn, what: str) -> None:
-        self._check_swap(op, what)
-        columns = zip(
-            op.transfers.tolist(), op.blocks.tolist(), op.host_blocks.tolist(), strict=True
-        )
-        for transfer, block, host_block in columns:
-            require(transfer not in self.swaps, f"{what}: transfer {transfer} is under way already")
-            self.swaps[transfer] = Swap(block, host_block, isinstance(op, SwapOut))
-
-    def end_swaps(self, transfers: Sequence[int]) -> None:
-        """Copy at the last moment, so that a forbidden change of a block in the meantime shows."""
-        for transfer in transfers:
-            swap = self.swaps.pop(transfer)
-            block, host_block = np.array([swap.block]), np.array([swap.host_block])
-            on_device, on_host = self._flat(block), self._flat(host_block)
-            if swap.is_out:
-                self.host_slots.copy_from(self.slots, on_device, on_host)
-                self._host_written.add(swap.host_block)
-            else:
-                self.slots.copy_from(self.host_slots, on_host, on_device)
-
-    def _check_swap(self, op: SwapOut | SwapIn, what: str) -> None:
-        blocks, host_blocks = op.blocks, op.host_blocks
-        lengths = {len(blocks), len(host_blocks), len(op.transfers)}
+    def _begin(
+        self, what: str, transfers: I32, source: tuple[str, I32], target: tuple[str, I32]
+    ) -> None:
+        lengths = {len(transfers), len(source[1]), len(target[1])}
         require(len(lengths) == 1, f"{what}: its columns differ in length")
-        require(len(np.unique(blocks)) == len(blocks), f"{what}: a block twice")
-        require(len(np.unique(host_blocks)) == len(host_blocks), f"{what}: a host block twice")
-        self.check_blocks(blocks, what)
-        bad = [int(b) for b in host_blocks if not 0 <= b < self.num_host_blocks]
-        require(not bad, f"{what}: host blocks {bad} of {self.num_host_blocks}")
-        self._check_still(blocks, what)
-        moving = {swap.host_block for swap in self.swaps.values()}.intersection(
-            host_blocks.tolist()
-        )
-        require(not moving, f"{what}: host blocks {sorted(moving)} are under way")
+        moving = {place for move in self.moves.values() for place in (move.source, move.target)}
+        for tier, blocks in (source, target):
+            require(len(np.unique(blocks)) == len(blocks), f"{what}: a {tier} block twice")
+            bad = [int(b) for b in blocks if not 0 <= b < self._sizes[tier]]
+            require(not bad, f"{what}: {tier} blocks {bad} of {self._sizes[tier]}")
+            still = [int(b) for b in blocks if (tier, int(b)) in moving]
+            require(not still, f"{what}: {tier} blocks {still} are under way")
+        if source[0] != "device":
+            missing = [b for b in source[1].tolist() if (source[0], b) not in self._written]
+            require(
+                not missing, f"{what} reads {source[0]} blocks {missing} that nothing was moved to"
+            )
+        columns = zip(transfers.tolist(), source[1].tolist(), target[1].tolist(), strict=True)
+        for transfer, from_block, to_block in columns:
+            require(transfer not in self.moves, f"{what}: transfer {transfer} is under way already")
+            self.moves[transfer] = Move((source[0], from_block), (target[0], to_block))
+
+    def end_moves(self, transfers: Sequence[int], failed: Collection[int] = ()) -> None:
+        """Copy at the last moment, so that a forbidden change of a block in the meantime shows. The
+        targets of those that have ``failed`` hold nothing any more."""
+        for transfer in transfers:
+            move = self.moves.pop(transfer)
+            (tier, block), (to_tier, to_block) = move.source, move.target
+            if transfer in failed:
+                self._written -= {move.target}
+                if to_tier == "device":
+                    self.slots.positions[self._flat(np.array([to_block]))] = -1
+                continue
+            source, target = self._flat(np.array([block])), self._flat(np.array([to_block]))
+            self._tiers[to_tier].copy_from(self._tiers[tier], source, target)
+            self._written.add(move.target)
 
     def _check_still(self, blocks: NDArray[np.integer], what: str) -> None:
-        if self.swaps:
-            moving = {swap.block for swap in self.swaps.values()}.intersection(blocks.tolist())
-            require(not moving, f"{what}: blocks {sorted(moving)} are under way")
+        if self.moves:
+            places = {place for m in self.moves.values() for place in (m.source, m.target)}
+            moving = sorted({b for t, b in places if t == "device"}.intersection(blocks.tolist()))
+            require(not moving, f"{what}: blocks {moving} are under way")
 
     def _flat(self, blocks: I32) -> I32:
         offsets = np.arange(self.page_size, dtype=np.int32)

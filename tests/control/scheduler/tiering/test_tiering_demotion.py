@@ -60,7 +60,7 @@ def test_moves_that_take_longer_than_computing_are_not_made() -> None:
     moved = sessions.world.pool.num_demoted
     assert moved > 0
     scheduler = sessions.world.controller._schedulers[ENGINE]
-    scheduler.tiering.observe(1e6, 1)
+    scheduler.tiering.times.host.observe(1e6, 1)
     for session in range(16, 30):
         sessions.call(session)
     assert sessions.world.pool.num_demoted == moved

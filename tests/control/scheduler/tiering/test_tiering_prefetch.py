@@ -21,7 +21,7 @@ def learned(move_s: float = 0.1) -> Sessions:
         sessions.call(EXPECTED)
         clock.advance(WAIT_S)
     scheduler = sessions.world.controller._schedulers[ENGINE]
-    scheduler.tiering.observe(move_s, 1)
+    scheduler.tiering.times.host.observe(move_s, 1)
     sessions.call(EXPECTED)
     for session in range(2, 20):
         sessions.call(session)

@@ -13,6 +13,7 @@ from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.memory.content import ChainNode, Content
+from quire.control.memory.lower_tier import LowerTier
 from quire.control.programs.program import Entry, Program
 from quire.control.scheduler.pausing.returns import NEVER_S, Returns, ReturnTimes
 from quire.control.scheduler.pausing.trail import Trail
@@ -55,7 +56,8 @@ class ProgramGate:
         swapped out now. What else the host may take does not count: a call needs all on the
         device."""
         memory = self._engine.memory
-        return memory.device.size + memory.host_tier.num_held - len(memory.transfers)
+        num_held = memory.host_tier.num_held + memory.disk_tier.num_held
+        return memory.device.size + num_held - len(memory.transfers)
 
     @property
     def is_on(self) -> bool:
@@ -158,7 +160,7 @@ class ProgramGate:
             return
         self.num_changes += 1
         trail = family.trails.pop(program.id, None)
-        if trail is not None and (self.paused or self._engine.memory.host_tier.num_cached):
+        if trail is not None and (self.paused or self._engine.memory.num_cached_below):
             self.offer(trail)
         if family.let_in_s is not None and not family.calls:
             self.sets.resize(family, family.working_set)
@@ -186,6 +188,14 @@ class ProgramGate:
 
     def _class_of(self, family: Family) -> ReturnTimes:
         return self._returns.of((family.tenant, family.kind, family.num_calls <= 1))
+
+    def has_place_on(self, tier: LowerTier, chance: float) -> bool:
+        """Whether a page that is needed again with this chance finds a block of ``tier``: a free
+        one, or that of a page less likely to be needed."""
+        if tier.pool.num_free:
+            return True
+        victim = tier.first_cached()
+        return victim is not None and self.chance_of(victim) < chance
 
     def chance_of(self, content: Content) -> float:
         """That ``content``, which nobody holds, is needed again. What several families have used is

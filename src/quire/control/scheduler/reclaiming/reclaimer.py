@@ -74,7 +74,7 @@ class Reclaimer:
                 num_movable += 1
             else:
                 if num_host is None:  # counting is worth it only for what cannot be dropped
-                    num_host = self._engine.memory.host_tier.num_available
+                    num_host = self._engine.memory.num_available_below
                 if num_host:
                     num_host -= 1
                     num_movable += 1

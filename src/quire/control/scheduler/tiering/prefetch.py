@@ -79,7 +79,7 @@ class Prefetch:
         away = list(self._away(family))
         num_free = self._make_free(num_reserved + len(away)) - num_reserved
         for content in away[: max(0, num_free)]:
-            self._engine.memory.swap_in(content, family.id)
+            self._engine.memory.bring(content, family.id)
             self.num_fetched += 1
 
     def _make_free(self, num_blocks: int) -> int:
@@ -95,7 +95,7 @@ class Prefetch:
         return memory.device.num_free - num_promised
 
     def _away(self, family: Family) -> Iterator[Content]:
-        """What it has on the host, the beginnings of its contexts first. What is on the device
+        """What it has on lower tiers, the beginnings of its contexts first. What is on the device
         stays there for as long as what comes back."""
         index = self._engine.memory.index
         for leaf in self._gate.leaves_of(family):
@@ -103,10 +103,10 @@ class Prefetch:
                 content = index.lookup(node)
                 if content is None:
                     break
-                if content.host_block is not None and not content.is_moving:
-                    yield content
-                else:
+                if content.block is not None or content.is_moving:
                     index.touch(content)
+                else:
+                    yield content
 
 
 def _is_current(wait: Wait) -> bool:

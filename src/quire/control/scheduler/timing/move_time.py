@@ -1,15 +1,19 @@
 """How long a block takes between two tiers.
 
-Owns a moving average of what the engine measured while it copied.
+Owns moving averages of what the engine measured while it copied.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.control.memory.transfers import Tier, Transfer
 
 _SMOOTHING = 0.2
 
 
 class MoveTime:
-    """``block_s``: of one block, in either direction; None: not known yet."""
+    """``block_s``: of one block; None: not known yet."""
 
     def __init__(self) -> None:
         self.block_s: float | None = None
@@ -23,3 +27,26 @@ class MoveTime:
             self.block_s = block_s
         else:
             self.block_s += _SMOOTHING * (block_s - self.block_s)
+
+    def forget(self) -> None:
+        """What was measured may not hold any more."""
+        self.block_s = None
+
+
+class MoveTimes:
+    """Of one engine: between device and host in either direction, to the disk and from it."""
+
+    def __init__(self) -> None:
+        self.host = MoveTime()
+        self.write = MoveTime()
+        self.read = MoveTime()
+
+    def observe(self, elapsed_s: float, ended: Sequence[Transfer]) -> None:
+        """Transfers of one direction have ended; copying took ``elapsed_s``."""
+        if not ended or any(transfer.has_failed for transfer in ended):
+            return
+        if ended[0].target.tier is Tier.DISK:
+            time = self.write
+        else:
+            time = self.read if ended[0].source.tier is Tier.DISK else self.host
+        time.observe(elapsed_s, len(ended))

@@ -105,7 +105,7 @@ class Admission:
             for content in movable:
                 if not (content.canonical and content.tokens):
                     if num_host is None:  # counting is worth it only for what cannot be dropped
-                        num_host = memory.host_tier.num_available
+                        num_host = memory.num_available_below
                     if not num_host:
                         continue
                     num_host -= 1
