@@ -13,7 +13,8 @@ NAMES = """
 """
 
 SUITES = """
-    DispatchPolicySuite EngineCoreSuite PolicySuite ProcessorSuite ProgramPortSuite TokenizerSuite
+    DispatchPolicySuite EngineCoreSuite KVTransportSuite PolicySuite ProcessorSuite ProgramPortSuite
+    TokenizerSuite
 """
 
 

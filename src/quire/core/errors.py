@@ -36,6 +36,7 @@
         ├── EngineLost
         ├── EngineFault        the engine answered with an error
         ├── PageLost           an opaque page did not survive an engine
+        ├── TransferFailed     K and V did not get from one engine to another
         └── ProtocolMismatch
 
 A message says what happened, the values, and the remedy. On a wire an error is an ``ErrorRecord``;
@@ -223,6 +224,11 @@ class PageLost(EngineError):
     """What was lost cannot be computed again here, but the program that wrote it can."""
 
     code = "page_lost"
+    retriable = True
+
+
+class TransferFailed(EngineError):
+    code = "transfer_failed"
     retriable = True
 
 

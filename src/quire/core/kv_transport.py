@@ -1,0 +1,118 @@
+"""``KVTransport``: how K and V get from the memory of one engine into that of another.
+
+A transport moves *pieces*: some layers of some tokens of a lease, in canonical form. It knows
+addresses, leases, keys, windows and checksums. It does not know pools: it reads pieces from a
+``KVSource`` and writes them to a ``KVSink``, both owned by the engine. It is one-sided: the
+receiver's engine thread takes no part, so that its steps never wait for a transfer.
+
+The conformance suite is ``quire.testing.conformance.KVTransportSuite``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from quire.core.errors import QuireError
+from quire.core.exchange import SendTarget
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """``num_layers`` layers from ``first_layer`` of ``num_tokens`` tokens from index ``first`` of
+    the lease."""
+
+    first: int
+    num_tokens: int
+    first_layer: int
+    num_layers: int
+
+
+class KVSource(Protocol):
+    """What is sent: tokens of one engine, from the beginning of a send to its end."""
+
+    @property
+    def content(self) -> str:
+        """``EngineInfo.content`` of the sender."""
+        ...
+
+    def pieces(self) -> Iterator[Piece]:
+        """In the order in which they are to be sent."""
+        ...
+
+    def read(self, piece: Piece) -> memoryview:
+        """The bytes of a piece; valid until the next call."""
+        ...
+
+
+class KVSink(Protocol):
+    """Where the tokens of one lease go. May be closed by its owner at any time and from any thread;
+    from then on it takes nothing."""
+
+    @property
+    def content(self) -> str:
+        """``EngineInfo.content`` of the receiver."""
+        ...
+
+    def num_bytes(self, piece: Piece) -> int:
+        """How many bytes the piece has.
+
+        Raises:
+            InvalidArgument: it is not inside of the lease, or is too large.
+        """
+        ...
+
+    def write(self, piece: Piece, payload: memoryview) -> None:
+        """Take the bytes of a piece, which the transport has verified. A piece that came before is
+        taken again.
+
+        Raises:
+            QuireError: the lease takes nothing more.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The end of a send. Without ``error`` the receiver has written and verified all pieces.
+    ``num_bytes``: of pieces that it has acknowledged."""
+
+    num_bytes: int
+    error: QuireError | None = None
+
+
+class KVTransport(Protocol):
+    """The connections of one engine to others. Every method may be called from any thread and
+    returns at once. Everything that a peer does ends within a bound of time and memory, and
+    concerns that peer's transfer alone."""
+
+    @property
+    def address(self) -> str:
+        """``EngineInfo.data_address``."""
+        ...
+
+    def accept(self, lease: int, key: bytes, sink: KVSink) -> None:
+        """Write what senders that know ``key`` send to ``lease`` to ``sink``, until ``refuse``.
+        What they send otherwise is refused before anything is written."""
+        ...
+
+    def refuse(self, lease: int) -> None:
+        """The lease is unknown from here on. A piece may still be on its way to the sink: its owner
+        closes it first. Idempotent."""
+        ...
+
+    def send(self, target: SendTarget, source: KVSource, on_end: Callable[[Sent], None]) -> None:
+        """Begin to send. ``on_end`` is called once, on any thread; nothing is read from ``source``
+        after it.
+
+        An error of the receiver is its own; ``TransferFailed`` if it cannot be reached, is silent
+        or is cut off.
+        """
+        ...
+
+    def close(self) -> None:
+        """End all sends with an error and accept nothing more. Returns when no source of this
+        engine is read; its sinks are closed by their owner, before. Idempotent."""
+        ...

@@ -1,0 +1,20 @@
+"""The bounds of a transport, in time and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeLimits:
+    """``window_bytes``: of one send that the receiver has not acknowledged. ``piece_bytes``: the
+    largest piece that a receiver takes. ``silence_s``: a peer that makes no progress for this time
+    has failed. ``greeting_s``: to connect and to agree on a lease. ``num_sends`` at a time, others
+    wait; ``num_connections`` at a time from other engines, others are refused."""
+
+    window_bytes: int = 4 << 20
+    piece_bytes: int = 16 << 20
+    silence_s: float = 10.0
+    greeting_s: float = 5.0
+    num_sends: int = 8
+    num_connections: int = 64

@@ -1,0 +1,217 @@
+"""``KVTransport`` over TCP: one thread, one listening socket, a connection for each send.
+
+Pieces are framed (``tcp_frames``), verified by CRC-32 and acknowledged when they are written, so
+that a sender has at most a window of them under way. Connections are not encrypted; a lease's key
+protects its slots from engines that were not given it, not from who can read the network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from quire.core.errors import ConfigError, InvalidArgument, QuireError, TransferFailed
+from quire.core.exchange import SendTarget
+from quire.core.kv_transport import KVSink, KVSource, Sent
+from quire.exchange.leases import Leases
+from quire.exchange.limits import ExchangeLimits
+from quire.exchange.tcp_frames import Frames, to_receiver, to_sender
+from quire.exchange.tcp_receiving import receive
+from quire.exchange.tcp_sending import Window, send
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_UNTIL_NEXT_S = 0.1
+"""Pause after a connection that could not be accepted, which usually means that the process has no
+descriptor left: the next attempt would fail at once, too."""
+
+
+class TcpTransport:
+    """Listens at ``address`` ("tcp://HOST:PORT", port 0: any free one), which must be the one that
+    other engines reach it at.
+
+    Raises:
+        ConfigError: no such address, or its port is taken.
+    """
+
+    def __init__(
+        self, address: str = "tcp://127.0.0.1:0", limits: ExchangeLimits | None = None
+    ) -> None:
+        self._limits = limits or ExchangeLimits()
+        self._leases = Leases()
+        self._listener, self._address = _listen(address)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._num_connections = 0
+        self._closed = False
+        self._lock = threading.Lock()
+        self._loop = asyncio.SelectorEventLoop()
+        self._sending = asyncio.Semaphore(self._limits.num_sends)
+        self._thread = threading.Thread(target=self._run, name="quire-exchange", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    def accept(self, lease: int, key: bytes, sink: KVSink) -> None:
+        self._leases.accept(lease, key, sink)
+
+    def refuse(self, lease: int) -> None:
+        self._leases.refuse(lease)
+
+    def send(self, target: SendTarget, source: KVSource, on_end: Callable[[Sent], None]) -> None:
+        with self._lock:
+            if not self._closed:
+                self._loop.call_soon_threadsafe(self._begin_send, target, source, on_end)
+                return
+        on_end(Sent(0, _ended_here()))
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._loop.call_soon_threadsafe(self._end)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._begin(self._listen())
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _begin_send(
+        self, target: SendTarget, source: KVSource, on_end: Callable[[Sent], None]
+    ) -> None:
+        """The end is told by the task's own end: one that is cancelled before its first step runs
+        no ``finally``."""
+        window = Window(self._limits)
+
+        def end(task: asyncio.Task[QuireError | None]) -> None:
+            on_end(Sent(window.num_written, _ended_here() if task.cancelled() else task.result()))
+
+        self._begin(self._send(target, source, window)).add_done_callback(end)
+
+    def _begin_receive(self, connection: socket.socket) -> None:
+        def end(task: asyncio.Task[None]) -> None:
+            connection.close()
+            self._num_connections -= 1
+
+        self._num_connections += 1
+        self._begin(self._receive(connection)).add_done_callback(end)
+
+    def _end(self) -> None:
+        ending = asyncio.ensure_future(self._cancel_all())
+        ending.add_done_callback(lambda _: self._loop.stop())
+
+    async def _cancel_all(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listener.close()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                connection, _ = await self._loop.sock_accept(self._listener)
+            except OSError as exc:
+                logger.warning("no connection can be accepted now: %s", exc)
+                await asyncio.sleep(_UNTIL_NEXT_S)
+                continue
+            if self._num_connections < self._limits.num_connections:
+                self._begin_receive(connection)
+            else:
+                connection.close()
+
+    async def _receive(self, connection: socket.socket) -> None:
+        try:
+            await receive(Frames(connection, to_receiver), self._leases, self._limits)
+        except Exception:
+            logger.exception("a connection from another engine has failed")
+
+    async def _send(
+        self, target: SendTarget, source: KVSource, window: Window
+    ) -> QuireError | None:
+        """Returns why it has failed; None if it has not."""
+        try:
+            async with self._sending:
+                await self._connected(target, source, window)
+        except QuireError as exc:
+            return exc
+        except TimeoutError:
+            return TransferFailed(f"the engine at {target.address} is silent")
+        except OSError as exc:
+            return TransferFailed(f"the engine at {target.address} cannot be reached: {exc}")
+        except Exception as exc:
+            logger.exception("a send to %s has failed", target.address)
+            return TransferFailed(f"a send to {target.address} has failed: {exc!r}")
+        return None
+
+    async def _connected(self, target: SendTarget, source: KVSource, window: Window) -> None:
+        host, port = _parse(target.address, InvalidArgument)
+        async with asyncio.timeout(self._limits.greeting_s):
+            found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            connection = socket.socket(*found[0][:3])
+            try:
+                connection.setblocking(False)
+                await self._loop.sock_connect(connection, found[0][4])
+            except BaseException:
+                connection.close()
+                raise
+        try:
+            await send(Frames(connection, to_sender), target, source, self._limits, window)
+        finally:
+            connection.close()
+
+
+def _ended_here() -> QuireError:
+    return TransferFailed("the sending engine is ending")
+
+
+def _parse(address: str, error: type[QuireError]) -> tuple[str, int]:
+    """Host and port of "tcp://HOST:PORT"; raises ``error``."""
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if host is None or port is None or address.partition("//")[0] != "tcp:" or parts.path:
+        raise error(f"{address!r} is no address of a data plane: write tcp://HOST:PORT")
+    return host, port
+
+
+def _listen(address: str) -> tuple[socket.socket, str]:
+    host, port = _parse(address, ConfigError)
+    if host in ("0.0.0.0", "::"):
+        raise ConfigError(
+            f"{address} names no host: other engines send to this address, so name the one that "
+            "they reach this machine at"
+        )
+    listener: socket.socket | None = None
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(*found[:3])
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(found[4])
+        listener.listen()
+    except OSError as exc:
+        if listener is not None:
+            listener.close()
+        raise ConfigError(f"K and V cannot be received at {address}: {exc}") from exc
+    listener.setblocking(False)
+    name = f"[{host}]" if ":" in host else host
+    return listener, f"tcp://{name}:{listener.getsockname()[1]}"

@@ -1,0 +1,141 @@
+"""Frames on a TCP connection: a msgpack header, and for a piece its raw bytes behind it.
+
+Owns the socket of one connection. Everything that a peer says is bounded: headers by a constant,
+bodies by the caller, who also sets the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import zlib
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from quire.core.errors import ErrorRecord, ProtocolMismatch
+from quire.core.kv_transport import Piece
+
+_PRELUDE = struct.Struct("<4sII")
+"""Mark, bytes of the header, bytes of the body."""
+
+_MARK = b"QKV1"
+_MAX_HEADER_BYTES = 1 << 16
+
+
+class Greeting(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The sender's first message. ``version``: ``PROTOCOL_VERSION``."""
+
+    version: int
+    lease: int
+    key: bytes
+    content: str
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The receiver takes pieces for the lease. ``piece_bytes``: the largest."""
+
+    piece_bytes: int
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A piece, whose bytes are the body."""
+
+    piece: Piece
+    crc32: int
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """So many bytes of this connection are verified and written."""
+
+    num_bytes: int
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The receiver's last message."""
+
+    error: ErrorRecord
+
+
+ToReceiver = Greeting | Part
+ToSender = Welcome | Written | Refusal
+
+Heard = TypeVar("Heard")
+
+to_receiver: msgspec.msgpack.Decoder[ToReceiver] = msgspec.msgpack.Decoder(ToReceiver)
+to_sender: msgspec.msgpack.Decoder[ToSender] = msgspec.msgpack.Decoder(ToSender)
+
+
+class ConnectionEnded(Exception):
+    """The peer has closed the connection, between two frames."""
+
+
+class Frames(Generic[Heard]):
+    """``decoder`` reads what the peer says. Owns ``connection``, which is not blocking."""
+
+    def __init__(self, connection: socket.socket, decoder: msgspec.msgpack.Decoder[Heard]) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection = connection
+        self._decoder = decoder
+        self._loop = asyncio.get_running_loop()
+
+    async def say(self, message: msgspec.Struct, body: memoryview | None = None) -> None:
+        header = msgspec.msgpack.encode(message)
+        size = 0 if body is None else body.nbytes
+        prelude = _PRELUDE.pack(_MARK, len(header), size)
+        await self._loop.sock_sendall(self._connection, prelude + header)
+        if body is not None:
+            await self._loop.sock_sendall(self._connection, body)
+
+    async def hear(self) -> tuple[Heard, int]:
+        """The next message, and how many bytes of body follow it.
+
+        Raises:
+            ConnectionEnded: there is none.
+            ProtocolMismatch: what came is no message.
+            OSError: the connection is broken, possibly within a message.
+        """
+        prelude = bytearray(_PRELUDE.size)
+        await self.fill(memoryview(prelude), may_end=True)
+        mark, header_size, size = _PRELUDE.unpack(prelude)
+        if mark != _MARK or header_size > _MAX_HEADER_BYTES:
+            raise ProtocolMismatch(
+                f"a frame begins with {bytes(prelude)!r}: the peer is no engine of this release"
+            )
+        header = bytearray(header_size)
+        await self.fill(memoryview(header))
+        try:
+            return self._decoder.decode(header), size
+        except (msgspec.DecodeError, ValueError) as exc:
+            raise ProtocolMismatch(f"a message that cannot be read: {exc}") from exc
+
+    async def fill(self, buffer: memoryview, *, may_end: bool = False) -> None:
+        """Read until ``buffer`` is full."""
+        done = 0
+        while done < len(buffer):
+            count = await self._loop.sock_recv_into(self._connection, buffer[done:])
+            if count == 0:
+                if may_end and done == 0:
+                    raise ConnectionEnded
+                raise ConnectionResetError(f"the peer left after {done} of {len(buffer)} bytes")
+            done += count
+
+    async def refuse(self, error: ErrorRecord, most_bytes: int) -> None:
+        """Say the last message, then read up to ``most_bytes`` that are under way: a socket that is
+        closed with unread bytes takes the message back."""
+        await self.say(Refusal(error=error))
+        self._connection.shutdown(socket.SHUT_WR)
+        buffer = memoryview(bytearray(min(most_bytes, 1 << 16)))
+        while most_bytes > 0:
+            count = await self._loop.sock_recv_into(self._connection, buffer)
+            if count == 0:
+                return
+            most_bytes -= count
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def checksum(payload: Any) -> int:
+    return zlib.crc32(payload)
