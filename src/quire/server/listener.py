@@ -1,21 +1,20 @@
-"""The HTTP listener of a node: uvicorn around the application.
+"""An HTTP listener: uvicorn around an application, with limits on its clients.
 
-Imported after the node's start has begun (see ``serve``), because importing the web framework takes
-longer than importing the node.
+Must not know what the application does: nodes and routers listen in the same way.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
-from quire.core.config import ServerConfig, TenantConfig
-from quire.node import Node
-from quire.server.app import create_app
+from quire.core.config import ServerConfig
 from quire.server.connections import ConnectionTable
 from quire.server.gathered_writes import GatheredWrites
 from quire.server.open_files import MAX_CONNECTIONS, max_connections
@@ -24,13 +23,13 @@ from quire.server.simple_clients import SimpleClientsProtocol
 _KEEP_ALIVE_S = 30
 _MIN_BACKLOG, _MAX_BACKLOG = 64, 2048
 _CLOSE_TIMEOUT_S = 5
-"""How long connections may stay open once the node has drained."""
+"""How long connections may stay open once the application has drained."""
 
 _MAX_FRAME_BYTES = 2 << 20
 
 
 class Listener(uvicorn.Server):
-    """uvicorn without its signal handlers: a signal first drains the node, then stops the
+    """uvicorn without its signal handlers: a signal first drains the application, then stops the
     listener."""
 
     @contextlib.contextmanager
@@ -38,8 +37,16 @@ class Listener(uvicorn.Server):
         yield
 
 
-def make_listener(node: Node, server: ServerConfig, tenants: Sequence[TenantConfig]) -> Listener:
-    """Serves ``node`` once its ``serve`` is called with a bound socket."""
+def make_listener(
+    app: ASGIApp,
+    server: ServerConfig,
+    *,
+    has_lifespan: bool = True,
+    close_timeout_s: float = _CLOSE_TIMEOUT_S,
+) -> Listener:
+    """Serves ``app`` once its ``serve`` is called with a bound socket. ``has_lifespan``: ``app``
+    wants to know its start and its end. Once told to stop, connections may stay open for
+    ``close_timeout_s``."""
     limit = min(server.max_connections or MAX_CONNECTIONS, max_connections())
     protocol: Any = partial(
         SimpleClientsProtocol,
@@ -49,10 +56,10 @@ def make_listener(node: Node, server: ServerConfig, tenants: Sequence[TenantConf
     )
     return Listener(
         uvicorn.Config(
-            create_app(node, server, tenants),
+            app,
             http=protocol,
             ws="websockets-sansio",
-            lifespan="on",
+            lifespan="on" if has_lifespan else "off",
             log_config=None,
             access_log=False,
             server_header=False,
@@ -60,7 +67,7 @@ def make_listener(node: Node, server: ServerConfig, tenants: Sequence[TenantConf
             # connections accepted in one turn of the loop are examined after it
             backlog=max(_MIN_BACKLOG, min(_MAX_BACKLOG, limit // 8)),
             timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
+            timeout_graceful_shutdown=math.ceil(close_timeout_s),
             ws_max_size=_MAX_FRAME_BYTES,
         )
     )

@@ -76,10 +76,12 @@ class Service:
         # while the web framework is imported
         starting = asyncio.create_task(self._node.start(progress))
         await asyncio.sleep(0)
+        from quire.server.app import create_app
         from quire.server.chat.prompt import warn_of_broken_templates
         from quire.server.listener import make_listener
 
-        listener = make_listener(self._node, self._server, self._config.tenants)
+        app = create_app(self._node, self._server, self._config.tenants)
+        listener = make_listener(app, self._server)
         listening = asyncio.create_task(listener.serve(sockets=[self._sock]))
         stopping = asyncio.create_task(self._stop.wait())
         try:
