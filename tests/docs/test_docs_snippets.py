@@ -35,6 +35,7 @@ RUN_BY = {
     "quire ps": "tests/cli/test_cli_processes.py",
     "quire push": "tests/server/test_server_sandbox.py",
     "quire replay": "tests/cli/test_cli_replay.py",
+    "quire router": "tests/cli/test_cli_router.py",
     "quire run": "tests/cli/test_cli_run.py",
     "quire serve": "tests/cli/test_cli_serve.py",
     "quire sim": "tests/cli/test_cli_sim.py",

@@ -21,6 +21,7 @@ from quire.core.errors import QuireError
 COMMANDS = {
     "Work with a node": {
         "serve": "quire.cli.serve",
+        "router": "quire.cli.router",
         "demo": "quire.cli.demo",
         "replay": "quire.cli.replay",
         "trace": "quire.cli.trace",

@@ -1,0 +1,128 @@
+"""The options of ``quire router``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from quire.core.errors import ConfigError
+
+_NODES = "Nodes"
+_STRATEGY = "Strategy"
+_ACCESS = "Access"
+
+Nodes = Annotated[
+    list[str],
+    typer.Option(
+        "--node",
+        metavar="[NAME=]URL",
+        envvar="QUIRE_ROUTER_NODES",
+        help="A node behind the router. Repeatable.",
+        rich_help_panel=_NODES,
+    ),
+]
+ProbeInterval = Annotated[
+    float,
+    typer.Option(
+        min=0.05,
+        envvar="QUIRE_ROUTER_PROBE_INTERVAL",
+        help="Seconds between two looks at a node's health.",
+        rich_help_panel=_NODES,
+    ),
+]
+ProbeTimeout = Annotated[
+    float,
+    typer.Option(
+        min=0.05,
+        envvar="QUIRE_ROUTER_PROBE_TIMEOUT",
+        help="Seconds within which a node must answer such a look; three failed ones in a row make it"
+        " dead.",
+        rich_help_panel=_NODES,
+    ),
+]
+NodeKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="QUIRE_ROUTER_NODE_KEY_FILE",
+        help="A file with the API key that nodes are sent in place of the client's.",
+        rich_help_panel=_NODES,
+    ),
+]
+ClusterKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="QUIRE_CLUSTER_KEY_FILE",
+        help="A file with the key that routers and nodes share, for the calls that move KV cache.",
+        rich_help_panel=_NODES,
+    ),
+]
+StrategyOption = Annotated[
+    str,
+    typer.Option(
+        envvar="QUIRE_ROUTER_STRATEGY",
+        help="A shipped strategy's name, or FILE.py:NAME.",
+        rich_help_panel=_STRATEGY,
+    ),
+]
+StrategyOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--strategy-option",
+        metavar="NAME=VALUE",
+        help="An option of the strategy's class. Repeatable.",
+        rich_help_panel=_STRATEGY,
+    ),
+]
+AdminKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="QUIRE_ROUTER_ADMIN_KEY_FILE",
+        help="A file with the key for /router: without it, the strategy cannot be exchanged over"
+        " HTTP.",
+        rich_help_panel=_ACCESS,
+    ),
+]
+
+
+def read_key(path: Path | None, what: str) -> str | None:
+    """The key in the file ``path``; ``what`` is the option's name.
+
+    Raises:
+        ConfigError: it cannot be read, or has no key.
+    """
+    if path is None:
+        return None
+    try:
+        key = path.read_text("utf-8").strip()
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"{what} {str(path)!r} cannot be read: {exc}") from exc
+    if not key or not key.isascii() or not key.isprintable():
+        raise ConfigError(
+            f"{what} {str(path)!r} must have one line of printable ASCII: write one with "
+            f"'openssl rand -hex 32 > {path}'"
+        )
+    return key
+
+
+def strategy_options(texts: Sequence[str]) -> dict[str, Any]:
+    """The options by name; a value that is JSON is read as such, any other is a text.
+
+    Raises:
+        ConfigError: one is not of the form NAME=VALUE, or a name occurs twice.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, is_named, value = text.partition("=")
+        if not is_named or not name.isidentifier():
+            raise ConfigError(f"--strategy-option {text!r}: write NAME=VALUE")
+        if name in found:
+            raise ConfigError(f"--strategy-option {name} is given twice")
+        try:
+            found[name] = msgspec.json.decode(value)
+        except msgspec.MsgspecError:
+            found[name] = value
+    return found

@@ -1,0 +1,52 @@
+"""What a strategy returns: an answer on its way from an engine to the client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from quire.cluster.connection import AnswerHead
+from quire.cluster.pool import Exchange
+
+
+class Answer(Protocol):
+    """``engine`` is the name of the one that answers. Whoever holds an answer closes it; an answer
+    that is closed before its end is cancelled at the engine."""
+
+    @property
+    def engine(self) -> str: ...
+    @property
+    def head(self) -> AnswerHead: ...
+
+    async def read(self) -> bytes:
+        """The next piece of the body, nothing at its end.
+
+        Raises:
+            EngineLost: the answer breaks off.
+        """
+        ...
+
+    def close(self) -> None:
+        """Idempotent."""
+        ...
+
+
+class NodeAnswer:
+    """The answer of one exchange; ``on_close`` is called once."""
+
+    def __init__(
+        self, engine: str, head: AnswerHead, exchange: Exchange, on_close: Callable[[], None]
+    ) -> None:
+        self.engine = engine
+        self.head = head
+        self._exchange = exchange
+        self._on_close: Callable[[], None] | None = on_close
+
+    async def read(self) -> bytes:
+        return await self._exchange.read()
+
+    def close(self) -> None:
+        self._exchange.close()
+        if self._on_close is not None:
+            on_close, self._on_close = self._on_close, None
+            on_close()

@@ -1,0 +1,117 @@
+"""A router's application and everything behind it, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from quire.cluster.attaching import Attachments
+from quire.cluster.config import RouterConfig
+from quire.cluster.dispatch import Dispatcher
+from quire.cluster.everywhere import Everyone
+from quire.cluster.locating import Locator
+from quire.cluster.loop_guard import LoopGuard
+from quire.cluster.metrics import RouterMetrics
+from quire.cluster.node import Node
+from quire.cluster.node_engine import ClusterKey, NodeEngine
+from quire.cluster.own_routes import AdminKey, OwnRoutes
+from quire.cluster.proxy import Proxy
+from quire.cluster.running import RunningStrategy
+from quire.cluster.strategy import Strategy, load
+from quire.cluster.watch import NodeWatch
+from quire.core.config import ServerConfig
+from quire.server.security import Authenticator, EdgeMiddleware, KeyMiddleware, OriginPolicy
+
+
+class Router:
+    """An ASGI application over the nodes of ``config``. Use as a context manager: inside it, the
+    nodes are watched and the strategy's file is followed."""
+
+    def __init__(self, config: RouterConfig, server: ServerConfig, strategy: Strategy) -> None:
+        self._config = config
+        cluster_key = ClusterKey(config.cluster_key)
+        self.nodes = [
+            Node(address, node_key=config.node_key, hysteresis=config.hysteresis)
+            for address in config.nodes
+        ]
+        self.watches = [NodeWatch(node, config.times, cluster_key.headers()) for node in self.nodes]
+        self.engines = [
+            NodeEngine(node, cluster_key, watch.suspect)
+            for node, watch in zip(self.nodes, self.watches, strict=True)
+        ]
+        self.strategy = RunningStrategy(strategy)
+        self.metrics = RouterMetrics(self.engines, self.strategy)
+        self._app = self._layers(server)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope.setdefault("state", {})["send_body"] = send
+        await self._app(scope, receive, send)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Router]:
+        """The nodes have been asked once when this is entered."""
+        loop = asyncio.get_running_loop()
+        guard = LoopGuard(
+            post=loop.call_soon_threadsafe,
+            thread_id=threading.get_ident(),
+            name_of=self._strategy_of,
+            max_block_s=self._config.max_block_s,
+        )
+        await asyncio.gather(*(watch.probe() for watch in self.watches))
+        tasks = [asyncio.create_task(watch.run()) for watch in self.watches]
+        tasks.append(asyncio.create_task(self.strategy.follow_file()))
+        guard.start()
+        try:
+            yield self
+        finally:
+            guard.stop()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for node in self.nodes:
+                node.pool.close()
+
+    def _strategy_of(self, filename: str) -> str | None:
+        shifts = (self.strategy.current, *self.strategy.leaving)
+        return next(
+            (one.strategy.label for one in shifts if one.strategy.filename == filename), None
+        )
+
+    def _layers(self, server: ServerConfig) -> ASGIApp:
+        locator = Locator(self.nodes)
+        app: ASGIApp = Proxy(
+            Dispatcher(self.engines, self.strategy, locator),
+            Everyone(self.engines),
+            Attachments(locator, server, self._config.node_key),
+            self.metrics,
+            server,
+        )
+        app = KeyMiddleware(app, authenticator=Authenticator(self._config.tenants))
+        app = OwnRoutes(
+            app,
+            engines=self.engines,
+            strategy=self.strategy,
+            metrics=self.metrics,
+            admin=AdminKey(self._config.admin_key),
+            config=server,
+        )
+        return EdgeMiddleware(
+            app,
+            origins=OriginPolicy(server),
+            max_requests=server.max_requests,
+            refusals=self.metrics,
+        )
+
+
+async def make_router(config: RouterConfig, server: ServerConfig) -> Router:
+    """The router of ``config``, whose strategy has been tried.
+
+    Raises:
+        InvalidArgument: the strategy is refused.
+    """
+    return Router(config, server, await load(config.strategy))

@@ -1,0 +1,31 @@
+"""The configuration of a router, beside that of its listener (``core.config.ServerConfig``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quire.cluster.addresses import NodeAddress
+from quire.cluster.liveness import Hysteresis
+from quire.cluster.strategy import StrategySource
+from quire.cluster.watch import WatchTimes
+from quire.core.config import TenantConfig
+from quire.core.ids import TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """``tenants``: whose keys clients need; without any key all requests pass, and the nodes check
+    them. ``node_key``: sent to nodes in place of the client's key. ``admin_key``: for ``/router``;
+    without it the strategy cannot be exchanged over HTTP. ``cluster_key``: shared with the nodes,
+    for the three calls and the engines' figures. ``max_block_s``: a strategy that keeps the event
+    loop for longer is reported."""
+
+    nodes: tuple[NodeAddress, ...]
+    strategy: StrategySource = field(default_factory=lambda: StrategySource("least_used"))
+    tenants: tuple[TenantConfig, ...] = (TenantConfig(TenantId("default")),)
+    node_key: str | None = None
+    admin_key: str | None = None
+    cluster_key: str | None = None
+    times: WatchTimes = field(default_factory=WatchTimes)
+    hysteresis: Hysteresis = field(default_factory=Hysteresis)
+    max_block_s: float = 0.5

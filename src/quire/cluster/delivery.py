@@ -1,0 +1,137 @@
+"""Passes an answer on to its client, piece by piece, and says so where it breaks off.
+
+Owns the response. An event is passed on whole or not at all, so that an error can follow it. Must
+not know where the answer comes from.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Sequence
+
+from starlette.types import Send
+
+from quire.cluster.opened import Opened
+from quire.core.errors import EngineLost
+from quire.server.anthropic.errors import error_events
+from quire.server.delivery import WriteLimit
+from quire.server.errors import body_of
+from quire.server.events import DATA_EVENTS, named_event
+
+logger = logging.getLogger(__name__)
+
+_NOT_PASSED_ON = frozenset(
+    {b"connection", b"keep-alive", b"transfer-encoding", b"date", b"server", b"x-request-id"}
+)
+_MAX_EVENT_BYTES = 4 << 20
+_SEQUENCE = re.compile(rb'"sequence_number": ?(\d{1,12})')
+NODE_HEADER = b"x-quire-node"
+
+
+class BrokenAnswer(Exception):
+    """The client has a part of an answer whose rest is lost, in a form that has no place for an
+    error: its connection has to be cut."""
+
+
+class Delivery:
+    """One answer to one client. ``send`` sends the head, ``send_body`` the rest."""
+
+    def __init__(self, opened: Opened, path: str, request_id: str, writes: WriteLimit) -> None:
+        self._opened = opened
+        self._path = path
+        self._request_id = request_id
+        self._writes = writes
+        self._held = b""
+        self._last = b""
+        self.num_bytes = 0
+
+    async def run(self, send: Send, send_body: Send) -> None:
+        """Until the answer's end.
+
+        Raises:
+            BrokenAnswer: it breaks off, and nothing can tell the client but the connection's end.
+            SlowReader: the client does not read.
+        """
+        opened = self._opened
+        answer = opened.answer
+        headers = [pair for pair in answer.head.headers if pair[0] not in _NOT_PASSED_ON]
+        if answer.engine:  # nothing: it was put together here
+            headers.append((NODE_HEADER, answer.engine.encode("latin-1", "replace")))
+        with self._writes:
+            await send(
+                {"type": "http.response.start", "status": answer.head.status, "headers": headers}
+            )
+        if opened.is_whole:
+            await self._write(send_body, opened.first, more=False)
+            return
+        whole_events = self._whole_events if opened.is_events else _as_it_is
+        # an event stream may say nothing for long; its client wants the head now
+        await self._write(send_body, whole_events(opened.first))
+        try:
+            while piece := await answer.read():
+                piece = whole_events(piece)
+                if piece:
+                    self._last = piece
+                    await self._write(send_body, piece)
+        except EngineLost as error:
+            await self._broken(error, send_body)
+        else:
+            await self._write(send_body, self._held, more=False)
+
+    async def _broken(self, error: EngineLost, send_body: Send) -> None:
+        logger.warning(
+            "request %s: the answer of %s has broken off after %d bytes: %s",
+            self._request_id,
+            self._opened.answer.engine,
+            self.num_bytes,
+            error.message,
+        )
+        if not self._opened.is_events:
+            raise BrokenAnswer from error
+        said = EngineLost(
+            f"{error.message}; what has been delivered of this answer is all there is: ask again"
+        )
+        events = b"".join(self._events(said))
+        await self._write(send_body, events, more=False)
+
+    def _whole_events(self, piece: bytes) -> bytes:
+        """What can be passed on: up to the end of an event."""
+        if not self._held and piece.endswith(b"\n\n"):
+            return piece
+        held = self._held + piece
+        end = held.rfind(b"\n\n") + 2
+        if end < 2 and len(held) <= _MAX_EVENT_BYTES:
+            self._held = held
+            return b""
+        if end < 2:
+            end = len(held)
+        self._held = held[end:]
+        return held[:end]
+
+    def _events(self, error: EngineLost) -> Sequence[bytes]:
+        """How the API that was asked says that its stream has failed."""
+        if self._path == "/v1/messages":
+            return error_events(error)
+        if not self._path.startswith("/v1/responses"):
+            return [*DATA_EVENTS.errors(error), DATA_EVENTS.done]
+        said = body_of(error)["error"]
+        numbers = _SEQUENCE.findall(self._last)
+        event = {
+            "type": "error",
+            "sequence_number": int(numbers[-1]) + 1 if numbers else 0,
+            "code": said["code"],
+            "message": said["message"],
+            "param": None,
+        }
+        return [named_event("error", json.dumps(event).encode())]
+
+    async def _write(self, send_body: Send, body: bytes, *, more: bool = True) -> None:
+        with self._writes:
+            self.num_bytes += len(body)
+            await send_body({"type": "http.response.body", "body": body, "more_body": more})
+
+
+def _as_it_is(piece: bytes) -> bytes:
+    return piece

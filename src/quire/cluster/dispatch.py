@@ -1,0 +1,220 @@
+"""Finds an answer for a request: by the strategy, at a session's home, or at the node that has what
+is asked for.
+
+Owns which engines a request may reach and how often it is tried. Must not know the client: what is
+returned here has not been delivered.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from quire.cluster.locating import Locator
+from quire.cluster.node_engine import NodeEngine
+from quire.cluster.opened import Opened, open_answer, unopened
+from quire.cluster.places import Free, Holder, Home, Pinned, Spread
+from quire.cluster.rendezvous import by_preference
+from quire.cluster.request import Request
+from quire.cluster.running import RunningStrategy, Shift
+from quire.cluster.trial import why_no_answer
+from quire.core.errors import (
+    CapacityError,
+    EngineLost,
+    ModelNotFound,
+    ProgramFailed,
+    QuireError,
+    UnknownHandle,
+)
+
+logger = logging.getLogger(__name__)
+
+_MAX_TRIES = 4
+_NOT_NOW = 503
+
+Answerable = Free | Home | Holder | Spread | Pinned
+
+
+class StrategyFailed(ProgramFailed):
+    """The strategy's own exception, or a result that is no answer."""
+
+    code = "strategy_failed"
+
+
+class Dispatcher:
+    """Places requests at ``engines``. The caller of its methods ends ``request.work``."""
+
+    def __init__(
+        self, engines: Sequence[NodeEngine], strategy: RunningStrategy, locator: Locator
+    ) -> None:
+        self._engines = engines
+        self._by_name = {engine.name: engine for engine in engines}
+        self._strategy = strategy
+        self._locator = locator
+
+    async def open(self, request: Request, place: Answerable) -> Opened:
+        """The answer to ``request``, begun.
+
+        Raises:
+            QuireError: no engine can answer it.
+        """
+        match place:
+            case Free():
+                return await self._by_strategy(request)
+            case Home(session):
+                return await self._at_home(request, session)
+            case Holder():
+                return await self._at_holder(request, place)
+            case Pinned(name):
+                return await self._at(request, self._named(name))
+            case Spread(is_stored):
+                return await self._spread(request, is_stored=is_stored)
+
+    # -- by the strategy ---------------------------------------------------------------------------
+
+    async def _by_strategy(self, request: Request) -> Opened:
+        """Try until an answer begins; an engine that was lost or takes nothing now is left out."""
+        refused: Opened | None = None
+        for _ in range(_MAX_TRIES):
+            engines = self._ready(request)
+            if not engines:
+                break
+            with self._strategy.request() as shift:
+                opened = await self._routed(request, shift, engines)
+            if opened is not None:
+                refused = opened
+                if not self._leaves_to_others(request, opened):
+                    return opened
+        return refused or self._nobody(request)
+
+    async def _routed(
+        self, request: Request, shift: Shift, engines: Sequence[NodeEngine]
+    ) -> Opened | None:
+        """The answer by the strategy; None: an engine was lost before it began."""
+        try:
+            answer = await shift.strategy.route(request, engines)
+            why = why_no_answer(answer)
+            if why is not None:
+                raise StrategyFailed(f"strategy {shift.strategy.label}: {why}")
+            request.work.end(kept=answer)
+            return await open_answer(answer)
+        except EngineLost:
+            self._note_lost(request)
+            if not request.work.lost:
+                raise
+            return None
+        except StrategyFailed:
+            shift.num_failed += 1
+            raise
+        except QuireError:  # an engine refuses the request, or the strategy does
+            raise
+        except Exception as exc:
+            shift.num_failed += 1
+            label = shift.strategy.label
+            logger.exception("request %s: strategy %s has failed", request.request_id, label)
+            raise StrategyFailed(
+                f"strategy {label} has failed for this request: {type(exc).__name__}: "
+                f"{str(exc)[:500]}"
+            ) from exc
+
+    # -- at a certain engine -----------------------------------------------------------------------
+
+    async def _at_home(self, request: Request, session: str) -> Opened:
+        ready = {engine.name: engine for engine in self._ready(request)}
+        homes = by_preference(session, [engine.node for engine in ready.values()])
+        if homes:
+            request.home = homes[0].name
+        if self._strategy.current.strategy.routes_sessions:
+            return await self._by_strategy(request)
+        return await self._in_order(request, [ready[node.name] for node in homes])
+
+    async def _in_order(self, request: Request, engines: Sequence[NodeEngine]) -> Opened:
+        """The first of ``engines`` that begins an answer."""
+        refused: Opened | None = None
+        for engine in engines[:_MAX_TRIES]:
+            try:
+                opened = await open_answer(await engine.send(request))
+            except EngineLost:
+                self._note_lost(request)
+                continue
+            refused = opened
+            if not self._leaves_to_others(request, opened):
+                return opened
+        return refused or self._nobody(request)
+
+    async def _at_holder(self, request: Request, place: Holder) -> Opened:
+        node = await self._locator.find(place.lookups, request.headers)
+        if node is not None:
+            return await self._at(request, self._by_name[node.name])
+        if place.otherwise is not None:
+            return await self._at_home(request, place.otherwise)
+        return await self._spread(request, is_stored=True)  # any node refuses it
+
+    async def _spread(self, request: Request, *, is_stored: bool) -> Opened:
+        engines = sorted(self._ready(request), key=lambda engine: engine.load)
+        if not is_stored:
+            return await self._in_order(request, engines)
+        if not engines:
+            return self._nobody(request)
+        return await self._at(request, engines[0])
+
+    async def _at(self, request: Request, engine: NodeEngine) -> Opened:
+        """Ask ``engine`` and no other, once."""
+        liveness = engine.node.liveness
+        if liveness.state == "dead":
+            raise EngineLost(
+                f"node {engine.name}, which has what was asked for, is lost: {liveness.reason}; "
+                "try again when it is back"
+            )
+        return unopened(await engine.send(request, may_repeat=False))
+
+    # -- engines -----------------------------------------------------------------------------------
+
+    def _ready(self, request: Request) -> list[NodeEngine]:
+        """The engines that take work for the request's model and have not been lost to it; where
+        none is ready, those that have not been asked yet."""
+        fitting = [
+            engine
+            for engine in self._engines
+            if engine.name not in request.work.lost and engine.node.serves(request.model)
+        ]
+        ready = [engine for engine in fitting if engine.node.liveness.state == "ready"]
+        return ready or [one for one in fitting if one.node.liveness.state == "unknown"]
+
+    def _named(self, name: str) -> NodeEngine:
+        engine = self._by_name.get(name)
+        if engine is None:
+            known = ", ".join(self._by_name)
+            raise UnknownHandle(f"x-quire-node: no node {name[:100]!a} here: {known}")
+        return engine
+
+    def _leaves_to_others(self, request: Request, opened: Opened) -> bool:
+        """Whether ``opened`` only says that its engine takes nothing now, and others are left."""
+        if opened.answer.head.status != _NOT_NOW:
+            return False
+        request.work.lost.add(opened.answer.engine)
+        return bool(self._ready(request))
+
+    def _note_lost(self, request: Request) -> None:
+        """An answer that has begun and was lost was the last one opened."""
+        for answer in request.work.answers:
+            engine = self._by_name.get(answer.engine)
+            if engine is not None:
+                engine.lost(request)
+        request.work.end()
+
+    def _nobody(self, request: Request) -> Opened:
+        """Raises why no engine can answer."""
+        if not any(engine.node.serves(request.model) for engine in self._engines):
+            raise ModelNotFound(
+                f"no node behind this router serves {request.model!a}: GET /v1/models lists what "
+                "they do",
+                param="model",
+            )
+        states = ", ".join(
+            f"{engine.name} {engine.node.liveness.state} ({engine.node.liveness.reason})"
+            if engine.node.liveness.reason
+            else f"{engine.name} {'lost' if engine.name in request.work.lost else 'full'}"
+            for engine in self._engines
+        )
+        raise CapacityError(f"no engine takes this request now: {states}; try again")

@@ -1,0 +1,172 @@
+"""Requests that concern every node: lists, put together from those of all nodes, and what all nodes
+are told.
+
+Owns the one answer that many become. Must not know where a single thing is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs, urlencode
+
+import msgspec
+
+from quire.cluster.connection import AnswerHead
+from quire.cluster.node_engine import NodeEngine
+from quire.cluster.opened import Opened
+from quire.cluster.request import Request
+from quire.core.errors import CapacityError, EngineLost
+from quire.server.errors import HttpError
+from quire.server.list_page import ListPage
+
+_TIMEOUT_S = 30.0
+_MAX_BYTES = 16 << 20
+_PAGE = 100
+_MAX_ITEMS = 2000
+"""Of a node's list; it is the newest that are shown."""
+
+_DEFAULT_LIMIT = 20
+_TIMES = ("created_at", "created", "started_at")
+
+
+class WholeAnswer:
+    """Implements ``Answer`` for a body that was made here, or has been read."""
+
+    def __init__(self, engine: str, head: AnswerHead) -> None:
+        self.engine = engine
+        self.head = head
+
+    async def read(self) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+
+class Everyone:
+    """All of ``engines``."""
+
+    def __init__(self, engines: Sequence[NodeEngine]) -> None:
+        self._engines = engines
+
+    async def told(self, request: Request) -> Opened:
+        """Send ``request`` to every living node. The answer is the first that refuses; where none
+        does, the first. To delete what only some nodes have is no error.
+
+        Raises:
+            CapacityError: no node is alive.
+            EngineLost: a node does not answer; others may have done what was asked.
+        """
+        answers = await asyncio.gather(
+            *(self._whole(engine, request, request.target) for engine in self._living())
+        )
+        done = [one for one in answers if one.answer.head.status < 400]
+        refused = [one for one in answers if one.answer.head.status >= 400]
+        if done and request.method == "DELETE":
+            refused = [one for one in refused if one.answer.head.status != 404]
+        return (refused or done)[0]
+
+    async def listed(self, request: Request, *, is_paged: bool) -> Opened:
+        """The lists of all living nodes as one: each thing once, the newest first. A node that
+        refuses (for example the key) is the answer.
+
+        Raises:
+            CapacityError: no node is alive.
+            HttpError: 400; ``after`` or ``limit`` is no such thing.
+        """
+        query = {
+            name: values[-1] for name, values in parse_qs(request.target.partition("?")[2]).items()
+        }
+        after, limit = query.pop("after", None), _limit(query.pop("limit", None))
+        gathered = await asyncio.gather(
+            *(self._all_of(engine, request, query, is_paged) for engine in self._living())
+        )
+        refused = [found for found in gathered if isinstance(found, Opened)]
+        if refused:
+            return refused[0]
+        items: dict[str, Any] = {}
+        for found in gathered:
+            for item in found if isinstance(found, list) else ():
+                items.setdefault(_id_of(item), item)
+        if not is_paged:
+            return _made({"object": "list", "data": list(items.values())})
+        newest = sorted(items.values(), key=_time_of, reverse=True)
+        if query.get("order") == "asc":
+            newest.reverse()
+        page = ListPage(newest, _id_of, after, limit)
+        return _made(
+            {
+                "object": "list",
+                "data": page.items,
+                "first_id": page.first_id,
+                "last_id": page.last_id,
+                "has_more": page.has_more,
+            }
+        )
+
+    async def _all_of(
+        self, engine: NodeEngine, request: Request, query: Mapping[str, str], is_paged: bool
+    ) -> list[Any] | Opened:
+        items: list[Any] = []
+        after: str | None = None
+        while len(items) < _MAX_ITEMS:
+            asked = dict(query)
+            if is_paged:
+                asked |= {"limit": str(_PAGE)} | ({"after": after} if after else {})
+            target = f"{request.path}?{urlencode(asked)}" if asked else request.path
+            opened = await self._whole(engine, request, target)
+            if opened.answer.head.status != 200:
+                return opened
+            listed = msgspec.json.decode(opened.first, type=dict[str, Any])
+            items += listed.get("data", ())
+            after = listed.get("last_id")
+            if not (is_paged and listed.get("has_more") and after):
+                break
+        return items
+
+    async def _whole(self, engine: NodeEngine, request: Request, target: str) -> Opened:
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                asked = engine.node.ask(
+                    request.method, target, request.headers, request.body, may_repeat=False
+                )
+                with await asked as exchange:
+                    head = await exchange.head()
+                    body = await exchange.read_all(_MAX_BYTES)
+        except TimeoutError as exc:
+            raise EngineLost(f"node {engine.name} has not answered in {_TIMEOUT_S:g} s") from exc
+        return Opened(WholeAnswer(engine.name, head), body, is_whole=True)
+
+    def _living(self) -> list[NodeEngine]:
+        living = [engine for engine in self._engines if engine.node.liveness.state != "dead"]
+        if not living:
+            raise CapacityError("no node is alive: try again")
+        return living
+
+
+def _made(body: Mapping[str, Any]) -> Opened:
+    encoded = msgspec.json.encode(body)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(encoded)).encode()),
+    ]
+    return Opened(WholeAnswer("", AnswerHead(200, headers)), encoded, is_whole=True)
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return _DEFAULT_LIMIT
+    if not text.isdecimal() or not 1 <= int(text[:6]) <= _PAGE:
+        raise HttpError(400, f"limit: must be 1 to {_PAGE}", code="invalid_argument", param="limit")
+    return int(text)
+
+
+def _id_of(item: Any) -> str:
+    return str(item.get("id")) if isinstance(item, dict) else ""
+
+
+def _time_of(item: Any) -> float:
+    times = [item[name] for name in _TIMES if isinstance(item.get(name), (int, float))]
+    return float(times[0]) if times else 0.0

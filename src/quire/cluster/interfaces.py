@@ -1,0 +1,116 @@
+"""What a strategy meets: engines, and the answers that they give.
+
+A strategy is ``async def route(request, engines)``: it chooses engines, calls them, and returns an
+answer. The three calls are those of the paper "A System for Microserving of LLMs", section 3.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from quire.cluster.answer import Answer
+from quire.cluster.request import Request
+
+Prompt = str | list[int]
+
+
+class Received(msgspec.Struct, frozen=True):
+    """What ``prep_recv`` answers. Tokens up to ``matched_len`` are in the engine's cache already;
+    those from there to ``end`` are expected under the lease ``kv_addr_info``. ``rank`` names
+    engine and epoch."""
+
+    kv_addr_info: str
+    matched_len: int
+    num_tokens: int
+    end: int
+    expires_in_s: float = 0.0
+    rank: Any = None
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What ``remote_send`` answers, when everything has arrived."""
+
+    num_tokens: int
+    num_bytes: int = 0
+    elapsed_s: float = 0.0
+
+
+class Engine(Protocol):
+    """One engine behind the router: the same object for every request, so that a strategy may use
+    it as a key. ``load``: requests that it has and has not finished, this router's as they come and
+    go, and others' as it told last. ``queue``: those that wait there, as it told last."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def load(self) -> int: ...
+    @property
+    def queue(self) -> int: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def num_free_blocks(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def is_alive(self) -> bool: ...
+
+    async def send(self, request: Request) -> Answer:
+        """Send ``request`` on as it came.
+
+        Raises:
+            EngineLost: no answer begins. The router then tries another engine.
+        """
+        ...
+
+    async def prep_recv(
+        self, request: Request, end: int, *, prompt: Prompt | None = None
+    ) -> Received:
+        """Match ``prompt[:end]`` in the engine's cache, and make room for what is not there. A
+        negative ``end`` counts from the prompt's end.
+
+        Raises:
+            QuireError: the engine refuses, for example because it has no room.
+        """
+        ...
+
+    async def remote_send(
+        self,
+        request: Request,
+        received: Received,
+        *,
+        begin: int,
+        end: int,
+        prompt: Prompt | None = None,
+    ) -> Sent:
+        """Compute what this engine has not of ``prompt[begin:end]``, and send all of it to where
+        ``received`` says. Returns when it has arrived.
+
+        Raises:
+            QuireError: the engine refuses, or the transfer fails.
+        """
+        ...
+
+    async def start_generate(
+        self,
+        request: Request,
+        begin: int,
+        *,
+        received: Received | None = None,
+        prompt: Prompt | None = None,
+        num_generated: int | None = None,
+    ) -> Answer:
+        """Compute ``prompt[begin:]`` and generate; the answer is that of ``/v1/completions``.
+        ``received``: the lease under which the tokens before have come. ``num_generated``: how many
+        tokens at the prompt's end were generated elsewhere.
+
+        Raises:
+            EngineLost: no answer begins.
+        """
+        ...
+
+
+Route = Callable[[Request, Sequence[Engine]], Awaitable[Answer]]

@@ -1,0 +1,79 @@
+"""Finds the node that has a stored response, conversation, file, batch, program or session.
+
+The nodes are asked: any router finds what any other has placed, and again after its own restart.
+What was found is remembered, only to ask less. Must not know what the names mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from quire.cluster.node import Node
+from quire.cluster.request import RawHeaders
+from quire.core.errors import EngineLost
+
+_MAX_KNOWN = 65_536
+_TIMEOUT_S = 5.0
+_ACCESS = (b"authorization", b"x-api-key", b"x-request-id")
+"""Headers that a question carries: what belongs to others is not found."""
+
+
+class Locator:
+    """Asks ``nodes``."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._known: OrderedDict[str, Node] = OrderedDict()
+
+    async def find(self, lookups: Sequence[str], headers: RawHeaders) -> Node | None:
+        """The node that answers one of the paths ``lookups``, or None: no living node does.
+
+        Raises:
+            EngineLost: none does, and not every node could be asked.
+        """
+        known = self._known.get(lookups[0])
+        if known is not None and known.liveness.is_alive:
+            self._known.move_to_end(lookups[0])
+            return known
+        access = [(name, value) for name, value in headers if name in _ACCESS]
+        answers = await asyncio.gather(
+            *(self._has(node, lookups, access) for node in self._nodes), return_exceptions=True
+        )
+        lost = []
+        for node, answer in zip(self._nodes, answers, strict=True):
+            if answer is True:
+                self._remember(lookups[0], node)
+                return node
+            if isinstance(answer, (EngineLost, TimeoutError)):
+                lost.append(node.name)
+            elif isinstance(answer, BaseException):
+                raise answer
+        if lost:
+            what = lookups[0].rpartition("/")[2][:100]
+            raise EngineLost(
+                f"no node that answers has {what!a}, and {', '.join(lost)} cannot be asked now: "
+                "try again"
+            )
+        return None
+
+    def forget(self, lookups: Sequence[str]) -> None:
+        """The node no longer has it."""
+        self._known.pop(lookups[0], None)
+
+    def _remember(self, name: str, node: Node) -> None:
+        self._known[name] = node
+        if len(self._known) > _MAX_KNOWN:
+            self._known.popitem(last=False)
+
+    async def _has(self, node: Node, lookups: Sequence[str], access: RawHeaders) -> bool:
+        if node.liveness.state == "dead":
+            raise EngineLost(f"node {node.name} is lost: {node.liveness.reason}")
+        async with asyncio.timeout(_TIMEOUT_S):
+            for path in lookups:
+                with await node.ask("GET", path, access) as exchange:
+                    head = await exchange.head()
+                    if head.status == 200:
+                        return True
+        return False

@@ -1,0 +1,88 @@
+"""The router's own ``/metrics``. Must not know routes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from quire.cluster.node_engine import NodeEngine
+from quire.cluster.running import RunningStrategy
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class RouterMetrics:
+    """The registry of one router."""
+
+    def __init__(self, engines: Sequence[NodeEngine], strategy: RunningStrategy) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "quire_router_requests",
+            "Requests that ended, by the node that answered",
+            ("node", "outcome"),
+            registry=self._registry,
+        )
+        self._refused = Counter(
+            "quire_router_refused_requests",
+            "Requests that were answered with an error of the router",
+            ("status", "error"),
+            registry=self._registry,
+        )
+        self._first = Histogram(
+            "quire_router_first_byte_seconds",
+            "From a request to the first bytes of its answer",
+            ("node",),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._registry.register(_NodeCollector(engines, strategy))
+
+    def began(self, node: str, elapsed_s: float) -> None:
+        self._first.labels(node).observe(elapsed_s)
+
+    def ended(self, node: str, outcome: str) -> None:
+        self._requests.labels(node, outcome).inc()
+
+    def observe_refusal(self, status: int, code: str | None) -> None:
+        self._refused.labels(str(status), code or "").inc()
+
+    def exposition(self) -> bytes:
+        """All series in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _NodeCollector(Collector):
+    def __init__(self, engines: Sequence[NodeEngine], strategy: RunningStrategy) -> None:
+        self._engines = engines
+        self._strategy = strategy
+
+    def collect(self) -> Iterator[Metric]:
+        alive = GaugeMetricFamily("quire_router_node_alive", "1: alive", labels=("node",))
+        ready = GaugeMetricFamily(
+            "quire_router_node_ready", "1: alive and takes new work", labels=("node",)
+        )
+        load = GaugeMetricFamily(
+            "quire_router_node_load", "Unfinished requests of the node", labels=("node",)
+        )
+        own = GaugeMetricFamily(
+            "quire_router_outstanding", "Unfinished requests of this router", labels=("node",)
+        )
+        for engine in self._engines:
+            node, label = engine.node, [engine.name]
+            alive.add_metric(label, float(node.liveness.is_alive))
+            ready.add_metric(label, float(node.liveness.state == "ready"))
+            load.add_metric(label, node.load)
+            own.add_metric(label, node.num_outstanding)
+        yield from (alive, ready, load, own)
+        running = GaugeMetricFamily(
+            "quire_router_strategy_requests",
+            "Requests under a strategy that have no answer yet",
+            labels=("strategy", "in_force"),
+        )
+        for shift in (*self._strategy.leaving, self._strategy.current):
+            in_force = str(shift is self._strategy.current).lower()
+            running.add_metric([shift.strategy.label, in_force], shift.num_running)
+        yield running

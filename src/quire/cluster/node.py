@@ -1,0 +1,140 @@
+"""One node as a router sees it: how to ask it, whether it lives, and what it has told of itself.
+
+Owns the form of a request on its way to the node. Must not know which node is asked for what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Iterable
+from dataclasses import dataclass
+
+from quire.cluster.addresses import NodeAddress
+from quire.cluster.liveness import Hysteresis, Liveness
+from quire.cluster.pool import ConnectionPool, Exchange
+
+_OWN_HEADERS = frozenset(
+    {
+        b"host",
+        b"content-length",
+        b"expect",
+        b"origin",  # the router has checked it; to a node it would be another site's
+        # of one connection, not of the request
+        b"connection",
+        b"keep-alive",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""Headers of a client that are not passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFigures:
+    """What a node has told last. ``epoch`` grows with each start of an engine."""
+
+    models: tuple[str, ...] = ()
+    num_running: int = 0
+    num_waiting: int = 0
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    epoch: int = 0
+
+
+class Node:
+    """``node_key``: the API key that its requests carry in place of the client's, if any."""
+
+    def __init__(
+        self,
+        address: NodeAddress,
+        *,
+        node_key: str | None = None,
+        hysteresis: Hysteresis | None = None,
+    ) -> None:
+        self.address = address
+        self.liveness = Liveness(hysteresis)
+        self.pool = ConnectionPool(address)
+        self.figures = NodeFigures()
+        self.num_outstanding = 0
+        """Work of this router that the node has and has not finished."""
+        self.num_others = 0
+        """Requests that the node had from elsewhere when it was asked last."""
+        self._key = None if node_key is None else f"Bearer {node_key}".encode()
+
+    @property
+    def name(self) -> str:
+        return self.address.name
+
+    @property
+    def load(self) -> int:
+        return self.num_outstanding + self.num_others
+
+    def serves(self, model: str | None) -> bool:
+        """Whether it may be asked for ``model``: a node that has not told its models yet may."""
+        return model is None or not self.figures.models or model in self.figures.models
+
+    def told(self, figures: NodeFigures) -> None:
+        self.figures = figures
+        self.num_others = max(0, figures.num_running + figures.num_waiting - self.num_outstanding)
+
+    async def ask(
+        self,
+        method: str,
+        target: str,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+        body: bytes | AsyncIterable[bytes] = b"",
+        *,
+        length: int | None = None,
+        may_repeat: bool = True,
+    ) -> Exchange:
+        """Send a request; the answer's head has arrived when this returns.
+
+        ``length``: that of a ``body`` in pieces (None: not known). ``may_repeat``: it may reach the
+        node twice.
+
+        Raises:
+            EngineLost: the node cannot be reached, or ends the connection before it answers.
+        """
+        if isinstance(body, bytes):
+            length = len(body)
+            pieces: bytes | AsyncIterable[bytes] = body
+        else:
+            pieces = body if length is not None else _chunked(body)
+        has_body = method not in ("GET", "HEAD", "DELETE") or bool(length)
+        head = self._head(method, target, headers, length, has_body=has_body)
+        return await self.pool.send(head, pieces, may_repeat=may_repeat, is_head=method == "HEAD")
+
+    def _head(
+        self,
+        method: str,
+        target: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        length: int | None,
+        *,
+        has_body: bool,
+    ) -> bytes:
+        lines = [f"{method} {target} HTTP/1.1\r\nhost: {self.address.netloc}\r\n".encode()]
+        for name, value in headers:
+            if name not in _OWN_HEADERS and not (self._key and name in _KEYS):
+                lines += (name, b": ", value, b"\r\n")
+        if self._key:
+            lines += (b"authorization: ", self._key, b"\r\n")
+        if has_body and length is not None:
+            lines.append(b"content-length: %d\r\n" % length)
+        elif has_body:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+
+_KEYS = (b"authorization", b"x-api-key")
+
+
+async def _chunked(body: AsyncIterable[bytes]) -> AsyncIterable[bytes]:
+    async for piece in body:
+        if piece:
+            yield b"%x\r\n%b\r\n" % (len(piece), piece)
+    yield b"0\r\n\r\n"

@@ -1,0 +1,280 @@
+"""The engine of one node, over HTTP: whole requests, and the three calls.
+
+Owns the form of the calls. Must not know any strategy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from quire.cluster.answer import Answer, NodeAnswer
+from quire.cluster.interfaces import Prompt, Received, Sent
+from quire.cluster.node import Node
+from quire.cluster.request import RawHeaders, Request
+from quire.core.errors import (
+    ConfigError,
+    EngineFault,
+    EngineLost,
+    ErrorRecord,
+    InvalidArgument,
+    QuireError,
+    from_record,
+)
+
+logger = logging.getLogger(__name__)
+
+CLUSTER_KEY_HEADER = "x-quire-cluster-key"
+_MAX_BYTES = 1 << 20
+_CALLS = "/v1/microserving"
+_LEASE_END_S = 10.0
+
+Said = TypeVar("Said")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterKey:
+    """The key that routers and nodes share. Without it a router passes whole requests on."""
+
+    key: str | None = None
+
+    def headers(self) -> Mapping[str, str]:
+        return {} if self.key is None else {CLUSTER_KEY_HEADER: self.key}
+
+
+class NodeEngine:
+    """Implements ``Engine``. ``on_lost`` is told when a request has lost the node."""
+
+    def __init__(self, node: Node, cluster_key: ClusterKey, on_lost: Callable[[], None]) -> None:
+        self._node = node
+        self._cluster_key = cluster_key
+        self._on_lost = on_lost
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"<Engine {self.name}>"
+
+    @property
+    def name(self) -> str:
+        return self._node.name
+
+    @property
+    def node(self) -> Node:
+        return self._node
+
+    @property
+    def load(self) -> int:
+        return self._node.load
+
+    @property
+    def queue(self) -> int:
+        return self._node.figures.num_waiting
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self._node.figures.num_free_blocks
+
+    @property
+    def num_blocks(self) -> int:
+        return self._node.figures.num_blocks
+
+    @property
+    def epoch(self) -> int:
+        return self._node.figures.epoch
+
+    @property
+    def is_alive(self) -> bool:
+        return self._node.liveness.is_alive
+
+    # -- whole requests ----------------------------------------------------------------------------
+
+    async def send(self, request: Request, *, may_repeat: bool = True) -> Answer:
+        """``may_repeat``: the request may reach the node twice."""
+        upload = request.upload
+        return await self._answer(
+            request,
+            request.target,
+            request.headers,
+            request.body if upload is None else upload.pieces,
+            length=None if upload is None else upload.length,
+            may_repeat=may_repeat,
+        )
+
+    # -- the three calls ---------------------------------------------------------------------------
+
+    async def prep_recv(
+        self, request: Request, end: int, *, prompt: Prompt | None = None
+    ) -> Received:
+        body = {"end": end, "request_id": _call_id()}
+        received = await self._call(request, "prep_recv", body, prompt, Received)
+        request.work.leases[received.kv_addr_info] = self._end_lease
+        return received
+
+    async def remote_send(
+        self,
+        request: Request,
+        received: Received,
+        *,
+        begin: int,
+        end: int,
+        prompt: Prompt | None = None,
+    ) -> Sent:
+        body = {
+            "kv_addr_info": received.kv_addr_info,
+            "recv_rank": received.rank,
+            "begin": begin,
+            "end": end,
+            "request_id": _call_id(),
+        }
+        return await self._call(request, "remote_send", body, prompt, Sent)
+
+    async def start_generate(
+        self,
+        request: Request,
+        begin: int,
+        *,
+        received: Received | None = None,
+        prompt: Prompt | None = None,
+        num_generated: int | None = None,
+    ) -> Answer:
+        body = {**request.fields, "prompt": _prompt(request, prompt), "begin": begin}
+        if received is not None:
+            body["kv_addr_info"] = received.kv_addr_info
+        if num_generated is not None:
+            body["num_generated"] = num_generated
+        answer = await self._answer(
+            request, f"{_CALLS}/start_generate", self._headers(request), msgspec.json.encode(body)
+        )
+        if received is not None and answer.head.status < 400:
+            request.work.leases.pop(received.kv_addr_info, None)
+        return answer
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    async def _answer(
+        self,
+        request: Request,
+        target: str,
+        headers: RawHeaders,
+        body: bytes | AsyncIterable[bytes],
+        *,
+        length: int | None = None,
+        may_repeat: bool = True,
+    ) -> Answer:
+        node = self._node
+        node.num_outstanding += 1
+        try:
+            exchange = await node.ask(
+                request.method, target, headers, body, length=length, may_repeat=may_repeat
+            )
+            head = await exchange.head()
+        except EngineLost:
+            node.num_outstanding -= 1
+            self.lost(request)
+            raise
+        except BaseException:
+            node.num_outstanding -= 1
+            raise
+        answer = NodeAnswer(self.name, head, exchange, self._answered)
+        request.work.answers.append(answer)
+        return answer
+
+    def lost(self, request: Request) -> None:
+        """``request`` has lost the node before anything of its answer was delivered."""
+        request.work.lost.add(self.name)
+        self._on_lost()
+
+    def _answered(self) -> None:
+        self._node.num_outstanding -= 1
+
+    async def _call(
+        self,
+        request: Request,
+        name: str,
+        body: dict[str, Any],
+        prompt: Prompt | None,
+        kind: type[Said],
+    ) -> Said:
+        """One of the calls that have a small answer."""
+        body = {"model": request.model, "prompt": _prompt(request, prompt), **body}
+        encoded = msgspec.json.encode(
+            {key: value for key, value in body.items() if value is not None}
+        )
+        self._node.num_outstanding += 1
+        try:
+            headers = self._headers(request)
+            with await self._node.ask("POST", f"{_CALLS}/{name}", headers, encoded) as exchange:
+                status = (await exchange.head()).status
+                answer = await exchange.read_all(_MAX_BYTES)
+        except EngineLost:
+            self.lost(request)
+            raise
+        finally:
+            self._node.num_outstanding -= 1
+        if status >= 400:
+            raise self._refusal(name, status, answer)
+        try:
+            return msgspec.json.decode(answer, type=kind)
+        except msgspec.MsgspecError as exc:
+            raise EngineFault(
+                f"{name} at {self.name} answers with what it should not: {exc}"
+            ) from exc
+
+    def _headers(self, request: Request) -> list[tuple[bytes, bytes]]:
+        if self._cluster_key.key is None:
+            raise ConfigError(
+                "the three calls need the key that routers and nodes share: start both with "
+                "--cluster-key-file FILE"
+            )
+        own = [
+            (name.encode(), value.encode()) for name, value in self._cluster_key.headers().items()
+        ]
+        return [*(pair for pair in request.headers if pair[0] != own[0][0]), *own]
+
+    def _refusal(self, name: str, status: int, answer: bytes) -> QuireError:
+        try:
+            said = msgspec.json.decode(answer, type=dict[str, Any])["error"]
+            code, message = str(said.get("code")), str(said.get("message"))
+        except (msgspec.MsgspecError, KeyError, AttributeError):
+            code, message = "", answer[:200].decode(errors="replace")
+        return from_record(ErrorRecord(code, f"{name} at {self.name} ({status}): {message}"))
+
+    def _end_lease(self, kv_addr_info: str) -> None:
+        """In the background: its client need not wait, and the lease expires anyway."""
+        task = asyncio.create_task(self._cancel_lease(kv_addr_info))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _cancel_lease(self, kv_addr_info: str) -> None:
+        headers = [
+            (name.encode(), value.encode()) for name, value in self._cluster_key.headers().items()
+        ]
+        headers.append((b"content-type", b"application/json"))
+        body = msgspec.json.encode({"kv_addr_info": kv_addr_info})
+        try:
+            async with asyncio.timeout(_LEASE_END_S):
+                with await self._node.ask("DELETE", f"{_CALLS}/leases", headers, body) as exchange:
+                    await exchange.head()
+        except (EngineLost, TimeoutError) as exc:
+            logger.warning("a lease at %s stays until it expires: %s", self.name, exc)
+
+
+def _call_id() -> str:
+    """A call that reaches the node twice is done once."""
+    return f"call-{uuid.uuid4().hex}"
+
+
+def _prompt(request: Request, prompt: Prompt | None) -> Prompt:
+    found = request.prompt if prompt is None else prompt
+    if found is None:
+        raise InvalidArgument(
+            "only a completion with one prompt can be divided between engines: send other requests "
+            "whole (engine.send)"
+        )
+    return found

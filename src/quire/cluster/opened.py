@@ -1,0 +1,50 @@
+"""An answer whose beginning is here, but not yet with the client.
+
+Until its first bytes have come, a request that has lost its engine can be tried at another one
+without the client's knowledge. Owns how much of an answer is awaited before it is passed on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.cluster.answer import Answer
+
+MAX_WHOLE_BYTES = 1 << 20
+"""A longer answer is passed on while it arrives."""
+
+_EVENTS = b"text/event-stream"
+
+
+@dataclass(slots=True)
+class Opened:
+    """``first`` has been read; ``is_whole``: nothing follows it."""
+
+    answer: Answer
+    first: bytes
+    is_whole: bool
+
+    @property
+    def is_events(self) -> bool:
+        return self.answer.head.get(b"content-type").startswith(_EVENTS)
+
+
+async def open_answer(answer: Answer) -> Opened:
+    """Await the whole of an answer of known, moderate length, of any other the first piece.
+
+    Raises:
+        EngineLost: the answer breaks off before.
+    """
+    length = answer.head.get(b"content-length")
+    if not length.isdigit() or int(length[:16]) > MAX_WHOLE_BYTES:
+        first = await answer.read()
+        return Opened(answer, first, is_whole=not first)
+    pieces = []
+    while piece := await answer.read():
+        pieces.append(piece)
+    return Opened(answer, b"".join(pieces), is_whole=True)
+
+
+def unopened(answer: Answer) -> Opened:
+    """Of an answer that is passed on as it comes from its head on."""
+    return Opened(answer, b"", is_whole=False)

@@ -1,0 +1,207 @@
+"""The router's own routes: its health, its metrics, its engines and its strategy.
+
+Owns who may see and change them. Must not know how requests are placed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from quire.cluster.metrics import RouterMetrics
+from quire.cluster.node_engine import NodeEngine
+from quire.cluster.reading import read_request
+from quire.cluster.refusing import refuse
+from quire.cluster.running import RunningStrategy, Shift
+from quire.cluster.strategies import SHIPPED
+from quire.cluster.strategy import DEFAULT_NAME, MAX_SOURCE_BYTES, StrategySource
+from quire.core.config import ServerConfig
+from quire.core.errors import Forbidden, InvalidArgument, QuireError, Unauthorized
+from quire.server.errors import RETRY_AFTER_S, HttpError
+from quire.server.security import OPEN_PATHS
+
+_PREFIX = "/router/"
+
+
+class StrategyChange(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of ``PUT /router/strategy``: ``name`` of a shipped strategy, or ``source`` with the
+    ``name`` of what in it is the strategy. ``options`` are those of its class."""
+
+    name: str | None = None
+    source: str | None = None
+    options: dict[str, Any] = {}
+
+
+class AdminKey:
+    """Who may use ``/router``: with a key, whoever sends it; without one, everyone may look and
+    nobody may change anything."""
+
+    def __init__(self, key: str | None) -> None:
+        self._digest = None if key is None else _digest(key)
+
+    def check(self, headers: Headers, *, changes: bool) -> None:
+        """Raises ``Forbidden``, ``Unauthorized``."""
+        if self._digest is None:
+            if changes:
+                raise Forbidden(
+                    "the strategy is code that the router runs: start it with --admin-key-file to "
+                    "exchange the strategy over HTTP"
+                )
+            return
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        sent = token.strip() if scheme.lower() == "bearer" else ""
+        if not hmac.compare_digest(_digest(sent), self._digest):
+            raise Unauthorized(
+                "/router asks for the router's admin key: send it as 'Authorization: Bearer KEY'"
+            )
+
+
+class OwnRoutes:
+    """The layer around ``app`` that answers the router's own paths."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        engines: Sequence[NodeEngine],
+        strategy: RunningStrategy,
+        metrics: RouterMetrics,
+        admin: AdminKey,
+        config: ServerConfig,
+    ) -> None:
+        self._app = app
+        self._engines = engines
+        self._strategy = strategy
+        self._metrics = metrics
+        self._admin = admin
+        self._config = config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if scope["type"] != "http" or not (path in _OWN or path.startswith(_PREFIX)):
+            await self._app(scope, receive, send)
+            return
+        try:
+            response = await self._answer(scope, receive)
+        except (QuireError, HttpError) as error:
+            await refuse(error, scope, receive, send)
+        else:
+            await response(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Response:
+        path, method = scope["path"], scope["method"]
+        if path.startswith(_PREFIX):
+            self._admin.check(Headers(scope=scope), changes=method not in ("GET", "HEAD"))
+        allowed = _OWN.get(path)
+        if allowed is None:
+            raise HttpError(404, f"no route {method} {path}: there are {', '.join(_OWN)}")
+        if method not in allowed:
+            raise HttpError(405, f"method {method} is not allowed on {path}")
+        if path in OPEN_PATHS:
+            return self._health(is_ready_wanted=path != "/health")
+        if path == "/metrics":
+            return Response(
+                self._metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8"
+            )
+        if path == "/router/engines":
+            return JSONResponse({"engines": [_described(engine) for engine in self._engines]})
+        if method == "PUT":
+            request = await read_request(scope, receive, self._config)
+            await self._strategy.change(_source(request.body))
+        return JSONResponse(self._described_strategy())
+
+    def _health(self, *, is_ready_wanted: bool) -> Response:
+        """A router is alive as long as it answers; it is ready while a node is."""
+        num_ready = sum(engine.node.liveness.state == "ready" for engine in self._engines)
+        num_alive = sum(engine.node.liveness.is_alive for engine in self._engines)
+        body = {
+            "status": "ok" if num_ready else "no node",
+            "detail": f"{num_ready} of {len(self._engines)} nodes take work, {num_alive} are alive",
+        }
+        if num_ready or not is_ready_wanted:
+            return JSONResponse(body)
+        return JSONResponse(body, 503, {"retry-after": str(RETRY_AFTER_S)})
+
+    def _described_strategy(self) -> dict[str, Any]:
+        current = self._strategy.current
+        return {
+            **_shift(current),
+            "source": current.strategy.source.text,
+            "refused_change": self._strategy.refusal,
+            "leaving": [_shift(shift) for shift in self._strategy.leaving],
+            "shipped": sorted(SHIPPED),
+        }
+
+
+_OWN = {
+    "/health": ("GET", "HEAD"),
+    "/ready": ("GET", "HEAD"),
+    "/ping": ("GET", "HEAD", "POST"),
+    "/metrics": ("GET",),
+    "/router/engines": ("GET",),
+    "/router/strategy": ("GET", "PUT"),
+}
+"""The paths with their methods."""
+
+
+def _source(body: bytes) -> StrategySource:
+    if len(body) > MAX_SOURCE_BYTES:
+        raise InvalidArgument(f"a strategy has at most {MAX_SOURCE_BYTES} bytes")
+    try:
+        change = msgspec.json.decode(body, type=StrategyChange)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise InvalidArgument(
+            f"the body must be a JSON object with a shipped strategy's name, or a source: {exc}"
+        ) from exc
+    if change.source is not None:
+        return StrategySource(change.name or DEFAULT_NAME, change.source, options=change.options)
+    if change.name not in SHIPPED:
+        raise InvalidArgument(
+            f"no strategy {str(change.name)[:200]!r} is shipped: name one of "
+            f"{', '.join(sorted(SHIPPED))}, or send its source",
+            param="name",
+        )
+    return StrategySource(change.name, options=change.options)
+
+
+def _shift(shift: Shift) -> dict[str, Any]:
+    source = shift.strategy.source
+    path: Path | None = source.path
+    return {
+        "name": source.name,
+        "file": None if path is None else str(path),
+        "options": dict(source.options),
+        "since": int(shift.since_unix_s),
+        "num_running": shift.num_running,
+        "num_failed": shift.num_failed,
+    }
+
+
+def _described(engine: NodeEngine) -> dict[str, Any]:
+    node = engine.node
+    figures = node.figures
+    return {
+        "name": engine.name,
+        "url": node.address.url,
+        "state": node.liveness.state,
+        "detail": node.liveness.reason,
+        "models": list(figures.models),
+        "load": node.load,
+        "num_outstanding": node.num_outstanding,
+        "queue": figures.num_waiting,
+        "num_blocks": figures.num_blocks,
+        "num_free_blocks": figures.num_free_blocks,
+        "epoch": figures.epoch,
+    }
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

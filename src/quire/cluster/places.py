@@ -1,0 +1,164 @@
+"""Where a request belongs: a pure function of its method, path, headers and body.
+
+Owns the table of the API's paths. Nothing here depends on what a router has seen before, so that
+every router places a request alike.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from quire.cluster.request import Request
+
+NODE_HEADER = b"x-quire-node"
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Any engine with the model: the strategy chooses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The home of session ``session``."""
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The node that has what is called ``name``: it answers one of ``lookups``. Where none has it,
+    the request goes to the home of ``otherwise``, or to any node, which refuses it."""
+
+    name: str
+    lookups: tuple[str, ...]
+    otherwise: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The node with the least to do. ``is_stored``: what it makes stays there, so that the request
+    may not reach two nodes."""
+
+    is_stored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Everywhere:
+    """All nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The lists of all nodes as one. ``is_paged``: their clients page with ``after`` and
+    ``limit``."""
+
+    is_paged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The node that the client has named."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """No router answers it; ``remedy`` says who does."""
+
+    remedy: str
+
+
+Place = Free | Home | Holder | Spread | Everywhere | Listed | Pinned | Elsewhere
+
+_GENERATING = frozenset(
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/embeddings",
+        "/v1/rerank",
+        "/v2/rerank",
+        "/rerank",
+        "/v1/score",
+        "/score",
+    }
+)
+_STORED = re.compile(r"/v1/(responses|conversations|files|batches|sessions|programs)/([^/]+)(/.*)?")
+_NAMED_BY_NODE = re.compile(r"(prog|session)-[0-9a-f]{24}")
+"""Names that a node has given: which one cannot be computed from them."""
+
+_LISTS = {
+    "/v1/models": Listed(is_paged=False),
+    "/v1/programs": Listed(is_paged=False),
+    "/v1/sessions": Listed(),
+    "/v1/files": Listed(),
+    "/v1/batches": Listed(),
+}
+_ASK_A_NODE = (
+    "a router does not put it together: ask one node, by its address or with the header "
+    "x-quire-node; GET /router/engines lists them"
+)
+_LIVE = "/v1/programs/changes"
+_LIBRARY = "/v1/programs/library"
+_UPLOADS = "/v1/programs/uploads"
+
+
+def place_of(request: Request) -> Place:
+    """Where ``request`` belongs."""
+    path = request.path
+    for name, value in request.headers:
+        if name == NODE_HEADER:
+            return Pinned(value.decode("latin-1"))
+    if request.method == "POST" and path in _GENERATING:
+        return _of_work(request)
+    if path in (_LIVE, "/ui") or path.startswith(("/ui/", "/v1/microserving/")):
+        return Elsewhere(_ASK_A_NODE)
+    if path == _LIBRARY:
+        return Spread()
+    if path == _UPLOADS or path.startswith(f"{_UPLOADS}/"):
+        return Spread() if request.method == "GET" else Everywhere()
+    if request.method in ("GET", "HEAD") and path in _LISTS:
+        return _LISTS[path]
+    stored = _STORED.fullmatch(path)
+    if stored is not None:
+        return _holder(stored[1], stored[2])
+    return _of_making(request)
+
+
+def _of_work(request: Request) -> Place:
+    if previous := request.text_of("previous_response_id"):
+        return _holder("responses", quote(previous, safe=""))
+    if request.path == "/v1/responses" and (conversation := request.conversation()):
+        return _holder("conversations", quote(conversation, safe=""))
+    session = request.session
+    if session is None:
+        return Free()
+    if _NAMED_BY_NODE.fullmatch(session):
+        return Holder(session, (f"/v1/sessions/{session}",), otherwise=session)
+    return Home(session)
+
+
+def _of_making(request: Request) -> Place:
+    if request.method != "POST":
+        return Spread()
+    if request.path == "/v1/sessions" and (session := request.text_of("id")):
+        return Home(session)
+    if request.path == "/v1/batches" and (file := request.text_of("input_file_id")):
+        return _holder("files", quote(file, safe=""))
+    if request.path == "/v1/programs" and (parent := request.text_of("parent")):
+        return _holder("programs", quote(parent, safe=""))
+    is_stored = request.path.startswith(("/v1/programs", "/v1/files", "/v1/conv", "/v1/sess"))
+    return Spread(is_stored=is_stored)
+
+
+def _holder(kind: str, name: str) -> Holder:
+    """``name`` is quoted as in a path."""
+    lookups = [f"/v1/{kind}/{name}"]
+    if kind == "programs":  # a session is a program of the table, too
+        lookups.append(f"/v1/sessions/{name}")
+    return Holder(name, tuple(lookups))

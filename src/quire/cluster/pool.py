@@ -1,0 +1,169 @@
+"""The connections to one node: kept warm between exchanges, ended together when the node is lost.
+
+Owns which connection carries which exchange. Must not know what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterable
+from typing import Self
+
+from quire.cluster.addresses import NodeAddress
+from quire.cluster.connection import AnswerHead, NodeConnection
+from quire.core.errors import EngineLost
+
+IDLE_S = 20.0
+"""Nodes close a connection that has been idle for 30 s: before, so that no request meets it."""
+
+_MAX_IDLE = 256
+CONNECT_TIMEOUT_S = 3.0
+
+
+class Exchange:
+    """One request and its answer. Use as a context manager, or call ``close``: an answer that has
+    not been read to its end is cancelled at the node."""
+
+    def __init__(self, connection: NodeConnection, pool: ConnectionPool) -> None:
+        self._connection = connection
+        self._pool = pool
+        self._is_closed = False
+
+    async def head(self) -> AnswerHead:
+        return await self._connection.head()
+
+    async def read(self) -> bytes:
+        return await self._connection.read()
+
+    async def read_all(self, limit: int) -> bytes:
+        """The whole body.
+
+        Raises:
+            EngineLost: it is longer than ``limit`` bytes.
+        """
+        body = bytearray()
+        while piece := await self.read():
+            body += piece
+            if len(body) > limit:
+                raise EngineLost(f"a node answers with more than {limit} bytes")
+        return bytes(body)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._pool.give_back(self._connection)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class ConnectionPool:
+    """Connections to the node at ``address``. Belongs to one loop."""
+
+    def __init__(self, address: NodeAddress, connect_timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        self._address = address
+        self._connect_timeout_s = connect_timeout_s
+        self._tls = ssl.create_default_context() if address.tls else None
+        # the one used last is taken first; each with the time at which it became idle
+        self._idle: deque[tuple[NodeConnection, float]] = deque()
+        self._busy: set[NodeConnection] = set()
+
+    @property
+    def num_idle(self) -> int:
+        return len(self._idle)
+
+    @property
+    def num_busy(self) -> int:
+        return len(self._busy)
+
+    async def send(
+        self,
+        head: bytes,
+        body: bytes | AsyncIterable[bytes] = b"",
+        *,
+        may_repeat: bool = True,
+        is_head: bool = False,
+    ) -> Exchange:
+        """Send a request whose answer is then read from the exchange.
+
+        A node may close an idle connection at the moment at which the next request is written to
+        it. Where the request may be repeated, it is then sent again over a new connection; others
+        (``may_repeat`` off) get a new one at once.
+
+        Raises:
+            EngineLost: the node cannot be reached.
+        """
+        connection = self._take() if may_repeat and isinstance(body, bytes) else None
+        if connection is not None:
+            exchange = Exchange(connection, self)
+            try:
+                await connection.send(head, body, is_head=is_head)
+                await connection.head()
+                return exchange
+            except EngineLost:
+                exchange.close()
+                if connection.has_received or connection.was_failed:
+                    raise
+            except BaseException:
+                exchange.close()
+                raise
+        connection = await self._connect()
+        exchange = Exchange(connection, self)
+        try:
+            await connection.send(head, body, is_head=is_head)
+            await connection.head()
+        except BaseException:
+            exchange.close()
+            raise
+        return exchange
+
+    def give_back(self, connection: NodeConnection) -> None:
+        self._busy.discard(connection)
+        if connection.is_reusable and len(self._idle) < _MAX_IDLE:
+            self._idle.append((connection, asyncio.get_running_loop().time()))
+        else:
+            connection.close()
+
+    def fail(self, error: EngineLost) -> None:
+        """The node is lost: end every exchange with ``error``, close every connection."""
+        for connection in list(self._busy):
+            connection.fail(error)
+        self._close_idle()
+
+    def close(self) -> None:
+        self.fail(EngineLost("the router is stopping"))
+
+    def _take(self) -> NodeConnection | None:
+        oldest_s = asyncio.get_running_loop().time() - IDLE_S
+        while self._idle and self._idle[0][1] < oldest_s:
+            self._idle.popleft()[0].close()
+        while self._idle:
+            connection, _ = self._idle.pop()
+            if connection.is_open:
+                self._busy.add(connection)
+                return connection
+        return None
+
+    async def _connect(self) -> NodeConnection:
+        address = self._address
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: NodeConnection(address.name), address.host, address.port, ssl=self._tls
+                )
+        except (OSError, TimeoutError) as exc:
+            why = str(exc) or f"no connection within {self._connect_timeout_s:g} s"
+            raise EngineLost(f"node {address.name} cannot be reached ({why})") from exc
+        self._busy.add(connection)
+        return connection
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop()[0].close()

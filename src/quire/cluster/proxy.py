@@ -1,0 +1,138 @@
+"""The application behind the keys: every request of a node's API, placed and passed on.
+
+Owns the life of a request in the router: read, placed, answered, and ended at the engines when its
+client leaves. Must not know how an engine is chosen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import cast
+
+from starlette.types import Receive, Scope, Send
+
+from quire.cluster.attaching import Attachments
+from quire.cluster.delivery import BrokenAnswer, Delivery
+from quire.cluster.dispatch import Dispatcher
+from quire.cluster.everywhere import Everyone
+from quire.cluster.metrics import RouterMetrics
+from quire.cluster.opened import Opened
+from quire.cluster.places import Elsewhere, Everywhere, Listed, place_of
+from quire.cluster.reading import read_request
+from quire.cluster.refusing import refuse
+from quire.cluster.request import Request
+from quire.core.config import ServerConfig
+from quire.core.errors import QuireError
+from quire.server.delivery import SlowReader, WriteLimit, disconnected
+from quire.server.errors import HttpError
+
+logger = logging.getLogger(__name__)
+
+
+class Proxy:
+    """Answers HTTP and WebSockets."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        everyone: Everyone,
+        attachments: Attachments,
+        metrics: RouterMetrics,
+        config: ServerConfig,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._everyone = everyone
+        self._attachments = attachments
+        self._metrics = metrics
+        self._config = config
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._attachments.attach(scope, receive, send)
+            return
+        started = asyncio.get_running_loop().time()
+        try:
+            request = await read_request(scope, receive, self._config)
+        except HttpError as error:
+            await refuse(error, scope, receive, send)
+            return
+        call = _Call(self, request, scope, send, started)
+        work = asyncio.create_task(call.run())
+        # of an upload, whose body is still to come, the work itself hears of the end
+        gone = None if request.upload else asyncio.create_task(disconnected(receive))
+        call.writes.watch(work)
+        try:
+            waiting = {work} if gone is None else {work, gone}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            call.writes.stop()
+            work.cancel()
+            if gone is not None:
+                gone.cancel()
+            await asyncio.gather(work, *([gone] if gone else ()), return_exceptions=True)
+            request.work.end()
+        await self._finish(call, work, receive)
+
+    async def _finish(self, call: _Call, work: asyncio.Task[None], receive: Receive) -> None:
+        request = call.request
+        error = None if work.cancelled() else work.exception()
+        outcome = "aborted" if work.cancelled() or isinstance(error, SlowReader) else "finished"
+        if error is not None and outcome == "finished":
+            outcome = "failed"
+        self._metrics.ended(call.engine, outcome)
+        if isinstance(error, (QuireError, HttpError)) and not call.has_started:
+            await refuse(error, call.scope, receive, call.send)
+        elif isinstance(error, BrokenAnswer):
+            logger.warning("request %s: its client's connection is cut", request.request_id)
+            raise error
+        elif error is not None and not isinstance(error, SlowReader):
+            raise error
+
+    async def opened(self, request: Request) -> Opened:
+        """The answer to ``request``, begun.
+
+        Raises:
+            QuireError: none begins.
+        """
+        place = place_of(request)
+        if isinstance(place, Elsewhere):
+            raise HttpError(404, f"{request.path}: {place.remedy}", code="not_found")
+        if isinstance(place, Listed):
+            return await self._everyone.listed(request, is_paged=place.is_paged)
+        if isinstance(place, Everywhere):
+            return await self._everyone.told(request)
+        return await self._dispatcher.open(request, place)
+
+    def began(self, engine: str, elapsed_s: float) -> None:
+        self._metrics.began(engine, elapsed_s)
+
+    def limit(self) -> WriteLimit:
+        return WriteLimit(self._config.write_timeout_s)
+
+
+class _Call:
+    """One request being answered."""
+
+    def __init__(
+        self, proxy: Proxy, request: Request, scope: Scope, send: Send, started_s: float
+    ) -> None:
+        self._proxy = proxy
+        self._started_s = started_s
+        self.request = request
+        self.scope = scope
+        self.send = send
+        self.writes = proxy.limit()
+        self.engine = ""
+        self.has_started = False
+
+    async def run(self) -> None:
+        opened = await self._proxy.opened(self.request)
+        self.engine = opened.answer.engine
+        self.has_started = True
+        self._proxy.began(self.engine, asyncio.get_running_loop().time() - self._started_s)
+        # pieces need not pass the middlewares, which look at the start of a response alone
+        send_body = cast(Send, self.scope.get("state", {}).get("send_body", self.send))
+        request = self.request
+        delivery = Delivery(opened, request.path, request.request_id, self.writes)
+        await delivery.run(self.send, send_body)

@@ -1,0 +1,24 @@
+"""Answers with an error in the form of the API that was asked."""
+
+from __future__ import annotations
+
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from quire.core.errors import QuireError
+from quire.server.anthropic.errors import AnthropicErrors
+from quire.server.errors import HttpError, error_body, response_of
+from quire.server.refusals import note
+
+
+async def refuse(error: QuireError | HttpError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with ``error``; nothing has been sent yet."""
+    if isinstance(error, QuireError):
+        note(scope, error.code, error.message)
+        response = response_of(error)
+    else:
+        status = error.status_code
+        body = error_body(status, error.detail, code=error.code, param=error.param)
+        note(scope, body["error"]["code"], error.detail)
+        response = JSONResponse(body, status)
+    await AnthropicErrors(response)(scope, receive, send)

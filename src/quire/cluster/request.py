@@ -1,0 +1,159 @@
+"""One request as a strategy sees it: what is asked, by which session, and its prompt.
+
+Owns the little that a router reads of a body; the node checks the rest, and what cannot be read
+here is passed on for the node to refuse. Must not know nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers
+
+from quire.cluster.answer import Answer
+from quire.core.errors import InvalidArgument
+from quire.server.identity import identify
+from quire.server.schemas.generation import IdentityFields
+
+RawHeaders = Sequence[tuple[bytes, bytes]]
+
+COMPLETIONS = "/v1/completions"
+
+
+class _Read(msgspec.Struct):
+    """The fields that decide where a request goes. Of any type: the node checks them."""
+
+    model: Any = None
+    stream: Any = None
+    session_id: Any = None
+    previous_response_id: Any = None
+    conversation: Any = None
+    input_file_id: Any = None
+    id: Any = None
+    parent: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """``length``: None where the client has not told it."""
+
+    pieces: AsyncIterable[bytes]
+    length: int | None
+
+
+class Work:
+    """What has been begun at engines for one request, so that all of it can be ended. ``leases``
+    are those that no ``start_generate`` has used, each with what gives it up; ``lost`` the names of
+    engines that the request has lost."""
+
+    def __init__(self) -> None:
+        self.answers: list[Answer] = []
+        self.leases: dict[str, Callable[[str], None]] = {}
+        self.lost: set[str] = set()
+
+    def end(self, kept: Answer | None = None) -> None:
+        """Close every answer but ``kept``, and give up every lease."""
+        for answer in self.answers:
+            if answer is not kept:
+                answer.close()
+        self.answers = [] if kept is None else [kept]
+        leases, self.leases = self.leases, {}
+        for kv_addr_info, release in leases.items():
+            release(kv_addr_info)
+
+
+class Request:
+    """``target`` is the path with its query; ``headers`` those to pass on, with lower-case
+    names."""
+
+    def __init__(
+        self, method: str, target: str, headers: RawHeaders, body: bytes, request_id: str
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.path = target.partition("?")[0]
+        self.headers = headers
+        self.body = body
+        self.request_id = request_id
+        self.upload: Upload | None = None
+        """A body that is passed on while it arrives, in place of ``body``."""
+        self.work = Work()
+        self.home: str | None = None
+        """The name of the engine at which the request's session is at home, if it has one."""
+
+    @cached_property
+    def fields(self) -> Mapping[str, Any]:
+        """The body as JSON; empty if it is no JSON object."""
+        try:
+            return msgspec.json.decode(self.body, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return {}
+
+    @property
+    def model(self) -> str | None:
+        return self.text_of("model")
+
+    @property
+    def streams(self) -> bool:
+        return self._read.stream is True
+
+    @cached_property
+    def session(self) -> str | None:
+        """The client's name of the session that the request belongs to, as nodes read it."""
+        known = Headers(raw=list(self.headers))
+        try:
+            fields = IdentityFields.model_validate({"session_id": self.text_of("session_id")})
+            return identify(known, fields).client_id
+        except (InvalidArgument, ValueError):  # which the node says better
+            return None
+
+    @property
+    def prompt(self) -> str | list[int] | None:
+        """The prompt of a completion with one prompt, as text or token ids; else nothing. Only
+        such a request can be divided between engines by the three calls."""
+        if self.path != COMPLETIONS:
+            return None
+        prompt = self.fields.get("prompt")
+        if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
+            (prompt,) = prompt
+        if isinstance(prompt, str):
+            return prompt
+        is_ids = isinstance(prompt, list) and prompt and set(map(type, prompt)) == {int}
+        return prompt if is_ids else None
+
+    @cached_property
+    def prefix(self) -> str | tuple[int, ...]:
+        """What requests with a common beginning have in common: the prompt, or tools and messages
+        in the order in which a template writes them. Equal beginnings here are equal beginnings in
+        the cache of a node; how many tokens they are is not known."""
+        prompt = self.prompt
+        if prompt is not None:
+            return prompt if isinstance(prompt, str) else tuple(prompt)
+        parts = [
+            self.fields[name]
+            for name in ("system", "instructions", "tools", "messages", "input")
+            if name in self.fields
+        ]
+        return "".join(msgspec.json.encode(part).decode()[:-1] for part in parts)
+
+    def text_of(self, name: str) -> str | None:
+        """The field ``name`` that decides where a request goes, if it is a text."""
+        value = getattr(self._read, name)
+        return value if isinstance(value, str) and value else None
+
+    def conversation(self) -> str | None:
+        """The conversation that a response belongs to: its id, or an object with it."""
+        value = self._read.conversation
+        named = value.get("id") if isinstance(value, dict) else value
+        return named if isinstance(named, str) else None
+
+    @cached_property
+    def _read(self) -> _Read:
+        try:
+            return msgspec.json.decode(self.body, type=_Read) if self.body else _Read()
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return _Read()

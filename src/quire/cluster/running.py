@@ -1,0 +1,98 @@
+"""The strategy in force, and how it is exchanged while requests run.
+
+Owns the moment of the exchange: a request keeps the strategy that it began with; a strategy that
+cannot be loaded changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from quire.cluster.strategy import Strategy, StrategySource, load, read_source
+from quire.core.errors import InvalidArgument
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+"""How often a strategy's file is looked at: there is no portable way to be told of a change."""
+
+
+@dataclass(slots=True, eq=False)
+class Shift:
+    """One strategy's time in force."""
+
+    strategy: Strategy
+    since_unix_s: float
+    num_running: int = 0
+    num_failed: int = 0
+
+
+class RunningStrategy:
+    """``strategy`` is in force first. Belongs to one loop."""
+
+    def __init__(self, strategy: Strategy, unix_s: Callable[[], float] = time.time) -> None:
+        self._unix_s = unix_s
+        self.current = Shift(strategy, unix_s())
+        self._leaving: list[Shift] = []
+        self._changing = asyncio.Lock()
+        self.refusal: str | None = None
+        """Why the last change of the strategy's file was refused."""
+        self._tried_text: str | None = None  # a broken text is tried once
+
+    @property
+    def leaving(self) -> tuple[Shift, ...]:
+        """Strategies that are no longer in force and still have requests."""
+        return tuple(self._leaving)
+
+    @contextmanager
+    def request(self) -> Iterator[Shift]:
+        """One request under the strategy that is in force now."""
+        shift = self.current
+        shift.num_running += 1
+        try:
+            yield shift
+        finally:
+            shift.num_running -= 1
+            if not shift.num_running and shift in self._leaving:
+                self._leaving.remove(shift)
+
+    async def change(self, source: StrategySource) -> None:
+        """Put ``source`` in force.
+
+        Raises:
+            InvalidArgument: it is refused; the present one stays.
+        """
+        async with self._changing:
+            strategy = await load(source)
+            if self.current.num_running:
+                self._leaving.append(self.current)
+            logger.info("strategy %s follows %s", strategy.label, self.current.strategy.label)
+            self.current = Shift(strategy, self._unix_s())
+            self.refusal = None
+
+    async def follow_file(self) -> None:
+        """Take over each change of the file that the strategy comes from, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Take over what has changed in the strategy's file, if it comes from one."""
+        source = self.current.strategy.source
+        if source.path is None:
+            return
+        try:
+            found = read_source(f"{source.path}:{source.name}", source.options)
+            if found.text == source.text or found.text == self._tried_text:
+                return
+            self._tried_text = found.text
+            await self.change(found)
+        except InvalidArgument as exc:
+            if exc.message != self.refusal:
+                self.refusal = exc.message
+                logger.error("the change of %s is not taken over: %s", source.path, exc.message)

@@ -1,0 +1,20 @@
+"""Each engine in its turn (the paper's figure 2)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from quire.cluster.answer import Answer
+from quire.cluster.interfaces import Engine
+from quire.cluster.request import Request
+
+
+class DataParallel:
+    """Round robin."""
+
+    def __init__(self) -> None:
+        self._turns = itertools.count()
+
+    async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
+        return await engines[next(self._turns) % len(engines)].send(request)

@@ -1,0 +1,198 @@
+"""A strategy that can run: loaded from a file, a text or by its shipped name, and tried.
+
+Owns what makes a strategy acceptable. Loading runs code that may do anything, also never end, so it
+happens on a thread of its own and within a time; a strategy that is refused has touched nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import itertools
+import linecache
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quire.cluster.interfaces import Route
+from quire.cluster.strategies import SHIPPED
+from quire.cluster.trial import trial
+from quire.core.errors import InvalidArgument
+
+MAX_SOURCE_BYTES = 1 << 20
+DEFAULT_NAME = "route"
+LOAD_TIMEOUT_S = 5.0
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class StrategySource:
+    """``name`` is a shipped strategy's, or where there is a ``text``, that of an ``async def`` or a
+    class in it. ``path`` is where the text comes from. ``options`` are given to a class."""
+
+    name: str
+    text: str | None = None
+    path: Path | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        if self.text is None:
+            return self.name
+        return f"{self.path or 'the text sent'}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Strategy:
+    """``filename`` is in the frames of its code. ``routes_sessions``: it is asked about requests of
+    sessions, too."""
+
+    source: StrategySource
+    route: Route
+    filename: str
+    routes_sessions: bool = False
+
+    @property
+    def label(self) -> str:
+        return self.source.label
+
+
+def read_source(text: str, options: Mapping[str, Any] | None = None) -> StrategySource:
+    """The source that ``FILE.py:NAME`` or a shipped name stands for; without NAME it is ``route``.
+
+    Raises:
+        InvalidArgument: no such file, or no such shipped strategy.
+    """
+    options = options or {}
+    if text in SHIPPED:
+        return StrategySource(text, options=options)
+    file, _, name = text.partition(".py:")
+    path = Path(f"{file}.py") if name else Path(text)
+    if path.suffix != ".py":
+        raise InvalidArgument(
+            f"no strategy {text[:200]!r} is shipped: name one of {', '.join(sorted(SHIPPED))}, or "
+            "write FILE.py:NAME"
+        )
+    try:
+        source = path.read_text("utf-8")
+    except (OSError, ValueError) as exc:
+        raise InvalidArgument(f"the strategy's file {str(path)!r} cannot be read: {exc}") from exc
+    return StrategySource(name or DEFAULT_NAME, source, path, options)
+
+
+async def load(source: StrategySource, timeout_s: float = LOAD_TIMEOUT_S) -> Strategy:
+    """The strategy of ``source``, after a trial.
+
+    Raises:
+        InvalidArgument: it cannot be loaded, is no strategy, or has failed its trial; the message
+            says how.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Strategy] = loop.create_future()
+
+    def run() -> None:
+        try:
+            trial(_build(source).route)
+            found = _build(source)  # as it was before the trial
+        except BaseException as exc:  # a source may raise anything, SystemExit too
+            error = _refusal(source, exc)
+            loop.call_soon_threadsafe(_settle, done, error)
+        else:
+            loop.call_soon_threadsafe(_settle, done, found)
+
+    threading.Thread(target=run, name="quire-strategy", daemon=True).start()
+    try:
+        return await asyncio.wait_for(done, timeout_s)
+    except TimeoutError as exc:
+        raise InvalidArgument(
+            f"strategy {source.label} was not ready after {timeout_s:g} s: neither loading it nor "
+            "its trial, in which engines answer at once, may block or wait"
+        ) from exc
+
+
+def _settle(done: asyncio.Future[Strategy], outcome: Strategy | BaseException) -> None:
+    if done.done():
+        return
+    if isinstance(outcome, BaseException):
+        done.set_exception(outcome)
+    else:
+        done.set_result(outcome)
+
+
+def _build(source: StrategySource) -> Strategy:
+    filename = ""
+    if source.text is None:
+        found: Any = SHIPPED[source.name]
+        filename = inspect.getfile(found)
+    else:
+        filename = str(source.path or f"<strategy {next(_numbers)}>")
+        module = _executed(source.text, filename)
+        found = getattr(module, source.name, None)
+        if found is None:
+            raise InvalidArgument(f"strategy {source.label}: the text defines no {source.name!r}")
+    if inspect.isclass(found):
+        found = _instance(source, found)
+    elif source.options:
+        raise InvalidArgument(f"strategy {source.label} is no class and takes no options")
+    call = found if inspect.isfunction(found) else getattr(found, "__call__", None)  # noqa: B004
+    if not inspect.iscoroutinefunction(call):
+        raise InvalidArgument(
+            f"strategy {source.label} must be an 'async def {source.name}(request, engines)', or a "
+            "class with an 'async def __call__(self, request, engines)'"
+        )
+    return Strategy(source, found, filename, bool(getattr(found, "routes_sessions", False)))
+
+
+def _executed(text: str, filename: str) -> types.ModuleType:
+    module = types.ModuleType(f"quire_strategy_{next(_numbers)}")
+    module.__file__ = filename
+    code = compile(text, filename, "exec")
+    # dataclasses look their module up; tracebacks show the lines
+    sys.modules[module.__name__] = module
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    exec(code, module.__dict__)
+    return module
+
+
+def _instance(source: StrategySource, found: type) -> Any:
+    try:
+        signature = inspect.signature(found)
+        signature.bind(**source.options)
+    except TypeError as exc:
+        raise InvalidArgument(
+            f"strategy {source.label} takes the options {signature}: {exc}"
+        ) from exc
+    if dataclasses.is_dataclass(found):
+        for option in dataclasses.fields(found):
+            if not option.init:
+                continue
+            value = source.options.get(option.name, option.default)
+            wanted = type(option.default)
+            if type(value) is not wanted and not (wanted is float and type(value) is int):
+                raise InvalidArgument(
+                    f"strategy {source.label}: option {option.name} must be {wanted.__name__}, not "
+                    f"{value!r}"
+                )
+    return found(**source.options)
+
+
+def _refusal(source: StrategySource, error: BaseException) -> InvalidArgument:
+    if isinstance(error, InvalidArgument):
+        said = (
+            error.message if source.label in error.message else f"{source.label}: {error.message}"
+        )
+        return InvalidArgument(said)
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    line = getattr(error, "lineno", None) or (last[0].lineno if last else None)
+    where = f" (line {line})" if line else ""
+    return InvalidArgument(
+        f"strategy {source.label} is refused: {type(error).__name__}: {str(error)[:500]}{where}"
+    )

@@ -1,0 +1,119 @@
+"""The trial of a strategy: it routes two requests over engines that only pretend.
+
+Owns the pretended engines. Must not know where the strategy comes from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from quire.cluster.answer import Answer
+from quire.cluster.connection import AnswerHead
+from quire.cluster.interfaces import Engine, Prompt, Received, Route, Sent
+from quire.cluster.request import Request
+from quire.core.errors import InvalidArgument
+
+_NUM_ENGINES = 3
+_REQUESTS = (
+    ("/v1/completions", {"model": "trial", "prompt": "Once upon a time", "max_tokens": 4}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}),
+)
+
+
+class TrialAnswer:
+    """An empty answer."""
+
+    head = AnswerHead(200, [])
+
+    def __init__(self, engine: str) -> None:
+        self.engine = engine
+
+    async def read(self) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class TrialEngine:
+    """Implements ``Engine`` without doing anything."""
+
+    load = queue = num_blocks = num_free_blocks = epoch = 0
+    is_alive = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    async def send(self, request: Request) -> Answer:
+        return TrialAnswer(self.name)
+
+    async def prep_recv(
+        self, request: Request, end: int, *, prompt: Prompt | None = None
+    ) -> Received:
+        num_tokens = _length(request, prompt)
+        end = end if end >= 0 else num_tokens + end
+        return Received("trial", 0, end, end)
+
+    async def remote_send(
+        self,
+        request: Request,
+        received: Received,
+        *,
+        begin: int,
+        end: int,
+        prompt: Prompt | None = None,
+    ) -> Sent:
+        return Sent(end - begin)
+
+    async def start_generate(
+        self,
+        request: Request,
+        begin: int,
+        *,
+        received: Received | None = None,
+        prompt: Prompt | None = None,
+        num_generated: int | None = None,
+    ) -> Answer:
+        _length(request, prompt)
+        return TrialAnswer(self.name)
+
+
+def trial(route: Route) -> None:
+    """Route requests by ``route``. Blocks; runs a loop of its own.
+
+    Raises:
+        InvalidArgument: it returns no answer.
+        Exception: what it raises.
+    """
+    engines: list[Engine] = [TrialEngine(f"trial-{number}") for number in range(_NUM_ENGINES)]
+
+    async def run() -> None:
+        for path, fields in _REQUESTS:
+            headers = [(b"content-type", b"application/json")]
+            request = Request("POST", path, headers, msgspec.json.encode(fields), "trial")
+            for offered in (engines, engines[:1]):
+                why = why_no_answer(await route(request, offered))
+                if why is not None:
+                    raise InvalidArgument(why)
+
+    asyncio.run(run())
+
+
+def why_no_answer(found: object) -> str | None:
+    """Why what a strategy has returned is not the answer of an engine, if so."""
+    if all(hasattr(found, name) for name in ("engine", "head", "read", "close")):
+        return None
+    shown = "nothing" if found is None else repr(found)[:200]
+    return (
+        f"it has returned {shown} where an engine's answer was expected: end it with "
+        "'return await engine.send(request)'"
+    )
+
+
+def _length(request: Request, prompt: Prompt | None) -> int:
+    found = request.prompt if prompt is None else prompt
+    if found is None:
+        raise InvalidArgument("only a completion with one prompt can be divided between engines")
+    return len(found)

@@ -1,0 +1,129 @@
+"""Watches one node: probes its health, and asks for its models and figures.
+
+Owns when a node is asked. Must not know what follows from its state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from quire.cluster.node import Node, NodeFigures
+from quire.core.errors import EngineLost
+
+logger = logging.getLogger(__name__)
+
+_MAX_BYTES = 4 << 20
+_READY = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTimes:
+    """A node is probed every ``interval_s``; no answer within ``timeout_s`` is a failed probe.
+    Models are asked for at the start of a node and every ``models_s``."""
+
+    interval_s: float = 1.0
+    timeout_s: float = 3.0
+    models_s: float = 30.0
+
+
+class NodeWatch:
+    """The probes of ``node``. ``cluster_headers``: for its figures, if the router has the cluster's
+    key."""
+
+    def __init__(
+        self,
+        node: Node,
+        times: WatchTimes,
+        cluster_headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._node = node
+        self._times = times
+        self._cluster = [
+            (name.encode(), value.encode()) for name, value in (cluster_headers or {}).items()
+        ]
+        self._models_until_s = 0.0
+        self._suspicion = asyncio.Event()
+
+    def suspect(self) -> None:
+        """A request has lost the node: probe it now."""
+        self._suspicion.set()
+
+    async def run(self) -> None:
+        """Until cancelled; the first probe follows an interval later."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._times.interval_s):
+                    await self._suspicion.wait()
+            self._suspicion.clear()
+            await self.probe()
+
+    async def probe(self) -> None:
+        """One probe; the node's state and figures are those of its answer."""
+        node, before = self._node, self._node.liveness.state
+        try:
+            async with asyncio.timeout(self._times.timeout_s):
+                await self._ask()
+        except (EngineLost, TimeoutError, msgspec.MsgspecError) as exc:
+            reason = str(exc) or f"no answer to /health within {self._times.timeout_s:g} s"
+            if node.liveness.failed(reason):
+                self._models_until_s = 0.0
+                # a silent node's connections may stay open for ever
+                node.pool.fail(EngineLost(f"node {node.name} is lost: {reason}"))
+        if node.liveness.state != before:
+            logger.log(
+                logging.INFO if node.liveness.state == "ready" else logging.WARNING,
+                "node %s is %s%s",
+                node.name,
+                node.liveness.state,
+                f": {node.liveness.reason}" if node.liveness.reason else "",
+            )
+
+    async def _ask(self) -> None:
+        node = self._node
+        status, health = await self._get("/health")
+        if status != 200:
+            raise EngineLost(f"/health is {status}: {health.get('detail', '')}")
+        said = str(health.get("status"))
+        now_s = asyncio.get_running_loop().time()
+        if said == _READY and now_s >= self._models_until_s:
+            status, listed = await self._get("/v1/models")
+            if status == 200:
+                models = tuple(str(one.get("id")) for one in listed.get("data", ()))
+                node.figures = replace(node.figures, models=models)
+                self._models_until_s = now_s + self._times.models_s
+        if said == _READY and self._cluster:
+            await self._ask_figures()
+        node.liveness.answered(is_ready=said == _READY, reason=f"it is {said}")
+
+    async def _ask_figures(self) -> None:
+        status, told = await self._get("/v1/microserving/engines", self._cluster)
+        if status == 200:
+            engines = told.get("engines", ())
+            self._node.told(
+                NodeFigures(
+                    self._node.figures.models,
+                    num_running=sum(int(one["running"]) for one in engines),
+                    num_waiting=sum(int(one["waiting"]) for one in engines),
+                    num_blocks=sum(int(one["num_blocks"]) for one in engines),
+                    num_free_blocks=sum(int(one["free_blocks"]) for one in engines),
+                    epoch=max((int(one["epoch"]) for one in engines), default=0),
+                )
+            )
+
+    async def _get(
+        self, target: str, headers: list[tuple[bytes, bytes]] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        with await self._node.ask("GET", target, headers or ()) as exchange:
+            head = await exchange.head()
+            body = await exchange.read_all(_MAX_BYTES)
+        try:
+            return head.status, msgspec.json.decode(body, type=dict[str, Any])
+        except msgspec.MsgspecError:
+            return head.status, {}

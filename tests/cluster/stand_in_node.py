@@ -1,0 +1,218 @@
+"""A node that answers as a real one does, also the three calls, without a model.
+
+Its tokens are characters. What it generates depends on every token before, so that an answer shows
+whether each engine had exactly the tokens that it should. KV cache is which prompts it has seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from http_peer import Asked, Cut, HttpPeer, Said, refused, said
+
+MODEL = "stand-in"
+CLUSTER_KEY = "the-cluster-key"
+_numbers = itertools.count(1)
+
+
+def continuation(prompt: str, num_tokens: int) -> str:
+    """What every stand-in says after ``prompt``."""
+    text = prompt
+    for _ in range(num_tokens):
+        text += chr(ord("a") + sum(ord(c) * (i + 1) for i, c in enumerate(text)) % 26)
+    return text[len(prompt) :]
+
+
+@dataclass
+class Lease:
+    """``arrived``: the indices of tokens that have come."""
+
+    prompt: str
+    begin: int
+    end: int
+    arrived: set[int] = field(default_factory=set)
+
+
+class StandInNode:
+    """``fleet`` are the nodes that can reach one another, by name."""
+
+    def __init__(self, name: str, fleet: dict[str, StandInNode]) -> None:
+        self.name = name
+        self.fleet = fleet
+        fleet[name] = self
+        self.peer = HttpPeer(self._answer)
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.asked: list[Asked] = []
+        self.has_been_asked = asyncio.Event()
+        self.cached: list[str] = []
+        self.leases: dict[str, Lease] = {}
+        self.num_prefilled = 0
+        self.health: dict[str, Any] = {"status": "ok", "detail": ""}
+        self.health_status = 200
+        self.models = [MODEL]
+        self.stored: set[str] = set()
+        self.silent = asyncio.Event()
+        self.silent.set()
+        """Cleared: it accepts requests and answers none, as a stopped process does."""
+        self.cut_after: int | None = None
+        """Its next answers break off after so many tokens."""
+        self.refusal: Said | None = None
+        self.tokens: asyncio.Semaphore | None = None
+        """Streamed answers take one of it for each token."""
+
+    # -- its API -----------------------------------------------------------------------------------
+
+    async def _answer(self, asked: Asked) -> Said:
+        await self.silent.wait()
+        if asked.path == "/health":
+            return said(self.health, self.health_status)
+        if asked.path == "/v1/models":
+            return said({"object": "list", "data": [{"id": model} for model in self.models]})
+        if asked.path.startswith("/v1/microserving/"):
+            return self._microserving(asked)
+        self.asked.append(asked)
+        self.has_been_asked.set()
+        if self.refusal is not None:
+            return self.refusal
+        if asked.method == "GET":
+            name = asked.path.rpartition("/")[2]
+            return said({"id": name}) if name in self.stored else refused(404, "x", "not here")
+        if asked.path == "/v1/completions":
+            return self._generate(asked.json["prompt"], asked.json, 0)
+        return said({"node": self.name, "path": asked.target})
+
+    def _microserving(self, asked: Asked) -> Said:
+        if asked.headers.get("x-quire-cluster-key") != CLUSTER_KEY:
+            return refused(401, "unauthorized", "no cluster key")
+        call = asked.path.rpartition("/")[2]
+        if call == "engines":
+            return said({"engines": [self._described()]})
+        body = asked.json
+        self.calls.append((call, body))
+        answer: Said = getattr(self, f"_{call}")(body)
+        return answer
+
+    def _described(self) -> dict[str, Any]:
+        return {
+            "engine": "e", "epoch": 3, "model": MODEL, "num_blocks": 10, "free_blocks": 7,
+            "running": 0, "waiting": 0, "load": 0.0,
+        }  # fmt: skip
+
+    # -- the three calls ---------------------------------------------------------------------------
+
+    def _prep_recv(self, body: dict[str, Any]) -> Said:
+        prompt = _text(body["prompt"])
+        end = body["end"] if body["end"] >= 0 else len(prompt) + body["end"]
+        if not 0 <= end <= len(prompt):
+            return refused(400, "invalid_argument", f"end {end} of {len(prompt)}")
+        matched = min(self._matched(prompt), end)
+        number = f"{self.name}:{next(_numbers)}"
+        self.leases[number] = Lease(prompt, matched, end)
+        return said(
+            {
+                "kv_addr_info": number,
+                "matched_len": matched,
+                "num_tokens": len(prompt),
+                "end": end,
+                "expires_in_s": 30.0,
+                "rank": {"engine": "e", "epoch": 3},
+            }
+        )
+
+    def _remote_send(self, body: dict[str, Any]) -> Said:
+        prompt = _text(body["prompt"])
+        receiver = self.fleet[body["kv_addr_info"].partition(":")[0]]
+        lease = receiver.leases.get(body["kv_addr_info"])
+        begin, end = body["begin"], body["end"]
+        if lease is None or body["recv_rank"] != {"engine": "e", "epoch": 3}:
+            return refused(404, "unknown_handle", "no such lease")
+        if not lease.begin <= begin <= end <= lease.end or prompt[:end] != lease.prompt[:end]:
+            return refused(400, "invalid_argument", f"{begin}:{end} of {lease}")
+        self._prefill(prompt[:end])
+        lease.arrived |= set(range(begin, end))
+        return said({"num_tokens": end - begin, "num_bytes": end - begin, "elapsed_s": 0.0})
+
+    def _start_generate(self, body: dict[str, Any]) -> Said:
+        prompt = _text(body["prompt"])
+        begin = body["begin"]
+        if "kv_addr_info" in body:
+            lease = self.leases.pop(body["kv_addr_info"], None)
+            if lease is None:
+                return refused(404, "unknown_handle", "no such lease")
+            if lease.arrived != set(range(lease.begin, begin)) or lease.end < begin:
+                return refused(400, "invalid_argument", f"begin {begin}: {lease}")
+            self.cached.append(prompt[:begin])
+        elif begin:
+            return refused(400, "invalid_argument", "begin without a lease")
+        return self._generate(prompt, body, body.get("num_generated", 0))
+
+    def _leases(self, body: dict[str, Any]) -> Said:
+        self.leases.pop(body["kv_addr_info"], None)
+        return said({})
+
+    # -- generating --------------------------------------------------------------------------------
+
+    def _matched(self, prompt: str) -> int:
+        return max((_common(prompt, known) for known in self.cached), default=0)
+
+    def _prefill(self, prompt: str) -> None:
+        self.num_prefilled += len(prompt) - self._matched(prompt)
+        self.cached.append(prompt)
+
+    def _generate(self, prompt: Any, body: dict[str, Any], num_generated: int) -> Said:
+        text = _text(prompt)
+        self._prefill(text)
+        answer = continuation(text, body.get("max_tokens", 16) - num_generated)
+        if body.get("stream"):
+            return Said(pieces=self._events(answer), kind="text/event-stream; charset=utf-8")
+        if self.cut_after is not None:
+            return Said(pieces=self._cut(), kind="application/json")
+        return said({"choices": [{"index": 0, "text": answer, "finish_reason": "length"}]})
+
+    async def _events(self, answer: str) -> AsyncIterator[bytes]:
+        for number, token in enumerate(answer, 1):
+            if self.tokens is not None:
+                await self.tokens.acquire()
+            if self.cut_after is not None and number > self.cut_after:
+                raise Cut
+            done = number == len(answer)
+            yield _event(
+                {
+                    "id": "cmpl-1",
+                    "choices": [
+                        {
+                            "index": 0,
+                            "text": token,
+                            "token_ids": [ord(token)],
+                            "finish_reason": "length" if done else None,
+                        }
+                    ],
+                }
+            )
+        yield b"data: [DONE]\n\n"
+
+    async def _cut(self) -> AsyncIterator[bytes]:
+        raise Cut
+        yield b""
+
+
+def _event(value: object) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+def _text(prompt: Any) -> str:
+    return prompt if isinstance(prompt, str) else "".join(map(chr, prompt))
+
+
+def _common(one: str, other: str) -> int:
+    length = 0
+    with suppress(IndexError):
+        while one[length] == other[length]:
+            length += 1
+    return length

@@ -1,0 +1,148 @@
+"""Nodes that die, go silent or refuse: what a client sees of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from http_peer import Cut, Said, refused
+from router_world import events, text_of, until, world
+from stand_in_node import continuation
+
+
+async def test_a_request_that_has_delivered_nothing_is_tried_elsewhere() -> None:
+    async with world(2) as w:
+        await w.nodes[0].peer.die()
+        answers = [await w.complete(stream=bool(turn % 2)) for turn in range(4)]
+        assert {text_of(answer) for answer in answers} == {continuation("Hi", 4)}
+        assert {answer.headers["x-quire-node"] for answer in answers} == {"node-1"}
+
+
+async def test_an_answer_that_breaks_before_its_first_token_is_tried_elsewhere() -> None:
+    async with world(2) as w:
+        w.nodes[0].cut_after = 0
+        for stream in (True, True, False, False):
+            assert text_of(await w.complete(stream=stream)) == continuation("Hi", 4)
+        assert w.nodes[0].asked
+
+
+async def test_a_stream_that_breaks_ends_with_an_error_event() -> None:
+    async with world(1) as w:
+        w.nodes[0].cut_after = 2
+        *tokens, last = events((await w.complete(stream=True)).text)
+        assert len(tokens) == 2
+        assert last["error"]["code"] == "engine_lost"
+        assert "node-0" in last["error"]["message"]
+
+
+async def test_a_stream_of_anthropic_breaks_in_anthropics_form() -> None:
+    async with world(1) as w:
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b'event: ping\ndata: {"type": "ping"}\n\nevent: content'
+            raise Cut
+
+        w.nodes[0].refusal = Said(pieces=pieces(), kind="text/event-stream")
+        answer = await w.http.post("/v1/messages", json={"messages": []})
+        assert "event: content" not in answer.text  # an event passes whole or not at all
+        assert answer.text.count("event: error") == 1
+
+
+async def test_a_full_node_leaves_the_request_to_others() -> None:
+    async with world(2) as w:
+        w.nodes[0].refusal = refused(503, "capacity", "full")
+        for _ in range(4):
+            assert (await w.complete()).status_code == 200
+        w.nodes[1].refusal = w.nodes[0].refusal
+        answer = await w.complete()
+        assert answer.status_code == 503
+        assert answer.json()["error"]["message"] == "full"
+
+
+async def test_a_client_error_is_not_tried_elsewhere() -> None:
+    async with world(2) as w:
+        w.nodes[0].refusal = w.nodes[1].refusal = refused(400, "invalid_argument", "no")
+        assert (await w.complete()).status_code == 400
+        assert sum(len(node.asked) for node in w.nodes) == 1
+
+
+async def test_a_node_dies_by_two_probes_and_lives_again_by_two() -> None:
+    async with world(2) as w:
+        liveness = w.router.nodes[0].liveness
+        w.nodes[0].health_status = 503
+        await w.probe()
+        assert liveness.state == "ready"
+        await w.probe()
+        assert liveness.state == "dead"
+        w.nodes[0].health_status = 200
+        await w.probe()
+        assert liveness.state == "dead"
+        await w.probe()
+        assert liveness.state == "ready"
+
+
+async def test_a_draining_node_gets_no_new_work() -> None:
+    async with world(2) as w:
+        w.nodes[0].health = {"status": "draining"}
+        await w.probe()
+        for _ in range(3):
+            assert (await w.complete()).headers["x-quire-node"] == "node-1"
+
+
+async def test_the_requests_of_a_silent_node_end_when_it_is_found_dead() -> None:
+    async with world(2) as w:
+        node, other = w.router.nodes
+        w.nodes[0].silent.clear()
+        w.nodes[1].silent.clear()
+        tasks = [asyncio.create_task(w.complete(stream=True)) for _ in range(4)]
+        await until(lambda: node.num_outstanding + other.num_outstanding == 4)
+        w.nodes[1].silent.set()
+        for watch in w.router.watches[:1]:
+            watch._times = type(watch._times)(timeout_s=0.0)  # its probes are not answered
+            await watch.probe()
+            await watch.probe()
+        answers = await asyncio.gather(*tasks)
+        assert {text_of(answer) for answer in answers} == {continuation("Hi", 4)}
+        w.nodes[0].silent.set()
+
+
+async def test_no_node_at_all_is_a_503_that_names_them() -> None:
+    async with world(1) as w:
+        await w.nodes[0].peer.die()
+        await w.probe(2)
+        answer = await w.complete()
+        assert answer.status_code == 503
+        assert "node-0 dead" in answer.json()["error"]["message"]
+        assert answer.headers["retry-after"]
+        assert (await w.http.get("/ready")).status_code == 503
+        assert (await w.http.get("/health")).status_code == 200
+
+
+async def test_an_answer_in_json_that_breaks_after_its_start_cuts_the_connection() -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b'{"half'
+        raise Cut
+
+    async with world(1) as w:
+        w.nodes[0].refusal = Said(pieces=pieces())
+        with pytest.raises(httpx.RemoteProtocolError):
+            await w.complete()
+
+
+async def test_a_connection_that_the_node_closed_meanwhile_is_no_error() -> None:
+    async with world(1) as w:
+        await w.complete()
+        for connection in list(w.nodes[0].peer._open):
+            connection.transport.close()
+        assert (await w.complete()).status_code == 200
+
+
+async def test_a_launch_reaches_one_node_once() -> None:
+    async with world(2) as w:
+        w.nodes[0].cut_after = w.nodes[1].cut_after = 0
+        for node in w.nodes:
+            await node.peer.die()
+        answer = await w.http.post("/v1/programs", json={"program": "x"})
+        assert answer.status_code == 503

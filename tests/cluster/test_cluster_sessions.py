@@ -1,0 +1,163 @@
+"""Sessions and stored things find their node again, through any router, with nothing remembered."""
+
+from __future__ import annotations
+
+import pytest
+from router_world import World, world
+
+from quire.cluster.addresses import read_addresses
+from quire.cluster.node import Node
+from quire.cluster.places import (
+    Elsewhere,
+    Everywhere,
+    Free,
+    Holder,
+    Home,
+    Listed,
+    Pinned,
+    Place,
+    Spread,
+    place_of,
+)
+from quire.cluster.rendezvous import by_preference
+from quire.cluster.request import Request
+
+PROGRAM = "prog-0123456789abcdef01234567"
+SESSION = "session-0123456789abcdef01234567"
+
+
+def place(
+    method: str, target: str, body: bytes = b"", headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> Place:
+    return place_of(Request(method, target, headers, body, "r"))
+
+
+def holder(kind: str, name: str) -> Holder:
+    return Holder(name, (f"/v1/{kind}/{name}",))
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "expected"),
+    [
+        ("POST", "/v1/completions", b'{"prompt": "x"}', Free()),
+        ("POST", "/v1/embeddings", b"not json", Free()),
+        ("POST", "/v1/chat/completions", b'{"session_id": "s"}', Home("s")),
+        ("POST", "/v1/chat/completions", b'{"session_id": 7}', Free()),
+        ("POST", "/v1/responses", b'{"conversation": "c"}', holder("conversations", "c")),
+        ("POST", "/v1/responses", b'{"conversation": {"id": "c"}}', holder("conversations", "c")),
+        ("POST", "/v1/responses", b'{"previous_response_id": "r"}', holder("responses", "r")),
+        ("GET", "/v1/responses/r?stream=true", b"", holder("responses", "r")),
+        ("POST", "/v1/responses/r/cancel", b"", holder("responses", "r")),
+        ("GET", "/v1/conversations/c/items/i", b"", holder("conversations", "c")),
+        ("POST", "/v1/batches", b'{"input_file_id": "f"}', holder("files", "f")),
+        ("GET", "/v1/files/f/content", b"", holder("files", "f")),
+        (
+            "DELETE",
+            "/v1/programs/p",
+            b"",
+            Holder("p", ("/v1/programs/p", "/v1/sessions/p")),
+        ),
+        (
+            "POST",
+            "/v1/programs",
+            b'{"parent": "a/b"}',
+            Holder("a%2Fb", ("/v1/programs/a%2Fb", "/v1/sessions/a%2Fb")),
+        ),
+        ("POST", "/v1/programs", b'{"program": "x"}', Spread(is_stored=True)),
+        ("POST", "/v1/sessions", b'{"id": "s"}', Home("s")),
+        ("POST", "/v1/sessions", b"{}", Spread(is_stored=True)),
+        ("GET", "/v1/sessions", b"", Listed()),
+        ("GET", "/v1/models", b"", Listed(is_paged=False)),
+        ("GET", "/v1/models/org/name", b"", Spread()),
+        ("POST", "/tokenize", b'{"prompt": "x"}', Spread()),
+        ("POST", "/v1/programs/uploads", b"{}", Everywhere()),
+        ("GET", "/v1/programs/uploads", b"", Spread()),
+        ("GET", "/v1/programs/library", b"", Spread()),
+    ],
+)
+def test_where_a_request_belongs(method: str, target: str, body: bytes, expected: Place) -> None:
+    assert place(method, target, body) == expected
+
+
+def test_headers_name_sessions_and_nodes() -> None:
+    for name in (b"x-session-id", b"x-quire-program-id", b"x-claude-code-session-id"):
+        assert place("POST", "/v1/messages", b"{}", ((name, b"s"),)) == Home("s")
+    assert place("POST", "/v1/messages", b"{}", ((b"x-quire-node", b"n"),)) == Pinned("n")
+    assert isinstance(place("GET", "/v1/programs/changes"), Elsewhere)
+
+
+@pytest.mark.parametrize("name", [PROGRAM, SESSION])
+def test_a_name_that_a_node_has_given_is_looked_up(name: str) -> None:
+    found = place("POST", "/v1/messages", b"{}", ((b"x-quire-program-id", name.encode()),))
+    assert found == Holder(name, (f"/v1/sessions/{name}",), otherwise=name)
+
+
+def test_a_lost_node_moves_only_its_own_sessions() -> None:
+    nodes = [Node(one) for one in read_addresses([f"n{i}=http://h{i}:1" for i in range(8)])]
+    keys = [f"session {i}" for i in range(400)]
+    homes = {key: by_preference(key, nodes)[0] for key in keys}
+    assert len(set(homes.values())) == 8
+    left = nodes[1:]
+    for key in keys:
+        assert by_preference(key, left)[0] is homes[key] or homes[key] is nodes[0]
+
+
+async def _homes(w: World) -> list[str]:
+    answers = [await w.complete(headers={"x-session-id": f"s{i}"}) for i in range(12)]
+    return [answer.headers["x-quire-node"] for answer in answers]
+
+
+async def test_routers_agree_about_a_sessions_home() -> None:
+    async with world(3) as first, world(nodes=first.nodes, strategy="least_used") as second:
+        homes = await _homes(first)
+        assert len(set(homes)) == 3
+        assert await _homes(second) == homes
+        assert await _homes(first) == homes
+
+
+async def test_a_session_leaves_a_lost_node_and_returns() -> None:
+    async with world(3) as w:
+        homes = await _homes(w)
+        await w.nodes[0].peer.die()
+        moved = await _homes(w)
+        assert all(now == then for now, then in zip(moved, homes, strict=True) if then != "node-0")
+        assert "node-0" not in moved
+        await w.probe(2)
+        await w.nodes[0].peer.listen()
+        await w.probe(2)
+        assert await _homes(w) == homes
+
+
+@pytest.mark.parametrize("number", [0, 2])
+async def test_what_is_stored_is_found_at_its_node(number: int) -> None:
+    async with world(3) as first, world(nodes=first.nodes) as second:
+        first.nodes[number].stored.add("resp_1")
+        for w in (first, second, first):
+            answer = await w.http.get("/v1/responses/resp_1")
+            assert answer.headers["x-quire-node"] == f"node-{number}"
+            answer = await w.http.post(
+                "/v1/responses", json={"previous_response_id": "resp_1", "input": "x"}
+            )
+            assert answer.json()["node"] == f"node-{number}"
+
+
+async def test_a_question_carries_the_callers_key() -> None:
+    async with world(1) as w:
+        await w.http.get("/v1/files/f", headers={"authorization": "Bearer mine"})
+        assert w.nodes[0].asked[0].headers["authorization"] == "Bearer mine"
+
+
+async def test_what_may_be_at_a_lost_node_is_not_called_unknown() -> None:
+    async with world(2) as w:
+        await w.nodes[1].peer.die()
+        answer = await w.http.get("/v1/responses/resp_1")
+        assert answer.status_code == 503
+        assert "node-1" in answer.json()["error"]["message"]
+        w.nodes[0].stored.add("resp_1")
+        assert (await w.http.get("/v1/responses/resp_1")).status_code == 200
+
+
+async def test_uploads_reach_every_node() -> None:
+    async with world(3) as w:
+        await w.http.post("/v1/programs/uploads", json={"source": "x"})
+        assert [len(node.asked) for node in w.nodes] == [1, 1, 1]
