@@ -1,0 +1,23 @@
+"""Workflows: applications as graphs of primitives, optimised for each query and run by what they
+depend on (Tan et al., "Ayo", ASPLOS 2025).
+
+A developer joins components with ``>>`` to a template (``App``, ``Node``, ``Engine``).
+``Graph.optimize`` makes the graph of a query, and the passes (``OptPass``) rewrite it.
+"""
+
+from quire.programs.workflow.engines import Engine, Profile
+from quire.programs.workflow.optimizer import Graph, GraphCache
+from quire.programs.workflow.passes import Note, OptPass, Rewritten
+from quire.programs.workflow.template import App, Node
+
+__all__ = [
+    "App",
+    "Engine",
+    "Graph",
+    "GraphCache",
+    "Node",
+    "Note",
+    "OptPass",
+    "Profile",
+    "Rewritten",
+]

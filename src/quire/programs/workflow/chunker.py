@@ -1,0 +1,47 @@
+"""Cuts texts into overlapping chunks of tokens.
+
+A token is a word or a mark, told apart without any model, so that the number of chunks is known
+before an engine is asked. A chunk is an exact piece of its text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from quire.core.errors import InvalidArgument
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+MAX_CHUNKS = 65_536
+
+
+def chunks(text: str, size: int, overlap: int) -> Iterator[str]:
+    """Chunks of ``size`` tokens that share ``overlap`` tokens with the one before; the last may be
+    shorter. A text without tokens has none."""
+    starts = [match.span() for match in _TOKEN.finditer(text)]
+    for first in _firsts(len(starts), size, overlap):
+        last = min(first + size, len(starts)) - 1
+        yield text[starts[first][0] : starts[last][1]]
+
+
+def num_chunks(text: str, size: int, overlap: int) -> int:
+    """How many ``chunks`` there are.
+
+    Raises:
+        InvalidArgument: more than ``MAX_CHUNKS``.
+    """
+    num_tokens = sum(1 for _ in _TOKEN.finditer(text))
+    num = len(_firsts(num_tokens, size, overlap))
+    if num > MAX_CHUNKS:
+        raise InvalidArgument(
+            f"a document of {num_tokens} tokens has {num} chunks; at most {MAX_CHUNKS} are "
+            "allowed: raise chunk_size or divide the document",
+            param="documents",
+        )
+    return num
+
+
+def _firsts(num_tokens: int, size: int, overlap: int) -> range:
+    """The first token of each chunk; a chunk that would only repeat the overlap is left out."""
+    step = size - overlap
+    return range(0, max(num_tokens - overlap, min(num_tokens, 1)), step)

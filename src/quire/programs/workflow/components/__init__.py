@@ -1,0 +1,27 @@
+"""What the nodes of a template become: one module per theme, one class per kind."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from quire.programs.workflow.components.building import Site, Value
+from quire.programs.workflow.components.component import Component
+from quire.programs.workflow.components.documents import Chunking, Parsing
+from quire.programs.workflow.components.flow import Condition, Tooling
+from quire.programs.workflow.components.model import LanguageModel
+from quire.programs.workflow.components.retrieval import Embedding, Reranking, Vectors
+
+COMPONENTS: Mapping[str, Component] = MappingProxyType(
+    {
+        "parser": Parsing(),
+        "chunker": Chunking(),
+        "embedding": Embedding(),
+        "vectors": Vectors(),
+        "rerank": Reranking(),
+        "llm": LanguageModel(),
+        "tool": Tooling(),
+        "condition": Condition(),
+    }
+)
+"""By kind of engine; conditions have none."""
+
+__all__ = ["COMPONENTS", "Component", "Site", "Value"]

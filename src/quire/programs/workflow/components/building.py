@@ -1,0 +1,99 @@
+"""``Site``: one component of one query while its primitives are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.values import Ref, ValueType
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A named value of the template: where it comes from, and its number of elements if that is
+    known before the graph runs."""
+
+    ref: Ref
+    kind: ValueType
+    size: int | None = None
+
+
+@dataclass(slots=True)
+class Site:
+    """``inputs``: the component's inputs by name; ``outputs``: the types that it promises.
+    ``measured``: the sizes of outputs that the query itself tells. ``stored``: per engine, how many
+    rows the query has put into it so far, or None if that is unknown."""
+
+    node: str
+    engine: str | None
+    batchable: bool
+    splittable: bool
+    config: Mapping[str, Any]
+    inputs: Mapping[str, Value]
+    outputs: Mapping[str, ValueType]
+    when: Ref | None
+    measured: Mapping[str, int]
+    stored: dict[str, int | None]
+    primitives: list[Primitive] = field(default_factory=list)
+
+    def add(
+        self,
+        op: Op,
+        step: str,
+        inputs: Mapping[str, Ref],
+        outputs: Mapping[str, ValueType],
+        **fields: Any,
+    ) -> Primitive:
+        """Make one primitive of the component."""
+        made = Primitive(
+            id=f"{self.node}.{step}" if step else self.node,
+            op=op,
+            node=self.node,
+            engine=self.engine,
+            inputs=MappingProxyType(dict(inputs)),
+            outputs=MappingProxyType(dict(outputs)),
+            when=self.when,
+            **fields,
+        )
+        self.primitives.append(made)
+        return made
+
+    def by_type(self) -> dict[str, Ref]:
+        """The inputs named by their types, for a component that has one of each. What is only
+        waited for keeps its own name behind ``done.``."""
+        return {
+            f"done.{name}" if one.kind is ValueType.DONE else str(one.kind): one.ref
+            for name, one in self.inputs.items()
+        }
+
+    def option(self, name: str, kind: type, default: Any = None) -> Any:
+        """The configuration ``name``.
+
+        Raises:
+            InvalidArgument: it has another type.
+        """
+        given = self.config.get(name, default)
+        wrong = not isinstance(given, kind) or (isinstance(given, bool) and kind is not bool)
+        if given is not None and wrong:
+            raise self.error(name, f"is {given!r}: give {_NAMES[kind]}")
+        return given
+
+    def count(self, name: str, default: int | None = None, least: int = 1) -> int | None:
+        """An integer of the configuration, at least ``least``."""
+        given: int | None = self.option(name, int, default)
+        if given is not None and given < least:
+            raise self.error(name, f"is {given}: give {least} or more")
+        return given
+
+    def error(self, name: str, text: str) -> InvalidArgument:
+        """An error about the component's field ``name``."""
+        return InvalidArgument(f"{self.node}: {name} {text}", param=f"{self.node}.{name}")
+
+
+_NAMES: Mapping[type, str] = {
+    int: "an integer", str: "a text", bool: "true or false", dict: "an object", list: "a list"
+}  # fmt: skip

@@ -1,0 +1,74 @@
+"""``Component``: what a node of one kind may look like, and the primitives that it becomes.
+
+One subclass per kind. Components have no state.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.components.building import Site, Value
+from quire.programs.workflow.engines import Engine, check_keys
+from quire.programs.workflow.values import ValueType
+
+
+class NodeShape(Protocol):
+    """What a component sees of a ``Node``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def annotation(self) -> str | None: ...
+    @property
+    def config(self) -> Mapping[str, object]: ...
+    @property
+    def inputs(self) -> Mapping[str, ValueType]: ...
+    @property
+    def outputs(self) -> Mapping[str, ValueType]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The types that a component takes and produces, in the order of their names; ``None``: any."""
+
+    inputs: tuple[str, ...] | None = None
+    outputs: tuple[str, ...] | None = None
+
+
+class Component(ABC):
+    config: ClassVar[frozenset[str]]
+    """The configuration that it reads; no other is accepted."""
+    shape: ClassVar[Shape] = Shape()
+    splittable: ClassVar[bool] = False
+
+    def check(self, node: NodeShape, engine: Engine | None) -> None:
+        """Refuse what can never become primitives, whatever the query.
+
+        Raises:
+            InvalidArgument: configuration, types or an annotation that the component has not.
+        """
+        check_keys(f"the configuration of {node.name}", node.config, self.config)
+        if node.annotation == "splittable" and not self.splittable:
+            raise InvalidArgument(
+                f"{node.name}: only the output of a model can be splittable: drop the annotation",
+                param=f"{node.name}.annotation",
+            )
+        for side, wanted, given in (
+            ("inputs", self.shape.inputs, node.inputs),
+            ("outputs", self.shape.outputs, node.outputs),
+        ):
+            kinds = [str(kind) for kind in given.values()]
+            if wanted is not None and sorted(kinds) != list(wanted):
+                raise InvalidArgument(
+                    f"{node.name}: its {side} are {', '.join(kinds) or 'none'}; an engine of this "
+                    f"kind has {', '.join(wanted)}",
+                    param=f"{node.name}.{side}",
+                )
+
+    @abstractmethod
+    def build(self, site: Site) -> Mapping[str, Value]:
+        """Make the primitives of one query in ``site``; returns the outputs by name."""

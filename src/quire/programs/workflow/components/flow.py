@@ -1,0 +1,88 @@
+"""Conditions, and tools: functions of the developer as primitives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.components.building import Site, Value
+from quire.programs.workflow.components.component import Component, NodeShape, Shape
+from quire.programs.workflow.engines import Engine
+from quire.programs.workflow.primitives import Op
+from quire.programs.workflow.values import LISTS, Ref, ValueType
+
+
+class Condition(Component):
+    """Whether a text ``equals`` another one, without regard to case, outer spaces and a full
+    stop."""
+
+    config = frozenset({"equals"})
+    shape = Shape(("text",), ("boolean",))
+
+    def check(self, node: NodeShape, engine: Engine | None) -> None:
+        super().check(node, engine)
+        if not isinstance(node.config.get("equals"), str):
+            raise InvalidArgument(
+                f"{node.name}: a condition needs the text 'equals': give one",
+                param=f"{node.name}.equals",
+            )
+
+    def build(self, site: Site) -> Mapping[str, Value]:
+        equals = site.option("equals", str)
+        made = site.add(
+            Op.CONDITION, "", site.by_type(), {"out": ValueType.BOOLEAN},
+            config={"equals": equals},
+        )  # fmt: skip
+        (out,) = site.outputs
+        return {out: Value(Ref(made.id), ValueType.BOOLEAN)}
+
+
+class Tooling(Component):
+    """A function of the engine, called with the inputs by name; it returns the one output. If the
+    component is batchable the function is called with parts of its lists, and returns an element
+    for each of theirs. ``effects``: names of what it changes; tools with a common effect keep the
+    order that ``>>`` gives them."""
+
+    config = frozenset({"function", "effects"})
+
+    def check(self, node: NodeShape, engine: Engine | None) -> None:
+        super().check(node, engine)
+        functions = {} if engine is None else engine.functions
+        if node.config.get("function") not in functions:
+            raise InvalidArgument(
+                f"{node.name}: function is {node.config.get('function')!r}; the engine has "
+                f"{', '.join(functions) or 'none'}: name one of them",
+                param=f"{node.name}.function",
+            )
+        if len(node.outputs) != 1:
+            raise InvalidArgument(
+                f"{node.name}: a tool has one output, not {len(node.outputs)}: return one value",
+                param=f"{node.name}.outputs",
+            )
+        if node.annotation == "batchable" and not LISTS & set(node.outputs.values()):
+            raise InvalidArgument(
+                f"{node.name}: the output of a batchable tool must be a list: make it one, or drop "
+                "the annotation",
+                param=f"{node.name}.outputs",
+            )
+        effects = node.config.get("effects", ())
+        if not isinstance(effects, list | tuple) or not all(isinstance(e, str) for e in effects):
+            raise InvalidArgument(
+                f"{node.name}: effects is {effects!r}: give a list of names",
+                param=f"{node.name}.effects",
+            )
+
+    def build(self, site: Site) -> Mapping[str, Value]:
+        lists = {name: one for name, one in site.inputs.items() if one.kind in LISTS}
+        size = next((one.size for one in lists.values()), None)
+        batched = tuple(lists) if site.batchable else ()
+        if batched and any(one.size != size for one in lists.values()):
+            sizes = {name: one.size for name, one in lists.items()}
+            raise site.error("inputs", f"have {sizes} elements: give lists of one length")
+        ((out, kind),) = site.outputs.items()
+        made = site.add(
+            Op.TOOL, "", {name: one.ref for name, one in site.inputs.items()}, {"out": kind},
+            batched=batched, size=size, config={"function": site.config["function"]},
+            writes=frozenset(f"effect:{one}" for one in site.config.get("effects", ())),
+        )  # fmt: skip
+        return {out: Value(Ref(made.id), kind, size if batched else None)}

@@ -1,0 +1,270 @@
+"""A language model: its prompt, its synthesis mode, and what its answer becomes.
+
+One call is a prefilling and a decoding. ``refine`` chains a call for each element of the context,
+``tree`` asks about each element on its own and combines the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.components.building import Site, Value
+from quire.programs.workflow.components.component import Component, NodeShape
+from quire.programs.workflow.engines import Engine
+from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.prompts import Part, Prompt
+from quire.programs.workflow.values import Ref, ValueType
+
+MODES = ("one_shot", "refine", "tree")
+MAX_TOKENS = 256
+ANSWER, ANSWERS = "answer", "answers"
+"""The parts that stand for the answer so far (refine) and for all answers (tree)."""
+_OWN_PARTS: Mapping[str, tuple[str, ...]] = {
+    "prompt": (),
+    "refine_prompt": (ANSWER,),
+    "combine_prompt": (ANSWERS,),
+}
+
+
+class LanguageModel(Component):
+    """See the module docstring. The configuration is described in the guide."""
+
+    config = frozenset(
+        {
+            "prompt", "refine_prompt", "combine_prompt", "synthesis", "context", "separator",
+            "system", "max_tokens", "schema", "answer_after",
+        }
+    )  # fmt: skip
+    splittable = True
+
+    def check(self, node: NodeShape, engine: Engine | None) -> None:
+        super().check(node, engine)
+        kinds = list(node.outputs.values())
+        if kinds not in ([ValueType.TEXT], [ValueType.TEXTS]):
+            raise InvalidArgument(
+                f"{node.name}: a model produces one output of type text or texts",
+                param=f"{node.name}.outputs",
+            )
+        if node.annotation == "batchable":
+            raise InvalidArgument(
+                f"{node.name}: a model is asked once for each component: this release has no "
+                "batchable models; use synthesis 'tree' to ask about each element",
+                param=f"{node.name}.annotation",
+            )
+        has_schema = node.config.get("schema") is not None
+        if node.annotation == "splittable" and not has_schema:
+            raise InvalidArgument(
+                f"{node.name} is splittable without a schema: give config 'schema', an array of "
+                "strings, so that complete elements can be told apart",
+                param=f"{node.name}.schema",
+            )
+        if (kinds == [ValueType.TEXTS]) != has_schema:
+            raise InvalidArgument(
+                f"{node.name}: an output of type texts and a schema belong together: give both or "
+                "neither",
+                param=f"{node.name}.schema",
+            )
+        self._check_prompts(node)
+
+    def _check_prompts(self, node: NodeShape) -> None:
+        """Every part is an input or stands for answers, and every input is a part of a prompt."""
+        used = set[str]()
+        for field, own in _OWN_PARTS.items():
+            text = node.config.get(field)
+            if text is not None:
+                used |= set(read_prompt(node.name, field, text, node.inputs, own).names)
+        for name, kind in node.inputs.items():
+            if name not in used and kind is not ValueType.DONE:
+                raise InvalidArgument(
+                    f"{node.name}: no prompt uses the input {name!r}: put {{{name}}} into one, or "
+                    "drop the input",
+                    param=f"{node.name}.inputs.{name}",
+                )
+
+    def build(self, site: Site) -> Mapping[str, Value]:
+        call = Calls(site)
+        mode = site.option("synthesis", str, "one_shot")
+        if mode not in MODES:
+            raise site.error("synthesis", f"is {mode!r}: use one of {', '.join(MODES)}")
+        last = {"one_shot": call.one_shot, "refine": call.refine, "tree": call.tree}[mode]()
+        ((out, kind),) = site.outputs.items()
+        return {out: Value(Ref(last.id), kind, call.elements)}
+
+
+class Calls:
+    """The calls of one component of one query."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._separator = site.option("separator", str, "\n")
+        self.elements, schema = self._elements()
+        self._decoding: dict[str, Any] = {
+            "max_tokens": site.count("max_tokens", MAX_TOKENS),
+            "schema": schema,
+            "answer_after": site.option("answer_after", str),
+        }
+        if schema is not None and self._decoding["answer_after"] is not None:
+            raise site.error("answer_after", "cannot be used with a schema: drop one of them")
+
+    # -- modes -------------------------------------------------------------------------------------
+
+    def one_shot(self) -> Primitive:
+        return self._call("", self._prompt("prompt"), {})
+
+    def refine(self) -> Primitive:
+        """``n`` chained calls: each sees one element and the answer so far."""
+        context, num = self._context()
+        first, later = self._prompt("prompt"), self._prompt("refine_prompt")
+        self._needs(later, "refine_prompt", ANSWER)
+        answer = self._call("0", first, {context: self._element(context, 0)})
+        for index in range(1, num):
+            inputs = {context: self._element(context, index), ANSWER: _text(answer)}
+            answer = self._call(str(index), later, inputs)
+        return answer
+
+    def tree(self) -> Primitive:
+        """``n`` calls that see one element each, and one more that combines their answers."""
+        context, num = self._context()
+        leaf, combine = self._prompt("prompt"), self._prompt("combine_prompt")
+        self._needs(combine, "combine_prompt", ANSWERS)
+        answers = [
+            self._call(str(index), leaf, {context: self._element(context, index)})
+            for index in range(num)
+        ]
+        return self._call("combine", combine, {}, answers)
+
+    # -- one call ----------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        step: str,
+        prompt: Prompt,
+        given: Mapping[str, Value],
+        answers: Sequence[Primitive] = (),
+    ) -> Primitive:
+        """``given``: values of parts in place of the component's inputs."""
+        parts: list[Part] = []
+        inputs: dict[str, Ref] = {}
+        for part in prompt.parts:
+            if part.name == ANSWERS and answers:
+                self._add_numbered(answers, parts, inputs)
+            elif part.name is None:
+                parts.append(part)
+            else:
+                self._add(part.name, given.get(part.name), parts, inputs)
+        before = f"{step}." if step else ""
+        system = {"system": self._site.option("system", str)}
+        prefill = self._site.add(
+            Op.PREFILLING, f"{before}prefill", inputs, {"state": ValueType.STATE},
+            parts=tuple(parts), config={**system, "separator": self._separator},
+        )  # fmt: skip
+        (kind,) = self._site.outputs.values()
+        return self._site.add(
+            Op.DECODING, f"{before}decode", {"state": Ref(prefill.id, "state")}, {"out": kind},
+            size=self.elements, config={**self._decoding, "splittable": self._site.splittable},
+        )  # fmt: skip
+
+    def _add(
+        self, name: str, given: Value | None, parts: list[Part], inputs: dict[str, Ref]
+    ) -> None:
+        """The part ``name``; of a list of known size each element is a part of its own, because its
+        elements may be ready one after the other."""
+        value = given or self._site.inputs[name]
+        if value.kind is ValueType.TEXT or value.size is None:
+            parts.append(Part(name=name))
+            inputs[name] = value.ref
+            return
+        for index in range(value.size):
+            if index:
+                parts.append(Part(self._separator))
+            parts.append(Part(name=f"{name}.{index}"))
+            inputs[f"{name}.{index}"] = value.ref.element(index)
+
+    def _add_numbered(
+        self, answers: Sequence[Primitive], parts: list[Part], inputs: dict[str, Ref]
+    ) -> None:
+        for index, answer in enumerate(answers):
+            parts.append(Part(f"{chr(10) if index else ''}{index + 1}. "))
+            parts.append(Part(name=f"{ANSWERS}.{index}"))
+            inputs[f"{ANSWERS}.{index}"] = Ref(answer.id)
+
+    # -- configuration -----------------------------------------------------------------------------
+
+    def _prompt(self, field: str) -> Prompt:
+        text = self._site.option(field, str)
+        if text is None:
+            raise self._site.error(field, "is missing: give a prompt with named parts")
+        kinds = {name: one.kind for name, one in self._site.inputs.items()}
+        return read_prompt(self._site.node, field, text, kinds, _OWN_PARTS[field])
+
+    def _needs(self, prompt: Prompt, field: str, name: str) -> None:
+        if name not in prompt.names:
+            raise self._site.error(field, f"does not use {{{name}}}: put it into the prompt")
+
+    def _context(self) -> tuple[str, int]:
+        """The list whose elements are asked about one by one, and how many there are."""
+        lists = [name for name, one in self._site.inputs.items() if one.kind is ValueType.TEXTS]
+        name = self._site.option("context", str, lists[0] if len(lists) == 1 else None)
+        if name not in lists:
+            raise self._site.error(
+                "context", f"must name one of the inputs of type texts ({', '.join(lists)})"
+            )
+        size = self._site.inputs[name].size
+        if not size:
+            raise self._site.error(
+                "synthesis",
+                f"needs to know how many elements {name!r} has: use 'one_shot', or take it from a "
+                "search or ranking",
+            )
+        return name, size
+
+    def _element(self, name: str, index: int) -> Value:
+        return Value(self._site.inputs[name].ref.element(index), ValueType.TEXT)
+
+    def _elements(self) -> tuple[int | None, Mapping[str, Any] | None]:
+        """How many elements the answer has, if its schema says so, and the schema."""
+        schema: dict[str, Any] | None = self._site.option("schema", dict)
+        if schema is None:
+            return None, None
+        if schema.get("type") != "array" or schema.get("items") != {"type": "string"}:
+            raise self._site.error(
+                "schema", f"is {schema}: this release reads an array of strings: give "
+                '{"type": "array", "items": {"type": "string"}}, with minItems and maxItems'
+            )  # fmt: skip
+        least, most = schema.get("minItems"), schema.get("maxItems")
+        return (least if isinstance(least, int) and least == most else None), schema
+
+
+def _text(answer: Primitive) -> Value:
+    return Value(Ref(answer.id), ValueType.TEXT)
+
+
+def read_prompt(
+    node: str, field: str, text: object, inputs: Mapping[str, ValueType], own: tuple[str, ...]
+) -> Prompt:
+    """The prompt in the configuration ``field``; its parts are ``inputs`` and ``own``.
+
+    Raises:
+        InvalidArgument: not a text, or a part that is none of them.
+    """
+    where = f"{node}.{field}"
+    if not isinstance(text, str):
+        raise InvalidArgument(f"{where} is {text!r}: give a text", param=where)
+    prompt = Prompt.read(text, where)
+    for name in prompt.names:
+        if name not in inputs and name not in own:
+            known = ", ".join([*inputs, *own]) or "none"
+            raise InvalidArgument(
+                f"{where}: unknown part {{{name}}}; the parts are {known}: name one of them, or "
+                "add an input",
+                param=where,
+            )
+        kind = inputs.get(name)
+        if kind not in (None, ValueType.TEXT, ValueType.TEXTS):
+            raise InvalidArgument(
+                f"{where}: the part {{{name}}} is of type {kind}: a part is text or texts",
+                param=where,
+            )
+    return prompt

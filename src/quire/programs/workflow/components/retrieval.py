@@ -1,0 +1,132 @@
+"""Retrieval: vectors of texts, storing and searching them, and ranking what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.components.building import Site, Value
+from quire.programs.workflow.components.component import Component, NodeShape, Shape
+from quire.programs.workflow.engines import Engine
+from quire.programs.workflow.primitives import Op
+from quire.programs.workflow.values import LISTS, Ref, ValueType
+
+TOP_K = 3
+
+
+class Embedding(Component):
+    """Texts, or one text, to a vector each."""
+
+    config = frozenset({"truncate"})
+
+    def check(self, node: NodeShape, engine: Engine | None) -> None:
+        super().check(node, engine)
+        kinds = list(node.inputs.values())
+        if kinds not in ([ValueType.TEXT], [ValueType.TEXTS]) or list(node.outputs.values()) != [
+            ValueType.VECTORS
+        ]:
+            raise InvalidArgument(
+                f"{node.name}: an embedding takes one input of type texts or text and produces "
+                "vectors",
+                param=f"{node.name}.inputs",
+            )
+
+    def build(self, site: Site) -> Mapping[str, Value]:
+        (given,) = site.inputs.values()
+        size = 1 if given.kind is ValueType.TEXT else given.size
+        made = site.add(
+            Op.EMBEDDING, "", site.by_type(), {"out": ValueType.VECTORS},
+            batched=(str(given.kind),) if site.batchable else (), size=size,
+            config={"truncate": site.option("truncate", bool, False)},
+        )  # fmt: skip
+        (out,) = site.outputs
+        return {out: Value(Ref(made.id), ValueType.VECTORS, size)}
+
+
+class Vectors(Component):
+    """``operation: ingest`` stores texts with their vectors in the query's collection, ``search``
+    finds the ``top_k`` nearest texts of each vector in it."""
+
+    config = frozenset({"operation", "top_k"})
+
+    def check(self, node: NodeShape, engine: Engine | None) -> None:
+        super().check(node, engine)
+        operation = node.config.get("operation")
+        shapes = {
+            "ingest": ({"texts", "vectors"}, {"done"}),
+            "search": ({"vectors"}, {"texts"}),
+        }
+        if operation not in shapes:
+            raise InvalidArgument(
+                f"{node.name}: operation is {operation!r}: give 'ingest' or 'search'",
+                param=f"{node.name}.operation",
+            )
+        inputs = sorted(kind for kind in node.inputs.values() if kind is not ValueType.DONE)
+        wanted, made = shapes[str(operation)]
+        if inputs != sorted(wanted) or sorted(node.outputs.values()) != sorted(made):
+            raise InvalidArgument(
+                f"{node.name}: {operation} takes {' and '.join(sorted(wanted))} and produces "
+                f"{' and '.join(made)}",
+                param=f"{node.name}.inputs",
+            )
+        if operation == "ingest" and "top_k" in node.config:
+            raise InvalidArgument(f"{node.name}: top_k is for search", param=f"{node.name}.top_k")
+
+    def build(self, site: Site) -> Mapping[str, Value]:
+        ingests = site.config["operation"] == "ingest"
+        return self._ingest(site) if ingests else self._search(site)
+
+    def _ingest(self, site: Site) -> Mapping[str, Value]:
+        lists = [one for one in site.inputs.values() if one.kind in LISTS]
+        sizes = {one.size for one in lists}
+        if len(sizes) > 1:
+            raise site.error("inputs", f"have {sizes} elements: give a vector for each text")
+        (size,) = sizes
+        assert site.engine is not None, "components other than conditions have an engine"
+        known = site.stored.get(site.engine, 0)
+        site.stored[site.engine] = None if known is None or size is None else known + size
+        made = site.add(
+            Op.INGESTION, "", site.by_type(),
+            {"out": ValueType.DONE}, batched=("texts", "vectors") if site.batchable else (),
+            size=size, writes=frozenset({site.engine}),
+        )  # fmt: skip
+        (out,) = site.outputs
+        return {out: Value(Ref(made.id), ValueType.DONE)}
+
+    def _search(self, site: Site) -> Mapping[str, Value]:
+        (size,) = (one.size for one in site.inputs.values() if one.kind is ValueType.VECTORS)
+        top_k = site.count("top_k", TOP_K)
+        assert top_k is not None, "it has a default"
+        assert site.engine is not None, "components other than conditions have an engine"
+        stored = site.stored.get(site.engine)
+        found = None if stored is None else min(top_k, stored)
+        batchable = site.batchable and found is not None
+        made = site.add(
+            Op.SEARCHING, "", site.by_type(),
+            {"out": ValueType.TEXTS}, batched=("vectors",) if batchable else (), size=size,
+            fan=found or 1, reads=frozenset({site.engine}), config={"top_k": top_k},
+        )  # fmt: skip
+        (out,) = site.outputs
+        total = None if size is None or found is None else size * found
+        return {out: Value(Ref(made.id), ValueType.TEXTS, total)}
+
+
+class Reranking(Component):
+    """The ``top_n`` texts that are most relevant to a query, best first. A text that was found
+    twice is ranked once; it is repeated only if there are fewer than ``top_n`` others."""
+
+    config = frozenset({"top_n", "truncate"})
+    shape = Shape(("text", "texts"), ("texts",))
+
+    def build(self, site: Site) -> Mapping[str, Value]:
+        top_n = site.count("top_n", TOP_K)
+        assert top_n is not None, "it has a default"
+        found = next(one.size for one in site.inputs.values() if one.kind is ValueType.TEXTS)
+        made = site.add(
+            Op.RERANKING, "", site.by_type(),
+            {"out": ValueType.TEXTS}, size=found,
+            config={"top_n": top_n, "truncate": site.option("truncate", bool, False)},
+        )  # fmt: skip
+        (out,) = site.outputs
+        size = None if found is None else min(top_n, found)
+        return {out: Value(Ref(made.id), ValueType.TEXTS, size)}

@@ -1,0 +1,146 @@
+"""Engines as a template names them: their kind, their figures, and what may be configured.
+
+Must not know how an engine is reached; ``runners`` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from quire.core.errors import InvalidArgument
+
+EngineKind = Literal["llm", "embedding", "rerank", "vectors", "parser", "chunker", "tool"]
+ENGINE_KINDS: tuple[str, ...] = get_args(EngineKind)
+NOT_YET = MappingProxyType(
+    {"search": "a 'tool' whose function asks the search engine", "mcp": "a 'tool' that calls it"}
+)
+"""Kinds that this release lacks, and what to use instead."""
+
+CONFIG: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "llm": frozenset({"model"}),
+        "embedding": frozenset({"model"}),
+        "rerank": frozenset({"model"}),
+        "vectors": frozenset(),
+        "parser": frozenset(),
+        "chunker": frozenset(),
+        "tool": frozenset({"functions"}),
+    }
+)
+"""What an engine of each kind takes as ``config``."""
+
+GAIN = 1.05
+"""A batch is worth its size while twice the elements give at least this much more throughput."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """``max_efficient_batch``: the elements of one batch beyond which throughput does not rise, or
+    None if that is unknown. ``times``: measured pairs of elements and seconds."""
+
+    max_efficient_batch: int | None = None
+    times: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        batch = self.max_efficient_batch
+        if batch is not None and batch < 1:
+            raise InvalidArgument(
+                f"profile.max_efficient_batch is {batch}: give 1 or more, or None if unknown"
+            )
+
+    @classmethod
+    def of(cls, times: Sequence[tuple[int, float]]) -> Profile:
+        """From measured batches of rising size: the largest that still raised throughput.
+
+        Raises:
+            InvalidArgument: no times, sizes that do not rise, or a time that is not above zero.
+        """
+        sizes = [size for size, _ in times]
+        if not times or sizes != sorted(set(sizes)) or any(time <= 0 for _, time in times):
+            raise InvalidArgument(
+                f"profile times {list(times)}: give pairs of elements and seconds, elements "
+                "rising, seconds above 0"
+            )
+        best, rate = sizes[0], sizes[0] / times[0][1]
+        for size, time_s in times[1:]:
+            if size / time_s < GAIN * rate:
+                break
+            best, rate = size, size / time_s
+        return cls(best, tuple(times))
+
+
+NO_PROFILE = Profile()
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine that components name.
+
+    ``kind``: one of ``ENGINE_KINDS``; ``name``: what components call it (default: its kind).
+    ``config``: ``model`` of the node for llm, embedding and rerank (default: the node's first);
+    ``functions`` by name for tool. ``resources`` and ``instances`` belong to the node, which serves
+    all workflows with the same engines; here they can only be left as they are.
+
+    Raises:
+        InvalidArgument: an unknown kind, or a field that this engine does not take.
+    """
+
+    kind: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    instances: int = 1
+    profile: Profile = NO_PROFILE
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind in NOT_YET:
+            raise InvalidArgument(
+                f"this release has no engine of kind {self.kind!r}: use {NOT_YET[self.kind]}",
+                param="kind",
+            )
+        if self.kind not in ENGINE_KINDS:
+            raise InvalidArgument(
+                f"unknown engine kind {self.kind!r}: use one of {', '.join(ENGINE_KINDS)}",
+                param="kind",
+            )
+        if not self.name:
+            object.__setattr__(self, "name", self.kind)
+        self._check_config()
+
+    def _check_config(self) -> None:
+        if self.resources or self.instances != 1:
+            raise InvalidArgument(
+                f"engine {self.name!r}: resources and instances belong to the node: start it with "
+                "the devices and --encoder-instances that it should have",
+                param="instances" if not self.resources else "resources",
+            )
+        check_keys(f"engine {self.name!r}", self.config, CONFIG[self.kind])
+        if self.kind == "tool":
+            functions = self.config.get("functions", {})
+            if not functions or not all(callable(one) for one in functions.values()):
+                raise InvalidArgument(
+                    f"engine {self.name!r}: config 'functions' must name at least one function: "
+                    "give a mapping of names to functions",
+                    param="functions",
+                )
+
+    @property
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        """The functions of an engine of kind tool."""
+        functions: Mapping[str, Callable[..., Any]] = self.config.get("functions", {})
+        return functions
+
+
+def check_keys(where: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Refuse keys that nothing reads.
+
+    Raises:
+        InvalidArgument: a key that is not in ``known``.
+    """
+    for key in given:
+        if key not in known:
+            takes = ", ".join(sorted(known)) or "nothing"
+            raise InvalidArgument(f"{where} has no {key!r}; it takes {takes}", param=str(key))

@@ -1,0 +1,147 @@
+"""``PrimitiveGraph``: primitives and how they depend on one another; a p-graph or an e-graph.
+
+Owns order and depth. A graph never changes: a pass makes a new one with ``Draft``. Must not know
+what the passes are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from types import MappingProxyType
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.values import Ref, ValueType
+
+
+@dataclass(frozen=True)
+class PrimitiveGraph:
+    """``primitives`` by id; ``results``: the outputs of the query by name; ``query_inputs``: the
+    types of the query's inputs by name.
+
+    Raises:
+        InvalidArgument: the dependencies have a cycle.
+    """
+
+    primitives: Mapping[str, Primitive]
+    results: Mapping[str, Ref]
+    query_inputs: Mapping[str, ValueType]
+
+    def __post_init__(self) -> None:
+        assert self.order is not None
+        for ref in self.results.values():
+            assert ref.from_query or ref.primitive in self.primitives, f"no source of {ref}"
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """The ids so that parents stand before children; of those that may come next, the one that
+        was added first."""
+        places = {one: place for place, one in enumerate(self.primitives)}
+        waiting = {one.id: len(one.parents) for one in self.primitives.values()}
+        ready = [places[one] for one, num in waiting.items() if not num]
+        heapify(ready)
+        names, order = list(places), list[str]()
+        while ready:
+            order.append(names[heappop(ready)])
+            for child in self.children[order[-1]]:
+                waiting[child] -= 1
+                if not waiting[child]:
+                    heappush(ready, places[child])
+        if len(order) < len(places):
+            stuck = ", ".join(sorted(set(places) - set(order))[:8])
+            raise InvalidArgument(
+                f"the primitives {stuck} wait for one another: remove an input or a '>>' that "
+                "closes the cycle"
+            )
+        return tuple(order)
+
+    @cached_property
+    def children(self) -> Mapping[str, tuple[str, ...]]:
+        """The ids of the primitives that wait for each primitive."""
+        found: dict[str, list[str]] = {one: [] for one in self.primitives}
+        for primitive in self.primitives.values():
+            for parent in primitive.parents:
+                assert parent in found, f"{primitive.id} waits for {parent}, which is not there"
+                found[parent].append(primitive.id)
+        return MappingProxyType({one: tuple(ids) for one, ids in found.items()})
+
+    @cached_property
+    def users(self) -> Mapping[str, tuple[str, ...]]:
+        """The ids of the primitives that use a value of each primitive."""
+        found: dict[str, list[str]] = {one: [] for one in self.primitives}
+        for primitive in self.primitives.values():
+            for source in primitive.sources:
+                found[source].append(primitive.id)
+        return MappingProxyType({one: tuple(ids) for one, ids in found.items()})
+
+    @cached_property
+    def ancestors(self) -> Mapping[str, frozenset[str]]:
+        """All primitives that must have ended before each primitive starts."""
+        found: dict[str, frozenset[str]] = {}
+        for one in self.order:
+            parents = self.primitives[one].parents
+            found[one] = parents.union(*(found[parent] for parent in parents))
+        return MappingProxyType(found)
+
+    def with_depths(self) -> PrimitiveGraph:
+        """The same graph with ``depth`` set (Algorithm 2, event 1): a result has depth 0."""
+        depths: dict[str, int] = {}
+        for one in reversed(self.order):
+            below = [depths[child] + 1 for child in self.children[one]]
+            depths[one] = max(below, default=0)
+        kept = {one: replace(p, depth=depths[one]) for one, p in self.primitives.items()}
+        return replace(self, primitives=MappingProxyType(kept))
+
+    @property
+    def num_edges(self) -> int:
+        return sum(len(primitive.parents) for primitive in self.primitives.values())
+
+
+class Draft:
+    """A graph that is being rewritten; ``graph()`` is the result. Only ``add``, ``put``,
+    ``remove``, ``redirect`` and ``reorder`` change it."""
+
+    def __init__(self, graph: PrimitiveGraph) -> None:
+        self._graph = graph
+        self.primitives = dict(graph.primitives)
+        self.results = dict(graph.results)
+
+    def add(self, *primitives: Primitive) -> None:
+        """Raises ``InvalidArgument`` if the graph has a primitive of that id."""
+        for primitive in primitives:
+            if primitive.id in self.primitives:
+                raise InvalidArgument(f"two primitives have the id {primitive.id!r}: rename one")
+            self.primitives[primitive.id] = primitive
+
+    def put(self, primitive: Primitive) -> None:
+        """Replace the primitive of the same id."""
+        self.primitives[primitive.id] = primitive
+
+    def remove(self, one: str) -> None:
+        del self.primitives[one]
+
+    def redirect(self, change: Callable[[Ref], Ref]) -> None:
+        """Replace every reference, also those of the results, by ``change`` of it."""
+        for primitive in self.primitives.values():
+            inputs = {name: change(ref) for name, ref in primitive.inputs.items()}
+            when = None if primitive.when is None else change(primitive.when)
+            if inputs != primitive.inputs or when != primitive.when:
+                self.put(replace(primitive, inputs=MappingProxyType(inputs), when=when))
+        self.results = {name: change(ref) for name, ref in self.results.items()}
+
+    def reorder(self, one: str, instead: Iterable[str]) -> None:
+        """Who was to come after ``one`` comes after all of ``instead``."""
+        new = frozenset(instead)
+        for primitive in self.primitives.values():
+            if one in primitive.after:
+                self.put(replace(primitive, after=primitive.after - {one} | new))
+
+    def graph(self) -> PrimitiveGraph:
+        return replace(
+            self._graph,
+            primitives=MappingProxyType(dict(self.primitives)),
+            results=MappingProxyType(dict(self.results)),
+        )

@@ -1,0 +1,58 @@
+"""The passes of the optimiser, one module each, and the registry that users add theirs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.passes import pipeline as _pipeline
+from quire.programs.workflow.passes import prefill as _prefill
+from quire.programs.workflow.passes import prune as _prune
+from quire.programs.workflow.passes import stages as _stages
+from quire.programs.workflow.passes.note import Note, Pass, Profiles, Rewritten
+
+STANDARD: tuple[tuple[str, Pass], ...] = (
+    (_prune.NAME, _prune.prune),
+    (_stages.NAME, _stages.stages),
+    (_prefill.NAME, _prefill.prefill),
+    (_pipeline.NAME, _pipeline.pipeline),
+)
+"""Ayo's passes 1 to 4."""
+
+
+class OptPass:
+    """The passes that an optimisation applies, in this order, until none finds anything.
+
+    ::
+
+        passes = OptPass()                      # the four standard ones
+        passes.register("mine", my_pass)        # def my_pass(graph, profiles) -> Rewritten
+    """
+
+    def __init__(self, names: Iterable[str] | None = None) -> None:
+        """``names``: those of the standard passes to begin with (default: all)."""
+        standard = dict(STANDARD)
+        wanted = list(standard) if names is None else list(names)
+        for name in wanted:
+            if name not in standard:
+                raise InvalidArgument(
+                    f"no pass {name!r}; the passes are {', '.join(standard)}", param="passes"
+                )
+        self._passes = {name: one for name, one in standard.items() if name in wanted}
+
+    def register(self, name: str, rule: Pass) -> None:
+        """Append a pass of your own.
+
+        Raises:
+            InvalidArgument: there is a pass of that name.
+        """
+        if name in self._passes:
+            raise InvalidArgument(f"a pass {name!r} is registered already: choose another name")
+        self._passes[name] = rule
+
+    @property
+    def passes(self) -> tuple[tuple[str, Pass], ...]:
+        return tuple(self._passes.items())
+
+
+__all__ = ["STANDARD", "Note", "OptPass", "Pass", "Profiles", "Rewritten"]

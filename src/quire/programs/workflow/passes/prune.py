@@ -1,0 +1,51 @@
+"""Pass 1: an order that carries neither data nor a declared effect is dropped.
+
+The template orders whole components. What remains is what each primitive really waits for, so that
+independent ones run side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.programs.workflow.graph import Draft, PrimitiveGraph
+from quire.programs.workflow.passes.note import Note, Profiles, Rewritten
+
+NAME = "prune"
+
+
+def prune(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
+    """An effect that was ordered before another only through a third primitive is now ordered
+    before it directly."""
+    draft, notes, changed = Draft(graph), list[Note](), False
+    with_effects = [one for one in graph.primitives.values() if one.reads or one.writes]
+    for primitive in graph.primitives.values():
+        before = graph.ancestors[primitive.id]
+        needed = {
+            one.id for one in with_effects if one.id in before and one.conflicts(primitive)
+        } - primitive.sources
+        kept = frozenset(_nearest(graph, needed))
+        if kept == primitive.after:
+            continue
+        draft.put(replace(primitive, after=kept))
+        changed = True
+        for dropped in sorted(primitive.after - kept):
+            if dropped not in primitive.sources:
+                notes.append(
+                    Note(NAME, primitive.id, f"does not wait for {dropped}: it uses nothing of it")
+                )
+    return Rewritten(draft.graph(), tuple(notes)) if changed else Rewritten(graph)
+
+
+def _nearest(graph: PrimitiveGraph, ids: set[str]) -> set[str]:
+    """Those of ``ids`` that are not ancestors of another one by effects that conflict, which orders
+    them already."""
+    primitives = graph.primitives
+    return {
+        one
+        for one in ids
+        if not any(
+            one in graph.ancestors[other] and primitives[one].conflicts(primitives[other])
+            for other in ids - {one}
+        )
+    }

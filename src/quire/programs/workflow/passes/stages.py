@@ -1,0 +1,62 @@
+"""Pass 2: a batch beyond what its engine does efficiently at once becomes stages.
+
+A stage is handed on while the next one runs: batchable primitives behind it are cut at the same
+places, so that both engines work at the same time.
+"""
+
+from __future__ import annotations
+
+from quire.programs.workflow.graph import Draft, PrimitiveGraph
+from quire.programs.workflow.passes.note import Note, Profiles, Rewritten
+from quire.programs.workflow.passes.splitting import inner_cuts, split
+from quire.programs.workflow.primitives import Primitive
+
+NAME = "stages"
+
+
+def stages(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
+    draft, notes, changed = Draft(graph), list[Note](), False
+    for one in graph.order:
+        primitive = draft.primitives[one]
+        if not primitive.batched or primitive.size is None:
+            if primitive.batched:
+                notes.append(Note(NAME, one, "its number of elements is not known yet", False))
+            continue
+        most = _most(primitive, profiles)
+        cuts = set(range(0, primitive.size, most)) if most else {0}
+        behind = inner_cuts(draft, primitive, NAME)
+        # a stage behind stages ends where they end, so that it need not wait for two of them
+        cuts = _refined(behind | {0}, primitive.size, most) if behind else cuts
+        places = sorted(cuts | {primitive.size})
+        if len(places) > 2:
+            pieces = split(draft, primitive, places, NAME)
+            why = "as the stages before it" if behind else f"of at most {most} elements"
+            text = f"{primitive.size} elements in {len(pieces)} stages, {why}"
+            notes.append(Note(NAME, one, text))
+            changed = True
+        elif one == primitive.node:  # of a piece it is known why it is no larger
+            notes.append(Note(NAME, one, _why_not(primitive.size, most), False))
+    return Rewritten(draft.graph() if changed else graph, tuple(notes))
+
+
+def _most(primitive: Primitive, profiles: Profiles) -> int | None:
+    profile = profiles.get(primitive.engine or "")
+    return None if profile is None else profile.max_efficient_batch
+
+
+def _why_not(size: int, most: int | None) -> str:
+    if most is None:
+        return "its engine has no profile: one batch"
+    return f"one batch: {size} of at most {most} elements"
+
+
+def _refined(starts: set[int], size: int, most: int | None) -> set[int]:
+    """``starts``, with further ones where two of them are more than ``most`` apart."""
+    if most is None:
+        return starts
+    ends = [*sorted(starts)[1:], size]
+    return {
+        place
+        for start, end in zip(sorted(starts), ends, strict=True)
+        for place in range(start, end, most)
+    }

@@ -1,0 +1,94 @@
+"""``Primitive``: one operation of a graph, with what the optimiser and the scheduler must know.
+
+A primitive is data. Who carries it out is decided by its engine's name when the graph runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from quire.programs.workflow.prompts import Part
+from quire.programs.workflow.values import Ref, ValueType
+
+
+class Op(StrEnum):
+    """The primitives of Ayo's Table 2, and those of documents and tools."""
+
+    PARSE = "parse"
+    CHUNK = "chunk"
+    EMBEDDING = "embedding"
+    INGESTION = "ingestion"
+    SEARCHING = "searching"
+    RERANKING = "reranking"
+    SEARCH = "search"
+    TOOL = "tool"
+    PREFILLING = "prefilling"
+    PARTIAL_PREFILLING = "partial prefilling"
+    FULL_PREFILLING = "full prefilling"
+    DECODING = "decoding"
+    PARTIAL_DECODING = "partial decoding"
+    CONDITION = "condition"
+    AGGREGATE = "aggregate"
+
+
+PREFILLS = frozenset({Op.PREFILLING, Op.PARTIAL_PREFILLING, Op.FULL_PREFILLING})
+CONTROL_FLOW = frozenset({Op.CONDITION, Op.AGGREGATE})
+"""Carried out by the graph scheduler itself; they have no engine."""
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """``id`` is unique in its graph; ``node`` is the component of the template.
+
+    ``inputs``: by parameter, in order; a part of the prompt names one. ``outputs``: types by port.
+    ``after``: primitives that must have ended before, whose values it does not use. ``reads`` and
+    ``writes``: the effects that it declares. ``batched``: the inputs that are split element by
+    element, each element giving ``fan`` elements of output; none if it is not batchable. ``size``:
+    how many elements it works on, or None if that is unknown. ``first``: the place of its first
+    element among those of the component. ``when``: it runs only if this value is true.
+    ``depth``: the most primitives on a way from here to a result (Ayo's Algorithm 2).
+    """
+
+    id: str
+    op: Op
+    node: str
+    engine: str | None
+    inputs: Mapping[str, Ref]
+    outputs: Mapping[str, ValueType]
+    after: frozenset[str] = frozenset()
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+    batched: tuple[str, ...] = ()
+    fan: int = 1
+    size: int | None = None
+    first: int = 0
+    parts: tuple[Part, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
+    when: Ref | None = None
+    depth: int = 0
+
+    def refs(self) -> Iterator[Ref]:
+        """Every value that it uses."""
+        yield from self.inputs.values()
+        if self.when is not None:
+            yield self.when
+
+    @property
+    def sources(self) -> frozenset[str]:
+        """The primitives whose values it uses."""
+        return frozenset(ref.primitive for ref in self.refs() if not ref.from_query)
+
+    @property
+    def parents(self) -> frozenset[str]:
+        """The primitives that must have ended before it starts."""
+        return self.sources | self.after
+
+    def conflicts(self, other: Primitive) -> bool:
+        """Whether the order of the two matters because of their declared effects."""
+        return bool(self.writes & (other.reads | other.writes) or self.reads & other.writes)

@@ -1,0 +1,266 @@
+"""The template of an application: components joined with ``>>``, as its developer writes them.
+
+Owns what can be checked without a query. The graph of a query is built by ``construction``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.components import COMPONENTS, Component
+from quire.programs.workflow.engines import Engine, check_keys
+from quire.programs.workflow.values import LISTS, ValueType, value_type
+
+Annotation = Literal["batchable", "splittable"]
+ANNOTATIONS: tuple[str | None, ...] = (None, "batchable", "splittable")
+MAX_NODES = 256
+
+
+class Node:
+    """A component of a workflow.
+
+    ``engine``: the name of an ``Engine``, or ``condition``. ``inputs`` and ``outputs``: types by
+    name (``text``, ``texts``, ``documents``, ``vectors``, ``boolean``, ``done``). An input takes
+    the output of the same name of another component, or is an input of the query.
+    ``annotation``: ``batchable``: the elements of its first list are independent; ``splittable``:
+    its output can be handed on element by element. ``config``: what ``docs/guide/workflows.md``
+    lists for its kind. ``when``: the name of a boolean; the component runs only if it is true.
+
+    ``a >> b`` states that ``a`` comes before ``b``, and returns ``b``.
+    """
+
+    def __init__(
+        self,
+        engine: str | Engine,
+        inputs: Mapping[str, str],
+        outputs: Mapping[str, str],
+        annotation: Annotation | None = None,
+        config: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        name: str,
+        when: str | None = None,
+    ) -> None:
+        self.name = name
+        self.engine = engine.name if isinstance(engine, Engine) else engine
+        self.annotation = annotation
+        self.config = MappingProxyType(dict(config))
+        self.when = when
+        self.inputs = _typed(f"{name}.inputs", inputs)
+        self.outputs = _typed(f"{name}.outputs", outputs)
+        self.before: list[Node] = []
+        """The components that it comes before."""
+        if annotation not in ANNOTATIONS:
+            raise InvalidArgument(
+                f"{name}: annotation {annotation!r}: use 'batchable', 'splittable' or none",
+                param=f"{name}.annotation",
+            )
+        if not name.isidentifier():
+            raise InvalidArgument(
+                f"a component is named {name!r}: use letters, digits and '_'", param="name"
+            )
+
+    def __rshift__(self, other: Node) -> Node:
+        if not isinstance(other, Node):
+            raise InvalidArgument(
+                f"{self.name} >> {other!r}: the right side must be a Node", param=self.name
+            )
+        self.before.append(other)
+        return other
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name}>"
+
+
+class App:
+    """An application: its engines and its template.
+
+    ::
+
+        app = App("echo", [Engine("llm")])
+        app.update_template([first, second])
+    """
+
+    def __init__(self, name: str, engines: Iterable[Engine], description: str = "") -> None:
+        self.name = name
+        self.description = description
+        self.engines: dict[str, Engine] = {}
+        for engine in engines:
+            if engine.name in self.engines:
+                raise InvalidArgument(
+                    f"{name}: two engines are named {engine.name!r}: give one another name",
+                    param="engines",
+                )
+            self.engines[engine.name] = engine
+        self.nodes: tuple[Node, ...] = ()
+        """Each behind those that it needs."""
+        self.version = 0
+        """Rises with each ``update_template``, so that no graph of an old template is reused."""
+
+    def update_template(self, nodes: Sequence[Node]) -> None:
+        """Make ``nodes``, with the order that ``>>`` has given them, the application's template.
+
+        Raises:
+            InvalidArgument: what can never become a graph: an unknown engine or part, two
+                components of one name, an input whose types differ, a splittable component without
+                a schema, an order that closes a cycle.
+        """
+        if not 1 <= len(nodes) <= MAX_NODES:
+            raise InvalidArgument(
+                f"{self.name}: {len(nodes)} components: give 1 to {MAX_NODES}", param="nodes"
+            )
+        _check_names(nodes)
+        for node in nodes:
+            self.component(node).check(node, self.engines.get(node.engine))
+            for later in node.before:
+                if later not in nodes:
+                    raise InvalidArgument(
+                        f"{node.name} >> {later.name}: {later.name} is not in the template: add it",
+                        param=later.name,
+                    )
+        _check_types(nodes)
+        self.nodes = _ordered(nodes)
+        self.version += 1
+
+    def component(self, node: Node) -> Component:
+        """What the component of ``node`` becomes.
+
+        Raises:
+            InvalidArgument: it names no engine of the application.
+        """
+        if node.engine == "condition":
+            return COMPONENTS["condition"]
+        engine = self.engines.get(node.engine)
+        if engine is None:
+            known = ", ".join([*self.engines, "condition"])
+            raise InvalidArgument(
+                f"{node.name}: unknown engine {node.engine!r}; the engines are {known}: name one "
+                "of them, or add it to the App",
+                param=f"{node.name}.engine",
+            )
+        return COMPONENTS[engine.kind]
+
+    @property
+    def query_inputs(self) -> Mapping[str, ValueType]:
+        """The inputs that no component produces: each query brings them."""
+        made = {name for node in self.nodes for name in node.outputs}
+        return {
+            name: kind
+            for node in self.nodes
+            for name, kind in node.inputs.items()
+            if name not in made
+        }
+
+    @property
+    def results(self) -> Mapping[str, ValueType]:
+        """The outputs that no component takes: the answer of a query."""
+        taken = {name for node in self.nodes for name in node.inputs}
+        taken |= {node.when for node in self.nodes if node.when}
+        return {
+            name: kind
+            for node in self.nodes
+            for name, kind in node.outputs.items()
+            if name not in taken and kind is not ValueType.DONE
+        }
+
+    def configured(
+        self, config: Mapping[str, Mapping[str, Any]]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """The configuration of every component, with what the query changes.
+
+        Raises:
+            InvalidArgument: a component or key that does not exist.
+        """
+        nodes = {node.name: node for node in self.nodes}
+        check_keys(f"the configuration of {self.name}", config, frozenset(nodes))
+        for name, changes in config.items():
+            known = self.component(nodes[name]).config
+            check_keys(f"the configuration of {name}", changes, known)
+        return {name: {**node.config, **config.get(name, {})} for name, node in nodes.items()}
+
+
+def _typed(where: str, given: Mapping[str, str]) -> Mapping[str, ValueType]:
+    for name in given:
+        if not name.isidentifier():
+            raise InvalidArgument(
+                f"{where}: {name!r} is no name: use letters, digits and '_'", param=where
+            )
+    return MappingProxyType(
+        {name: value_type(written, f"{where}.{name}") for name, written in given.items()}
+    )
+
+
+def _check_names(nodes: Sequence[Node]) -> None:
+    named: dict[str, Node] = {}
+    made: dict[str, Node] = {}
+    for node in nodes:
+        if named.setdefault(node.name, node) is not node:
+            raise InvalidArgument(f"two components are named {node.name!r}: rename one")
+        for name in node.outputs:
+            if made.setdefault(name, node) is not node:
+                raise InvalidArgument(
+                    f"{made[name].name} and {node.name} both produce {name!r}: rename one output",
+                    param=f"{node.name}.outputs",
+                )
+
+
+def _check_types(nodes: Sequence[Node]) -> None:
+    """Every use of a name has one type; a batchable component has a list to split."""
+    types: dict[str, tuple[str, ValueType]] = {
+        name: (node.name, kind) for node in nodes for name, kind in node.outputs.items()
+    }
+    for node in nodes:
+        used = dict(node.inputs)
+        if node.when is not None:
+            used[node.when] = ValueType.BOOLEAN
+            if node.when not in types:
+                raise InvalidArgument(
+                    f"{node.name}: 'when' names {node.when!r}, which no component produces: name "
+                    "the output of a condition",
+                    param=f"{node.name}.when",
+                )
+        for name, kind in used.items():
+            where, known = types.setdefault(name, (node.name, kind))
+            if known is not kind:
+                raise InvalidArgument(
+                    f"{node.name} takes {name!r} as {kind}, but {where} has it as {known}: make "
+                    "the types equal, or rename one",
+                    param=f"{node.name}.inputs.{name}",
+                )
+        if node.annotation == "batchable" and not LISTS & set(node.inputs.values()):
+            raise InvalidArgument(
+                f"{node.name} is batchable but takes no list: give it an input of type texts, "
+                "documents or vectors, or drop the annotation",
+                param=f"{node.name}.annotation",
+            )
+
+
+def _ordered(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The components so that each stands behind those whose outputs it takes and those that come
+    before it.
+
+    Raises:
+        InvalidArgument: some wait for one another.
+    """
+    makers = {name: node.name for node in nodes for name in node.outputs}
+    after = {
+        node.name: {makers[name] for name in [*node.inputs, node.when] if name in makers}
+        for node in nodes
+    }
+    for node in nodes:
+        for later in node.before:
+            after[later.name].add(node.name)
+    order: dict[str, Node] = {}
+    while len(order) < len(nodes):
+        ready = [n for n in nodes if n.name not in order and after[n.name] <= order.keys()]
+        if not ready:
+            left = sorted(node.name for node in nodes if node.name not in order)
+            raise InvalidArgument(
+                f"the components {', '.join(left)} wait for one another: remove an input or a "
+                "'>>' that closes the cycle",
+                param=left[0],
+            )
+        order.update((node.name, node) for node in ready)
+    return tuple(order.values())

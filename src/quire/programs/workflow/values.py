@@ -1,0 +1,100 @@
+"""What flows between the primitives of a graph: the types of values, and references to them.
+
+Must not know what a primitive does with a value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+
+
+class ValueType(StrEnum):
+    """``state`` is the held pages of a model call, ``done`` the end of an effect; the others are
+    plain values, of which those in ``LISTS`` have elements."""
+
+    TEXT = "text"
+    TEXTS = "texts"
+    DOCUMENTS = "documents"
+    VECTORS = "vectors"
+    BOOLEAN = "boolean"
+    STATE = "state"
+    DONE = "done"
+
+
+LISTS = frozenset({ValueType.TEXTS, ValueType.DOCUMENTS, ValueType.VECTORS})
+"""Types whose values are lists."""
+WRITTEN = LISTS | {ValueType.TEXT, ValueType.BOOLEAN, ValueType.DONE}
+"""Types that a template may name."""
+
+
+def empty(kind: ValueType) -> Any:
+    """The output of a primitive on a branch that is not taken."""
+    if kind in LISTS:
+        return []
+    return {ValueType.TEXT: "", ValueType.BOOLEAN: False}.get(kind)
+
+
+def value_type(written: str, where: str) -> ValueType:
+    """The type that a template names.
+
+    Raises:
+        InvalidArgument: there is no such type.
+    """
+    known = {str(kind): kind for kind in ValueType if kind in WRITTEN}
+    if written not in known:
+        raise InvalidArgument(
+            f"{where}: no type {written!r}; use one of {', '.join(sorted(known))}", param=where
+        )
+    return known[written]
+
+
+QUERY = ""
+"""The ``primitive`` of a reference to an input of the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """One output (``port``) of a primitive, or an input of the query: the whole value, the elements
+    ``start`` to ``stop`` of a list, or its element ``index``."""
+
+    primitive: str
+    port: str = "out"
+    start: int | None = None
+    stop: int | None = None
+    index: int | None = None
+
+    @property
+    def from_query(self) -> bool:
+        return self.primitive == QUERY
+
+    @property
+    def whole(self) -> bool:
+        """Whether it stands for all of the value."""
+        return self.start is None and self.index is None
+
+    def element(self, index: int) -> Ref:
+        """Element ``index`` of what this stands for, which is a list."""
+        assert self.index is None, "an element has no elements"
+        return Ref(self.primitive, self.port, index=(self.start or 0) + index)
+
+    def part(self, start: int, stop: int) -> Ref:
+        """Elements ``start`` to ``stop`` of what this stands for, which is a list."""
+        assert self.index is None, "an element has no elements"
+        base = self.start or 0
+        return replace(self, start=base + start, stop=base + stop)
+
+    def take(self, value: Any) -> Any:
+        """What it stands for, from the whole value of its output."""
+        if self.index is not None:
+            return value[self.index]
+        return value if self.start is None else value[self.start : self.stop]
+
+    def __str__(self) -> str:
+        place = "" if self.whole else f"[{self.index}]"
+        if self.start is not None:
+            place = f"[{self.start}:{self.stop}]"
+        return f"{self.primitive or 'query'}.{self.port}{place}"

@@ -1,0 +1,39 @@
+"""Chunks: their tokens, overlaps and number."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow import chunker
+from quire.programs.workflow.chunker import chunks, num_chunks
+
+
+def test_a_chunk_is_a_piece_of_its_text() -> None:
+    text = "One, two\n three. Four"
+    assert list(chunks(text, 3, 1)) == ["One, two", "two\n three.", ". Four"]
+    assert list(chunks("", 3, 1)) == []
+    assert list(chunks("  ", 3, 1)) == []
+    assert list(chunks("One two", 9, 8)) == ["One two"]
+
+
+@given(st.integers(0, 60), st.integers(1, 12), st.data())
+def test_every_token_is_in_a_chunk_and_each_overlaps_the_one_before(
+    num: int, size: int, data: st.DataObject
+) -> None:
+    overlap = data.draw(st.integers(0, size - 1))
+    tokens = [f"t{n}" for n in range(num)]
+    cut = [piece.split() for piece in chunks(" ".join(tokens), size, overlap)]
+    assert len(cut) == num_chunks(" ".join(tokens), size, overlap)
+    joined = [token for n, piece in enumerate(cut) for token in piece[overlap if n else 0 :]]
+    assert joined == tokens
+    assert all(len(piece) == size for piece in cut[:-1])
+    assert all(len(piece) > overlap for piece in cut[1:])
+
+
+def test_too_many_chunks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunker, "MAX_CHUNKS", 3)
+    with pytest.raises(InvalidArgument, match="4 tokens has 4 chunks; at most 3"):
+        num_chunks("a b c d", 1, 0)

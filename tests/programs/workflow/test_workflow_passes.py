@@ -1,0 +1,203 @@
+"""What each pass does to Ayo's advanced RAG, and when it leaves a graph as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from workflow_apps import DOCUMENTS, QUERY, SCHEMA, advanced, engines
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow import App, Graph, GraphCache, Node, OptPass, Rewritten
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.passes import Profiles
+from quire.programs.workflow.primitives import Op
+
+
+def optimized(*names: str, **answer: Any) -> Graph:
+    return Graph.optimize(advanced(**answer), QUERY, passes=OptPass(names))
+
+
+def ops(graph: PrimitiveGraph) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for primitive in graph.primitives.values():
+        found[str(primitive.op)] = found.get(str(primitive.op), 0) + 1
+    return found
+
+
+def test_the_p_graph_has_the_primitives_of_the_template() -> None:
+    graph = optimized().p_graph
+    assert ops(graph) == {
+        "chunk": 1, "embedding": 2, "ingestion": 1, "prefilling": 4, "decoding": 4,
+        "searching": 1, "reranking": 1,
+    }  # fmt: skip
+    expand = graph.primitives["expand.prefill"]
+    assert expand.after == {"ingest"}, "the template orders whole components"
+    assert [str(part) for part in expand.parts] == ["Write three queries for: ", "{question}"]
+    assert graph.primitives["search"].size == 3
+    assert graph.primitives["search"].fan == 6
+    assert graph.primitives["rank"].size == 18
+    assert str(graph.results["answer"]) == "answer.2.decode.out"
+
+
+@pytest.mark.parametrize(("synthesis", "calls"), [("one_shot", 1), ("refine", 3), ("tree", 4)])
+def test_synthesis_modes_have_their_numbers_of_calls(synthesis: str, calls: int) -> None:
+    graph = optimized(synthesis=synthesis).p_graph
+    assert ops(graph)["decoding"] == calls + 1
+    chain = [one for one in graph.order if one.startswith("answer") and one.endswith("decode")]
+    is_chained = all(one in graph.ancestors[other] for one, other in pairwise(chain))
+    assert is_chained == (synthesis != "tree")
+
+
+def test_depth_counts_the_primitives_to_a_result() -> None:
+    graph = optimized().p_graph
+    assert graph.primitives["answer.2.decode"].depth == 0
+    assert graph.primitives["answer.0.prefill"].depth == 5
+    assert graph.primitives["chunk"].depth == 13
+
+
+def test_pruning_keeps_the_ingestion_before_the_search_alone() -> None:
+    graph = optimized("prune").e_graph
+    after = {one.id: set(one.after) for one in graph.primitives.values() if one.after}
+    assert after == {"search": {"ingest"}}
+
+
+def test_stages_are_as_large_as_the_engine_gains_from_and_are_handed_on() -> None:
+    graph = optimized("stages").e_graph
+    assert [graph.primitives[f"embed.{n}"].size for n in range(5)] == [4] * 5
+    ingest = graph.primitives["ingest.2"]
+    assert {name: str(ref) for name, ref in ingest.inputs.items()} == {
+        "texts": "chunk.out[8:12]",
+        "vectors": "embed.2.out",
+    }
+    assert ingest.first == 8
+    assert "embed.all" not in graph.primitives, "nobody needs all vectors at once"
+    assert graph.primitives["expand.prefill"].after == {f"ingest.{n}" for n in range(5)}
+
+
+def test_without_a_profile_nothing_is_split_and_the_reason_is_told() -> None:
+    app = App("app", engines(None))
+    embed = Node("embedding", {"t": "texts"}, {"v": "vectors"}, "batchable", name="embed")
+    app.update_template([embed])
+    graph = Graph.optimize(app, {"t": ["a"] * 100})
+    assert graph.e_graph.primitives.keys() == {"embed"}
+    assert [note.text for note in graph.notes] == ["its engine has no profile: one batch"]
+
+
+def test_a_prompt_is_prefilled_in_as_many_steps_as_its_parts_come() -> None:
+    graph = optimized("prune", "prefill").e_graph
+    steps = ["answer.2.prefill.0", "answer.2.prefill.1", "answer.2.prefill"]
+    assert ["".join(map(str, graph.primitives[one].parts)) for one in steps] == [
+        "The question is {question}. Read ",
+        "{best}. So far: ",
+        "{answer}",
+    ]
+    assert graph.primitives[steps[0]].parents == frozenset()
+    assert graph.primitives[steps[2]].op is Op.FULL_PREFILLING
+    assert "answer.1.decode" in graph.ancestors[steps[2]]
+    assert "answer.1.decode" not in graph.ancestors[steps[1]]
+
+
+def test_without_pruning_a_prompt_waits_as_a_whole() -> None:
+    graph = optimized("prefill")
+    assert "answer.0.prefill.0" not in graph.e_graph.primitives
+    whole = next(note for note in graph.notes if note.where == "answer.0.prefill")
+    assert whole.text == "the whole prompt waits for what comes before it"
+
+
+def test_a_context_before_the_question_is_named_as_the_reason() -> None:
+    graph = optimized("prune", "prefill", prompt="Read: {best}\nQuestion: {question}")
+    note = next(note for note in graph.notes if note.where == "answer.0.prefill")
+    assert not note.applied
+    assert (
+        note.text == "begins with {best}, which is not ready earlier; {question} stands behind it"
+    )
+
+
+def test_each_element_of_an_answer_goes_its_own_way() -> None:
+    graph = optimized("prune", "pipeline").e_graph
+    search = graph.primitives["search.1"]
+    assert str(search.inputs["vectors"]) == "embed_queries.1.out"
+    assert str(graph.primitives["embed_queries.1"].inputs["texts"]) == "expand.decode.1.out"
+    assert "expand.decode.2" not in graph.ancestors["search.1"]
+    assert graph.primitives["search.all"].config["spans"] == ((0, 6), (6, 12), (12, 18))
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({**SCHEMA, "maxItems": 5}, "minItems and maxItems differ"),
+        ({**SCHEMA, "minItems": 1, "maxItems": 1}, "it has one element"),
+    ],
+)
+def test_a_decoding_that_is_not_pipelined_says_why(schema: dict[str, Any], text: str) -> None:
+    graph = Graph.optimize(advanced(synthesis="one_shot"), QUERY, {"expand": {"schema": schema}})
+    assert ops(graph.e_graph).get("partial decoding", 0) == 0
+    assert any(text in note.text for note in graph.notes if note.rule == "pipeline")
+
+
+def test_figure_6() -> None:
+    """Ayo's e-graph of advanced RAG with refine: what the passes give together."""
+    graph = Graph.optimize(advanced(), QUERY).e_graph
+    assert ops(graph) == {
+        "chunk": 1, "embedding": 5 + 3, "ingestion": 5, "prefilling": 1, "partial decoding": 3,
+        "searching": 3, "aggregate": 1, "reranking": 1, "partial prefilling": 5,
+        "full prefilling": 3, "decoding": 3,
+    }  # fmt: skip
+
+
+def test_a_pass_of_the_user_runs_with_the_others() -> None:
+    def shorter(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
+        rank = graph.primitives["rank"]
+        if rank.config["truncate"]:
+            return Rewritten(graph)
+        changed = replace(rank, config={**rank.config, "truncate": True})
+        return Rewritten(replace(graph, primitives={**graph.primitives, "rank": changed}))
+
+    passes = OptPass()
+    passes.register("shorter", shorter)
+    graph = Graph.optimize(advanced(), QUERY, passes=passes)
+    assert graph.e_graph.primitives["rank"].config["truncate"]
+    with pytest.raises(InvalidArgument, match="'shorter' is registered already"):
+        passes.register("shorter", shorter)
+    with pytest.raises(InvalidArgument, match="no pass 'x'; the passes are prune, stages"):
+        OptPass(["x"])
+
+
+def test_a_pass_that_never_stops_or_drops_a_result_is_refused() -> None:
+    passes = OptPass([])
+    passes.register("endless", lambda graph, _: Rewritten(replace(graph)))
+    with pytest.raises(InvalidArgument, match="passes endless still change the graph after 32"):
+        Graph.optimize(advanced(), QUERY, passes=passes)
+    passes = OptPass([])
+    passes.register("mute", lambda graph, _: Rewritten(replace(graph, results={})))
+    with pytest.raises(InvalidArgument, match="'mute' changed the results"):
+        Graph.optimize(advanced(), QUERY, passes=passes)
+
+
+def test_a_graph_is_found_again_by_what_shapes_it() -> None:
+    app, cache, passes = advanced(), GraphCache(max_graphs=8), OptPass()
+    first = Graph.optimize(app, QUERY, passes=passes, cache=cache)
+    other = {**QUERY, "question": "Where?"}
+    again = Graph.optimize(app, other, passes=passes, cache=cache)
+    assert again.e_graph is first.e_graph
+    assert again.query["question"] == "Where?"
+    longer = {**QUERY, "documents": DOCUMENTS * 2}
+    changes: list[tuple[App, Any, Any, OptPass]] = [
+        (app, longer, {}, passes),
+        (app, QUERY, {"rank": {"top_n": 2}}, passes),
+        (app, QUERY, {}, OptPass(["prune"])),
+        (advanced(), QUERY, {}, passes),
+    ]
+    for changed in changes:
+        assert Graph.optimize(*changed, cache=cache).e_graph is not first.e_graph
+    assert (cache.num_hits, cache.num_misses) == (1, 5)
+
+
+def test_the_cache_is_bounded() -> None:
+    app, cache = advanced(), GraphCache(max_graphs=1)
+    first = Graph.optimize(app, QUERY, cache=cache).e_graph
+    Graph.optimize(app, QUERY, {"rank": {"top_n": 2}}, cache=cache)
+    assert Graph.optimize(app, QUERY, cache=cache).e_graph is not first

@@ -1,0 +1,192 @@
+"""What a template and a query may say, and how a refusal names the field and the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from workflow_apps import DOCUMENTS, QUERY, SCHEMA, advanced, engines
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow import App, Engine, Graph, Node, Profile
+
+
+def llm(name: str = "ask", **config: Any) -> Node:
+    config = {"prompt": "{question}", **config}
+    return Node("llm", {"question": "text"}, {f"{name}_out": "text"}, None, config, name=name)
+
+
+def refusal(*nodes: Node, app: App | None = None) -> str:
+    with pytest.raises(InvalidArgument) as caught:
+        (app or App("app", engines())).update_template(nodes)
+    return caught.value.message
+
+
+def test_a_cycle_of_order_is_refused() -> None:
+    one, two = llm("one"), llm("two")
+    one >> two >> one
+    assert refusal(one, two).startswith("the components one, two wait for one another: remove")
+
+
+def test_a_cycle_of_data_is_refused() -> None:
+    one = Node("llm", {"b": "text"}, {"a": "text"}, None, {"prompt": "{b}"}, name="one")
+    two = Node("llm", {"a": "text"}, {"b": "text"}, None, {"prompt": "{a}"}, name="two")
+    assert "one, two wait for one another" in refusal(one, two)
+
+
+def test_an_unknown_engine_is_named_with_the_known_ones() -> None:
+    node = Node("embedder", {"question": "text"}, {"v": "vectors"}, name="embed")
+    assert refusal(node) == (
+        "embed: unknown engine 'embedder'; the engines are llm, embedding, vectors, chunker, "
+        "rerank, condition: name one of them, or add it to the App"
+    )
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (llm(prompt="{qestion}"), "ask.prompt: unknown part {qestion}; the parts are question"),
+        (llm(prompt="{question"), "ask.prompt: the prompt '{question' cannot be read"),
+        (llm(prompt="{question!r}"), "ask.prompt: {question} is not the name of a part"),
+        (llm(prompt=""), "ask.prompt: the prompt is empty"),
+        (llm(prompt="Hello"), "ask: no prompt uses the input 'question'"),
+        (llm(refine_prompt="{answers}"), "ask.refine_prompt: unknown part {answers}"),
+        (llm(temperature=1), "the configuration of ask has no 'temperature'; it takes"),
+        (llm(schema=SCHEMA), "ask: an output of type texts and a schema belong together"),
+        (
+            Node("llm", {"q": "text"}, {"o": "texts"}, "splittable", {"prompt": "{q}"}, name="ask"),
+            "ask is splittable without a schema: give config 'schema'",
+        ),
+        (
+            Node("llm", {"q": "text"}, {"o": "text"}, "batchable", {"prompt": "{q}"}, name="ask"),
+            "ask: a model is asked once for each component",
+        ),
+        (
+            Node("embedding", {"q": "text"}, {"v": "vectors"}, "batchable", name="embed"),
+            "embed is batchable but takes no list",
+        ),
+        (
+            Node("embedding", {"q": "texts"}, {"v": "texts"}, name="embed"),
+            "embed: an embedding takes one input of type texts or text and produces vectors",
+        ),
+        (
+            Node("rerank", {"q": "texts"}, {"v": "texts"}, name="rank"),
+            "rank: its inputs are texts; an engine of this kind has text, texts",
+        ),
+        (
+            Node("vectors", {"v": "vectors"}, {"t": "texts"}, name="find"),
+            "find: operation is None: give 'ingest' or 'search'",
+        ),
+        (
+            Node("chunker", {"d": "documents"}, {"t": "texts"}, "splittable", name="cut"),
+            "cut: only the output of a model can be splittable",
+        ),
+        (
+            Node("condition", {"t": "text"}, {"b": "boolean"}, name="judge"),
+            "judge: a condition needs the text 'equals'",
+        ),
+    ],
+)
+def test_a_component_that_can_never_run_is_refused(node: Node, message: str) -> None:
+    assert refusal(node).startswith(message)
+
+
+def test_mismatched_types_name_both_sides() -> None:
+    one = llm("one")
+    two = Node("rerank", {"one_out": "texts", "q": "text"}, {"o": "texts"}, name="two")
+    assert refusal(one, two).startswith("two takes 'one_out' as texts, but one has it as text")
+
+
+def test_what_is_named_twice_or_left_out_is_refused() -> None:
+    assert "two components are named 'ask'" in refusal(llm(), llm())
+    same = Node("llm", {"q": "text"}, {"ask_out": "text"}, None, {"prompt": "{q}"}, name="b")
+    assert "ask and b both produce 'ask_out'" in refusal(llm(), same)
+    one, two = llm("one"), llm("two")
+    one >> two
+    assert refusal(one) == "one >> two: two is not in the template: add it"
+    with pytest.raises(InvalidArgument, match="the right side must be a Node"):
+        one >> "two"  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"kind": "gpu"}, "unknown engine kind 'gpu': use one of llm"),
+        ({"kind": "search"}, "this release has no engine of kind 'search': use a 'tool'"),
+        ({"kind": "llm", "instances": 2}, "instances belong to the node"),
+        ({"kind": "llm", "resources": {"GPU": 2}}, "resources and instances belong to the node"),
+        ({"kind": "llm", "config": {"dtype": "x"}}, "engine 'llm' has no 'dtype'; it takes model"),
+        ({"kind": "tool"}, "config 'functions' must name at least one function"),
+    ],
+)
+def test_an_engine_refuses_what_it_does_not_take(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        Engine(**given)
+
+
+def test_a_profile_finds_the_largest_batch_that_still_gains() -> None:
+    """Ayo's Figure 4a: 4 elements in 0.15 s, 16 in 0.45 s; 32 gain nothing more."""
+    profile = Profile.of([(1, 0.1), (4, 0.15), (16, 0.45), (32, 0.9)])
+    assert profile.max_efficient_batch == 16
+    with pytest.raises(InvalidArgument, match="elements rising"):
+        Profile.of([(4, 1.0), (2, 1.0)])
+
+
+@pytest.mark.parametrize(
+    ("query", "config", "message"),
+    [
+        ({"question": "Who?"}, {}, "the input 'documents' is missing"),
+        ({**QUERY, "x": 1}, {}, "advanced has no input 'x'; it has"),
+        ({**QUERY, "question": ""}, {}, "the input 'question' is '': give a text"),
+        ({**QUERY, "documents": []}, {}, "documents has 0 documents: give 1 to 1024"),
+        ({**QUERY, "documents": [{"name": "a"}]}, {}, r"documents \[0\] must be"),
+        ({**QUERY, "documents": [{"name": "a", "text": " "}]}, {}, r"\('a'\) is empty"),
+        ({**QUERY, "documents": [{"name": "a", "text": "\x01"}]}, {}, None),
+        (QUERY, {"chunk": {"chunk_size": 0}}, "chunk: chunk_size is 0: give 1 or more"),
+        (QUERY, {"chunk": {"overlap": 20}}, "overlap is 20 of chunks of 20 tokens"),
+        (QUERY, {"chunk": {"size": 3}}, "the configuration of chunk has no 'size'"),
+        (QUERY, {"chunks": {}}, "the configuration of advanced has no 'chunks'; it takes"),
+        (QUERY, {"search": {"top_k": "3"}}, "search: top_k is '3': give an integer"),
+        (QUERY, {"answer": {"synthesis": "wide"}}, "synthesis is 'wide': use one of one_shot"),
+        (QUERY, {"answer": {"refine_prompt": "{best}"}}, r"does not use \{answer\}"),
+    ],
+)
+def test_a_query_is_refused_before_any_work(
+    query: dict[str, Any], config: dict[str, Any], message: str | None
+) -> None:
+    if message is None:  # a control character is a mark, and so a token
+        assert Graph.optimize(advanced(), query, config).sizes["chunks"] == 1
+        return
+    with pytest.raises(InvalidArgument, match=message):
+        Graph.optimize(advanced(), query, config)
+
+
+def test_a_search_without_an_order_to_the_ingestion_is_refused() -> None:
+    embed = Node("embedding", {"texts": "texts"}, {"vectors": "vectors"}, name="embed")
+    config = {"operation": "ingest"}
+    ingest = Node(
+        "vectors", {"texts": "texts", "vectors": "vectors"}, {"d": "done"}, None, config, name="put"
+    )
+    find = Node(
+        "vectors", {"vectors": "vectors"}, {"found": "texts"}, None, {"operation": "search"},
+        name="find",
+    )  # fmt: skip
+    app = App("app", engines())
+    app.update_template([embed, ingest, find])
+    with pytest.raises(InvalidArgument, match=r"put and find work on the same thing.*put >> find"):
+        Graph.optimize(app, {"texts": ["a"]})
+    ingest >> find
+    app.update_template([embed, ingest, find])
+    assert Graph.optimize(app, {"texts": ["a"]}).sizes == {"texts": 1}
+
+
+def test_documents_of_a_kind_that_cannot_be_read_are_refused_by_name() -> None:
+    app = App("app", [Engine("parser"), Engine("chunker")])
+    parse = Node("parser", {"files": "documents"}, {"read": "documents"}, name="parse")
+    chunk = Node("chunker", {"read": "documents"}, {"chunks": "texts"}, name="chunk")
+    app.update_template([parse, chunk])
+    with pytest.raises(
+        InvalidArgument, match=r"'a\.pdf', and this release reads text and Markdown"
+    ):
+        Graph.optimize(app, {"files": [{"name": "a.pdf", "text": "%PDF"}]})
+    assert Graph.optimize(app, {"files": DOCUMENTS}).sizes == {"files": 1, "chunks": 2}

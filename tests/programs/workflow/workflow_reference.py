@@ -1,0 +1,121 @@
+"""Carries out a graph with engines that are functions, one primitive at a time, in any order that
+its dependencies allow.
+
+What it computes depends on the values alone, so two graphs mean the same if and only if the results
+are equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from quire.programs.workflow.chunker import chunks
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
+from quire.programs.workflow.values import Ref, ValueType, empty
+
+
+def digest(*values: Any) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:8]
+
+
+def vector(text: str) -> tuple[int, ...]:
+    """Coarse, so that many rows are equally near and their order decides."""
+    return tuple(byte % 3 for byte in hashlib.sha256(text.encode()).digest()[:2])
+
+
+def elements(prompt: str, num: int) -> list[str]:
+    return [digest(prompt, place) for place in range(num)]
+
+
+class ReferenceRun:
+    """One query; ``order``: which of the primitives that may run is next."""
+
+    def __init__(self, graph: PrimitiveGraph, query: Mapping[str, Any], order: Random) -> None:
+        self._graph, self._query, self._order = graph, query, order
+        self._values: dict[tuple[str, str], Any] = {}
+        self._rows: list[tuple[int, Any, str]] = []
+        self.ran: list[str] = []
+
+    def results(self) -> dict[str, Any]:
+        left = dict(self._graph.primitives)
+        while left:
+            ready = [one for one in left.values() if not one.parents & left.keys()]
+            primitive = self._order.choice(ready)
+            del left[primitive.id]
+            self.ran.append(primitive.id)
+            for port, value in self._outputs(primitive).items():
+                self._values[primitive.id, port] = value
+        return {name: self._value(ref) for name, ref in self._graph.results.items()}
+
+    def _value(self, ref: Ref) -> Any:
+        whole = self._query[ref.port] if ref.from_query else self._values[ref.primitive, ref.port]
+        return ref.take(whole)
+
+    def _outputs(self, primitive: Primitive) -> dict[str, Any]:
+        if primitive.when is not None and not self._value(primitive.when):
+            return {port: empty(kind) for port, kind in primitive.outputs.items()}
+        inputs = {name: self._value(ref) for name, ref in primitive.inputs.items()}
+        for name in primitive.batched:
+            assert primitive.size in (None, len(inputs[name])), primitive.id
+        if primitive.op in PREFILLS:
+            return {"state": self._prefilled(primitive, inputs)}
+        if primitive.op is Op.PARTIAL_DECODING:
+            prompt, num = inputs["state"], primitive.config["elements"]
+            return {"state": prompt, "out": [elements(prompt, num)[primitive.first]]}
+        return {"out": self._out(primitive, inputs)}
+
+    def _prefilled(self, primitive: Primitive, inputs: Mapping[str, Any]) -> str:
+        text: str = inputs.get("state") or ""
+        for part in primitive.parts:
+            value = part.text if part.name is None else inputs[part.name]
+            joined = primitive.config["separator"].join(value)
+            text += value if isinstance(value, str) else joined
+        return text
+
+    def _out(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Any:
+        values = list(inputs.values())
+        config = primitive.config
+        match primitive.op:
+            case Op.DECODING:
+                num = primitive.size
+                return digest(values[0]) if num is None else elements(values[0], num)
+            case Op.CHUNK:
+                (documents,) = values
+                sizes = (config["chunk_size"], config["overlap"])
+                return [piece for one in documents for piece in chunks(one["text"], *sizes)]
+            case Op.EMBEDDING:
+                given = values[0]
+                return [vector(one) for one in ([given] if isinstance(given, str) else given)]
+            case Op.INGESTION:
+                texts, vectors = inputs["texts"], inputs["vectors"]
+                rows = zip(vectors, texts, strict=True)
+                self._rows += [(primitive.first + n, *row) for n, row in enumerate(rows)]
+                return True
+            case Op.SEARCHING:
+                found = (self._nearest(one, config["top_k"]) for one in inputs["vectors"])
+                return [text for texts in found for text in texts]
+            case Op.RERANKING:
+                ranked = sorted(inputs["texts"], key=lambda one: digest(inputs["text"], one))
+                return ranked[: config["top_n"]]
+            case Op.CONDITION:
+                return bool(int(digest(values[0]), 16) % 2)
+            case Op.AGGREGATE:
+                is_list = primitive.outputs["out"] is not ValueType.DONE
+                return [one for given in values for one in given] if is_list else True
+            case Op.TOOL if primitive.batched:
+                return [digest(*row) for row in zip(*values, strict=True)]
+            case Op.TOOL:
+                is_list = primitive.outputs["out"] is ValueType.TEXTS
+                return elements(digest(values), 3) if is_list else digest(values)
+        raise AssertionError(primitive.op)
+
+    def _nearest(self, wanted: Any, top_k: int) -> list[str]:
+        def distance(row: tuple[int, Any, str]) -> int:
+            return sum((a - b) ** 2 for a, b in zip(row[1], wanted, strict=True))
+
+        best = sorted(self._rows, key=lambda row: (distance(row), row[0]))
+        return [text for _, _, text in best[:top_k]]
