@@ -39,8 +39,8 @@ ProbeTimeout = Annotated[
     typer.Option(
         min=0.05,
         envvar="QUIRE_ROUTER_PROBE_TIMEOUT",
-        help="Seconds within which a node must answer such a look; three failed ones in a row make it"
-        " dead.",
+        help="Seconds within which a node must answer such a look; three failed ones in a row make"
+        " it dead.",
         rich_help_panel=_NODES,
     ),
 ]
