@@ -58,6 +58,21 @@ def _common_pages(prompt: list[int], wanted: list[int]) -> int:
     return pages
 
 
+@settings(max_examples=60, deadline=None, database=None)
+@given(prompts=st.lists(tokens, max_size=6), removed=st.integers(0, 20), wanted=tokens)
+def test_a_key_that_the_index_remembers_is_that_of_the_tokens(
+    prompts: list[list[int]], removed: int, wanted: list[int]
+) -> None:
+    index = PrefixIndex("model", page_size=2)
+    contents = [content for prompt in prompts for content in insert(index, RED, prompt)]
+    for content in contents[:removed]:
+        if content.indexed:
+            index.remove(content)
+            index.check_invariants()
+    root = index.root_key(RED)
+    assert [*index.keys(root, wanted)] == [*PrefixIndex("model", 2).keys(root, wanted)]
+
+
 def test_the_same_tokens_behind_another_prefix_are_another_page() -> None:
     index = PrefixIndex("model", page_size=2)
     insert(index, RED, [1, 1, 5, 5])

@@ -7,8 +7,8 @@ V share one ``Content``; moving it between tiers is invisible to them.
 from __future__ import annotations
 
 import hashlib
-from array import array
 from collections.abc import Iterator, Sequence
+from struct import pack
 
 from quire.core.ids import BlockId, DiskBlockId, HostBlockId, ProgramId
 
@@ -42,14 +42,9 @@ class ChainNode:
         return iter(self.path())
 
 
-def chain_keys(parent_key: bytes, tokens: Sequence[int], page_size: int) -> Iterator[bytes]:
-    """The key of each full page of ``tokens``, in order: SHA-256 of the preceding key and the
-    page's tokens."""
-    numbers = array("q", tokens)
-    packed, num_bytes = numbers.tobytes(), numbers.itemsize * page_size
-    for end in range(num_bytes, len(packed) + 1, num_bytes):
-        parent_key = hashlib.sha256(parent_key + packed[end - num_bytes : end]).digest()
-        yield parent_key
+def page_key(parent_key: bytes, tokens: Sequence[int]) -> bytes:
+    """The key of one full page: SHA-256 of the preceding key and the page's tokens."""
+    return hashlib.sha256(parent_key + pack(f"{len(tokens)}q", *tokens)).digest()
 
 
 class Content:

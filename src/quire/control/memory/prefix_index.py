@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from quire.control.memory.content import ChainNode, Content, chain_keys
+from quire.control.memory.content import ChainNode, Content, page_key
 from quire.core.ids import TenantId
 
 
@@ -34,6 +34,9 @@ class PrefixIndex:
 
     ``kv_content``: ``EngineInfo.content``. ``adapter_digests``: those of the engine's adapters, by
     index; index -1 means no adapter.
+
+    A prompt mostly goes on as one before it did. So behind each page the index remembers the page
+    that was indexed last: to compare its tokens takes less time than to compute its key.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class PrefixIndex:
         self._adapter_digests = tuple(adapter_digests)
         self._roots: dict[tuple[TenantId, int], bytes] = {}
         self._contents: dict[bytes, Content] = {}
+        self._latest: dict[bytes, ChainNode] = {}
         self._cached: OrderedDict[bytes, Content] = OrderedDict()
         self._num_query_tokens = 0
         self._num_hit_tokens = 0
@@ -70,8 +74,22 @@ class PrefixIndex:
         """The node of one full page of ``tokens`` after ``parent``, which was computed with the
         same adapter."""
         parent_key = self.root_key(tenant, adapter) if parent is None else parent.key
-        (key,) = chain_keys(parent_key, tokens, self._page_size)
-        return ChainNode(parent, tuple(tokens), key)
+        assert len(tokens) == self._page_size, "a node is a full page"
+        return ChainNode(parent, tuple(tokens), page_key(parent_key, tokens))
+
+    def next_key(self, parent_key: bytes, tokens: Sequence[int]) -> bytes:
+        """The key of a full page of ``tokens`` behind the page with ``parent_key``."""
+        latest = self._latest.get(parent_key)
+        if latest is not None and latest.tokens == tuple(tokens):
+            return latest.key
+        return page_key(parent_key, tokens)
+
+    def keys(self, parent_key: bytes, tokens: Sequence[int]) -> Iterator[bytes]:
+        """The keys of the full pages of ``tokens``, in order."""
+        size = self._page_size
+        for end in range(size, len(tokens) + 1, size):
+            parent_key = self.next_key(parent_key, tokens[end - size : end])
+            yield parent_key
 
     def match(
         self,
@@ -85,8 +103,9 @@ class PrefixIndex:
         ``max_pages``."""
         found: list[Content] = []
         size = self._page_size
-        parent_key = self.root_key(tenant, adapter) if parent is None else parent.key
-        for key in islice(chain_keys(parent_key, tokens, size), max_pages):
+        key = self.root_key(tenant, adapter) if parent is None else parent.key
+        for start in range(0, min(max_pages, len(tokens) // size) * size, size):
+            key = self.next_key(key, tokens[start : start + size])
             content = self._contents.get(key)
             if content is None:
                 break
@@ -115,14 +134,19 @@ class PrefixIndex:
         if node.key in self._contents:
             return False
         self._contents[node.key] = content
+        if node.parent is not None:
+            self._latest[node.parent.key] = node
         content.indexed = True
         return True
 
     def remove(self, content: Content) -> None:
         assert content.indexed
-        assert content.node is not None
-        del self._contents[content.node.key]
-        self._cached.pop(content.node.key, None)
+        node = content.node
+        assert node is not None
+        del self._contents[node.key]
+        self._cached.pop(node.key, None)
+        if node.parent is not None and self._latest.get(node.parent.key) is node:
+            del self._latest[node.parent.key]
         content.indexed = False
 
     def cache(self, content: Content) -> None:
@@ -188,6 +212,7 @@ class PrefixIndex:
             content.indexed = False
         cached = list(self._cached.values())
         self._contents.clear()
+        self._latest.clear()
         self._cached.clear()
         return cached
 
@@ -213,3 +238,6 @@ class PrefixIndex:
             )
             assert not content.num_refs or key not in self._cached, "a held entry is cached"
         assert self._cached.keys() <= self._contents.keys()
+        assert all(node.key in self._contents for node in self._latest.values()), (
+            "what was indexed behind a page is remembered beyond its end"
+        )

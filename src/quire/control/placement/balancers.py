@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Protocol
 
 from quire.control.engines.state import EngineState
-from quire.control.memory.content import chain_keys
 from quire.control.programs.program import CommandQueue
 from quire.core.errors import ConfigError
 from quire.core.ids import EngineId
@@ -130,10 +129,11 @@ def cached_tokens(placing: Placing, engines: Sequence[EngineState]) -> dict[Engi
         return found
     first = engines[0]
     adapter = first.adapter_index(placing.adapter)
-    root = first.memory.index.root_key(placing.queue.program.tenant, adapter)
-    having = list(engines)
+    key = first.memory.index.root_key(placing.queue.program.tenant, adapter)
+    having, prompt = list(engines), placing.prompt
     size = first.page_size
-    for key in chain_keys(root, placing.prompt, size):
+    for end in range(size, len(prompt) + 1, size):
+        key = having[0].memory.index.next_key(key, prompt[end - size : end])
         having = [engine for engine in having if engine.memory.index.has(key)]
         if not having:
             break

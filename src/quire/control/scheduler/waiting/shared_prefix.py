@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quire.control.engines.state import EngineState
-from quire.control.memory.content import Content, chain_keys
+from quire.control.memory.content import Content
 from quire.control.memory.pages import canonical_chain
 from quire.control.programs.program import Entry
 from quire.core.commands import Decode
@@ -72,4 +72,4 @@ class SharedPrefixes:
         index = self._engine.memory.index
         root = index.root_key(entry.program.tenant, adapter)
         first = root if chain.parent is None else chain.parent.key
-        return list(chain_keys(first, command.tokens[:-1], size))
+        return list(index.keys(first, command.tokens[:-1]))
