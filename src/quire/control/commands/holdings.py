@@ -19,6 +19,8 @@ from quire.core.ids import EmbedId, EngineId, PageId
 
 
 def _context_and_output(command: c.Forward | c.Decode) -> Sequence[PageId]:
+    if not command.context:  # as most decodes
+        return command.output
     if command.output == command.context:
         return command.context
     return list(dict.fromkeys((*command.context, *command.output)))

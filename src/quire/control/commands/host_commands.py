@@ -238,7 +238,7 @@ class HostCommands:
         memory = self._engines[export.engine].memory
         for page, snapshot in zip(entry.pages, export.pages, strict=False):
             page.fill, page.mask = snapshot.fill, snapshot.mask
-            page.positions = list(snapshot.positions)
+            page.positions = snapshot.positions
             if snapshot.content is not None:
                 page.content = memory.retain(snapshot.content)
                 page.is_lost = snapshot.content.is_lost and not snapshot.content.canonical
@@ -258,7 +258,7 @@ class HostCommands:
         for index, (page, content) in enumerate(zip(entry.pages, contents, strict=False)):
             page.content = memory.retain(content)
             page.fill = size
-            page.positions = list(range(index * size, (index + 1) * size))
+            page.positions = range(index * size, (index + 1) * size)
         entry.program.num_cached_tokens += len(contents) * size
         return self._imported(entry, len(contents))
 

@@ -49,7 +49,8 @@ class DecodeRun:
         self.num_prompt = len(command.tokens)
         self.num_run = 0
         self.num_cached = 0
-        self.hidden = hidden_fills(cursor.pages, context)
+        written = [page for page in cursor.pages if page.fill]  # the first one, if any
+        self.hidden = hidden_fills(written, context) if written else {}
         self.table: ResidentTable | None = None
         self.table_pages: list[Page] = []
         self.sequence: SequenceId | None = None
@@ -89,7 +90,7 @@ class DecodeRun:
 
     @property
     def history(self) -> list[int]:
-        return (self.command.history or []) + self.tokens
+        return self.command.history + self.tokens if self.command.history else self.tokens
 
     def begin_again(self, cursor: AppendCursor) -> None:
         """Its engine was lost; ``cursor`` appends to the same pages elsewhere, as they were when it

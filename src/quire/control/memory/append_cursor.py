@@ -6,7 +6,6 @@ Owns one command's progress through its output pages. Does not know rows or sequ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from quire.control.memory.content import ChainNode, Content
@@ -20,12 +19,14 @@ Spans = list[tuple[Page, int]]
 """Pages, and the number of slots of each from its fill on."""
 
 
-@dataclass(slots=True)
 class Prefix:
     """What the new tokens follow. ``parent``: the last full page of a canonical prefix."""
 
-    is_canonical: bool
-    parent: ChainNode | None
+    __slots__ = ("is_canonical", "parent")
+
+    def __init__(self, is_canonical: bool, parent: ChainNode | None) -> None:
+        self.is_canonical = is_canonical
+        self.parent = parent
 
 
 class AppendCursor:
@@ -121,8 +122,7 @@ class AppendCursor:
             assert content.block is not None
             self._record_tokens(page, content, tokens[done : done + count])
             page.mask |= ((1 << count) - 1) << page.fill
-            page.fill += count
-            page.positions += positions[done : done + count]
+            page.write(positions[done : done + count])
             done += count
             if page.fill == size:
                 if content.canonical and page.is_plain:
@@ -147,8 +147,7 @@ class AppendCursor:
             return False
         assert page.content is not None
         page.content.tokens += cast(Sequence[int], tokens)
-        page.fill += len(tokens)
-        page.positions += positions
+        page.write(positions)
         self.num_free_slots -= len(tokens)
         return True
 
@@ -160,8 +159,7 @@ class AppendCursor:
             return False
         assert page.content is not None
         page.content.tokens.append(token)
-        page.positions.append(position)
-        page.fill += 1
+        page.write_next(position)
         self.num_free_slots -= 1
         return True
 
@@ -202,7 +200,7 @@ class AppendCursor:
             page.content = content
             page.fill = size
             page.mask = -1
-            page.positions = list(range(position, position + size))
+            page.positions = range(position, position + size)
             position += size
             self.prefix = Prefix(True, content.node)
         self.num_free_slots -= len(contents) * size

@@ -192,4 +192,4 @@ class OperationList:
 
 
 def _i32(values: Sequence[int]) -> I32:
-    return np.array(values, np.int32)
+    return np.fromiter(values, np.int32, len(values))  # np.array looks for lists in the list

@@ -6,7 +6,7 @@ which tier a content is, nor the schedule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from quire.control.memory.content import ChainNode, Content
@@ -18,7 +18,7 @@ class Page:
 
     ``owner``     the queue of its program on which it was allocated.
     ``fill``      number of written slots, as this holder sees it; ``positions`` has one entry for
-                  each.
+                  each, and is a range where they follow one another from the first slot on.
     ``mask``      bit i set: the holder does not hide slot i. Bits from ``fill`` on are set.
     ``num_pins``  unfinished commands that name it; a freed page stays until they have ended.
     ``is_counted``  it counts against the quotas of its program and that program's ancestors.
@@ -58,7 +58,7 @@ class Page:
         self.owner = owner
         self.content: Content | None = None
         self.fill = 0
-        self.positions: list[int] = []
+        self.positions: Sequence[int] = ()
         self.mask = -1
         self.num_pins = 0
         self.appender: int | None = None
@@ -102,9 +102,24 @@ class Page:
         if not self.num_appends:
             self.appender = None
 
+    def write(self, positions: Sequence[int]) -> None:
+        """The next slots are written, one for each position."""
+        if self.fill or not isinstance(positions, range):
+            positions = [*self.positions, *positions]
+        self.positions = positions
+        self.fill = len(positions)
+
+    def write_next(self, position: int) -> None:
+        """The next slot is written."""
+        if isinstance(self.positions, list):  # as in most steps
+            self.positions.append(position)
+        else:
+            self.positions = [*self.positions, position]
+        self.fill += 1
+
     def truncate(self, fill: int) -> None:
         self.fill = fill
-        del self.positions[fill:]
+        self.positions = self.positions[:fill]
         self.mask |= -1 << fill
 
     def visible_flags(self, page_size: int) -> list[bool]:

@@ -12,7 +12,7 @@ NO_BLOCK = BlockId(0)
 
 
 def table_entries(
-    pages: Sequence[Page], hidden: Mapping[Page, int]
+    pages: Sequence[Page], hidden: Mapping[Page, int], page_size: int
 ) -> tuple[list[BlockId], list[int]]:
     """Blocks and visibility words of ``pages``. ``hidden``: the number of first slots to hide, for
     pages that hide any."""
@@ -20,7 +20,10 @@ def table_entries(
         NO_BLOCK if (content := page.content) is None or content.block is None else content.block
         for page in pages
     ]
-    words = [((1 << page.fill) - 1) & page.mask for page in pages]
+    words = [(1 << page_size) - 1] * len(pages)
+    for index, page in enumerate(pages):
+        if page.fill != page_size or page.mask != -1:  # most are full and hide nothing
+            words[index] = page.visible
     if hidden:
         words = [w & -1 << hidden.get(page, 0) for w, page in zip(words, pages, strict=True)]
     return blocks, words

@@ -70,8 +70,8 @@ class ResidentTable:
             WriteTable(
                 table=self.id,
                 start=start,
-                blocks=np.array(blocks, np.int32),
-                visible=np.array(visible, np.uint64),
+                blocks=np.fromiter(blocks, np.int32, len(blocks)),
+                visible=np.fromiter(visible, np.uint64, len(visible)),
             )
         )
 

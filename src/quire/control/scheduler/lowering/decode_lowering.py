@@ -142,7 +142,7 @@ class DecodeLowering:
 
     def _add_chunk(self, run: DecodeRun, count: int, opens: bool, builder: BatchBuilder) -> None:
         tokens = run.tokens[run.num_run : run.num_run + count]
-        positions = list(range(run.position, run.position + count))
+        positions = range(run.position, run.position + count)
         spans = run.cursor.spans(count)
         slots = run.cursor.slots(spans)
         undo = [(page, page.fill) for page, _ in spans]
@@ -158,7 +158,7 @@ class DecodeLowering:
             table=table.id,
             tokens=tokens,
             embeds=[-1] * count,
-            positions=positions,
+            positions=list(positions),
             slots=slots,
             outputs=[-1] * count,
             score_targets=targets,
@@ -232,7 +232,7 @@ class DecodeLowering:
         if secure(engine.memory, [], num_new, reclaim) is None:
             return False
         cursor.bind(spans)
-        known = set(run.table_pages)
+        known = run.table_pages[-len(spans) :]  # its last ones, as those of the spans come last
         added = [page for page, _ in spans if page not in known]
         assert len(added) == num_new
         assert run.table is not None

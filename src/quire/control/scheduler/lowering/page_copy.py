@@ -67,6 +67,6 @@ def _note_copy(
         content.adapter = original.adapter
         content.node = original.node if num == page_size else None
     copied = source.positions[command.source_offset : command.source_offset + num]
-    target.positions[start : start + num] = copied
+    target.positions = [*target.positions[:start], *copied, *target.positions[start + num :]]
     target.fill = max(target.fill, start + num)
     target.mask |= ((1 << num) - 1) << start

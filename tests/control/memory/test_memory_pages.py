@@ -1,0 +1,29 @@
+"""What a holder knows of the slots of a page."""
+
+from __future__ import annotations
+
+from quire.control.memory.pages import Page
+from quire.core.ids import EngineId, PageId, QueueId
+
+
+def test_positions_are_those_of_the_slots_however_they_were_written() -> None:
+    page = Page(PageId(0), EngineId("engine"), QueueId(0))
+    page.write(range(8, 12))
+    page.truncate(3)
+    page.write_next(20)
+    page.write_next(21)
+    page.write([30, 31])
+    assert [*page.positions] == [8, 9, 10, 20, 21, 30, 31]
+    page.truncate(4)
+    page.write(range(40, 42))
+    assert [*page.positions] == [8, 9, 10, 20, 40, 41]
+    assert page.fill == 6
+
+
+def test_two_pages_that_were_written_from_one_list_do_not_share_it() -> None:
+    positions = [4, 5]
+    pages = [Page(PageId(number), EngineId("engine"), QueueId(0)) for number in range(2)]
+    for page in pages:
+        page.write(positions)
+    pages[0].write_next(6)
+    assert [[*page.positions] for page in pages] == [[4, 5, 6], [4, 5]]
