@@ -56,7 +56,7 @@ class ForwardRow:
 
 
 def _i32(values: list[int]) -> NDArray[np.int32]:
-    return np.array(values, np.int32)
+    return np.fromiter(values, np.int32, len(values))  # np.array looks for lists in the list
 
 
 class BatchBuilder:
@@ -233,7 +233,6 @@ class BatchBuilder:
             parts=self.parts,
             runs=runs,
             steps=[num_steps] * len(self.opened) + max_steps,
-            epochs=[run.epoch for run in runs],
             num_opened=len(self.opened),
             pins=self.pins,
             filled=self.filled,

@@ -72,7 +72,6 @@ class Restored:
     requester: Entry
 
 
-@dataclass(slots=True)
 class InFlight:
     """A dispatched message.
 
@@ -83,20 +82,51 @@ class InFlight:
     on counting when the engine is lost; ``sent_s``: when it was sent.
     """
 
-    step: int
-    num_steps: int
-    parts: list[Part]
-    runs: list[DecodeRun]
-    steps: list[int]
-    epochs: list[int]
-    num_opened: int
-    pins: list[Content]
-    filled: list[Content]
-    restores: list[Restored]
-    num_tokens: int
-    num_commands: int
-    number: int = 0
-    sent_s: float = 0.0
+    __slots__ = (
+        "epochs",
+        "filled",
+        "num_commands",
+        "num_opened",
+        "num_steps",
+        "num_tokens",
+        "number",
+        "parts",
+        "pins",
+        "restores",
+        "runs",
+        "sent_s",
+        "step",
+        "steps",
+    )
+
+    def __init__(
+        self,
+        step: int,
+        num_steps: int,
+        parts: list[Part],
+        runs: list[DecodeRun],
+        steps: list[int],
+        num_opened: int,
+        pins: list[Content],
+        filled: list[Content],
+        restores: list[Restored],
+        num_tokens: int,
+        num_commands: int,
+    ) -> None:
+        self.step = step
+        self.num_steps = num_steps
+        self.parts = parts
+        self.runs = runs
+        self.steps = steps
+        self.epochs = [run.epoch for run in runs]
+        self.num_opened = num_opened
+        self.pins = pins
+        self.filled = filled
+        self.restores = restores
+        self.num_tokens = num_tokens
+        self.num_commands = num_commands
+        self.number = 0
+        self.sent_s = 0.0
 
     @property
     def is_empty(self) -> bool:

@@ -13,40 +13,47 @@ takes over its parent's when it is launched, and raises it when it ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from quire.control.programs.call_notes import note_message
 from quire.control.programs.program import Entry, Program
 from quire.core.policy import ServiceFigures
 
 
-@dataclass(slots=True)
-class Share:
-    """What one message computed for ``entry``: for its command, or pages of its program again."""
-
-    entry: Entry
-    num_tokens: int
-
-
-def charge(shares: list[Share], elapsed_s: float) -> None:
-    """A message with ``shares`` took the engine ``elapsed_s``."""
-    total = sum([share.num_tokens for share in shares]) or 1
-    entries: set[Entry] = set()
+def charge(entries: Sequence[Entry], num_tokens: Sequence[int], elapsed_s: float) -> None:
+    """A message took the engine ``elapsed_s`` and computed so many tokens for each of ``entries``:
+    for its command, or pages of its program again."""
+    total = sum(num_tokens) or 1
+    families = {entry.program.family for entry in entries}
+    if len(families) == len(entries):  # as mostly; then no figures are met twice
+        for index, entry in enumerate(entries):
+            _serve(entry, num_tokens[index], total, elapsed_s)
+            entry.service_s += elapsed_s
+            for figures in _figures(entry):
+                figures.service_s += elapsed_s
+        return
     served: dict[int, ServiceFigures] = {}
-    for share in shares:
-        entry, num_tokens = share.entry, share.num_tokens
-        program = entry.program
-        program.cost_s += elapsed_s * num_tokens / total
-        entry.service_tokens += num_tokens
-        entries.add(entry)
-        thread = program.threads.figures(entry.queue.thread)
-        for figures in (program.figures, program.family_figures, thread):
-            figures.service_tokens += num_tokens
-            served[id(figures)] = figures
+    for index, entry in enumerate(entries):
+        _serve(entry, num_tokens[index], total, elapsed_s)
+        served |= {id(figures): figures for figures in _figures(entry)}
     for figures in served.values():
         figures.service_s += elapsed_s
-    for entry in entries:
+    for entry in set(entries):
         entry.service_s += elapsed_s
+
+
+def _serve(entry: Entry, num_tokens: int, total: int, elapsed_s: float) -> None:
+    """``num_tokens`` of the ``total`` of a message are of ``entry``."""
+    entry.program.cost_s += elapsed_s * num_tokens / total
+    entry.service_tokens += num_tokens
+    for figures in _figures(entry):
+        figures.service_tokens += num_tokens
+
+
+def _figures(entry: Entry) -> tuple[ServiceFigures, ServiceFigures, ServiceFigures]:
+    program = entry.program
+    thread = program.threads.figures(entry.queue.thread)
+    return program.figures, program.family_figures, thread
 
 
 def note_path(entry: Entry) -> None:

@@ -22,8 +22,7 @@ from quire.control.programs.families import (
     require_tokens,
 )
 from quire.control.programs.program import CommandQueue, Entry
-from quire.control.programs.service import Share, charge
-from quire.control.programs.states import ENDS
+from quire.control.programs.service import charge
 from quire.control.scheduler.order.ranking import Ranking
 from quire.control.scheduler.pausing.gate import ProgramGate
 from quire.control.scheduler.reclaiming.restorer import Restorer
@@ -104,23 +103,26 @@ class Completion:
     def _charge(self, message: InFlight, result: BatchResult) -> None:
         """Charge the message to those whom it served; what was computed again, to whom it was for.
         Tell the policy."""
-        shares = [Share(part.entry, part.num_tokens) for part in message.parts if part.num_tokens]
+        entries: list[Entry] = []
+        num_tokens: list[int] = []
         for part in message.parts:
-            if part.num_tokens and part.stage is _FORWARD:
-                part.entry.num_prefilled_tokens += part.num_tokens
-                part.entry.program.num_prefilled_tokens += part.num_tokens
+            if part.num_tokens:
+                entries.append(part.entry)
+                num_tokens.append(part.num_tokens)
+                if part.stage is _FORWARD:
+                    part.entry.num_prefilled_tokens += part.num_tokens
+                    part.entry.program.num_prefilled_tokens += part.num_tokens
         first = message.num_opened
-        advanced = zip(message.runs[first:], message.steps[first:], strict=True)
-        shares += [Share(run.entry, num_steps) for run, num_steps in advanced]
-        shares += [Share(one.requester, one.num_tokens) for one in message.restores]
-        charge(shares, result.elapsed_s)
-        for share in shares:
-            self._serve(share.entry, share.num_tokens, result.elapsed_s)
-
-    def _serve(self, entry: Entry, num_tokens: int, service_s: float) -> None:
-        entry.ready_s = self._time.now_s
-        if entry.state not in ENDS:
-            self._ranking.served(entry, num_tokens, service_s)
+        entries += [run.entry for run in message.runs[first:]]
+        num_tokens += message.steps[first:]
+        for restored in message.restores:
+            entries.append(restored.requester)
+            num_tokens.append(restored.num_tokens)
+        elapsed_s, now_s = result.elapsed_s, self._time.now_s
+        charge(entries, num_tokens, elapsed_s)
+        for index, entry in enumerate(entries):
+            entry.ready_s = now_s
+            self._ranking.served(entry, num_tokens[index], elapsed_s)
 
     # -- parts -----------------------------------------------------------------------------------
 

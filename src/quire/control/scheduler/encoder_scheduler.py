@@ -17,7 +17,7 @@ from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
 from quire.control.placement.instances import least_loaded, share_of_batch
 from quire.control.programs.program import Entry
-from quire.control.programs.service import Share, charge, note_sent
+from quire.control.programs.service import charge, note_sent
 from quire.control.programs.states import ENDS
 from quire.control.scheduler.order.fair_order import FairOrder
 from quire.control.scheduler.order.fairness import FairShare
@@ -161,18 +161,16 @@ class EncoderScheduler:
             self._fail(due, result.error)
 
     def _charge(self, message: EncodeMessage, elapsed_s: float) -> None:
-        shares: dict[Entry, Share] = {}
+        shares: dict[Entry, int] = {}
         for part in message.parts:
             entry = part.run.entry
-            share = shares.setdefault(entry, Share(entry, 0))
-            share.num_tokens += part.num_tokens
-        charge(list(shares.values()), elapsed_s)
-        for entry, share in shares.items():
-            entry.program.num_encoded_tokens += share.num_tokens
-            entry.num_prefilled_tokens += share.num_tokens
+            shares[entry] = shares.get(entry, 0) + part.num_tokens
+        charge(list(shares), list(shares.values()), elapsed_s)
+        for entry, num_tokens in shares.items():
+            entry.program.num_encoded_tokens += num_tokens
+            entry.num_prefilled_tokens += num_tokens
             entry.ready_s = self._time.now_s
-            if entry.state not in ENDS:
-                self._ranking.served(entry, share.num_tokens, elapsed_s)
+            self._ranking.served(entry, num_tokens, elapsed_s)
 
     def _deliver(self, message: EncodeMessage, result: EncodeResult) -> None:
         row = 0

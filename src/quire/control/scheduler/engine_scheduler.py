@@ -327,8 +327,10 @@ class EngineScheduler:
         if not message.is_empty:
             self.anticipation.observe(result.elapsed_s)
         if not message.parts and not message.restores and result.sequences is not None:
-            starts = result.sequences.token_starts.tolist()
-            num_steps = max((stop - start for start, stop in pairwise(starts)), default=0)
+            starts: list[int] = result.sequences.token_starts.tolist()
+            num_steps = 0
+            for start, stop in pairwise(starts):
+                num_steps = max(num_steps, stop - start)
             self.step_time.observe(result.elapsed_s, num_steps)
         elif message.parts and not message.restores and not message.has_image:
             step_s = (self.step_time.step_s or 0.0) if message.num_advanced else 0.0

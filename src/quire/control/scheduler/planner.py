@@ -139,6 +139,8 @@ class MessagePlanner:
         """Add ``entries`` and what may follow each to a message behind the one in flight. Nobody
         gives up memory for work in advance. Returns whether an entry was left out for lack of
         memory."""
+        if not entries:  # as behind most messages
+            return False
         blocked, self.blocked = self.blocked, {}
         self._builder, self._is_ahead = builder, True
         for entry in entries:
@@ -248,12 +250,12 @@ class MessagePlanner:
 
     def _charge(self, entries: Sequence[Entry], num_tokens: Sequence[int]) -> None:
         by_tenant: dict[TenantId, int] = {}
-        for entry, num in zip(entries, num_tokens, strict=True):
-            tenant = entry.program.tenant
-            by_tenant[tenant] = by_tenant.get(tenant, 0) + num
+        for index, entry in enumerate(entries):
+            if num_tokens[index]:
+                tenant = entry.program.tenant
+                by_tenant[tenant] = by_tenant.get(tenant, 0) + num_tokens[index]
         for tenant, num in by_tenant.items():
-            if num:
-                self._fairness.charge(tenant, num)
+            self._fairness.charge(tenant, num)
 
     def _add_decode(self, entry: Entry) -> bool:
         run = self._engine.running.get(entry)
