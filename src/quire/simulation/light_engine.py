@@ -32,11 +32,10 @@ from quire.core.batch import (
 )
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import EngineFault, ErrorRecord, InvalidArgument
-from quire.core.ids import SequenceId
 from quire.core.traits import Trait
 
 _TRAITS = (Trait.ALLOCATE, Trait.FORWARD, Trait.INPUT_TEXT, Trait.SAMPLE, Trait.DECODE)
-_SEED_STRIDE, _POSITION_STRIDE = 7919, 104729
+_SEED_STRIDE, _STRIDE = 7919, 104729
 """Primes, so that neighbouring seeds and positions give different tokens."""
 _RUNNING, _NO_ROOM = int(SequenceEnd.RUNNING), int(SequenceEnd.NO_ROOM)
 _MAX_TOKENS = int(SequenceEnd.MAX_TOKENS)
@@ -85,21 +84,26 @@ def light_pool(
 
 @dataclass(slots=True)
 class _Sequence:
-    """``cursor`` and ``limit`` in slots of its table, ``position`` of its next token. ``is_new``:
-    nothing was sampled since it was opened; what the prompt's last token gives takes no slot until
-    it is run, one step later. ``end``: a ``SequenceEnd``, as a number."""
+    """``cursor`` and ``limit`` in slots of its table. ``next_token``: before it is cut to the
+    vocabulary; each position adds ``_STRIDE``. ``is_new``: nothing was sampled since it was opened;
+    what the prompt's last token gives takes no slot until it is run, one step later. ``end``: a
+    ``SequenceEnd``, as a number."""
 
     epoch: int
-    seed: int
+    next_token: int
     cursor: int
     limit: int
-    position: int
     num_left: int
     is_new: bool = True
     end: int = _RUNNING
 
     def advance(self, max_steps: int) -> int:
         """Go on by at most so many tokens; how many it is."""
+        if max_steps == 1 and self.num_left > 1 and self.cursor < self.limit and not self.is_new:
+            self.cursor += 1  # as in most messages
+            self.next_token += _STRIDE
+            self.num_left -= 1
+            return 1
         num_free = 1 if self.is_new else 0
         room = self.limit - self.cursor + num_free
         count = min(max_steps, self.num_left)
@@ -107,7 +111,7 @@ class _Sequence:
             count, self.end = room, _NO_ROOM
         self.cursor += count - num_free
         self.is_new = False
-        self.position += count
+        self.next_token += count * _STRIDE
         self.num_left -= count
         if self.num_left <= 0:
             self.end = _MAX_TOKENS
@@ -115,39 +119,17 @@ class _Sequence:
 
 
 class _Runs:
-    """What the sequences of one message came to, in order. ``num_context``: tokens that their rows
-    attended to, if anybody counts them."""
+    """What the sequences of one message came to, in order. ``starts``: of the tokens of each.
+    ``num_context``: tokens that their rows attended to, if anybody counts them."""
 
-    __slots__ = ("_starts", "ends", "epochs", "most_steps", "num_context", "sequences", "tokens")
+    __slots__ = ("ends", "most_steps", "num_context", "starts", "tokens")
 
-    def __init__(self, sequences: list[int], epochs: list[int]) -> None:
-        self.sequences = sequences
-        self.epochs = epochs
+    def __init__(self) -> None:
         self.tokens: list[int] = []
+        self.starts = [0]
         self.ends: list[int] = []
         self.most_steps = 0
         self.num_context = 0
-        self._starts = [0]
-
-    def add(self, tokens: list[int], end: int) -> None:
-        self.tokens += tokens
-        self._starts.append(len(self.tokens))
-        self.ends.append(end)
-        if len(tokens) > self.most_steps:
-            self.most_steps = len(tokens)
-
-    def add_nothing(self) -> None:
-        self.add([], _RUNNING)
-
-    def report(self) -> SequenceTokens:
-        return SequenceTokens(
-            sequences=np.array(self.sequences, np.int32),
-            epochs=np.array(self.epochs, np.int32),
-            token_starts=np.array(self._starts, np.int32),
-            tokens=np.array(self.tokens, np.int32),
-            ends=np.array(self.ends, np.int32),
-            matched=np.full(len(self.ends), -1, np.int32),
-        )
 
 
 class LightEngine:
@@ -180,7 +162,7 @@ class LightEngine:
             traits=sorted(trait.value for trait in _TRAITS),
         )
         self._cost = cost or StepCost()
-        self._sequences: dict[SequenceId, _Sequence] = {}
+        self._sequences: dict[int, _Sequence] = {}
         self._moving: list[I32] = []
         self.num_tokens = 0
         self._closed = False
@@ -213,7 +195,8 @@ class LightEngine:
         if self._closed:
             raise EngineFault("the engine is closed")
         num_moved = self._operate(batch)
-        runs = self._advance_all(*self._named(batch))
+        named, epochs, steps = self._named(batch)
+        runs = self._advance_all(named, epochs, steps)
         num_tokens = len(runs.tokens)
         self.num_tokens += num_tokens
         num_prompt = 0 if batch.forward is None else len(batch.forward.tokens)
@@ -221,7 +204,7 @@ class LightEngine:
             step=batch.step,
             elapsed_s=self._elapsed_s(runs, num_prompt) + self._cost.moved_block_s * num_moved,
             num_tokens=num_prompt + num_tokens,
-            sequences=runs.report() if runs.sequences else None,
+            sequences=_report(named, epochs, runs) if named else None,
             failures=_unscored(batch),
         )
         if batch.dists is not None:
@@ -237,10 +220,10 @@ class LightEngine:
             if isinstance(operation, OpenSequence):
                 self._sequences[operation.sequence] = _Sequence(
                     epoch=operation.epoch,
-                    seed=operation.sampler.seed or 0,
+                    next_token=(operation.sampler.seed or 0) * _SEED_STRIDE
+                    + operation.position * _STRIDE,
                     cursor=operation.cursor,
                     limit=operation.limit,
-                    position=operation.position,
                     num_left=operation.stop.max_tokens - operation.num_generated,
                 )
             elif isinstance(operation, ExtendSequence):
@@ -260,7 +243,7 @@ class LightEngine:
         steps: list[int] = []
         if batch.forward is not None:
             named = [one for one in batch.forward.sequences.tolist() if one >= 0]
-            epochs = [self._sequences[SequenceId(one)].epoch for one in named]
+            epochs = [self._sequences[one].epoch for one in named]
             steps = [batch.num_steps] * len(named)
         if batch.advance is not None:
             named += batch.advance.sequences.tolist()
@@ -270,40 +253,54 @@ class LightEngine:
 
     def _advance_all(self, named: list[int], epochs: list[int], steps: list[int]) -> _Runs:
         """A sequence that has already ended, or has another epoch, is skipped."""
-        runs = _Runs(named, epochs)
-        attended = self._cost.context_token_s > 0
-        known = self._sequences
+        runs = _Runs()
+        tokens, starts, ends = runs.tokens, runs.starts, runs.ends
+        known, vocab_size = self._sequences, self._info.vocab_size
         for sequence, epoch, max_steps in zip(named, epochs, steps, strict=True):
-            state = known.get(SequenceId(sequence))
+            state = known.get(sequence)
             if state is None or state.epoch != epoch or state.end != _RUNNING:
-                runs.add_nothing()
+                starts.append(len(tokens))
+                ends.append(_RUNNING)
                 continue
-            first = state.position
+            token = state.next_token
             count = state.advance(max_steps)
-            runs.add(self._tokens(state.seed, first, count), state.end)
-            if attended:
-                runs.num_context += state.cursor * count
+            if count == 1:  # as in most messages
+                tokens.append(token % vocab_size)
+            else:
+                tokens += [one % vocab_size for one in range(token, state.next_token, _STRIDE)]
+            starts.append(len(tokens))
+            ends.append(state.end)
+            runs.num_context += state.cursor * count
+            if count > runs.most_steps:
+                runs.most_steps = count
         return runs
-
-    def _tokens(self, seed: int, first: int, count: int) -> list[int]:
-        token = seed * _SEED_STRIDE + first * _POSITION_STRIDE
-        vocab_size = self._info.vocab_size
-        if count == 1:  # as in most messages
-            return [token % vocab_size]
-        ids = range(token, token + count * _POSITION_STRIDE, _POSITION_STRIDE)
-        return [one % vocab_size for one in ids]
 
     def _elapsed_s(self, runs: _Runs, num_prompt: int) -> float:
         cost = self._cost
         elapsed_s = cost.message_s + cost.prompt_token_s * num_prompt
-        if runs.sequences:
+        if runs.ends:
             elapsed_s += cost.step_s * runs.most_steps + cost.row_s * len(runs.tokens)
         return elapsed_s + cost.context_token_s * runs.num_context
 
     def _samples(self, rows: SampleRows) -> I32:
         seeds = np.array([sampler.seed or 0 for sampler in rows.samplers], np.int64)
-        mixed = seeds[rows.sampler_index] * _SEED_STRIDE + rows.positions * _POSITION_STRIDE
+        mixed = seeds[rows.sampler_index] * _SEED_STRIDE + rows.positions * _STRIDE
         return (mixed % self._info.vocab_size).astype(np.int32)
+
+
+def _report(sequences: list[int], epochs: list[int], runs: _Runs) -> SequenceTokens:
+    """One conversion for all: with few rows it takes most of the time."""
+    num = len(sequences)
+    values = [*sequences, *epochs, *runs.ends, *[-1] * num, *runs.starts, *runs.tokens]
+    array: I32 = np.fromiter(values, np.int32, len(values))
+    return SequenceTokens(
+        sequences=array[:num],
+        epochs=array[num : 2 * num],
+        ends=array[2 * num : 3 * num],
+        matched=array[3 * num : 4 * num],
+        token_starts=array[4 * num : 5 * num + 1],
+        tokens=array[5 * num + 1 :],
+    )
 
 
 def _add_dists(result: BatchResult, rows: DistRows) -> None:

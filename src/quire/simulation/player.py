@@ -182,14 +182,14 @@ class Player:
 
     def delivered(self, action: Deliver) -> None:
         """A part of an answer."""
-        number = action.command // 2
-        if not isinstance(action.reply, DecodeChunk) or number not in self._calls:
+        number, reply = action.command // 2, action.reply
+        call = self._calls.get(number)
+        if call is None or not isinstance(reply, DecodeChunk):
             return
-        call = self._calls[number]
         if not call.answer:
             self._works.prompt_done(self._work, self.plan.calls[number])
-        call.answer += action.reply.token_ids
-        self._work.done += len(action.reply.token_ids)
+        call.answer += reply.token_ids
+        self._work.done += len(reply.token_ids)
         if action.last:
             self._finish(number)
 

@@ -122,13 +122,16 @@ class VirtualShell:
         """Hand ``event`` to the controller, carry out its actions and return them."""
         actions = self.controller.handle(event)
         for action in actions:
-            self._carry_out(action)
+            if type(action) is Deliver and self._on_answer is not None:
+                self._on_answer(action)  # as for each row of a message
+            else:
+                self._carry_out(action)
         if self.check:
             self.controller.check_invariants()
         return actions
 
     def _carry_out(self, action: Action) -> None:
-        if isinstance(action, Deliver | Fail | Terminate):  # as for each row of a message
+        if isinstance(action, Answer):
             if self._on_answer is not None:
                 self._on_answer(action)
         elif isinstance(action, Dispatch):
@@ -195,19 +198,21 @@ class VirtualShell:
         that came up first. An engine that faults while its message is evaluated is lost."""
         if self._unread:
             self._read_new()
-        while self._ends:
-            end_s, _, _, engine_id, message = self._ends[0]
-            engine = self._engines.get(engine_id)
+        ends, engines = self._ends, self._engines
+        while ends:
+            end_s, _, _, engine_id, message = ends[0]
+            engine = engines.get(engine_id)
             if engine is not None and engine.messages and engine.messages[0] is message:
                 return end_s, engine_id
-            heapq.heappop(self._ends)  # it was taken, or lost with its engine
+            heapq.heappop(ends)  # it was taken, or lost with its engine
         return None
 
     def _read_new(self) -> None:
         """Learn when those messages end that have become the oldest of their engines, in the order
         in which the engines came up."""
         while self._unread:
-            self._unread.sort()
+            if len(self._unread) > 1:
+                self._unread.sort()
             number, engine_id = self._unread.pop(0)
             engine = self._engines.get(engine_id)
             if engine is None or engine.number != number or not engine.messages:
