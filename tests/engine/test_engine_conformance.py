@@ -21,10 +21,12 @@ class RealEngineSuite(EngineCoreSuite):
 
     recipe = "llama"
     source: Path
+    disk: Path
 
     @pytest.fixture(autouse=True)
-    def _source(self, checkpoint: Callable[[str], Path]) -> None:
+    def _source(self, checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
         self.source = checkpoint(self.recipe)
+        self.disk = tmp_path
 
     def make_engine(self, pool: PoolSpec) -> EngineCore:
         group = pool.groups[0]
@@ -36,6 +38,8 @@ class RealEngineSuite(EngineCoreSuite):
                 page_size=pool.page_size,
                 num_blocks=group.num_blocks,
                 host_cache_bytes=group.num_host_blocks * 64 << 10,
+                disk_cache_bytes=group.num_disk_blocks * 64 << 10,
+                disk_cache_dir=str(self.disk),
                 num_embeds=pool.num_embeds,
                 num_token_slots=pool.num_token_slots,
                 max_sequences=pool.max_sequences,

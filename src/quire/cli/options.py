@@ -175,6 +175,26 @@ HostCacheBytes = Annotated[
         rich_help_panel=_ENGINE,
     ),
 ]
+DiskCacheBytes = Annotated[
+    int,
+    typer.Option(
+        parser=size_value,
+        show_default="none",
+        metavar="SIZE",
+        envvar="QUIRE_DISK_CACHE_BYTES",
+        help="Disk space of each engine for pages that host memory has no room for.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+DiskCacheDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        envvar="QUIRE_DISK_CACHE_DIR",
+        help="Directory on a local disk for --disk-cache-bytes; nothing is left in it.",
+        rich_help_panel=_ENGINE,
+    ),
+]
 MaxModelLen = Annotated[
     int | None,
     typer.Option(

@@ -444,8 +444,7 @@ class BatchResult(msgspec.Struct, kw_only=True, tag=True, omit_defaults=True):
 class TransfersEnded(msgspec.Struct, kw_only=True, tag=True):
     """These transfers have ended: their bytes have arrived, but for those of ``failed``, which are
     some of ``transfers``; ``problem`` says why the first of them failed. ``elapsed_s``: what
-    copying them took, all in one direction; 0.0 if the engine does not measure it. Without any
-    transfers: some are in progress, and none has ended."""
+    copying them took, all in one direction; 0.0 if the engine does not measure it."""
 
     transfers: I32
     elapsed_s: float = 0.0

@@ -50,7 +50,8 @@ class EngineConfig:
     ``source``: a Hugging Face directory or hub id. ``kv_cache_bytes``: device memory for pages;
     None: ``DEFAULT_CACHE_BYTES``, on the CUDA backend most of the memory that the weights leave
     free. ``host_cache_bytes``: the tier that the pages of preempted and idle programs are swapped
-    to. ``backend``: torch, cpu or cuda; ``auto`` takes the fastest that can run the model here.
+    to; ``disk_cache_bytes``: the tier below that one, a file in ``disk_cache_dir``, 0 for none.
+    ``backend``: torch, cpu or cuda; ``auto`` takes the fastest that can run the model here.
     ``kernel_isa``: the CPU kernel's instruction set (None: the best that this machine has).
     ``batch_invariant``: a row's results do not depend, bit for bit, on the other rows of its batch.
     ``weights``: float8 (cuda backend) and int8 (cpu backend) quantise projections while loading;
@@ -69,6 +70,8 @@ class EngineConfig:
     num_blocks: int | None = None
     kv_cache_bytes: int | None = None
     host_cache_bytes: int = 256 << 20
+    disk_cache_bytes: int = 0
+    disk_cache_dir: str | None = None
     num_embeds: int = 4096
     num_token_slots: int = 1024
     max_sequences: int = 256
@@ -94,11 +97,27 @@ class EngineConfig:
                 f"max_batch_tokens is {self.max_batch_tokens} and max_sequences "
                 f"{self.max_sequences}: choose at least 1 for each"
             )
+        self._check_disk()
         if not 1 <= self.replicas <= 64:
             raise ConfigError(f"replicas is {self.replicas}; 1 to 64 engines can serve a model")
         if not 1 <= self.tensor_parallel <= 64:
             raise ConfigError(
                 f"tensor_parallel is {self.tensor_parallel}; 1 to 64 ranks can share a model"
+            )
+
+    def _check_disk(self) -> None:
+        if self.disk_cache_bytes < 0:
+            raise ConfigError(f"disk_cache_bytes is {self.disk_cache_bytes}: choose 0 or more")
+        if bool(self.disk_cache_bytes) != (self.disk_cache_dir is not None):
+            raise ConfigError(
+                f"disk_cache_bytes is {self.disk_cache_bytes} and disk_cache_dir "
+                f"{self.disk_cache_dir}: give both, or neither"
+            )
+        if self.disk_cache_bytes and self.tensor_parallel > 1:
+            raise ConfigError(
+                f"disk_cache_bytes is {self.disk_cache_bytes} with tensor_parallel "
+                f"{self.tensor_parallel}: the ranks of a group keep no pages on a disk, so leave "
+                "it out"
             )
 
     def again(self) -> EngineConfig:

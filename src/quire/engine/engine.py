@@ -22,6 +22,7 @@ from quire.core.traits import MODEL_TRAITS, Trait
 from quire.engine.backend import NUM_AXES, Backend, choose_backend
 from quire.engine.decode_stage import DecodeStage
 from quire.engine.device import choose_num_threads, dtype_name
+from quire.engine.disk_transfers import DiskTransfers
 from quire.engine.embed_slots import TokenSlots
 from quire.engine.exchange.exchange import Exchange, NoExchange
 from quire.engine.forward_stage import ForwardLimits, ForwardStage
@@ -72,6 +73,7 @@ class Engine:
     ) -> None:
         self._own_ranks: RankGroup | None = None
         self._exchange: Exchange | None = None
+        self._disk: DiskTransfers | None = None
         self._images: ImageEncoder | None = None
         self._grammars: GrammarHosts | None = None
         if config.tensor_parallel > 1 and ranks is None:
@@ -105,10 +107,11 @@ class Engine:
             exchange = self._exchange = NoExchange(
                 f"engine {config.name} exchanges no K and V with other engines"
             )
-            self._info = _describe(config, loaded, backend, runner, exchange, ranks, images)
+            disk = self._disk = DiskTransfers.open(config, runner.pool)
+            self._info = _describe(config, loaded, backend, runner, exchange, disk, ranks, images)
             self._transfers = TransferQueue(runner.pool)
             self._step: StepExecutor | None = _assemble(
-                config, loaded, runner, self._transfers, exchange, tokenizer, images, grammars
+                config, loaded, runner, self._transfers, disk, exchange, tokenizer, images, grammars
             )
 
     @property
@@ -143,6 +146,8 @@ class Engine:
             return None
         if self._exchange is not None and (report := self._exchange.take_report()) is not None:
             return report
+        if self._disk is not None and (ended := self._disk.take_ended()) is not None:
+            return ended
         if not self._transfers:
             return None
         started = time.perf_counter()
@@ -170,6 +175,8 @@ class Engine:
         """See ``EngineCore``."""
         if self._exchange is not None:
             self._exchange.wake_by(ring)
+        if self._disk is not None:
+            self._disk.wake_by(ring)
 
     def start_grammars(self) -> None:
         """Start the grammar process in advance, so that the first grammar need not wait for it."""
@@ -180,6 +187,8 @@ class Engine:
         self._step = None
         if self._exchange is not None:
             self._exchange.close()
+        if self._disk is not None:
+            self._disk.close()
         if self._images is not None:
             self._images.close()
         if self._grammars is not None:
@@ -194,6 +203,7 @@ def _describe(
     backend: Backend,
     runner: ModelRunner,
     exchange: Exchange,
+    disk: DiskTransfers | None,
     ranks: RankGroup | None,
     images: ImageEncoder | None,
 ) -> EngineInfo:
@@ -207,6 +217,7 @@ def _describe(
     group = LayerGroup(
         num_blocks=pool.num_blocks,
         num_host_blocks=pool.num_host_blocks,
+        num_disk_blocks=0 if disk is None else disk.num_blocks,
         bytes_per_block=pool.shape.bytes_per_block,
     )
     return EngineInfo(
@@ -269,6 +280,7 @@ def _assemble(
     loaded: LoadedModel,
     runner: ModelRunner,
     transfers: TransferQueue,
+    disk: DiskTransfers | None,
     exchange: Exchange,
     tokenizer: HuggingFaceTokenizer,
     images: ImageEncoder | None,
@@ -290,6 +302,7 @@ def _assemble(
         MemoryOperations(
             pool,
             transfers,
+            disk,
             exchange,
             tables,
             sequences,

@@ -17,16 +17,19 @@ from quire.core.batch import (
     ExtendSequence,
     OpenReceive,
     OpenSequence,
+    ReadDisk,
     RepositionSlots,
     SendSlots,
     SwapIn,
     SwapOut,
+    WriteDisk,
     WriteEntries,
     WriteTable,
 )
 from quire.core.errors import InvalidArgument, QuireError
 from quire.core.interfaces import Tokenizer
 from quire.engine.adapters.token_groups import check_adapter
+from quire.engine.disk_transfers import DiskTransfers
 from quire.engine.exchange.exchange import Exchange
 from quire.engine.failures import RowFailures, check_message
 from quire.engine.kv_cache.page_tables import PageTables
@@ -46,6 +49,7 @@ class MemoryOperations:
         self,
         pool: KVPool,
         transfers: TransferQueue,
+        disk: DiskTransfers | None,
         exchange: Exchange,
         tables: PageTables,
         sequences: Sequences,
@@ -56,6 +60,7 @@ class MemoryOperations:
     ) -> None:
         self._pool = pool
         self._transfers = transfers
+        self._disk = disk
         self._exchange = exchange
         self._tables = tables
         self._sequences = sequences
@@ -98,6 +103,8 @@ class MemoryOperations:
             case SwapOut() | SwapIn():
                 self._check_swap(operation)
                 self._transfers.begin(operation)
+            case WriteDisk() | ReadDisk():
+                self._begin_on_disk(operation)
             case OpenReceive(slots=slots) | SendSlots(slots=slots):
                 _check_range("slot", slots, self._pool.num_slots)
                 self._exchange.begin(operation)
@@ -123,6 +130,17 @@ class MemoryOperations:
         check_message(len(lengths) == 1, "a swap's columns differ in length")
         _check_range("block", swap.blocks, self._pool.num_blocks)
         _check_range("host block", swap.host_blocks, self._pool.num_host_blocks)
+
+    def _begin_on_disk(self, operation: WriteDisk | ReadDisk) -> None:
+        lengths = {len(operation.transfers), len(operation.blocks), len(operation.disk_blocks)}
+        check_message(len(lengths) == 1, "a disk operation's columns differ in length")
+        is_on_host = isinstance(operation, WriteDisk) and operation.tier == "host"
+        num_blocks = self._pool.num_host_blocks if is_on_host else self._pool.num_blocks
+        _check_range("host block" if is_on_host else "block", operation.blocks, num_blocks)
+        disk = self._disk
+        _check_range("disk block", operation.disk_blocks, 0 if disk is None else disk.num_blocks)
+        if disk is not None:
+            disk.begin(operation)
 
     def _open(self, operation: OpenSequence) -> None:
         """Open the sequence. An error in its request fails it, but leaves it open, because control

@@ -71,7 +71,7 @@ class NativeKVPool:
         self._view, self._pointers = self._pointers_of(self.layers)
         self._host_view, self._host_pointers = self._pointers_of(self._host_layers)
         self.positions_AS = np.full((num_axes, num_slots), -1, np.int32)
-        self._host_positions_AS = np.full((num_axes, num_host_slots), -1, np.int32)
+        self.host_positions_AS = np.full((num_axes, num_host_slots), -1, np.int32)
 
     def copy_slots(self, source: I32, target: I32) -> None:
         """Copy K, V and position of flat slots; sources are read before targets are written."""
@@ -98,13 +98,13 @@ class NativeKVPool:
         """Copy whole device blocks to host blocks."""
         source, target = slots_of(blocks, self.page_size), slots_of(host_blocks, self.page_size)
         self._copy(self._view, source, self._host_view, target)
-        self._host_positions_AS[:, target] = self.positions_AS[:, source]
+        self.host_positions_AS[:, target] = self.positions_AS[:, source]
 
     def swap_in(self, host_blocks: I32, blocks: I32) -> None:
         """Copy whole host blocks to device blocks."""
         source, target = slots_of(host_blocks, self.page_size), slots_of(blocks, self.page_size)
         self._copy(self._host_view, source, self._view, target)
-        self.positions_AS[:, target] = self._host_positions_AS[:, source]
+        self.positions_AS[:, target] = self.host_positions_AS[:, source]
 
     @property
     def form(self) -> TokenForm:
@@ -114,8 +114,15 @@ class NativeKVPool:
 
     def read_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
         """Fill ``tokens`` with the canonical form of these slots and layers."""
+        self._read(self._view, slots, layers, tokens)
+
+    def read_host_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
+        """The same of slots of host blocks."""
+        self._read(self._host_view, slots, layers, tokens)
+
+    def _read(self, view: CacheView, slots: I64, layers: range, tokens: U8) -> None:
         staged = self._stage(len(slots), len(layers))
-        self._copy(self._part(layers), slots, staged.view, _first_slots(slots))
+        self._copy(_part(view, layers), slots, staged.view, _first_slots(slots))
         size = self.shape.num_kv_heads, self.shape.head_dim
         tokens_L2TKD = self.form.view(tokens, len(layers))
         for (keys, values), (keys_TKD, values_TKD) in zip(staged.layers, tokens_L2TKD, strict=True):
@@ -130,7 +137,7 @@ class NativeKVPool:
         for (keys, values), (keys_TKD, values_TKD) in zip(staged.layers, tokens_L2TKD, strict=True):
             put(keys_by_token(keys, *size), keys_TKD, self.shape.head_dim)
             put(values_by_token(values, *size), values_TKD, self.shape.head_dim)
-        self._copy(staged.view, _first_slots(slots), self._part(layers), slots)
+        self._copy(staged.view, _first_slots(slots), _part(self._view, layers), slots)
 
     def place(self, slots: I64, positions_AT: I32) -> None:
         """Set the positions of slots."""
@@ -144,18 +151,6 @@ class NativeKVPool:
         tiles = torch.empty(num_layers, 2, int(elements), dtype=self.shape.dtype)
         layers = [(keys, values) for keys, values in tiles]
         return _Staged(layers, *self._pointers_of(layers))
-
-    def _part(self, layers: range) -> CacheView:
-        """The view of some layers of the device's cache."""
-        view, size = self._view, ctypes.sizeof(ctypes.c_void_p)
-        return CacheView(
-            view.keys + layers.start * size,
-            view.values + layers.start * size,
-            len(layers),
-            view.num_kv_heads,
-            view.head_dim,
-            view.type,
-        )
 
     def _copy(self, view: CacheView, source: I64, to: CacheView, target: I64) -> None:
         status = self._library.native.quire_copy_slots(
@@ -203,3 +198,16 @@ class _Staged:
 
 def _first_slots(slots: I64) -> I64:
     return np.arange(len(slots), dtype=np.int64)
+
+
+def _part(view: CacheView, layers: range) -> CacheView:
+    """The view of some layers of a cache."""
+    size = ctypes.sizeof(ctypes.c_void_p)
+    return CacheView(
+        view.keys + layers.start * size,
+        view.values + layers.start * size,
+        len(layers),
+        view.num_kv_heads,
+        view.head_dim,
+        view.type,
+    )

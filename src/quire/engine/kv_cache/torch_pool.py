@@ -63,7 +63,7 @@ class TorchKVPool:
             for _ in range(shape.num_layers)
         ]
         self.positions_AS = np.full((num_axes, self.null_slot + 1), -1, np.int32)
-        self._host_positions_AS = np.full((num_axes, num_host_slots), -1, np.int32)
+        self.host_positions_AS = np.full((num_axes, num_host_slots), -1, np.int32)
         self._device = device
 
     @classmethod
@@ -121,7 +121,7 @@ class TorchKVPool:
                 layer.keys_SKD.index_select(0, source_S).cpu(),
                 layer.values_SKD.index_select(0, source_S).cpu(),
             )
-        self._host_positions_AS[:, target] = self.positions_AS[:, source]
+        self.host_positions_AS[:, target] = self.positions_AS[:, source]
 
     def swap_in(self, host_blocks: I32, blocks: I32) -> None:
         """Copy whole host blocks to device blocks."""
@@ -133,7 +133,7 @@ class TorchKVPool:
                 host.keys_SKD.index_select(0, source_S).to(self._device),
                 host.values_SKD.index_select(0, source_S).to(self._device),
             )
-        self.positions_AS[:, target] = self._host_positions_AS[:, source]
+        self.positions_AS[:, target] = self.host_positions_AS[:, source]
 
     @property
     def form(self) -> TokenForm:
@@ -142,10 +142,18 @@ class TorchKVPool:
 
     def read_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
         """Fill ``tokens`` with the canonical form of these slots and layers."""
-        slots_T = self._index(slots)
+        self._read(self.layers, self._index(slots), layers, tokens)
+
+    def read_host_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
+        """The same of slots of host blocks."""
+        self._read(self._host_layers, torch.from_numpy(slots), layers, tokens)
+
+    def _read(
+        self, caches: Sequence[LayerCache], slots_T: Tensor, layers: range, tokens: U8
+    ) -> None:
         tokens_L2TKD = self.form.view(tokens, len(layers))
         for layer, (keys_TKD, values_TKD) in zip(layers, tokens_L2TKD, strict=True):
-            cache = self.layers[layer]
+            cache = caches[layer]
             keys_TKD.copy_(cache.keys_SKD.index_select(0, slots_T))
             values_TKD.copy_(cache.values_SKD.index_select(0, slots_T))
 

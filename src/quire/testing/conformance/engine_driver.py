@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from threading import Event
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +27,13 @@ from quire.core.batch import (
     ExplicitMask,
     ForwardRows,
     OpenSequence,
+    ReadDisk,
     SequenceEnd,
     SequenceTokens,
     SwapIn,
     SwapOut,
     TransfersEnded,
+    WriteDisk,
     WriteTable,
 )
 from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
@@ -111,6 +114,8 @@ class EngineDriver:
         self._steps = count()
         self._tables = count(1)
         self._transfers = count()
+        self._rung = Event()
+        engine.wake_by(self._rung.set)
 
     def execute(self, **stages: Any) -> BatchResult:
         """Send one message."""
@@ -150,6 +155,49 @@ class EngineDriver:
         result = self.execute(operations=[operation])
         assert not result.failures, result.failures
         assert sorted(self.end_transfers()) == sorted(operation.transfers.tolist())
+
+    def write_disk(
+        self, tier: Literal["device", "host"], blocks: Sequence[int], disk_blocks: Sequence[int]
+    ) -> list[int]:
+        """Move blocks to the disk; returns the indices of those that failed."""
+        return self._use_disk(
+            WriteDisk(
+                transfers=self._new_transfers(len(blocks)),
+                tier=tier,
+                blocks=ints(blocks),
+                disk_blocks=ints(disk_blocks),
+            )
+        )
+
+    def read_disk(self, disk_blocks: Sequence[int], blocks: Sequence[int]) -> list[int]:
+        return self._use_disk(
+            ReadDisk(
+                transfers=self._new_transfers(len(blocks)),
+                disk_blocks=ints(disk_blocks),
+                blocks=ints(blocks),
+            )
+        )
+
+    def _use_disk(self, operation: WriteDisk | ReadDisk) -> list[int]:
+        """Begin the transfers of ``operation`` and wait until the engine rings with their ends."""
+        self._rung.clear()
+        result = self.execute(operations=[operation])
+        assert not result.failures, result.failures
+        transfers = operation.transfers.tolist()
+        ended: list[int] = []
+        failed: list[int] = []
+        while len(ended) < len(transfers):
+            some = self.engine.transfer()
+            if some is None:
+                assert self._rung.wait(60), f"of transfers {transfers} only {ended} have ended"
+                self._rung.clear()
+                continue
+            assert isinstance(some, TransfersEnded), some
+            ended += some.transfers.tolist()
+            failed += [transfers.index(one) for one in some.failed.tolist()]
+            assert bool(some.problem) == bool(len(some.failed)), some
+        assert sorted(ended) == transfers
+        return failed
 
     def holder(self, blocks: Sequence[int], num_written: int = 0) -> Holder:
         """A new table over ``blocks`` whose first slots are visible."""

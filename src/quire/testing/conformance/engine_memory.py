@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quire.core.batch import BatchOperation, CopySlots, DropTables
 from quire.testing.conformance.engine_driver import RowSpec, ints
 from quire.testing.conformance.engine_suite import EngineSuite
@@ -111,6 +113,27 @@ class EngineMemorySuite(EngineSuite):
             driver.swap(driver.begin_swap_in(range(pages, 2 * pages), away))
             (back,) = driver.forward([RowSpec(driver.holder(away, num_written=8), [5], [8])])
             self.assert_same(back, expected_second)
+
+    def test_blocks_come_back_from_the_disk(self) -> None:
+        """From device and host, to other blocks than those that they came from."""
+        drivers = [one for one in self.drivers() if one.info.pool.groups[0].num_disk_blocks]
+        if not drivers:
+            pytest.skip("this engine has no disk tier")
+        for driver in drivers:
+            tokens, pages = self.prompt(driver, 8), driver.pages_for(9)
+            blocks, elsewhere = list(range(pages)), list(range(2 * pages, pages, -1))
+            holder, back = driver.holder(blocks), driver.holder(elsewhere, num_written=8)
+            driver.prefill(holder, tokens)
+            (expected,) = driver.forward([RowSpec(holder, [5], [8])])
+            driver.swap(driver.begin_swap_out(blocks, blocks))
+            assert driver.write_disk("device", blocks, range(pages)) == []
+            assert driver.write_disk("host", blocks, range(pages, 2 * pages)) == []
+            for start in (0, pages):
+                driver.prefill(driver.holder(blocks), self.prompt(driver, 8, seed=2))
+                driver.prefill(driver.holder(elsewhere), self.prompt(driver, 8, seed=3))
+                assert driver.read_disk(range(start, start + pages), elsewhere) == []
+                (after,) = driver.forward([RowSpec(back, [5], [8])])
+                self.assert_same(after, expected)
 
     def test_nothing_is_under_way_where_nothing_was_begun(self) -> None:
         for driver in self.drivers():

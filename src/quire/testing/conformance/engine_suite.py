@@ -16,7 +16,7 @@ class EngineSuite:
 
     ``tolerance``   largest difference between log probabilities that must be equal. ``page_sizes``
     every test runs with each. ``num_blocks`` and the other pool figures are requested from
-    ``make_engine``; an engine may have more of everything but the page size.
+    ``make_engine``; an engine may have more of everything but the page size, and no disk.
     """
 
     tolerance = 1e-4
@@ -34,7 +34,9 @@ class EngineSuite:
         """One driver per page size, each with a fresh engine."""
         return [
             EngineDriver(
-                self.make_engine(fake_pool(page_size=size, num_blocks=max(16, 96 // size)))
+                self.make_engine(
+                    fake_pool(page_size=size, num_blocks=max(16, 96 // size), num_disk_blocks=32)
+                )
             )
             for size in self.page_sizes
         ]
