@@ -58,12 +58,12 @@ class World:
     def program(
         self, program: int = 1, *, queues: int = 1, tenant: str = "t", **fields: Any
     ) -> int:
+        fields.setdefault("form", "inferlet")
         self.harness.post(
             ProgramStarted(
                 time_s=self.harness.now_s,
                 program=ProgramId(program),
                 tenant=tenant,
-                form="inferlet",
                 name=f"p{program}",
                 **fields,
             )

@@ -24,7 +24,8 @@ from quire.control.scheduler.engine_scheduler import EngineScheduler
 from quire.control.scheduler.order.ranking import Ranking
 from quire.core import calls as c
 from quire.core import events as e
-from quire.core.commands import Command, CommandBase
+from quire.core.command_base import CommandBase
+from quire.core.commands import Command
 from quire.core.errors import ErrorRecord, NeverWithinQuota, QuotaExceeded, UnknownHandle
 from quire.core.ids import EngineId, ProgramId, QueueId
 

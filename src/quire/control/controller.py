@@ -100,7 +100,7 @@ class Controller:
         self._ranking = Ranking(
             self._policy, self._time, across_tenants=config.priority_scope == "node"
         )
-        self._timers = Timers(self._table, self._host.exports)
+        self._timers = Timers(self._table, self._host.exports, self._host.leases)
         weights = {tenant.id: tenant.weight for tenant in tenants}
         self._encoding = Encoding(
             self._places,
@@ -167,6 +167,7 @@ class Controller:
             e.BatchEncoded: self._encoding.completed,
             e.StepCompleted: self._step_completed,
             e.TransfersCompleted: self._transfers_completed,
+            e.ExchangeEnded: self._exchange_ended,
             e.Tick: self._tick,
         }
 
@@ -274,6 +275,11 @@ class Controller:
             self._schedulers[engine.id].tiering.observe(event.ended.elapsed_s, ended)
             self._tracer.transfers_ended(engine, ended)
 
+    def _exchange_ended(self, event: e.ExchangeEnded) -> None:
+        scheduler = self._schedulers.get(event.engine)
+        if scheduler is not None and scheduler.engine.is_up:
+            scheduler.planner.exchange.ended(event.ended)
+
     def _tick(self, event: e.Tick) -> None:
         """Every event looks at what has expired and what is due; a tick only uses up its timer."""
         self._timers.fired()
@@ -281,6 +287,8 @@ class Controller:
     def _expire(self, now_s: float) -> None:
         for export in self._host.exports.expired(now_s):
             self._host.remove_export(export)
+        for lease in self._host.leases.expired(now_s):
+            self._schedulers[lease.name.engine].planner.exchange.close(lease, "has expired")
         for program in self._timers.idle_too_long(now_s):
             error = ProgramTerminated(
                 f"program {program.id} was idle for {program.idle_ttl_s} s, which is its limit",
@@ -322,6 +330,7 @@ class Controller:
             num_queues=sum(len(program.queues) for program in programs),
             num_pending_commands=sum(len(program.entries) for program in programs),
             num_exports=len(self._host.exports),
+            num_leases=len(self._host.leases),
             engines=self.engine_statistics(),
             encoders=self._encoding.statistics(),
         )
@@ -330,11 +339,12 @@ class Controller:
         """Assert that nothing is lost, aliased or counted wrongly. For tests and the idle loop."""
         programs = self._table.programs()
         self._table.check_invariants()
+        self._host.leases.check_invariants()
         self._holdings.check_invariants(programs)
         for program in programs:
             check_family(program)
         for engine in self._engines.values():
-            engine.check_invariants(programs, self._host.exports)
+            engine.check_invariants(programs, self._host.exports, self._host.leases)
         for scheduler in self._schedulers.values():
             scheduler.check_invariants()
         self._encoding.check_invariants()

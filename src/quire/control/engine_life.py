@@ -106,6 +106,7 @@ class EngineLife:
             self.ranking,
             admission,
             gate,
+            planner.exchange,
             self.outbox,
             self.time,
         )
@@ -166,6 +167,7 @@ class EngineLife:
         planner.restorer.forget_all()
         programs = self.table.programs()
         self.tracer.transfers_ended(engine, list(engine.memory.transfers), is_lost=True)
+        planner.exchange.lose(error)
         engine.lose_memory(programs, self.host.exports)
         for program in programs:
             if program.home_engines.get(engine.model) == engine.id:

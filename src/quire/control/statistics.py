@@ -23,7 +23,8 @@ class MessageStatistics:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """One engine. ``messages``: those in flight, the oldest first.
+    """One engine. ``epoch``: how often it has come up again. ``messages``: those in flight, the
+    oldest first.
 
     ``num_running``: decodes with an open sequence. ``num_waiting``: commands that could go into the
     next message, and begun ones without a sequence. ``num_paused``: programs (each with all
@@ -35,6 +36,7 @@ class EngineStatistics:
     """
 
     engine: EngineId
+    epoch: int
     model: ModelId
     is_up: bool
     pool: PoolStatistics
@@ -86,7 +88,8 @@ class EncoderStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The whole controller. ``num_pending_commands``: issued and not ended, of all queues."""
+    """The whole controller. ``num_pending_commands``: issued and not ended, of all queues;
+    ``num_leases``: of all engines."""
 
     policy: str
     dispatch: str
@@ -95,5 +98,6 @@ class Statistics:
     num_queues: int
     num_pending_commands: int
     num_exports: int
+    num_leases: int
     engines: tuple[EngineStatistics, ...]
     encoders: tuple[EncoderStatistics, ...] = ()

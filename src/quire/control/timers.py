@@ -9,17 +9,19 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from quire.control.memory.exports import ExportTable
+from quire.control.memory.leases import LeaseTable
 from quire.control.programs.program import Program
 from quire.control.programs.table import ProcessTable
 from quire.core.ids import ProgramId
 
 
 class Timers:
-    """Combines dispatch times, export expiries and programs' idle times."""
+    """Combines dispatch times, the expiries of exports and leases, and programs' idle times."""
 
-    def __init__(self, table: ProcessTable, exports: ExportTable) -> None:
+    def __init__(self, table: ProcessTable, exports: ExportTable, leases: LeaseTable) -> None:
         self._table = table
         self._exports = exports
+        self._leases = leases
         self._idle: list[tuple[float, ProgramId]] = []
         self._asked_s: float | None = None
 
@@ -51,9 +53,8 @@ class Timers:
         """The time for which to request a tick; None if there is none, or if it is the one
         requested last."""
         candidates = list(dispatch_s)
-        expiry_s = self._exports.next_expiry_s()
-        if expiry_s is not None:
-            candidates.append(expiry_s)
+        expiries = (self._exports.next_expiry_s(), self._leases.next_expiry_s())
+        candidates += [expiry_s for expiry_s in expiries if expiry_s is not None]
         if self._idle:
             candidates.append(self._idle[0][0])
         if not candidates:

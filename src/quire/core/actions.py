@@ -11,8 +11,20 @@ from quire.core.encoding import EncodeBatch, Encoded
 from quire.core.errors import ErrorRecord
 from quire.core.events import ProgramForm
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
+from quire.core.lease_commands import Leased, Sent
 
-Reply = None | DecodeChunk | Imported | Exports | Dists | Sampled | AttentionScores | Encoded
+Reply = (
+    None
+    | DecodeChunk
+    | Imported
+    | Exports
+    | Dists
+    | Sampled
+    | AttentionScores
+    | Encoded
+    | Leased
+    | Sent
+)
 """``None`` for commands that return no value; each command's docstring names its reply."""
 
 

@@ -19,17 +19,11 @@ from typing import Literal
 
 import msgspec
 
+from quire.core.command_base import CommandBase
 from quire.core.decoding import Dist, GrammarSpec, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord
-from quire.core.ids import CommandId, EmbedId, PageId, TokenSlotId
-
-
-class CommandBase(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
-    """Fields of every command. ``gc=False``: messages are plain data without cycles, so the garbage
-    collector need not scan them."""
-
-    id: CommandId
-    after: tuple[CommandId, ...] = ()
+from quire.core.ids import EmbedId, PageId, TokenSlotId
+from quire.core.lease_commands import LeaseCommand
 
 
 class AllocPages(CommandBase, frozen=True, kw_only=True):
@@ -230,6 +224,10 @@ class Decode(CommandBase, frozen=True, kw_only=True):
     keeps the pages of each apart.
 
     ``refusal``: the reason why the grammar cannot be used; the command fails with it.
+
+    ``num_generated``: how many of the last tokens of ``history`` and ``tokens`` were sampled before
+    this command, by another engine or another program. The grammar, stop strings and penalties go
+    on behind them; ``stop`` bounds the tokens that are sampled here.
     """
 
     context: list[PageId]
@@ -245,6 +243,7 @@ class Decode(CommandBase, frozen=True, kw_only=True):
     cache: bool = True
     adapter: str | None = None
     refusal: ErrorRecord | None = None
+    num_generated: int = 0
 
 
 class Synchronize(CommandBase, frozen=True, kw_only=True):
@@ -272,6 +271,7 @@ Command = (
     | Sample
     | Decode
     | Synchronize
+    | LeaseCommand
 )
 
 

@@ -172,6 +172,8 @@ class TenantTotals:
     max_embeds: int = 1 << 20
     max_exports: int = 1 << 16
     max_exported_pages: int = 1 << 22
+    max_leases: int = 1 << 12
+    max_leased_pages: int = 1 << 20
 
     def __post_init__(self) -> None:
         for total in fields(self):

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from quire.core.batch import F32, I32
-from quire.core.commands import CommandBase
+from quire.core.command_base import CommandBase
 from quire.core.errors import ErrorRecord
 
 EncoderKind = Literal["embedding", "cross_encoder"]

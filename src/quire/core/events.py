@@ -14,6 +14,7 @@ from quire.core.calls import ControlCall
 from quire.core.encoding import EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
+from quire.core.exchange import ReceiveEnded, SendEnded
 from quire.core.ids import EngineId, ModelId, ProgramId, TenantId, ThreadId
 
 ProgramForm = Literal["session", "inferlet", "workflow"]
@@ -149,6 +150,13 @@ class TransfersCompleted(EventBase, frozen=True, kw_only=True):
     ended: TransfersEnded
 
 
+class ExchangeEnded(EventBase, frozen=True, kw_only=True):
+    """An engine has sent K and V to another one, or has received all of a lease."""
+
+    engine: EngineId
+    ended: SendEnded | ReceiveEnded
+
+
 class Tick(EventBase, frozen=True, kw_only=True):
     """The time of a ``SetTimer`` has come. May also be sent at any other time; it only makes the
     controller decide again."""
@@ -164,5 +172,6 @@ Event = (
     | BatchEncoded
     | StepCompleted
     | TransfersCompleted
+    | ExchangeEnded
     | Tick
 )

@@ -32,7 +32,7 @@ from quire.core.batch import BatchResult, EngineAnswer, TransfersEnded
 from quire.core.calls import CreateQueue
 from quire.core.encoding import EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo
-from quire.core.errors import EngineFault, EngineLost, ErrorRecord, QuireError
+from quire.core.errors import EngineLost, ErrorRecord, QuireError
 from quire.core.events import (
     BatchEncoded,
     Called,
@@ -40,6 +40,7 @@ from quire.core.events import (
     EngineGivenUp,
     EngineUp,
     Event,
+    ExchangeEnded,
     ProgramEnded,
     StepCompleted,
     Tick,
@@ -257,7 +258,7 @@ class ControlThread:
         elif isinstance(answer, TransfersEnded):
             self._handle_now(lambda t: TransfersCompleted(time_s=t, engine=engine, ended=answer))
         elif isinstance(answer, SendEnded | ReceiveEnded):
-            raise EngineFault(f"{type(answer).__name__}, where no exchange was asked for")
+            self._handle_now(lambda t: ExchangeEnded(time_s=t, engine=engine, ended=answer))
         else:
             self._handle_now(lambda t: BatchEncoded(time_s=t, engine=engine, result=answer))
 

@@ -32,6 +32,7 @@ from quire.core.events import (
     EngineDown,
     EngineUp,
     Event,
+    ExchangeEnded,
     StepCompleted,
     Tick,
     TransfersCompleted,
@@ -243,15 +244,18 @@ class VirtualShell:
         return True
 
     def go_on_with_transfers(self, engine_id: EngineId) -> bool:
-        """Let the engine continue its transfers and post those that end; False if there are none.
+        """Let the engine continue its transfers, and its exchanges with others, and post what it
+        says of them; False if there are none.
         Takes no time: the engine's messages include it."""
         engine = self._engines.get(engine_id)
         core = None if engine is None else engine.memory_core
         ended = None if core is None else core.transfer()
         if ended is None:
             return False
-        assert isinstance(ended, TransfersEnded), "these engines exchange nothing"
-        self.post(TransfersCompleted(time_s=self.now_s, engine=engine_id, ended=ended))
+        if isinstance(ended, TransfersEnded):
+            self.post(TransfersCompleted(time_s=self.now_s, engine=engine_id, ended=ended))
+        else:
+            self.post(ExchangeEnded(time_s=self.now_s, engine=engine_id, ended=ended))
         return True
 
     def _end_s(self, engine_id: EngineId) -> float | None:

@@ -165,7 +165,7 @@ class ControlHarness:
     @property
     def can_step(self) -> bool:
         """Whether ``step`` would do anything."""
-        moves = any(engine.memory.moves for engine in self.engines.values())
+        moves = any(engine.has_transfers for engine in self.engines.values())
         return self.shell.is_busy or moves or self._timer_is_due
 
     @property

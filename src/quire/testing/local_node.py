@@ -78,6 +78,8 @@ class LocalNode:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._host = ProgramHost(self._loop)
+        for engine in self.harness.engines.values():
+            engine.wake_by(self._schedule)
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -317,7 +317,7 @@ def test_neighbouring_operations_merge_and_dependent_ones_do_not() -> None:
         [2],
         [3],
     )
-    assert not operations.has_transfers
+    assert not operations.cannot_wait
     assert operations.take() == []
 
 

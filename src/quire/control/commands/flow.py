@@ -197,6 +197,10 @@ class Flow:
         self._retire(queue)
         return True
 
+    def note_lease(self) -> None:
+        """A lease is complete, or has ended: who waits for it looks again."""
+        self._num_ended += 1
+
     def retry_stalled(self, engine: EngineState) -> None:
         """Look again at who waits on ``engine``, if anything has ended: nothing else helps."""
         while engine.stalled and engine.num_ended_before != self._num_ended:

@@ -16,6 +16,7 @@ from quire.control.memory.pages import Page
 from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.core import commands as c
 from quire.core.ids import EmbedId, EngineId, PageId
+from quire.core.lease_commands import SendPages, TakeLease
 
 
 def _context_and_output(command: c.Forward | c.Decode) -> Sequence[PageId]:
@@ -37,6 +38,8 @@ _PAGES: Mapping[type[c.Command], Callable[[Any], Sequence[PageId]]] = {
     c.MaskPage: lambda command: [command.page],
     c.RepositionPage: lambda command: [command.page],
     c.TruncatePage: lambda command: [command.page],
+    SendPages: attrgetter("pages"),
+    TakeLease: attrgetter("pages"),
 }
 """The pages that a command uses while it is unfinished. By its type: to ask of a command whether it
 is one of many types costs more than all that is done here."""
@@ -60,6 +63,7 @@ class Holdings:
             c.AllocPages: self._alloc_pages,
             c.ImportPages: self._create_pages,
             c.ImportPrefix: self._create_pages,
+            TakeLease: self._create_pages,
             c.AllocEmbeds: self._alloc_embeds,
             c.DeallocPages: self._release_pages,
             c.DeallocEmbeds: self._release_embeds,
@@ -90,7 +94,7 @@ class Holdings:
         self.count(program, [program.pages[page_id] for page_id in command.pages])
 
     def _create_pages(
-        self, command: c.AllocPages | c.ImportPages | c.ImportPrefix, entry: Entry
+        self, command: c.AllocPages | c.ImportPages | c.ImportPrefix | TakeLease, entry: Entry
     ) -> None:
         queue = entry.queue
         for page_id in command.pages:
@@ -153,7 +157,7 @@ class Holdings:
     def undo_allocation(self, entry: Entry) -> None:
         """A command that allocates has failed: what it was to create does not exist."""
         command = entry.command
-        if isinstance(command, c.AllocPages | c.ImportPages | c.ImportPrefix):
+        if isinstance(command, c.AllocPages | c.ImportPages | c.ImportPrefix | TakeLease):
             for page in entry.pages:
                 self.forget_page(entry.program, page)
         elif isinstance(command, c.AllocEmbeds):

@@ -1,7 +1,7 @@
 """Commands that control carries out by itself, without a message: bookkeeping over pages.
 
-Owns the exports. Knows neither queues' order nor rows; ``flow`` calls ``run`` when a command's turn
-has come.
+Owns the exports and the table of leases. Knows neither queues' order nor rows; ``flow`` calls
+``run`` when a command's turn has come.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import Any, NoReturn
 
 from quire.control.commands.checks import require_page_quota
 from quire.control.commands.holdings import Holdings
+from quire.control.commands.lease_uses import LeaseUses
 from quire.control.engines.state import EngineState
 from quire.control.memory.blocks import NumberPool
 from quire.control.memory.content import Content
 from quire.control.memory.exports import Export, ExportTable, PageSnapshot
+from quire.control.memory.leases import LeaseTable
 from quire.control.memory.pages import Page
 from quire.control.programs.families import num_pages_left, require_room
 from quire.control.programs.lookup import find_pages
@@ -28,6 +30,7 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.core.ids import EngineId, PageId
+from quire.core.lease_commands import CloseLease, RenewLease, TakeLease
 
 PASSING: frozenset[type[c.Command]] = frozenset(
     {c.AllocPages, c.DeallocPages, c.AllocEmbeds, c.DeallocEmbeds, c.Synchronize}
@@ -43,6 +46,9 @@ HOST_COMMANDS: frozenset[type[c.Command]] = PASSING | {
     c.ImportPrefix,
     c.MaskPage,
     c.TruncatePage,
+    TakeLease,
+    RenewLease,
+    CloseLease,
 }
 """All that are carried out here; the others need a message."""
 
@@ -62,6 +68,8 @@ class HostCommands:
         self._engines = engines
         self._holdings = holdings
         self.exports = ExportTable()
+        self.leases = LeaseTable()
+        self._lease_uses = LeaseUses(engines, self.leases)
         self._effects: Mapping[type[c.Command], Callable[[Entry, Any, float], Reply]] = {
             c.AllocEmbeds: self._alloc_embeds,
             c.DeallocPages: self._dealloc,
@@ -73,6 +81,8 @@ class HostCommands:
             c.ImportPrefix: self._import_prefix,
             c.MaskPage: self._mask,
             c.TruncatePage: self._truncate,
+            TakeLease: self._take_lease,
+            **self._lease_uses.effects,
         }
 
     def run(self, entry: Entry, now_s: float) -> Reply:
@@ -261,6 +271,12 @@ class HostCommands:
             page.positions = range(index * size, (index + 1) * size)
         entry.program.num_cached_tokens += len(contents) * size
         return self._imported(entry, len(contents))
+
+    def _take_lease(self, entry: Entry, command: TakeLease, now_s: float) -> c.Imported:
+        num_pages = self._lease_uses.take(entry, command)
+        if num_pages is None:
+            raise NotYet
+        return self._imported(entry, num_pages)
 
     def _imported(
         self, entry: Entry, num_pages: int, tokens: list[int] | None = None

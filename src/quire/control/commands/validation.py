@@ -26,6 +26,7 @@ from quire.control.commands.checks import (
     require_page_quota,
     require_pending_room,
 )
+from quire.control.commands.lease_checks import check_lease_command
 from quire.control.commands.wire_types import WireTypes
 from quire.control.engines.adapters import find_adapter
 from quire.control.memory.blocks import num_reserved
@@ -43,6 +44,14 @@ from quire.core.errors import (
     from_record,
 )
 from quire.core.ids import EmbedId, PageId
+from quire.core.lease_commands import (
+    CloseLease,
+    LeaseCommand,
+    OpenLease,
+    RenewLease,
+    SendPages,
+    TakeLease,
+)
 
 MAX_PAGES = 1 << 20
 """Of one program without a quota: an empty page has no block, but control remembers it (some 300
@@ -81,6 +90,11 @@ class Validator:
             c.GetNextDist: self._get_next_dist,
             c.Sample: self._sample,
             c.Decode: self._decode,
+            OpenLease: self._lease,
+            SendPages: self._lease,
+            TakeLease: self._lease,
+            RenewLease: self._lease,
+            CloseLease: self._lease,
         }
 
     def check(self, command: c.Command, queue: CommandQueue, info: EngineInfo) -> None:
@@ -283,6 +297,16 @@ class Validator:
         distinct("embeds", command.embeds)
         self._held_embeds(command.embeds, queue)
 
+    def _lease(self, command: LeaseCommand, queue: CommandQueue, info: EngineInfo) -> None:
+        self._types.check(command)
+        check_lease_command(command, queue, info)
+        if isinstance(command, SendPages):
+            self._held_pages(command.pages, queue)
+        elif isinstance(command, TakeLease):
+            self._new_pages(command.pages, queue.program)
+        elif isinstance(command, OpenLease):
+            self._adapter(command.adapter, info)
+
     def _adapter(self, name: str | None, info: EngineInfo) -> None:
         if name is not None:
             find_adapter(name, info)
@@ -358,6 +382,11 @@ class Validator:
                 num_tokens=command.position + count,
                 max_model_len=info.max_model_len,
             )
+        num_known = count + len(command.history or ())
+        require(
+            0 <= command.num_generated <= num_known,
+            f"num_generated is {command.num_generated} of {num_known} tokens",
+        )
         for name in ("num_logprobs", "num_prompt_logprobs"):
             number = getattr(command, name)
             require(number is None or number >= 0, f"{name} is {number}: choose 0 or more")

@@ -113,9 +113,10 @@ class BatchBuilder:
     def num_commands(self) -> int:
         return len(self.parts) + len(self.advanced)
 
-    def operation(self, entry: Entry) -> None:
-        """Add a command that consists of operations alone."""
-        self.parts.append(Part(entry, Stage.OPERATIONS, 0, 0))
+    def operation(self, entry: Entry, *, is_final: bool = True) -> None:
+        """Add a command that consists of operations alone. ``is_final``: it is done with the
+        message."""
+        self.parts.append(Part(entry, Stage.OPERATIONS, 0, 0, is_final=is_final))
 
     def embed(self, entry: Entry, tokens: list[int], slots: list[int]) -> None:
         start = len(self._embed_tokens)

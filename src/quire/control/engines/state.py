@@ -16,12 +16,14 @@ from quire.control.engines.adapters import find_adapter
 from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.engine import ControlledEngine
+from quire.control.engines.exchange_runs import SendRun
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.in_flight import InFlight
 from quire.control.memory.append_cursor import AppendCursor, Prefix, Spans
 from quire.control.memory.blocks import NumberPool
 from quire.control.memory.content import Content
 from quire.control.memory.exports import ExportTable
+from quire.control.memory.leases import LeaseTable
 from quire.control.memory.memory import Memory
 from quire.control.memory.operations import OperationList
 from quire.control.memory.pages import Page
@@ -45,6 +47,9 @@ class EngineState(ControlledEngine):
     ``running``     decodes with an open sequence.
     ``unlocked``    pages whose appending command has ended since the last ``take_unlocked``.
     ``num_ended``   total number of ended runs.
+    ``epoch``       how often it has come up again.
+    ``sends``       contents that it sends to other engines, by number (never used again).
+    ``fenced``      contents that are free when the next message has run, which closes their leases.
     ``num_freed_embeds``  ``embeds.num_freed`` when ``starved`` was last examined.
     """
 
@@ -67,6 +72,10 @@ class EngineState(ControlledEngine):
         self.num_freed_embeds = 0
         self.unlocked: list[Page] = []
         self.num_ended = 0
+        self.epoch = 0
+        self.sends: dict[int, SendRun] = {}
+        self.num_sends = 0
+        self.fenced: list[Content] = []
 
     @property
     def page_size(self) -> int:
@@ -242,6 +251,10 @@ class EngineState(ControlledEngine):
             entry.num_in_flight = 0
         return list(entries)
 
+    def take_fenced(self) -> list[Content]:
+        fenced, self.fenced = self.fenced, []
+        return fenced
+
     def lose_memory(self, programs: Iterable[Program], exports: ExportTable) -> None:
         """Everything on the engine is gone. Canonical pages keep their tokens and are recomputed
         when they are used; the others are lost."""
@@ -301,20 +314,26 @@ class EngineState(ControlledEngine):
         before, self.info = self.info, info
         self.memory.resize(info)
         self.is_up = True
+        self.epoch += 1
         self.next_step = 0
         if info.content != before.content:
             return range(-1, len(info.adapters))
         pairs = zip(before.adapters, info.adapters, strict=True)
         return {index for index, (old, new) in enumerate(pairs) if old.digest != new.digest}
 
-    def check_invariants(self, programs: Iterable[Program], exports: ExportTable) -> None:
-        """Pools, index and reference counts agree with the holdings of programs and exports."""
+    def check_invariants(
+        self, programs: Iterable[Program], exports: ExportTable, leases: LeaseTable
+    ) -> None:
+        """Pools, index and reference counts agree with the holdings of programs, exports, leases
+        and sends."""
         num_refs: Counter[int] = Counter()
         contents: dict[int, Content] = {}
         held = [
             page.content for p in programs for page in p.pages.values() if page.engine == self.id
         ]
         held += [s.content for x in exports.exports() if x.engine == self.id for s in x.pages]
+        held += [content for lease in leases.of_engine(self.id) for content in lease.contents]
+        held += [content for run in self.sends.values() for content in run.contents]
         for content in held:
             if content is not None:
                 num_refs[id(content)] += 1

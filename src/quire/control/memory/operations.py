@@ -15,6 +15,7 @@ import numpy as np
 from quire.core.batch import (
     I32,
     BatchOperation,
+    CloseReceives,
     CloseSequences,
     CopySlots,
     DropTables,
@@ -68,10 +69,12 @@ class OperationList:
         self._copied_to: set[int] = set()
         self._words: list[int] = []
         self._blocks: list[int] = []
+        self._has_fence = False
 
     @property
-    def has_transfers(self) -> bool:
-        return self._has_transfers
+    def cannot_wait(self) -> bool:
+        """Whether something in it is sent even if no row stands beside it: transfers, and fences."""
+        return self._has_transfers or self._has_fence
 
     def add(self, operation: BatchOperation) -> None:
         self._flush()
@@ -129,12 +132,17 @@ class OperationList:
     def close_sequence(self, sequence: SequenceId) -> None:
         self._pair(CloseSequences, sequence, 0)
 
+    def close_receive(self, lease: int) -> None:
+        self._pair(CloseReceives, lease, 0)
+        self._has_fence = True
+
     def drop_table(self, table: TableId) -> None:
         self._pair(DropTables, table, 0)
 
     def take(self) -> list[BatchOperation]:
         self._flush()
         taken, self._operations = self._operations, []
+        self._has_fence = False
         if self._has_transfers:
             taken += self._take_transfers()
         return taken
@@ -172,6 +180,8 @@ class OperationList:
         right, self._right = self._right, []
         if kind is CloseSequences:
             self._operations.append(CloseSequences(sequences=[SequenceId(i) for i in left]))
+        elif kind is CloseReceives:
+            self._operations.append(CloseReceives(leases=left))
         elif kind is DropTables:
             self._operations.append(DropTables(tables=[TableId(i) for i in left]))
         elif kind is WriteEntries:

@@ -16,6 +16,13 @@ from quire.control.programs.program import CommandQueue
 from quire.core import commands as c
 from quire.core.engine_info import EngineInfo
 from quire.core.ids import EngineId, ModelId, PageId
+from quire.core.lease_commands import (
+    CloseLease,
+    OpenLease,
+    RenewLease,
+    SendPages,
+    TakeLease,
+)
 
 
 class Deployments:
@@ -91,7 +98,7 @@ class Deployments:
                 page = program.pages.get(page_id)
                 if page is not None:
                     return page.engine
-            engine = self._of_export(queue, command)
+            engine = self._of_export(queue, command) or _of_lease(command)
             if engine is not None:
                 return engine
         return None
@@ -102,6 +109,13 @@ class Deployments:
             return None
         export = self._exports.get(queue.program.tenant, command.name)
         return None if export is None else export.engine
+
+
+def _of_lease(command: c.Command) -> EngineId | None:
+    """The engine of the lease that ``command`` names."""
+    if isinstance(command, TakeLease | RenewLease | CloseLease):
+        return command.lease.engine
+    return None
 
 
 def _are_alike(one: EngineInfo, other: EngineInfo) -> bool:
@@ -123,6 +137,8 @@ def _pages_read(command: c.Command) -> Sequence[PageId]:
             return [command.source, command.target]
         case c.ExportPages() | c.DeallocPages():
             return command.pages
+        case SendPages():
+            return command.pages
         case c.MaskPage() | c.TruncatePage() | c.RepositionPage():
             return [command.page]
     return ()
@@ -141,6 +157,6 @@ def _placing(queue: CommandQueue, commands: Sequence[c.Command]) -> Placing:
         if isinstance(command, c.Decode):
             prompt = command.tokens if command.cache and not command.position else ()
             return Placing(queue, prompt, command.adapter)
-        if isinstance(command, c.ImportPrefix):
+        if isinstance(command, c.ImportPrefix | OpenLease):
             return Placing(queue, command.tokens, command.adapter)
     return Placing(queue)

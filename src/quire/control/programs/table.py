@@ -17,8 +17,9 @@ from quire.core.commands import AllocPages, ImportPages, ImportPrefix
 from quire.core.config import TenantTotals
 from quire.core.events import ProgramStarted
 from quire.core.ids import EngineId, ProgramId, TenantId
+from quire.core.lease_commands import TakeLease
 
-_IMPORTS = (ImportPages, ImportPrefix)
+_IMPORTS = (ImportPages, ImportPrefix, TakeLease)
 """They give pages contents without a message."""
 
 

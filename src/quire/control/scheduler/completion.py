@@ -23,6 +23,7 @@ from quire.control.programs.families import (
 )
 from quire.control.programs.program import CommandQueue, Entry
 from quire.control.programs.service import charge
+from quire.control.scheduler.exchange import Exchange
 from quire.control.scheduler.order.ranking import Ranking
 from quire.control.scheduler.pausing.gate import ProgramGate
 from quire.control.scheduler.reclaiming.restorer import Restorer
@@ -38,7 +39,7 @@ from quire.core.batch import BatchResult, SequenceEnd, SequenceTokens
 from quire.core.decoding import TokenLogprobs
 from quire.core.errors import EngineFault, ErrorRecord, NeverWithinQuota, QuotaExceeded
 
-_FORWARD = Stage.FORWARD
+_FORWARD, _OPERATIONS = Stage.FORWARD, Stage.OPERATIONS
 """Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
 
 _ENDS = list(SequenceEnd)
@@ -58,10 +59,12 @@ class Completion:
         ranking: Ranking,
         admission: Admission,
         gate: ProgramGate,
+        exchange: Exchange,
         outbox: Outbox,
         time: EventTime,
     ) -> None:
         self._engine = engine
+        self._exchange = exchange
         self._restorer = restorer
         self._flow = flow
         self._ranking = ranking
@@ -141,6 +144,9 @@ class Completion:
             self._read_prompt(entry, entry.run, part, result)
         elif part.is_final:
             self._flow.finish(entry, reply_of(part, result))
+        elif part.stage is _OPERATIONS:  # it ends when another engine has its tokens
+            if not self._exchange.read(entry):
+                self._end_if_unwanted(entry)
         else:
             self._end_if_unwanted(entry)
 

@@ -93,7 +93,7 @@ class EngineScheduler:
         engine, planner = self.engine, self.planner
         if engine.running or engine.ready.has_changed or planner.backlog.num_waiting:
             return True
-        return bool(planner.restorer.jobs) or engine.operations.has_transfers
+        return bool(planner.restorer.jobs) or engine.operations.cannot_wait
 
     def pump(self) -> None:
         """Send the next message if it is time; at most one waits behind the running one."""
@@ -157,7 +157,7 @@ class EngineScheduler:
         """Transfers that no row stands beside go in a message of their own."""
         engine = self.engine
         self.tiering.run()
-        if engine.operations.has_transfers:
+        if engine.operations.cannot_wait:
             self._send(BatchBuilder(engine.next_step, engine.info.pool.max_batch_tokens), [])
 
     def _is_stuck(self, builder: BatchBuilder) -> bool:
@@ -282,6 +282,8 @@ class EngineScheduler:
         num_steps = max(max_steps, default=1)
         batch = builder.finish(engine.operations.take(), num_steps, max_steps)
         engine.memory.transfers.note_sent(self._time.now_s)
+        if engine.fenced:  # free when it has run
+            builder.pins += engine.take_fenced()
         message = builder.in_flight(num_steps, max_steps)
         message.number, message.sent_s = self.num_batches, self._time.now_s
         for part in message.parts:
@@ -344,10 +346,13 @@ class EngineScheduler:
 
     def _unblock(self, builder: BatchBuilder) -> BatchBuilder:
         """Nothing runs and nothing fits, so nothing here will ever free a block: look at every
-        holder again, then refuse the youngest claim, until one fits."""
+        holder again, close leases that wait for K and V, then refuse the youngest claim, until one
+        fits."""
         planner, is_thorough = self.planner, False
         while self._is_stuck(builder):
             if not self.engine.ended and is_thorough:
+                if planner.exchange.close_youngest():
+                    return builder  # its blocks come free with the message that closes it
                 self._refuse(max(planner.refusable(), key=planner.ranking.standing))
             elif not self.engine.ended:
                 planner.reclaimer.look_again()
@@ -385,6 +390,7 @@ class EngineScheduler:
         engine = self.engine
         return EngineStatistics(
             engine=engine.id,
+            epoch=engine.epoch,
             model=engine.model,
             is_up=engine.is_up,
             pool=engine.memory.statistics(),

@@ -19,6 +19,7 @@ from quire.control.memory.promises import NO_RECLAIM, Reclaim
 from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.control.programs.states import CommandState
 from quire.control.programs.table import ProcessTable
+from quire.control.scheduler.exchange import Exchange
 from quire.control.scheduler.lowering.decode_lowering import DecodeLowering
 from quire.control.scheduler.lowering.lowering import Lowering, LoweringResult
 from quire.control.scheduler.lowering.seeds import SeedSource
@@ -36,6 +37,7 @@ from quire.control.scheduler.waiting.seating import Seating
 from quire.core import commands as c
 from quire.core.errors import QuireError
 from quire.core.ids import TenantId
+from quire.core.lease_commands import OpenLease, SendPages
 
 _ADDED, _PARTIAL = LoweringResult.ADDED, LoweringResult.PARTIAL
 _NO_ROOM, _NO_BUDGET, _WAITS = (
@@ -83,6 +85,7 @@ class MessagePlanner:
         self._lowering = Lowering(engine, seeds)
         self.decodes = DecodeLowering(engine, seeds)
         self.restorer = Restorer(engine)
+        self.exchange = Exchange(engine, host.leases, flow, time)
         self.seating = Seating(engine, table, self.backlog, admission, self.pausing)
         self.reclaimer = Reclaimer(engine, table, host, self.backlog, ranking, self.seating)
         self.blocked: dict[Entry, None] = {}
@@ -97,6 +100,8 @@ class MessagePlanner:
             c.Decode: self._decode,
             c.CopyPage: self._copy_page,
             c.RepositionPage: self._reposition_page,
+            OpenLease: self._open_lease,
+            SendPages: self._send_pages,
         }
         self._windows: dict[CommandQueue, QueueWindow] = {}
         self._builder = BatchBuilder(0, 0)
@@ -360,6 +365,16 @@ class MessagePlanner:
         self, entry: Entry, command: c.RepositionPage, builder: BatchBuilder
     ) -> LoweringResult:
         return self._lowering.reposition_page(entry, command, builder, self._reclaim_for(entry))
+
+    def _open_lease(
+        self, entry: Entry, command: OpenLease, builder: BatchBuilder
+    ) -> LoweringResult:
+        return self.exchange.open_lease(entry, command, builder, self._reclaim_for(entry))
+
+    def _send_pages(
+        self, entry: Entry, command: SendPages, builder: BatchBuilder
+    ) -> LoweringResult:
+        return self.exchange.send_pages(entry, command, builder, self._reclaim_for(entry))
 
     def _decode(self, entry: Entry, command: c.Decode, builder: BatchBuilder) -> LoweringResult:
         if needs_seat(entry) and not self.seating.sit_down(entry):

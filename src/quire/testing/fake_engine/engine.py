@@ -19,15 +19,19 @@ from quire.core.batch import (
     U64,
     Batch,
     BatchResult,
+    CloseReceives,
     CloseSequences,
     CopySlots,
     DropTables,
+    EngineReport,
     ExtendSequence,
+    OpenReceive,
     OpenSequence,
     Operation,
     ReadDisk,
     RepositionSlots,
     RowFailure,
+    SendSlots,
     SwapIn,
     SwapOut,
     TransfersEnded,
@@ -45,6 +49,7 @@ from quire.testing.fake_engine.grammar import FakeGrammarCompiler
 from quire.testing.fake_engine.hashing import logits_of
 from quire.testing.fake_engine.memory import FakeMemory, Move
 from quire.testing.fake_engine.message import run_message
+from quire.testing.fake_engine.network import FakeNetwork
 from quire.testing.fake_engine.rows import RowResult
 from quire.testing.fake_engine.sequences import FakeSequence, open_state
 from quire.testing.fake_engine.violations import ProtocolViolation, require
@@ -103,7 +108,7 @@ class FakeEngine:
     random order; None: all of them. ``disk_fault``: says of each transfer from or to the disk, when
     it ends, whether it fails. ``disk_block_s``: what copying a block from or to the disk is said to
     take. ``adapters``: the adapters that it pretends to have, by name or
-    in full.
+    in full. ``network``: the engines with which it exchanges slots.
     """
 
     def __init__(
@@ -120,16 +125,20 @@ class FakeEngine:
         transfer_seed: int | None = None,
         disk_fault: Callable[[Move], bool] | None = None,
         disk_block_s: float = 0.0,
+        network: FakeNetwork | None = None,
+        content: str = "fake-1",
     ) -> None:
         self._tokenizer = tokenizer or FakeTokenizer()
         pool = pool or fake_pool()
         traits = set(MODEL_TRAITS)
         if images is None:
             traits.remove(Trait.INPUT_IMAGE)
+        self._memory = FakeMemory(pool)
+        self.exchange = None if network is None else network.join(self._memory)
         self._info = EngineInfo(
             model=model,
             family="fake",
-            content="fake-1",
+            content=content,
             layout=f"fake-1 in pages of {pool.page_size}",
             vocab_size=self._tokenizer.vocab_size,
             hidden_size=1,
@@ -146,8 +155,8 @@ class FakeEngine:
                 for one in adapters
             ),
             images=images,
+            data_address="" if self.exchange is None else self.exchange.address,
         )
-        self._memory = FakeMemory(self._info.pool)
         self._grammars = FakeGrammarCompiler(self._tokenizer)
         self._transfer_order = None if transfer_seed is None else random.Random(transfer_seed)
         self._disk_fault = disk_fault
@@ -159,6 +168,7 @@ class FakeEngine:
         self._next_step: int | None = None
         self._fault: EngineFault | None = None
         self._crash_at_step: int | None = None
+        self._begun: list[SendSlots] = []
         self._row_failures: dict[int, dict[tuple[str, int], QuireError]] = {}
 
     @property
@@ -184,6 +194,8 @@ class FakeEngine:
         self._row_failures.setdefault(step, {})[stage, index] = error
 
     def close(self) -> None:
+        if self.exchange is not None:
+            self.exchange.leave()
         self._fault = EngineFault("the engine is closed")
 
     def execute(self, batch: Batch) -> BatchResult:
@@ -201,7 +213,16 @@ class FakeEngine:
             self._fault = exc
             raise
 
-    def transfer(self) -> TransfersEnded | None:
+    @property
+    def has_transfers(self) -> bool:
+        """Whether ``transfer`` would do or tell anything."""
+        return bool(self._memory.moves) or (self.exchange is not None and self.exchange.is_busy)
+
+    def transfer(self) -> EngineReport | None:
+        if self._fault is None and self.exchange is not None:
+            report = self.exchange.next_report()
+            if report is not None:
+                return report
         moves = self._memory.moves
         under_way = list(moves)
         if self._fault is not None or not under_way:
@@ -226,7 +247,8 @@ class FakeEngine:
         )
 
     def wake_by(self, ring: Callable[[], None]) -> None:
-        """``transfer`` has nothing to tell without a message."""
+        if self.exchange is not None:
+            self.exchange.wake_by(ring)
 
     def _execute(self, batch: Batch) -> BatchResult:
         if batch.step == self._crash_at_step:
@@ -258,6 +280,7 @@ class FakeEngine:
             self._operate(operation, index, context.failures)
         result = run_message(context, batch)
         result.elapsed_s = self._step_time.elapsed_s(result.num_tokens)
+        self._begin_sends()
         return result
 
     def _operate(self, operation: Operation, index: int, failures: list[RowFailure]) -> None:
@@ -278,6 +301,8 @@ class FakeEngine:
                 self._memory.reposition_slots(operation)
             case SwapOut() | SwapIn() | WriteDisk() | ReadDisk():
                 self._memory.begin(operation)
+            case OpenReceive() | CloseReceives() | SendSlots():
+                self._exchange_slots(operation)
             case OpenSequence():
                 self._open(operation, index, failures)
             case ExtendSequence():
@@ -313,6 +338,24 @@ class FakeEngine:
             failure, state = exc, open_state(operation, self._tokenizer, None)
         state.failure = failure
         self._sequences[sequence] = state
+
+    def _exchange_slots(self, operation: OpenReceive | CloseReceives | SendSlots) -> None:
+        exchange = self.exchange
+        require(exchange is not None, "this fake engine has no network")
+        assert exchange is not None
+        if isinstance(operation, OpenReceive):
+            exchange.open(operation)
+        elif isinstance(operation, CloseReceives):
+            exchange.close(operation)
+        else:
+            self._begun.append(operation)
+
+    def _begin_sends(self) -> None:
+        """They send what is there after the forward."""
+        begun, self._begun = self._begun, []
+        for operation in begun:
+            assert self.exchange is not None
+            self.exchange.send(operation)
 
     def _extend(self, operation: ExtendSequence) -> None:
         state = self._sequences.get(operation.sequence)

@@ -6,7 +6,7 @@ not know rows, sequences or sampling.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,6 +107,10 @@ class FakeMemory:
         self._written: set[Place] = set()
         """Blocks below the device that hold what was moved there."""
         self.moves: dict[int, Move] = {}
+        self.receiving: dict[int, frozenset[int]] = {}
+        """Blocks of each lease that waits for slots of other engines."""
+        self.sending: dict[int, frozenset[int]] = {}
+        """Blocks of each send that is under way."""
         self.tables: dict[TableId, Table] = {}
         self.embeds = np.zeros(pool.num_embeds, np.uint64)
         self.embed_tokens = np.full(pool.num_embeds, -1, np.int32)
@@ -165,6 +169,7 @@ class FakeMemory:
         require(len(op.source) == len(op.target), "CopySlots: source and target differ in length")
         self.check_slots(op.source, "CopySlots.source")
         self.check_slots(op.target, "CopySlots.target")
+        self.check_unsent(op.target, "CopySlots.target")
         require(len(np.unique(op.target)) == len(op.target), "CopySlots writes a slot twice")
         self.check_written(op.source, "CopySlots.source")
         self.slots.copy_from(self.slots, op.source, op.target)
@@ -174,6 +179,7 @@ class FakeMemory:
         require(len(op.slots) == len(op.positions), f"{what}: its columns differ in length")
         require(len(np.unique(op.slots)) == len(op.slots), f"{what} names a slot twice")
         self.check_slots(op.slots, what)
+        self.check_unsent(op.slots, what)
         self.check_written(op.slots, what)
         require(not np.any(op.positions < 0), f"{what}: a negative position")
         shifts = op.positions - self.slots.positions[op.slots]
@@ -209,6 +215,9 @@ class FakeMemory:
             require(not bad, f"{what}: {tier} blocks {bad} of {self._sizes[tier]}")
             still = [int(b) for b in blocks if (tier, int(b)) in moving]
             require(not still, f"{what}: {tier} blocks {still} are under way")
+            if tier == "device":
+                self._check_still(blocks, what)
+                self.check_unsent(self._flat(blocks), what)
         if source[0] != "device":
             missing = [b for b in source[1].tolist() if (source[0], b) not in self._written]
             require(
@@ -239,6 +248,22 @@ class FakeMemory:
             places = {place for m in self.moves.values() for place in (m.source, m.target)}
             moving = sorted({b for t, b in places if t == "device"}.intersection(blocks.tolist()))
             require(not moving, f"{what}: blocks {moving} are under way")
+
+        if self.receiving:
+            self._check_none_of(self.receiving, blocks, f"{what}: blocks are being received")
+
+    def check_unsent(self, slots: NDArray[np.integer], what: str) -> None:
+        """Slots that a message writes."""
+        if self.sending:
+            blocks = slots // self.page_size
+            self._check_none_of(self.sending, blocks, f"{what}: blocks are being sent")
+
+    def _check_none_of(
+        self, busy: Mapping[int, frozenset[int]], blocks: NDArray[np.integer], what: str
+    ) -> None:
+        named = set(blocks.tolist())
+        for number, taken in list(busy.items()):  # another engine's thread may end one
+            require(named.isdisjoint(taken), f"{what} ({number}): {sorted(named & taken)}")
 
     def _flat(self, blocks: I32) -> I32:
         offsets = np.arange(self.page_size, dtype=np.int32)

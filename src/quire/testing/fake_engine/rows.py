@@ -104,6 +104,7 @@ def _writers(memory: FakeMemory, rows: list[FakeRow]) -> dict[int, int]:
     for index, row in enumerate(rows):
         kept = row.slots[row.slots >= 0]
         memory.check_slots(kept, row.name)
+        memory.check_unsent(kept, row.name)
         for slot in kept.tolist():
             require(
                 slot not in writer,

@@ -21,6 +21,7 @@ from quire.control.scheduler.lowering.lowering import LoweringResult, canonical_
 from quire.control.scheduler.lowering.seeds import SeedSource
 from quire.core.batch import ExtendSequence, OpenSequence
 from quire.core.commands import Decode
+from quire.core.decoding import StopSpec
 from quire.core.errors import InvalidArgument
 
 
@@ -200,15 +201,24 @@ class DecodeLowering:
                 limit=len(run.table_pages) * size,
                 position=run.position,
                 sampler=run.sampler,
-                stop=msgspec.structs.replace(run.command.stop, max_tokens=run.max_tokens),
+                stop=self._stop(run),
                 grammar=run.command.grammar,
                 num_logprobs=run.command.num_logprobs,
                 history=engine.token_array(run.history),
-                num_generated=run.num_generated,
+                num_generated=run.num_generated + run.command.num_generated,
                 adapter=run.cursor.adapter,
             )
         )
         builder.open_sequence(run)
+
+    def _stop(self, run: DecodeRun) -> StopSpec:
+        """With the bounds as the engine counts: from the first token that anybody has sampled."""
+        stop, before = run.command.stop, run.command.num_generated
+        return msgspec.structs.replace(
+            stop,
+            max_tokens=run.max_tokens + before,
+            min_tokens=stop.min_tokens + before if stop.min_tokens else 0,
+        )
 
     def _cursor_slot(self, run: DecodeRun) -> int:
         """Where the next token goes, in slots of the run's table."""

@@ -23,15 +23,27 @@ from quire.core.commands import (
     RepositionPage,
     Sample,
 )
+from quire.core.lease_commands import OpenLease, SendPages
 
 EngineCommand = (
-    CopyPage | RepositionPage | EmbedText | EmbedImage | Forward | Decode | GetNextDist | Sample
+    CopyPage
+    | RepositionPage
+    | OpenLease
+    | SendPages
+    | EmbedText
+    | EmbedImage
+    | Forward
+    | Decode
+    | GetNextDist
+    | Sample
 )
 """Commands that need a message; control carries out the others by itself."""
 
 _STAGES: dict[type[Command], Stage] = {
     CopyPage: Stage.OPERATIONS,
     RepositionPage: Stage.OPERATIONS,
+    OpenLease: Stage.OPERATIONS,
+    SendPages: Stage.OPERATIONS,
     EmbedText: Stage.EMBEDS,
     EmbedImage: Stage.IMAGES,
     Forward: Stage.FORWARD,

@@ -1,8 +1,9 @@
 """Who gives up memory when the pool is used up, and in which order.
 
-Owns the order alone: exports whose owners have ended, idle programs' pages, the requester's own,
-waiting younger programs', then running decodes by policy. The oldest active program may claim from
-everyone. What a claim must not touch, and why somebody always gets on, stands in ``claim``.
+Owns the order alone: exports whose owners have ended and leases, idle programs' pages, the
+requester's own, waiting younger programs', then running decodes by policy. The oldest active
+program may claim from everyone. What a claim must not touch, and why somebody always gets on,
+stands in ``claim``.
 """
 
 from __future__ import annotations
@@ -101,20 +102,30 @@ class Reclaimer:
         yield from filter(self._engine.memory.can_move_out, claim.last_resort())
 
     def _left_contents(self) -> list[Content]:
-        """What no living program holds: exports that were left to their tenants alone mean it."""
+        """What no living program holds: exports that were left to their tenants alone mean it, or
+        leases."""
         exports = self._host.exports.left(self._engine.id)
-        return [content for export in exports for content in self._own(export)]
+        contents = [content for export in exports for content in self._own(export)]
+        if len(self._host.leases):
+            contents += self._leased()
+        return contents
+
+    def _leased(self) -> list[Content]:
+        """What stands on the device for a lease alone and can be read: it is computed again if it
+        is dropped."""
+        leases = self._host.leases.of_engine(self._engine.id)
+        held = [one.contents if one.is_complete else one.matched for one in leases]
+        return self._alone([content for contents in held for content in reversed(contents)])
 
     def _own(self, export: Export) -> list[Content]:
         """What stands on the device for ``export`` alone, later pages first."""
         contents = [snapshot.content for snapshot in reversed(export.pages)]
-        return [
-            content
-            for content in contents
-            if content is not None
-            and content.num_refs == 1
-            and self._engine.memory.can_move_out(content)
-        ]
+        return self._alone([content for content in contents if content is not None])
+
+    def _alone(self, contents: Iterable[Content]) -> list[Content]:
+        """Those that stand on the device for one holder."""
+        can_move_out = self._engine.memory.can_move_out
+        return [one for one in contents if one.num_refs == 1 and can_move_out(one)]
 
     def _move_out_left(self, num_blocks: int) -> bool:
         """To the host; where that is full, the export that has not been used for longest goes."""

@@ -1,0 +1,92 @@
+"""What is checked of lease commands when they are issued.
+
+Owns no state; raises the error that the issuer gets. Whether a lease exists is found out when its
+command's turn comes.
+"""
+
+from __future__ import annotations
+
+from quire.control.commands.checks import check_tokens, check_working_set, distinct, require
+from quire.control.programs.program import CommandQueue
+from quire.core.engine_info import EngineInfo
+from quire.core.errors import Forbidden, PromptTooLong
+from quire.core.lease_commands import LeaseCommand, OpenLease, RenewLease, SendPages, TakeLease
+
+MAX_TTL_S = 3600.0
+"""A lease holds memory that nobody else can use; who needs it for longer renews it."""
+
+KEY_BYTES = 16
+
+
+def check_lease_command(command: LeaseCommand, queue: CommandQueue, info: EngineInfo) -> None:
+    """Raises the error of a command that can never succeed. Pages are checked by the caller."""
+    if queue.program.form != "session":
+        raise Forbidden(
+            f"{type(command).__name__} is the node's own command: call /v1/microserving instead"
+        )
+    if isinstance(command, OpenLease):
+        _check_open(command, info)
+    elif isinstance(command, SendPages):
+        _check_send(command, info)
+    elif isinstance(command, TakeLease):
+        _check_take(command, info)
+    elif isinstance(command, RenewLease):
+        _check_ttl(command.ttl_s)
+
+
+def _check_open(command: OpenLease, info: EngineInfo) -> None:
+    _check_data_plane(info)
+    _check_ttl(command.ttl_s)
+    require(
+        len(command.key) == KEY_BYTES,
+        f"the key of a lease has {len(command.key)} bytes: choose {KEY_BYTES}",
+    )
+    check_tokens(command.tokens, info)
+    if len(command.tokens) > info.max_model_len:
+        raise PromptTooLong(
+            f"a lease of {len(command.tokens)} tokens, and the model has {info.max_model_len} "
+            "positions: shorten it",
+            num_tokens=len(command.tokens),
+            max_model_len=info.max_model_len,
+        )
+    check_working_set(-(-len(command.tokens) // info.pool.page_size), info)
+
+
+def _check_send(command: SendPages, info: EngineInfo) -> None:
+    _check_data_plane(info)
+    distinct("pages", command.pages)
+    require(
+        command.begin >= 0 and command.num_tokens >= 1,
+        f"{command.num_tokens} tokens from slot {command.begin} on: send at least one, from slot 0 "
+        "on",
+    )
+    require(
+        command.content == info.content,
+        f"the receiver's K and V are {command.content!r}, this engine's {info.content!r}: both "
+        "must serve the same weights in the same form",
+    )
+
+
+def _check_take(command: TakeLease, info: EngineInfo) -> None:
+    num_pages = -(-command.num_tokens // info.pool.page_size)
+    require(command.num_tokens >= 0, f"{command.num_tokens} tokens of a lease: take 0 or more")
+    require(
+        len(command.pages) >= num_pages,
+        f"{len(command.pages)} page ids are offered for {command.num_tokens} tokens: offer "
+        f"{num_pages}",
+    )
+
+
+def _check_data_plane(info: EngineInfo) -> None:
+    require(
+        bool(info.data_address),
+        f"the engine of {info.model!r} exchanges no K and V with others: its backend "
+        f"({info.backend}) has no data plane here",
+    )
+
+
+def _check_ttl(ttl_s: float) -> None:
+    require(
+        0 < ttl_s <= MAX_TTL_S,
+        f"ttl_s is {ttl_s}: choose more than 0 and at most {MAX_TTL_S:g} seconds",
+    )

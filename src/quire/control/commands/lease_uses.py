@@ -1,0 +1,78 @@
+"""Commands on leases that control carries out by itself: taking, renewing and closing one.
+
+Owns what each means. Leases are opened, and sent to, by messages (``scheduler.exchange``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from quire.control.commands.checks import require_page_quota
+from quire.control.engines.leasing import end_lease
+from quire.control.engines.state import EngineState
+from quire.control.memory.leases import Lease, LeaseTable
+from quire.control.memory.pages import Page
+from quire.control.programs.program import Entry
+from quire.core.actions import Reply
+from quire.core.errors import InvalidArgument
+from quire.core.ids import EngineId, ProgramId
+from quire.core.lease_commands import CloseLease, LeaseName, RenewLease, TakeLease
+
+
+class LeaseUses:
+    """``engines`` is shared with the controller."""
+
+    def __init__(self, engines: Mapping[EngineId, EngineState], leases: LeaseTable) -> None:
+        self._engines = engines
+        self._leases = leases
+        self.effects: Mapping[type[Any], Callable[[Entry, Any, float], Reply]] = {
+            RenewLease: self._renew,
+            CloseLease: self._close,
+        }
+
+    def _find(self, entry: Entry, name: LeaseName) -> Lease:
+        return self._leases.find(name, entry.program.tenant)
+
+    def _renew(self, entry: Entry, command: RenewLease, now_s: float) -> None:
+        self._leases.renew(self._find(entry, command.lease), now_s + command.ttl_s)
+
+    def _close(self, entry: Entry, command: CloseLease, now_s: float) -> None:
+        lease = self._find(entry, command.lease)
+        end_lease(self._engines[lease.name.engine], self._leases, lease, "was cancelled")
+
+    def take(self, entry: Entry, command: TakeLease) -> int | None:
+        """Map the lease's pages and end it; how many pages they are. None: not all tokens have
+        arrived."""
+        tenant, count = entry.program.tenant, command.num_tokens
+        lease = self._leases.find_with(command.lease, tenant, count)
+        name = lease.name
+        if name.engine != entry.queue.engine:
+            raise InvalidArgument(
+                f"lease {name.number} lives on engine {name.engine}, this queue on "
+                f"{entry.queue.engine}: take it there"
+            )
+        if not lease.is_complete:
+            return None
+        engine = self._engines[name.engine]
+        num_pages = -(-count // engine.page_size)
+        require_page_quota(entry.program, num_pages)
+        self._map(entry.pages[:num_pages], lease, engine, count, entry.program.family)
+        end_lease(engine, self._leases, lease, "was taken")
+        return num_pages
+
+    def _map(
+        self,
+        pages: Sequence[Page],
+        lease: Lease,
+        engine: EngineState,
+        num_tokens: int,
+        family: ProgramId,
+    ) -> None:
+        size, position = engine.page_size, 0
+        for page, content in zip(pages, lease.contents, strict=False):
+            page.content = engine.memory.retain(content)
+            content.note_family(family)
+            page.fill = min(size, num_tokens - position)
+            page.positions = list(range(position, position + page.fill))
+            position += page.fill

@@ -1,0 +1,322 @@
+"""Leases and sends of one engine: into messages, and what the engine says of them afterwards.
+
+Owns the way of ``OpenLease`` and ``SendPages`` from their message to their end. A lease that finds
+no blocks is refused at once: whoever asked can choose another engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.control.commands.flow import Flow
+from quire.control.engines.builder import BatchBuilder
+from quire.control.engines.exchange_runs import OpeningRun, SendRun
+from quire.control.engines.leasing import (
+    complete_lease,
+    end_lease,
+    end_send,
+    forget_lease,
+)
+from quire.control.engines.state import EngineState
+from quire.control.event_time import EventTime
+from quire.control.memory.content import Content
+from quire.control.memory.leases import Lease, LeaseTable
+from quire.control.memory.pages import Page
+from quire.control.memory.promises import Reclaim
+from quire.control.memory.residency import secure
+from quire.control.programs.lookup import find_pages
+from quire.control.programs.program import Entry
+from quire.control.programs.states import CommandState
+from quire.control.scheduler.lowering.lowering import LoweringResult
+from quire.core.batch import OpenReceive, SendSlots
+from quire.core.errors import (
+    EngineFault,
+    ErrorRecord,
+    InvalidArgument,
+    NeverFits,
+    PoolExhausted,
+)
+from quire.core.exchange import ReceiveEnded, SendEnded
+from quire.core.lease_commands import Leased, LeaseName, OpenLease, SendPages, Sent
+
+MAX_SHARE = 0.5
+"""Of an engine's blocks may wait for K and V at once: they cannot be taken from anybody, and the
+programs of the node must be able to go on without them."""
+
+
+class Exchange:
+    """``leases`` is shared by all engines."""
+
+    def __init__(
+        self, engine: EngineState, leases: LeaseTable, flow: Flow, time: EventTime
+    ) -> None:
+        self._engine = engine
+        self._leases = leases
+        self._flow = flow
+        self._time = time
+
+    # -- into messages ---------------------------------------------------------------------------
+
+    def open_lease(
+        self, entry: Entry, command: OpenLease, builder: BatchBuilder, reclaim: Reclaim
+    ) -> LoweringResult:
+        """Hold what is here, bind blocks for the rest, and tell the engine."""
+        engine, tenant = self._engine, entry.program.tenant
+        memory, size = engine.memory, engine.page_size
+        adapter = engine.adapter_index(command.adapter)
+        num_pages = -(-len(command.tokens) // size)
+        whole = len(command.tokens) // size
+        matched = memory.index.match(tenant, None, command.tokens, whole, adapter)
+        num_new = num_pages - len(matched)
+        self._require_totals(entry, num_pages)
+        self._require_share(num_new)
+        for content in matched:
+            memory.retain(content)
+        if not memory.make_room(num_new, reclaim):
+            for content in reversed(matched):
+                memory.release(content)
+            self._refuse_or_wait(num_new, reclaim)
+            return LoweringResult.NO_ROOM
+        lease = self._lease(entry, command, adapter, matched, num_new)
+        self._leases.add(lease)
+        if lease.received:
+            self._receive(lease)
+        num_matched = len(matched) * size
+        entry.run = OpeningRun(
+            lease,
+            Leased(
+                lease=lease.name,
+                num_matched=num_matched,
+                num_tokens=len(command.tokens),
+                address=engine.info.data_address,
+                content=engine.info.content,
+            ),
+        )
+        builder.operation(entry, is_final=False)
+        return LoweringResult.ADDED
+
+    def _require_totals(self, entry: Entry, num_pages: int) -> None:
+        leased, account = self._leases.leased_by(entry.program.tenant), entry.program.account
+        account.require("max_leases", leased.num_leases, 1, "leases are open")
+        account.require("max_leased_pages", leased.num_pages, num_pages, "pages are leased")
+
+    def _require_share(self, num_new: int) -> None:
+        num_blocks = self._engine.memory.device.size
+        limit = int(num_blocks * MAX_SHARE)
+        num_waiting = self._leases.num_waiting(self._engine.id)
+        what = f"a lease of {num_new} blocks on engine {self._engine.id}"
+        if num_new > limit:
+            raise NeverFits(
+                f"{what}, of whose {num_blocks} blocks {limit} may wait for K and V: lease less "
+                "and compute the rest there, or raise kv_cache_bytes",
+                num_blocks=limit,
+            )
+        if num_waiting + num_new > limit:
+            raise PoolExhausted(
+                f"{what}: {num_waiting} wait for K and V and {limit} of {num_blocks} may: retry "
+                "later, or choose another engine",
+                num_waiting=num_waiting,
+                num_blocks=limit,
+            )
+
+    def _refuse_or_wait(self, num_new: int, reclaim: Reclaim) -> None:
+        """Raise ``PoolExhausted`` unless blocks are on their way."""
+        memory = self._engine.memory
+        if reclaim.order is None or len(memory.transfers):
+            return
+        raise PoolExhausted(
+            f"a lease of {num_new} blocks on engine {self._engine.id}: {memory.num_available} of "
+            f"{memory.device.size} are free or cached, and nobody can give any up: retry later, "
+            "or choose another engine",
+            num_free=memory.num_available,
+            num_blocks=memory.device.size,
+        )
+
+    def _lease(
+        self,
+        entry: Entry,
+        command: OpenLease,
+        adapter: int,
+        matched: list[Content],
+        num_new: int,
+    ) -> Lease:
+        engine = self._engine
+        received = []
+        for _ in range(num_new):
+            content = engine.memory.retain(Content(None, canonical=False, adapter=adapter))
+            engine.memory.bind(content)
+            engine.memory.pin(content)
+            received.append(content)
+        number = self._leases.next_number()
+        return Lease(
+            name=LeaseName(engine.id, engine.epoch, number, command.key),
+            tenant=entry.program.tenant,
+            adapter=adapter,
+            tokens=command.tokens,
+            matched=matched,
+            received=received,
+            expires_s=self._time.now_s + command.ttl_s,
+            is_complete=not received,
+        )
+
+    def _receive(self, lease: Lease) -> None:
+        engine, size = self._engine, self._engine.page_size
+        slots: list[int] = []
+        for content in lease.received:
+            assert content.block is not None
+            slots += range(content.block * size, (content.block + 1) * size)
+        num_tokens = len(lease.tokens) - len(lease.matched) * size
+        engine.operations.add(
+            OpenReceive(
+                lease=lease.name.number,
+                key=lease.name.key,
+                slots=engine.token_array(slots[:num_tokens]),
+            )
+        )
+
+    def send_pages(
+        self, entry: Entry, command: SendPages, builder: BatchBuilder, reclaim: Reclaim
+    ) -> LoweringResult:
+        """Bring the pages to the device and keep them until the engine has sent them."""
+        engine = self._engine
+        pages = find_pages(entry, command.pages)
+        if any(page.appender is not None for page in pages):
+            return LoweringResult.WAITS
+        spans = _spans(pages, command)
+        contents = [page.content for page, _, _ in spans if page.content is not None]
+        if not engine.are_present(contents, builder):
+            return LoweringResult.NO_ROOM
+        if secure(engine.memory, contents, 0, reclaim) is None:
+            return LoweringResult.NO_ROOM
+        slots: list[int] = []
+        for content, (_, first, last) in zip(contents, spans, strict=True):
+            engine.memory.retain(content)  # so that nobody else writes to it in place
+            assert content.block is not None
+            start = content.block * engine.page_size
+            slots += range(start + first, start + last)
+        entry.run = run = SendRun(entry, contents, command.num_tokens)
+        engine.num_sends += 1
+        engine.sends[engine.num_sends] = run
+        engine.operations.add(
+            SendSlots(send=engine.num_sends, slots=engine.token_array(slots), target=command.target)
+        )
+        builder.operation(entry, is_final=False)
+        return LoweringResult.ADDED
+
+    # -- results ---------------------------------------------------------------------------------
+
+    def read(self, entry: Entry) -> bool:
+        """The message that carries ``entry`` has run; whether that has ended it."""
+        run = entry.run
+        is_wanted = entry.error is None and not entry.is_cancelled and not entry.is_answered
+        if not is_wanted:
+            if isinstance(run, OpeningRun) and self._leases.get(run.lease.name.number) is not None:
+                self.close(run.lease, "was closed: whoever opened it has gone")
+            return False
+        if isinstance(run, OpeningRun):
+            self._flow.finish(entry, run.reply)
+            return True
+        assert isinstance(run, SendRun)
+        if run.outcome is not None:
+            self._tell(run, run.outcome)
+        return True
+
+    def ended(self, ended: SendEnded | ReceiveEnded) -> None:
+        """The engine has sent something, or received all of a lease.
+
+        Raises:
+            EngineFault: it was not asked to.
+        """
+        self._engine.is_touched = True
+        if isinstance(ended, SendEnded):
+            self._sent(ended)
+        else:
+            self._received(ended)
+
+    def _received(self, ended: ReceiveEnded) -> None:
+        lease = self._leases.get(ended.lease)
+        if lease is None and 0 < ended.lease <= self._leases.num_opened:
+            return  # it was closed meanwhile
+        if lease is None or lease.name.engine != self._engine.id or lease.is_complete:
+            raise EngineFault(
+                f"engine {self._engine.id} reports the end of lease {ended.lease}, which waits for "
+                "nothing there: the peer is broken, restart it"
+            )
+        if ended.error is not None:
+            self.close(lease, f"has failed: {ended.error.message}")
+            return
+        complete_lease(self._engine, self._leases, lease)
+        self._flow.note_lease()
+
+    def _sent(self, ended: SendEnded) -> None:
+        run = self._engine.sends.pop(ended.send, None)
+        if run is None:
+            raise EngineFault(
+                f"engine {self._engine.id} reports the end of send {ended.send}, which it was not "
+                "asked for: the peer is broken, restart it"
+            )
+        end_send(self._engine, run)
+        outcome: Sent | ErrorRecord = ended.error or Sent(
+            run.num_tokens, ended.num_bytes, ended.elapsed_s
+        )
+        if run.entry.run is not run:
+            return  # it was cancelled
+        if run.entry.num_in_flight:
+            run.outcome = outcome
+        else:
+            self._tell(run, outcome)
+            self._flow.advance(run.entry.queue)
+
+    def _tell(self, run: SendRun, outcome: Sent | ErrorRecord) -> None:
+        if isinstance(outcome, Sent):
+            self._flow.finish(run.entry, outcome)
+        else:
+            self._flow.fail(run.entry, outcome)
+
+    # -- ends ------------------------------------------------------------------------------------
+
+    def close(self, lease: Lease, why: str) -> None:
+        end_lease(self._engine, self._leases, lease, why)
+        self._flow.note_lease()
+
+    def close_youngest(self) -> bool:
+        """Nobody on the engine can go on: the lease that was opened last gives up the blocks that
+        wait for K and V. Returns False if there is none."""
+        waiting = [one for one in self._leases.of_engine(self._engine.id) if not one.is_complete]
+        if waiting:
+            self.close(waiting[-1], "was closed: the engine's programs needed its blocks")
+        return bool(waiting)
+
+    def lose(self, error: ErrorRecord) -> None:
+        """The engine is gone: its leases end, and what it was sending fails."""
+        engine = self._engine
+        engine.memory.unpin_all(engine.take_fenced())
+        for lease in self._leases.of_engine(engine.id):
+            forget_lease(engine, self._leases, lease)
+        sends, engine.sends = list(engine.sends.values()), {}
+        for run in sends:
+            end_send(engine, run)
+            entry = run.entry
+            if entry.run is run and entry.state is CommandState.STARTED:
+                self._flow.fail(entry, entry.error or error)
+
+
+def _spans(pages: Sequence[Page], command: SendPages) -> list[tuple[Page, int, int]]:
+    """The slots of each page that are sent: from the first to before the last.
+
+    Raises:
+        InvalidArgument: there are not so many written ones.
+    """
+    spans = []
+    start, stop, num_before = command.begin, command.begin + command.num_tokens, 0
+    for page in pages:
+        first, last = max(start - num_before, 0), min(stop - num_before, page.fill)
+        if first < last:
+            spans.append((page, first, last))
+        num_before += page.fill
+    if num_before < stop:
+        raise InvalidArgument(
+            f"tokens {start} to {stop} of {len(pages)} pages that hold {num_before}: write them "
+            "first, or send fewer"
+        )
+    return spans

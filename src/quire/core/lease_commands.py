@@ -1,0 +1,100 @@
+"""Commands that move K and V between engines: leases, and what is sent to them.
+
+A *lease* is a part of one engine's memory that waits for the K and V of known tokens. Programs of
+the node itself use these commands (``programs.builtin``); control refuses them from all others,
+because a target names an address.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire.core.command_base import CommandBase
+from quire.core.exchange import SendTarget
+from quire.core.ids import EngineId, PageId
+
+
+class LeaseName(msgspec.Struct, frozen=True, gc=False):
+    """One lease of this node. ``epoch``: the life of ``engine`` in which it was opened; ``key``:
+    the secret that proves that one may use it."""
+
+    engine: EngineId
+    epoch: int
+    number: int
+    key: bytes
+
+
+class OpenLease(CommandBase, frozen=True, kw_only=True):
+    """Hold the indexed full pages that begin ``tokens``, and take memory for the rest, into which
+    other engines may write.
+
+    The reply is a ``Leased``, given when the engine is ready to receive. The lease belongs to the
+    tenant: it outlives its program, and ends when it is taken or closed, or after ``ttl_s``
+    seconds. ``key``: 16 bytes that nobody can guess; every later use names them. ``adapter``: the
+    adapter that the K and V were computed with.
+    """
+
+    tokens: list[int]
+    key: bytes
+    ttl_s: float
+    adapter: str | None = None
+
+
+class SendPages(CommandBase, frozen=True, kw_only=True):
+    """Send ``num_tokens`` written slots of ``pages``, from slot ``begin`` on (counted over all
+    pages), to ``target``. Done when the receiver has them; the reply is a ``Sent``.
+
+    ``content``: that of the receiving engine (``EngineInfo.content``).
+    """
+
+    pages: list[PageId]
+    begin: int
+    num_tokens: int
+    target: SendTarget
+    content: str
+
+
+class TakeLease(CommandBase, frozen=True, kw_only=True):
+    """Map the first ``num_tokens`` tokens of a lease into this program and end the lease, once all
+    its tokens have arrived. The reply is an ``Imported``. ``pages``: at least as many ids as those
+    tokens have pages."""
+
+    lease: LeaseName
+    pages: list[PageId]
+    num_tokens: int
+
+
+class RenewLease(CommandBase, frozen=True, kw_only=True):
+    """The lease ends ``ttl_s`` seconds from now."""
+
+    lease: LeaseName
+    ttl_s: float
+
+
+class CloseLease(CommandBase, frozen=True, kw_only=True):
+    """End the lease; what was received into it is dropped."""
+
+    lease: LeaseName
+
+
+LeaseCommand = OpenLease | SendPages | TakeLease | RenewLease | CloseLease
+
+
+class Leased(msgspec.Struct, frozen=True, tag=True):
+    """The reply to ``OpenLease``. The first ``num_matched`` tokens are here already; the lease
+    waits for the others, and is complete at once if there are none. ``address``: the data plane of
+    the engine; ``content``: the engine's (see ``EngineInfo``)."""
+
+    lease: LeaseName
+    num_matched: int
+    num_tokens: int
+    address: str
+    content: str
+
+
+class Sent(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The reply to ``SendPages``. ``elapsed_s``: of the transfer, as the engine measured it."""
+
+    num_tokens: int
+    num_bytes: int
+    elapsed_s: float

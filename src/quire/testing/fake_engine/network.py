@@ -1,0 +1,185 @@
+"""The data plane of fake engines: they exchange slots in memory, also those of several controllers.
+
+Owns what each engine accepts and what it still has to send. Everything is delivered when
+``transfer`` is called, as late as possible, so that a change in the meantime that the batch
+contract forbids shows; ``FakeMemory`` refuses messages that use what is under way.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.core.batch import I32, U64, CloseReceives, OpenReceive, SendSlots
+from quire.core.errors import EngineLost, ErrorRecord, InvalidArgument
+from quire.core.exchange import ReceiveEnded, SendEnded
+from quire.testing.fake_engine.memory import FakeMemory
+from quire.testing.fake_engine.violations import require
+
+BYTES_PER_TOKEN = 64
+
+
+@dataclass(slots=True)
+class _Receiving:
+    """``missing``: the indices of tokens that have not come."""
+
+    key: bytes
+    slots: I32
+    missing: set[int]
+
+
+@dataclass(slots=True)
+class _Piece:
+    """What is on its way: one token each of ``values`` [layers, T], ``positions`` and ``tokens``,
+    from index ``first`` of the lease on."""
+
+    values: U64
+    positions: I32
+    tokens: I32
+    first: int
+
+
+class FakeNetwork:
+    """Engines by address. Give one to every engine that is to exchange slots with the others.
+
+    ``seed``: sends are delivered in random order and in pieces; None: in order and whole.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.exchanges: dict[str, FakeExchange] = {}
+        self.random = None if seed is None else random.Random(seed)
+        self.is_cut = False
+
+    def join(self, memory: FakeMemory) -> FakeExchange:
+        exchange = FakeExchange(self, f"fake://{len(self.exchanges) + 1}", memory)
+        self.exchanges[exchange.address] = exchange
+        return exchange
+
+
+class FakeExchange:
+    """One engine's part of it. ``is_slow``: a test lets it go on by ``deliver``."""
+
+    def __init__(self, network: FakeNetwork, address: str, memory: FakeMemory) -> None:
+        self.address = address
+        self.is_slow = False
+        self._network = network
+        self._memory = memory
+        self._receiving: dict[int, _Receiving] = {}
+        self._sends: dict[int, SendSlots] = {}
+        self._reports: deque[SendEnded | ReceiveEnded] = deque()
+        self._ring: Callable[[], None] = lambda: None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether ``next_report`` would have something to do or to tell."""
+        return bool(self._reports) or bool(self._sends and not self.is_slow)
+
+    def wake_by(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+
+    def leave(self) -> None:
+        """The engine is gone."""
+        self._network.exchanges.pop(self.address, None)
+        self._sends.clear()
+        self._reports.clear()
+
+    # -- operations --------------------------------------------------------------------------------
+
+    def open(self, op: OpenReceive) -> None:
+        require(op.lease not in self._receiving, f"lease {op.lease} is open already")
+        require(len(np.unique(op.slots)) == len(op.slots), f"lease {op.lease} names a slot twice")
+        self._memory.check_slots(op.slots, f"lease {op.lease}")
+        self._receiving[op.lease] = _Receiving(op.key, op.slots, set(range(len(op.slots))))
+        self._memory.receiving[op.lease] = frozenset(self._blocks(op.slots))
+
+    def close(self, op: CloseReceives) -> None:
+        for lease in op.leases:
+            self._receiving.pop(lease, None)
+            self._memory.receiving.pop(lease, None)
+
+    def send(self, op: SendSlots) -> None:
+        require(op.send not in self._sends, f"send {op.send} is under way already")
+        self._sends[op.send] = op
+        self._memory.sending[op.send] = frozenset(self._blocks(op.slots))
+
+    def _blocks(self, slots: I32) -> list[int]:
+        blocks: list[int] = np.unique(slots // self._memory.page_size).tolist()
+        return blocks
+
+    # -- delivery ----------------------------------------------------------------------------------
+
+    def next_report(self) -> SendEnded | ReceiveEnded | None:
+        """Deliver a send, if nothing is to be told; what is to be told."""
+        if not self._reports and self._sends and not self.is_slow:
+            self.deliver()
+        return self._reports.popleft() if self._reports else None
+
+    def deliver(self) -> bool:
+        """Send what has waited longest, or any of it; False if nothing waits."""
+        if not self._sends:
+            return False
+        chance = self._network.random
+        number = chance.choice(list(self._sends)) if chance else next(iter(self._sends))
+        op = self._sends.pop(number)
+        self._memory.check_written(op.slots, f"send {number}")
+        del self._memory.sending[number]
+        error = self._deliver(op)
+        num_bytes = 0 if error else len(op.slots) * BYTES_PER_TOKEN
+        self._reports.append(SendEnded(send=number, error=error, num_bytes=num_bytes))
+        return True
+
+    def _deliver(self, op: SendSlots) -> ErrorRecord | None:
+        target = op.target
+        receiver = self._network.exchanges.get(target.address)
+        if receiver is None or self._network.is_cut:
+            return EngineLost(f"no engine answers at {target.address}: try another").record()
+        for first, last in self._pieces(len(op.slots)):
+            slots = op.slots[first:last]
+            piece = _Piece(
+                self._memory.slots.values[:, slots],
+                self._memory.slots.positions[slots],
+                self._memory.slots.tokens[slots],
+                target.first + first,
+            )
+            error = receiver.accept(target.lease, target.key, piece)
+            if error is not None:
+                return error
+        return None
+
+    def _pieces(self, num_tokens: int) -> list[tuple[int, int]]:
+        chance = self._network.random
+        if chance is None or num_tokens < 2:
+            return [(0, num_tokens)]
+        cut = chance.randint(1, num_tokens - 1)
+        pieces = [(0, cut), (cut, num_tokens)]
+        chance.shuffle(pieces)
+        return pieces
+
+    def accept(self, lease: int, key: bytes, piece: _Piece) -> ErrorRecord | None:
+        """Write what another engine sends; the reason if it is not wanted."""
+        receiving = self._receiving.get(lease)
+        if receiving is None or receiving.key != key:
+            return InvalidArgument(f"lease {lease} is not open: open a new one").record()
+        indices = range(piece.first, piece.first + len(piece.positions))
+        if not receiving.missing.issuperset(indices):
+            return InvalidArgument(
+                f"tokens {indices.start} to {indices.stop} are not all among those that lease "
+                f"{lease} waits for: send each once"
+            ).record()
+        slots = receiving.slots[indices.start : indices.stop]
+        self._memory.slots.values[:, slots] = piece.values
+        self._memory.slots.positions[slots] = piece.positions
+        self._memory.slots.tokens[slots] = piece.tokens
+        receiving.missing.difference_update(indices)
+        if not receiving.missing:
+            del self._receiving[lease]
+            del self._memory.receiving[lease]
+            count = len(receiving.slots)
+            num_bytes = count * BYTES_PER_TOKEN
+            self._reports.append(ReceiveEnded(lease=lease, num_tokens=count, num_bytes=num_bytes))
+            self._ring()
+        return None
