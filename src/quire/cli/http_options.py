@@ -64,6 +64,15 @@ ApiKeysFile = Annotated[
         rich_help_panel=_ACCESS,
     ),
 ]
+ClusterKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="QUIRE_CLUSTER_KEY_FILE",
+        help="A file with the key that the nodes and routers of a cluster share: nodes with it "
+        "exchange K and V (/v1/microserving).",
+        rich_help_panel=_ACCESS,
+    ),
+]
 Unauthenticated = Annotated[
     bool,
     typer.Option(

@@ -13,6 +13,7 @@ from quire.cli.configuration import (
     check_exposure,
     encoder_configs,
     engine_configs,
+    read_cluster_key,
     tenants,
     with_replicas,
 )
@@ -91,6 +92,7 @@ def serve(
     api_key: ho.ServerApiKeys = None,
     api_keys_file: ho.ApiKeysFile = None,
     no_auth: ho.Unauthenticated = False,
+    cluster_key_file: ho.ClusterKeyFile = None,
     sandbox: so.Sandbox = True,
     sandbox_processes: so.Processes = _SANDBOX.processes,
     sandbox_warm: so.Warm = _SANDBOX.num_warm,
@@ -125,6 +127,8 @@ def serve(
         quire serve ~/models/Qwen3-0.6B --policy atlas --replicas 2 --balancer autellix
 
         quire serve --encoder bge=~/models/bge-small --encoder-instances bge=2
+
+        quire serve ~/models/Qwen3-0.6B --cluster-key-file cluster.key
     """
     configure_logging(log_level, log_requests=log_requests)
     known_tenants = tenants(api_key or (), api_keys_file)
@@ -201,6 +205,7 @@ def serve(
         drain_timeout_s=drain_timeout,
         sandbox_upload=sandbox,
         allow_native_upload=allow_upload,
+        cluster_key=None if cluster_key_file is None else read_cluster_key(cluster_key_file),
     )
     _run(node, server)
 

@@ -1,14 +1,24 @@
 """A client of a running node: launch programs there, exchange messages with them, end them; and
 tell the node which calls of other clients belong together.
 
-Uses only the routes under ``/v1/programs`` and ``/v1/sessions`` (docs/reference/http.md); to
+Uses only the routes under ``/v1/programs``, ``/v1/sessions`` and ``/v1/microserving``
+(docs/reference/http.md); to
 generate text use the clients of OpenAI and Anthropic, which ``track`` tags. To import this package
 changes nothing. Must not know the node, the server or the CLI.
 """
 
 from quire.client.attachment import Attachment
+from quire.client.microserving import Microserving
 from quire.client.node import Client, RemoteProgram
 from quire.client.programs import carried
 from quire.client.tracking import program, track
 
-__all__ = ["Attachment", "Client", "RemoteProgram", "carried", "program", "track"]
+__all__ = [
+    "Attachment",
+    "Client",
+    "Microserving",
+    "RemoteProgram",
+    "carried",
+    "program",
+    "track",
+]

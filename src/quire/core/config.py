@@ -207,7 +207,8 @@ class ServerConfig:
     tenant. ``data_dir``: where files and batches are kept (None: a temporary directory, removed
     with the server). Uploaded source runs in the sandbox, or (``sandbox_upload`` off) is refused;
     ``allow_native_upload`` runs it with the rights of this process instead, which requires callers
-    that are trusted with them.
+    that are trusted with them. ``cluster_key``: shared by the nodes that exchange K and V with
+    one another (None: this one exchanges none).
     """
 
     host: str = "127.0.0.1"
@@ -228,6 +229,7 @@ class ServerConfig:
     data_dir: Path | None = None
     sandbox_upload: bool = True
     allow_native_upload: bool = False
+    cluster_key: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.max_session_ttl_s < self.session_ttl_s:

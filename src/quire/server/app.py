@@ -29,6 +29,8 @@ from quire.server.errors import ErrorBoundary, install_handlers, no_route
 from quire.server.files.store import FileLimits, FileStore
 from quire.server.live_changes import LiveChanges
 from quire.server.metrics import ServerMetrics
+from quire.server.microserving.addresses import KvAddresses
+from quire.server.microserving.once import OnceByRequest
 from quire.server.page import read_page_files
 from quire.server.responses.conversations import ConversationLimits, ConversationStore
 from quire.server.responses.store import ResponseLimits, ResponseStore
@@ -116,6 +118,8 @@ def _context(node: Node, config: ServerConfig, calls: Calls) -> ServerContext:
         files=files,
         batches=BatchService(files, calls, time.time, config.max_body_bytes),
         live=LiveChanges(node.changes, node.is_over, started_unix_s),
+        addresses=KvAddresses(config.cluster_key, time.time),
+        once=OnceByRequest(),
         page=read_page_files(),
         started_unix_s=started_unix_s,
     )

@@ -16,6 +16,8 @@ from quire.server.chat.prompt import ChatRenderer
 from quire.server.files.store import FileStore
 from quire.server.live_changes import LiveChanges
 from quire.server.metrics import ServerMetrics
+from quire.server.microserving.addresses import KvAddresses
+from quire.server.microserving.once import OnceByRequest
 from quire.server.page import PageFile
 from quire.server.responses.conversations import ConversationStore
 from quire.server.responses.store import ResponseStore
@@ -34,6 +36,8 @@ class ServerContext:
     files: FileStore
     batches: BatchService
     live: LiveChanges
+    addresses: KvAddresses
+    once: OnceByRequest
     page: Mapping[str, PageFile]
     started_unix_s: int
 

@@ -49,9 +49,11 @@ def completion_request(
     reporting: Reporting,
     priority: int,
     images: tuple[PromptImage, ...] = (),
+    min_tokens: int | None = None,
     shown_special: frozenset[int] = frozenset(),
 ) -> CompletionRequest:
     """One prompt's request. ``max_tokens`` is the client's field; without it the default applies.
+    ``min_tokens``: instead of the client's field.
 
     Raises:
         PromptTooLong: prompt, or prompt and max_tokens, exceed the model's context.
@@ -65,7 +67,7 @@ def completion_request(
         model=model.id,
         num_choices=fields.n or 1,
         sampler=sampler_of(fields, model.defaults, vocab_size, model.tokenizer),
-        min_tokens=fields.min_tokens or 0,
+        min_tokens=(fields.min_tokens or 0) if min_tokens is None else min_tokens,
         stop=fields.stop_strings(),
         include_stop=bool(fields.include_stop_str_in_output),
         stop_token_ids=_stop_tokens(fields, vocab_size),

@@ -41,6 +41,7 @@ class Decode(TraitFunctions):
         history: Sequence[int] | None = None,
         cache: bool = True,
         adapter: str | None = None,
+        num_generated: int = 0,
     ) -> DecodeStream:
         """Run ``tokens`` after the pages ``ikv``, then sample and append until ``stop`` applies.
 
@@ -50,7 +51,9 @@ class Decode(TraitFunctions):
         tokens before ``tokens``, for penalties. ``cache``: reuse pages of the prefix index and add
         to it; effective where ``ikv`` and ``okv`` hold plain causal tokens from position 0.
         ``adapter``: run with the LoRA adapter of that name (default: the adapter of the queue's
-        model, if it has one).
+        model, if it has one). ``num_generated``: how many of the last tokens of ``history`` and
+        ``tokens`` were sampled before, so that grammar, stop strings and penalties go on behind
+        them.
 
         Raises:
             InvalidArgument: no tokens, too few free slots, an unknown position or adapter.
@@ -88,6 +91,7 @@ class Decode(TraitFunctions):
             history=None if history is None else list(history),
             cache=cache,
             adapter=adapter or queue.lane.model.adapter,
+            num_generated=num_generated,
         )
         end = start + len(tokens)
         if output:

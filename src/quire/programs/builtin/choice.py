@@ -24,6 +24,8 @@ class Choice:
         self._num_cached_tokens = 0
         self._prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
         self._first = True
+        if request.num_generated:  # their text was told before
+            self._text.add(request.prompt[-request.num_generated :])
 
     def prompt_known(
         self, num_cached_tokens: int, prompt_logprobs: tuple[TokenLogprobs, ...] | None

@@ -14,9 +14,11 @@ import msgspec
 
 from quire.core.decoding import DecodeChunk, StopSpec, TokenLogprobs
 from quire.core.errors import QueuePoisoned, QuireError
+from quire.core.lease_commands import LeaseName
 from quire.programs.api import Api, DecodeStream, KvPage, Model, Queue
 from quire.programs.api.reply import CommandFuture
 from quire.programs.builtin.choice import Choice
+from quire.programs.builtin.leases import take_lease
 from quire.programs.builtin.merge import merge
 from quire.programs.builtin.requests import ChoiceChunk, CompletionRequest, PromptImage
 
@@ -40,13 +42,14 @@ def complete(
 @dataclass(slots=True)
 class _Shared:
     """The part of the prompt that all choices share: full pages, or the prompt up to its last
-    image."""
+    image. ``tail``: a page that is filled in part, which the only choice goes on with."""
 
     pages: list[KvPage]
     num_tokens: int
     computed: CommandFuture
     prompt_logprobs: tuple[TokenLogprobs, ...] | None
     num_cached_tokens: int
+    tail: KvPage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,9 @@ class _Completion:
         """Compute what the choices share, then start each of them."""
         request = self._request
         shared = None
-        if request.images:
+        if request.lease is not None:
+            shared = await self._take(request.lease)
+        elif request.images:
             shared = await self._see()
         elif request.num_choices > 1:
             shared = await self._share()
@@ -150,6 +155,22 @@ class _Completion:
             prompt_logprobs=tuple(done.prompt_logprobs or ()) if scored else None,
             num_cached_tokens=done.num_cached_tokens,
         )
+
+    async def _take(self, lease: LeaseName) -> _Shared | None:
+        """Take over what another engine has sent. A page that is filled in part serves a single
+        choice; several compute its few tokens for themselves."""
+        num_tokens, page_size = self._request.num_leased, self._model.page_size
+        queue = self._queue()
+        pages, taken = take_lease(self._api, queue, lease, num_tokens)
+        await taken
+        tail = None
+        if num_tokens % page_size:
+            tail = pages.pop()
+            if self._request.num_choices > 1:
+                num_tokens, tail = len(pages) * page_size, None
+        if not num_tokens:
+            return None
+        return _Shared(pages, num_tokens, taken, None, num_tokens, tail)
 
     async def _see(self) -> _Shared:
         """Compute the prompt up to its last image: text by decodes without output tokens, which use
@@ -197,14 +218,19 @@ class _Completion:
         num_shared = shared.num_tokens if shared is not None else 0
         tokens = request.prompt[num_shared:]
         num_slots = len(tokens) + max(self._max_tokens - 1, 0)
-        pages = self._api.alloc_kvpage(queue, -(-num_slots // self._model.page_size))
+        context, pages = ([], []) if shared is None else ([*shared.pages], [])
+        if shared is not None and shared.tail is not None:
+            context.append(shared.tail)
+            pages.append(shared.tail)
+            num_slots -= -num_shared % self._model.page_size
+        pages += self._api.alloc_kvpage(queue, -(-max(num_slots, 0) // self._model.page_size))
         sampler = request.sampler
         if sampler.seed is not None and index:
             sampler = msgspec.structs.replace(sampler, seed=sampler.seed + index)
         scored = request.num_prompt_logprobs if shared is None else None
         return self._api.decode(
             queue.after(shared.computed) if shared is not None else queue,
-            shared.pages if shared is not None else [],
+            context,
             tokens,
             pages,
             position=num_shared,
@@ -215,6 +241,7 @@ class _Completion:
             num_prompt_logprobs=scored,
             history=request.prompt[:num_shared] or None,
             cache=request.cache and scored is None,
+            num_generated=request.num_generated,
         )
 
     def _stop(self) -> StopSpec:

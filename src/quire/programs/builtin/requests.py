@@ -17,6 +17,7 @@ from quire.core.decoding import (
 )
 from quire.core.errors import InvalidArgument
 from quire.core.ids import ModelId
+from quire.core.lease_commands import LeaseName
 
 GREEDY = SamplerSpec()
 
@@ -47,6 +48,10 @@ class CompletionRequest:
     ``skip_special``       special tokens add nothing to the text, except ``shown_special``.
     ``priority``           of the queues; higher runs first.
     ``images``             sorted by their start; text must follow the last one.
+    ``num_generated``      how many of the last tokens of ``prompt`` were sampled before: stop
+                           strings, grammar, penalties and text go on behind them. ``max_tokens``
+                           and ``min_tokens`` count from here on.
+    ``lease``              holds K and V of the first ``num_leased`` tokens of ``prompt``.
     """
 
     prompt: tuple[int, ...]
@@ -67,6 +72,9 @@ class CompletionRequest:
     cache: bool = True
     priority: int = 0
     images: tuple[PromptImage, ...] = ()
+    num_generated: int = 0
+    lease: LeaseName | None = None
+    num_leased: int = 0
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -79,8 +87,29 @@ class CompletionRequest:
                 "choose 0 <= min_tokens <= max_tokens"
             )
         self._check_images()
+        self._check_lease()
         if any(not text for text in self.stop):
             raise InvalidArgument("a stop string is empty: it would end every choice at once")
+
+    def _check_lease(self) -> None:
+        num_prompt = len(self.prompt)
+        if not 0 <= self.num_generated < num_prompt:
+            raise InvalidArgument(
+                f"num_generated is {self.num_generated} of a prompt of {num_prompt} tokens: at "
+                "least the first one was given"
+            )
+        if self.lease is None:
+            return
+        if not 0 <= self.num_leased < num_prompt:
+            raise InvalidArgument(
+                f"{self.num_leased} of {num_prompt} prompt tokens are taken from a lease: at "
+                "least the last one is computed here"
+            )
+        if self.images or self.num_prompt_logprobs is not None:
+            raise InvalidArgument(
+                "a prompt whose K and V come from a lease has neither images nor log "
+                "probabilities: leave them out, or the lease"
+            )
 
     def _check_images(self) -> None:
         end = 0

@@ -1,0 +1,153 @@
+"""``Microserving``: the three calls by which K and V move between engines, on one node.
+
+A router is written with these: ``prep_recv`` on the node that is to receive, ``remote_send`` on the
+one that has or computes the K and V, ``start_generate`` where the answer is to come from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from quire.client.wire import (
+    FOR_EVER,
+    TIMEOUT,
+    answer_of,
+    error_of_body,
+    key_headers,
+    node_url,
+    unreachable,
+)
+
+Prompt = str | Sequence[int]
+"""A text, or token ids."""
+
+
+class Microserving:
+    """The microserving calls of the node at ``url``, as a member of its cluster. An async context
+    manager; belongs to one event loop.
+
+    ``cluster_key``: that of the node's ``--cluster-key-file``; ``api_key``: the tenant's. Every
+    method raises an error response as an exception of ``quire.core.errors``, and ``EngineLost`` if
+    no node answers.
+    """
+
+    def __init__(self, url: str, cluster_key: str, api_key: str | None = None) -> None:
+        """Connects at the first request.
+
+        Raises:
+            ConfigError: ``url`` is no HTTP address.
+        """
+        self._url = node_url(url)
+        headers = {**key_headers(api_key), "x-quire-cluster-key": cluster_key}
+        self._http = httpx.AsyncClient(
+            base_url=f"{self._url}/v1/microserving", headers=headers, timeout=TIMEOUT
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. Leases stay until they end."""
+        await self._http.aclose()
+
+    async def prep_recv(self, prompt: Prompt, end: int = -1, **fields: Any) -> dict[str, Any]:
+        """Make ready to receive the K and V of ``prompt[:end]``: ``kv_addr_info``,
+        ``matched_len`` (how many tokens are there already), ``num_tokens`` (how many are to come),
+        ``end``, ``expires_in_s``, ``rank``.
+
+        ``fields``: ``model``, ``ttl_s``, ``request_id`` and those of sessions.
+        """
+        return await self._call(
+            "POST", "/prep_recv", {"prompt": _sent(prompt), "end": end} | fields
+        )
+
+    async def remote_send(
+        self, prompt: Prompt, kv_addr_info: str, begin: int, end: int = -1, **fields: Any
+    ) -> dict[str, Any]:
+        """Send the K and V of ``prompt[begin:end]`` to the lease of ``kv_addr_info``; returns when
+        all has arrived: ``num_tokens``, ``num_bytes``, ``elapsed_s``. What the node does not have
+        is computed.
+
+        ``fields``: ``model``, ``recv_rank``, ``request_id`` and those of sessions.
+        """
+        body = {"prompt": _sent(prompt), "kv_addr_info": kv_addr_info, "begin": begin, "end": end}
+        return await self._call("POST", "/remote_send", body | fields)
+
+    async def start_generate(
+        self,
+        prompt: Prompt,
+        begin: int = 0,
+        kv_addr_info: str | None = None,
+        *,
+        num_generated: int = 0,
+        **fields: Any,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Compute ``prompt[begin:]`` and generate: the chunks of a streamed completion. What is
+        before ``begin`` comes from the lease, or from the prefix cache.
+
+        ``num_generated``: how many of the prompt's last tokens were sampled before. ``fields``: all
+        of ``/v1/completions``.
+        """
+        body = {"prompt": _sent(prompt), "begin": begin, "num_generated": num_generated}
+        body |= {"kv_addr_info": kv_addr_info, **fields, "stream": True}
+        try:
+            async with self._http.stream(
+                "POST", "/start_generate", json=body, timeout=FOR_EVER
+            ) as answer:
+                if not answer.is_success:
+                    raise error_of_body(self._url, answer.status_code, await answer.aread())
+                async with aclosing(answer.aiter_lines()) as lines:
+                    async for line in lines:
+                        if line.startswith("data: ") and line != "data: [DONE]":
+                            yield _chunk(self._url, line[6:])
+        except httpx.TransportError as exc:
+            raise unreachable(self._url, exc) from exc
+
+    async def renew(self, kv_addr_info: str, ttl_s: float) -> dict[str, Any]:
+        """Let the lease end ``ttl_s`` seconds from now: a new ``kv_addr_info``,
+        ``expires_in_s``."""
+        body = {"kv_addr_info": kv_addr_info, "ttl_s": ttl_s}
+        return await self._call("POST", "/leases/renew", body)
+
+    async def cancel(self, kv_addr_info: str) -> None:
+        """End the lease, in whatever state it is."""
+        await self._call("DELETE", "/leases", {"kv_addr_info": kv_addr_info})
+
+    async def engines(self) -> list[dict[str, Any]]:
+        """The node's engines: what their K and V are, how much is free, how busy they are."""
+        return list((await self._call("GET", "/engines"))["engines"])
+
+    async def _call(
+        self, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        timeout = FOR_EVER if path == "/remote_send" else TIMEOUT
+        try:
+            answer = await self._http.request(method, path, json=body, timeout=timeout)
+        except httpx.TransportError as exc:
+            raise unreachable(self._url, exc) from exc
+        return answer_of(self._url, answer)
+
+
+def _sent(prompt: Prompt) -> str | list[int]:
+    return prompt if isinstance(prompt, str) else list(prompt)
+
+
+def _chunk(url: str, line: str) -> dict[str, Any]:
+    chunk: dict[str, Any] = json.loads(line)
+    if "error" in chunk:
+        raise error_of_body(url, 500, line.encode())
+    return chunk

@@ -1,0 +1,176 @@
+"""The programs behind ``prep_recv`` and ``remote_send``, and those that renew and cancel a lease.
+
+Each yields one result and frees its queues however it ends. A lease outlives the program that opens
+it. What is behind ``start_generate`` is a completion (``completion``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from quire.core.decoding import StopSpec
+from quire.core.errors import QueuePoisoned, QuireError
+from quire.core.exchange import SendTarget
+from quire.core.ids import ModelId
+from quire.core.lease_commands import Leased, LeaseName, Sent
+from quire.programs.api import Api, KvPage, Model, Queue
+from quire.programs.api.reply import Reply
+from quire.programs.builtin.leases import close_lease, open_lease, renew_lease, send_pages
+
+PIECE_TOKENS = 512
+"""A prompt is computed in pieces of so many tokens, each of which is sent while the next one is
+computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareRequest:
+    """``tokens``: all that the receiver is to have, from the first on. ``key``: of the lease."""
+
+    model: ModelId
+    tokens: tuple[int, ...]
+    key: bytes
+    ttl_s: float
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """Tokens ``begin`` to before ``end`` of ``prompt`` go to ``target``, whose lease waits for
+    those from ``lease_begin`` on. ``content``: what the receiver's K and V are."""
+
+    model: ModelId
+    prompt: tuple[int, ...]
+    begin: int
+    end: int
+    lease_begin: int
+    target: SendTarget
+    content: str
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """``ttl_s``: from now on; None ends the lease."""
+
+    model: ModelId
+    lease: LeaseName
+    ttl_s: float | None = None
+
+
+async def prepare_receive(api: Api, request: PrepareRequest) -> AsyncGenerator[Leased, None]:
+    """Hold what is here of the tokens, and memory for the rest.
+
+    Raises:
+        PoolExhausted, NeverFits, QuotaExceeded: there is no room; the figures say why.
+    """
+    queue = _queue(api, request.model, request.priority)
+    try:
+        yield await open_lease(api, queue, request.tokens, request.key, request.ttl_s)
+    finally:
+        api.close_queue(queue)
+
+
+async def change_lease(api: Api, request: LeaseRequest) -> AsyncGenerator[None, None]:
+    """Renew the lease, or end it.
+
+    Raises:
+        UnknownHandle: there is no such lease, or no more.
+    """
+    queue = _queue(api, request.model, 0)
+    try:
+        if request.ttl_s is None:
+            await close_lease(api, queue, request.lease)
+        else:
+            await renew_lease(api, queue, request.lease, request.ttl_s)
+        yield None
+    finally:
+        api.close_queue(queue)
+
+
+async def remote_send(api: Api, request: SendRequest) -> AsyncGenerator[Sent, None]:
+    """Compute what is not here of the prompt and send the wanted part; ends when the receiver has
+    all of it.
+
+    Raises:
+        QuireError: the error that ended a computation or a send.
+    """
+    sender = _Sender(api, request)
+    try:
+        yield await sender.run()
+    except QueuePoisoned as exc:
+        if isinstance(exc.__cause__, QuireError):
+            raise exc.__cause__ from None
+        raise
+    finally:
+        sender.close()
+
+
+def _queue(api: Api, model: ModelId, priority: int) -> Queue:
+    return api.create_queue(Model(api.issuer, api.issuer.model(model)), priority=priority)
+
+
+class _Sender:
+    """Computes on one queue and sends on another one: what is here already goes first."""
+
+    def __init__(self, api: Api, request: SendRequest) -> None:
+        self._api = api
+        self._request = request
+        self._compute = _queue(api, request.model, request.priority)
+        self._send = _queue(api, request.model, request.priority)
+        self._sends: list[Reply[Sent]] = []
+        self._pages: list[KvPage] = []
+
+    def close(self) -> None:
+        self._api.close_queue(self._send)
+        self._api.close_queue(self._compute)
+
+    async def run(self) -> Sent:
+        request, size = self._request, self._compute.page_size
+        tokens = request.prompt[: request.end]
+        here = await self._api.import_prefix(self._compute, tokens)
+        self._pages = list(here.pages)
+        self._send_between(0, here.num_tokens, self._send)
+        position, piece = here.num_tokens, max(PIECE_TOKENS // size, 1) * size
+        while position < request.end:
+            stop = min(position + piece, request.end)
+            self._compute_and_send(tokens[position:stop], position)
+            position = stop
+        done = [await send for send in self._sends]
+        return Sent(
+            num_tokens=sum(one.num_tokens for one in done),
+            num_bytes=sum(one.num_bytes for one in done),
+            elapsed_s=sum(one.elapsed_s for one in done),
+        )
+
+    def _compute_and_send(self, tokens: tuple[int, ...], position: int) -> None:
+        own = self._api.alloc_kvpage(self._compute, -(-len(tokens) // self._compute.page_size))
+        computed = self._api.decode(
+            self._compute, self._pages, tokens, own, position=position, stop=StopSpec(0)
+        )
+        self._pages += own
+        self._send_between(position, position + len(tokens), self._send.after(computed))
+
+    def _send_between(self, start: int, stop: int, queue: Queue) -> None:
+        """Send what is wanted of tokens ``start`` to before ``stop``."""
+        request, size = self._request, self._compute.page_size
+        start, stop = max(start, request.begin), min(stop, request.end)
+        if start >= stop:
+            return
+        first = start // size
+        self._sends.append(
+            send_pages(
+                self._api,
+                queue,
+                self._pages[first : -(-stop // size)],
+                start - first * size,
+                stop - start,
+                SendTarget(
+                    address=request.target.address,
+                    lease=request.target.lease,
+                    key=request.target.key,
+                    first=start - request.lease_begin,
+                ),
+                request.content,
+            )
+        )

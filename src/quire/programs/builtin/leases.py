@@ -1,0 +1,92 @@
+"""Lease commands for the node's own programs: each as a reply to await.
+
+The programming interface does not offer these: a target names an address, and a lease a secret.
+"""
+
+from __future__ import annotations
+
+from quire.core.exchange import SendTarget
+from quire.core.lease_commands import (
+    CloseLease,
+    Leased,
+    LeaseName,
+    OpenLease,
+    RenewLease,
+    SendPages,
+    Sent,
+    TakeLease,
+)
+from quire.programs.api import Api, KvPage, Queue
+from quire.programs.api.issuer import nothing
+from quire.programs.api.reply import Reply
+
+
+def open_lease(
+    api: Api, queue: Queue, tokens: tuple[int, ...], key: bytes, ttl_s: float
+) -> Reply[Leased]:
+    """Memory for the K and V of ``tokens``, as the queue's model computes them."""
+    command = OpenLease(
+        id=api.issuer.command_id(),
+        tokens=list(tokens),
+        key=key,
+        ttl_s=ttl_s,
+        adapter=queue.lane.model.adapter,
+    )
+    return api.issuer.ask(queue, command, _same_lease)
+
+
+def send_pages(
+    api: Api,
+    queue: Queue,
+    pages: list[KvPage],
+    begin: int,
+    num_tokens: int,
+    target: SendTarget,
+    content: str,
+) -> Reply[Sent]:
+    """Send slots of ``pages``; ``begin`` counts over all of them."""
+    command = SendPages(
+        id=api.issuer.command_id(),
+        after=queue.dependencies,
+        pages=[page.page_id for page in pages],
+        begin=begin,
+        num_tokens=num_tokens,
+        target=target,
+        content=content,
+    )
+    return api.issuer.ask(queue, command, _same_sent)
+
+
+def take_lease(
+    api: Api, queue: Queue, lease: LeaseName, num_tokens: int
+) -> tuple[list[KvPage], Reply[None]]:
+    """Pages with the first ``num_tokens`` tokens of ``lease``, which ends. They may be used before
+    the reply is here."""
+    pages = api.issuer.new_pages(queue, -(-num_tokens // queue.page_size))
+    command = TakeLease(
+        id=api.issuer.command_id(),
+        lease=lease,
+        pages=[page.page_id for page in pages],
+        num_tokens=num_tokens,
+    )
+    for index, page in enumerate(pages):
+        start = index * queue.page_size
+        page.append(range(start, min(start + queue.page_size, num_tokens)))
+    return pages, api.issuer.ask(queue, command, nothing)
+
+
+def renew_lease(api: Api, queue: Queue, lease: LeaseName, ttl_s: float) -> Reply[None]:
+    command = RenewLease(id=api.issuer.command_id(), lease=lease, ttl_s=ttl_s)
+    return api.issuer.ask(queue, command, nothing)
+
+
+def close_lease(api: Api, queue: Queue, lease: LeaseName) -> Reply[None]:
+    return api.issuer.ask(queue, CloseLease(id=api.issuer.command_id(), lease=lease), nothing)
+
+
+def _same_lease(leased: Leased) -> Leased:
+    return leased
+
+
+def _same_sent(sent: Sent) -> Sent:
+    return sent

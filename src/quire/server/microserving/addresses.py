@@ -1,0 +1,175 @@
+"""``kv_addr_info``: what a client carries from the receiver of K and V to the sender, and back.
+
+Owns its form and its signature, and who may ask for one: whoever sends the cluster key. The lease's
+own key does not stand in it: both nodes derive it from the cluster key and a number. Must not know
+routes or programs.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable, Sequence
+
+import msgspec
+from starlette.datastructures import Headers
+
+from quire.core.errors import Forbidden, InvalidArgument, Unauthorized, UnknownHandle
+from quire.core.exchange import KEY_BYTES, SendTarget
+from quire.core.ids import EngineId, ModelId, TenantId
+from quire.core.lease_commands import LeaseName
+
+KEY_HEADER = "x-quire-cluster-key"
+
+_SIGNATURE_BYTES = 32
+_NONCE_BYTES = 16
+
+
+class KvAddress(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One lease as a sender must know it. It waits for tokens ``begin`` to before ``end`` of the
+    prompt whose first ``end`` tokens have the digest ``tokens``; ``nonce`` yields its key."""
+
+    tenant: TenantId
+    model: ModelId
+    engine: EngineId
+    epoch: int
+    lease: int
+    nonce: bytes
+    data_address: str
+    content: str
+    adapter: str | None
+    begin: int
+    end: int
+    tokens: bytes
+    expires_unix_s: float
+
+
+class KvAddresses:
+    """Signs addresses with ``cluster_key`` and reads them. ``unix_s``: the time.
+
+    Raises (every method):
+        Unauthorized: the node has no cluster key.
+    """
+
+    def __init__(self, cluster_key: bytes | None, unix_s: Callable[[], float]) -> None:
+        self._cluster_key = cluster_key
+        self.unix_s = unix_s
+
+    def require_key(self) -> bytes:
+        if self._cluster_key is None:
+            raise Unauthorized(
+                "this node has no cluster key, so it exchanges no K and V with others: start it "
+                "with --cluster-key-file, with the same key as the other nodes"
+            )
+        return self._cluster_key
+
+    def check_sender(self, headers: Headers) -> None:
+        """Return if whoever sent ``headers`` knows the cluster key.
+
+        Raises:
+            Unauthorized: none was sent.
+            Forbidden: another one was.
+        """
+        key, sent = self.require_key(), headers.get(KEY_HEADER)
+        if sent is None:
+            raise Unauthorized(
+                f"no cluster key was sent: nodes and routers of the cluster send it as {KEY_HEADER}"
+            )
+        if not hmac.compare_digest(sent.encode("utf-8", "surrogateescape"), key):
+            raise Forbidden(
+                f"{KEY_HEADER} is not this node's cluster key: give all nodes and routers of the "
+                "cluster the same --cluster-key-file"
+            )
+
+    def new_nonce(self) -> bytes:
+        return secrets.token_bytes(_NONCE_BYTES)
+
+    def lease_key(self, nonce: bytes) -> bytes:
+        """The key of the lease that is opened with ``nonce``."""
+        return self._digest(b"lease", nonce)[:KEY_BYTES]
+
+    def seal(self, address: KvAddress) -> str:
+        packed = msgspec.msgpack.encode(address)
+        signed = packed + self._digest(b"address", packed)
+        return base64.urlsafe_b64encode(signed).decode().rstrip("=")
+
+    def open(self, kv_addr_info: str, tenant: TenantId) -> KvAddress:
+        """What ``kv_addr_info`` says.
+
+        Raises:
+            InvalidArgument: it is no such thing.
+            Forbidden: another key has signed it, or it is another tenant's.
+            UnknownHandle: its lease has expired.
+        """
+        signed = _decoded(kv_addr_info)
+        packed, signature = signed[:-_SIGNATURE_BYTES], signed[-_SIGNATURE_BYTES:]
+        if not hmac.compare_digest(signature, self._digest(b"address", packed)):
+            raise Forbidden(
+                "kv_addr_info was not signed with this node's cluster key: pass on what prep_recv "
+                "of a node of the same cluster has answered, unchanged",
+                param="kv_addr_info",
+            )
+        try:
+            address = msgspec.msgpack.decode(packed, type=KvAddress)
+        except msgspec.DecodeError as exc:
+            raise InvalidArgument(
+                f"kv_addr_info was made by another release of quire: {exc}", param="kv_addr_info"
+            ) from exc
+        if address.tenant != tenant:
+            raise Forbidden(
+                f"lease {address.lease} of engine {address.engine} belongs to another tenant: "
+                "call prep_recv yourself",
+                param="kv_addr_info",
+            )
+        if self.unix_s() >= address.expires_unix_s:
+            raise UnknownHandle(
+                f"lease {address.lease} of engine {address.engine} has expired: call prep_recv "
+                "again",
+                param="kv_addr_info",
+            )
+        return address
+
+    def target(self, address: KvAddress) -> SendTarget:
+        """Where the first of the tokens goes that the lease waits for."""
+        return SendTarget(
+            address=address.data_address,
+            lease=address.lease,
+            key=self.lease_key(address.nonce),
+            first=0,
+        )
+
+    def lease(self, address: KvAddress) -> LeaseName:
+        """The lease on its own node."""
+        return LeaseName(
+            address.engine, address.epoch, address.lease, self.lease_key(address.nonce)
+        )
+
+    def _digest(self, purpose: bytes, message: bytes) -> bytes:
+        return hmac.new(self.require_key(), purpose + b"\0" + message, hashlib.sha256).digest()
+
+
+def digest_of(tokens: Sequence[int]) -> bytes:
+    """Identifies a sequence of tokens."""
+    return hashlib.sha256(msgspec.msgpack.encode(list(tokens))).digest()
+
+
+def _decoded(kv_addr_info: str) -> bytes:
+    try:
+        signed = base64.b64decode(
+            kv_addr_info + "=" * (-len(kv_addr_info) % 4), altchars=b"-_", validate=True
+        )
+    except (binascii.Error, ValueError) as exc:
+        raise _not_one() from exc
+    if len(signed) <= _SIGNATURE_BYTES:
+        raise _not_one()
+    return signed
+
+
+def _not_one() -> InvalidArgument:
+    return InvalidArgument(
+        "kv_addr_info is not what prep_recv answers: pass its answer on, unchanged",
+        param="kv_addr_info",
+    )

@@ -1,0 +1,265 @@
+"""The microserving calls of one application: what each asks of the node, and its answer.
+
+Owns the checks on addresses of leases and the way from a request's fields to a program of the node.
+Must not know routes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import msgspec
+from starlette.requests import Request
+
+from quire.core.errors import InvalidArgument, UnknownHandle
+from quire.core.interfaces import ServedModel
+from quire.core.lease_commands import Leased, LeaseName, Sent
+from quire.node import Node
+from quire.programs.builtin import CompletionRequest
+from quire.programs.builtin.exchange import (
+    LeaseRequest,
+    PrepareRequest,
+    SendRequest,
+    change_lease,
+    prepare_receive,
+    remote_send,
+)
+from quire.server.context import caller_of, context_of
+from quire.server.identity import priority_of
+from quire.server.microserving.addresses import KvAddress, KvAddresses, digest_of
+from quire.server.microserving.calls import Caller, result_of
+from quire.server.microserving.once import OnceByRequest
+from quire.server.microserving.prompts import place_in, prompt_tokens
+from quire.server.schemas.generation import IdentityFields
+from quire.server.schemas.microserving import (
+    PrepRecvAnswer,
+    PrepRecvRequest,
+    Rank,
+    RemoteSendAnswer,
+    RemoteSendRequest,
+    RenewAnswer,
+    StartGenerateRequest,
+)
+
+
+def exchanges_of(request: Request) -> Exchanges:
+    """Raises ``Unauthorized`` or ``Forbidden`` unless the request comes from the cluster."""
+    context = context_of(request)
+    context.addresses.check_sender(request.headers)
+    return Exchanges(context.node, context.addresses, context.once)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """Of the application that a request is to."""
+
+    node: Node
+    addresses: KvAddresses
+    once: OnceByRequest
+
+    async def prep_recv(self, request: Request, body: PrepRecvRequest) -> PrepRecvAnswer:
+        """Hold or make room for ``prompt[:end]``."""
+        model = self.node.model(body.model)
+        tokens = await prompt_tokens(model, body.prompt, body.add_special_tokens)
+        tokens = tokens[: place_in(tokens, body.end, "end")]
+        caller = Caller(request, body, model, len(tokens), watches=body.request_id is None)
+        return await self.once.do(
+            caller_of(request),
+            "prep_recv",
+            body.request_id,
+            digest_of((*tokens, round(body.ttl_s * 1000))),
+            lambda: self._prepare(caller, tokens, body),
+        )
+
+    async def _prepare(
+        self, caller: Caller, tokens: tuple[int, ...], body: PrepRecvRequest
+    ) -> PrepRecvAnswer:
+        addresses, model = self.addresses, caller.model
+        nonce = addresses.new_nonce()
+        asked = PrepareRequest(
+            model=model.id,
+            tokens=tokens,
+            key=addresses.lease_key(nonce),
+            ttl_s=body.ttl_s,
+            priority=priority_of(body),
+        )
+        leased: Leased = await result_of(caller, prepare_receive, asked)
+        address = KvAddress(
+            tenant=caller_of(caller.request),
+            model=model.id,
+            engine=leased.lease.engine,
+            epoch=leased.lease.epoch,
+            lease=leased.lease.number,
+            nonce=nonce,
+            data_address=leased.address,
+            content=leased.content,
+            adapter=_adapter_of(model),
+            begin=leased.num_matched,
+            end=len(tokens),
+            tokens=digest_of(tokens),
+            expires_unix_s=addresses.unix_s() + body.ttl_s,
+        )
+        return PrepRecvAnswer(
+            kv_addr_info=addresses.seal(address),
+            matched_len=leased.num_matched,
+            num_tokens=len(tokens) - leased.num_matched,
+            end=len(tokens),
+            expires_in_s=body.ttl_s,
+            rank=Rank(engine=address.engine, epoch=address.epoch),
+        )
+
+    async def remote_send(self, request: Request, body: RemoteSendRequest) -> RemoteSendAnswer:
+        """Compute what is not here of ``prompt[:end]`` and send ``prompt[begin:end]``."""
+        model = self.node.model(body.model)
+        tokens = await prompt_tokens(model, body.prompt, body.add_special_tokens)
+        begin, end = place_in(tokens, body.begin, "begin"), place_in(tokens, body.end, "end")
+        if begin > end:
+            raise InvalidArgument(
+                f"begin is {begin} and end is {end}: choose begin <= end", param="begin"
+            )
+        address = self.addresses.open(body.kv_addr_info, caller_of(request))
+        self._check_send(model, tokens, end, address, body.recv_rank)
+        asked = SendRequest(
+            model=model.id,
+            prompt=tokens,
+            begin=max(begin, address.begin),
+            end=end,
+            lease_begin=address.begin,
+            target=self.addresses.target(address),
+            content=address.content,
+            priority=priority_of(body),
+        )
+        if asked.begin >= end:  # the receiver has all of it
+            return RemoteSendAnswer(num_tokens=0, num_bytes=0, elapsed_s=0.0)
+        caller = Caller(
+            request,
+            body,
+            model,
+            end,
+            limit_s=address.expires_unix_s - self.addresses.unix_s(),
+            watches=body.request_id is None,
+        )
+        sent: Sent = await self.once.do(
+            caller_of(request),
+            "remote_send",
+            body.request_id,
+            digest_of((*tokens, begin, end)) + body.kv_addr_info.encode(),
+            lambda: result_of(caller, remote_send, asked),
+        )
+        return RemoteSendAnswer(
+            num_tokens=sent.num_tokens, num_bytes=sent.num_bytes, elapsed_s=sent.elapsed_s
+        )
+
+    def _check_send(
+        self,
+        model: ServedModel,
+        tokens: tuple[int, ...],
+        end: int,
+        address: KvAddress,
+        rank: Rank | None,
+    ) -> None:
+        """Raises ``InvalidArgument`` or ``UnknownHandle``: the lease does not wait for this."""
+        if rank is not None and (rank.engine, rank.epoch) != (address.engine, address.epoch):
+            raise UnknownHandle(
+                f"recv_rank names engine {rank.engine} (epoch {rank.epoch}), the lease is of "
+                f"{address.engine} (epoch {address.epoch}): call prep_recv again",
+                param="recv_rank",
+            )
+        if end > address.end:
+            raise InvalidArgument(
+                f"end is {end}, and the lease is for tokens {address.begin} to {address.end}: "
+                "lease more, or send less",
+                param="end",
+            )
+        if len(tokens) < address.end or digest_of(tokens[: address.end]) != address.tokens:
+            raise InvalidArgument(
+                f"the prompt is not the one that the lease waits for, of which it has the first "
+                f"{address.end} tokens: send the prompt that prep_recv was called with",
+                param="prompt",
+            )
+        _check_same(model, address)
+
+    def take(self, request: Request, body: StartGenerateRequest) -> _Taking:
+        """What ``start_generate`` takes over: nothing, if it names no lease."""
+        if body.kv_addr_info is None:
+            return _Taking(self.addresses, None, body.begin)
+        address = self.addresses.open(body.kv_addr_info, caller_of(request))
+        _check_same(self.node.model(body.model), address)
+        return _Taking(self.addresses, address, body.begin)
+
+    async def renew(self, request: Request, kv_addr_info: str, ttl_s: float) -> RenewAnswer:
+        address = self._opened(request, kv_addr_info)
+        await self._change(request, address, ttl_s)
+        renewed = msgspec.structs.replace(address, expires_unix_s=self.addresses.unix_s() + ttl_s)
+        return RenewAnswer(kv_addr_info=self.addresses.seal(renewed), expires_in_s=ttl_s)
+
+    async def cancel(self, request: Request, kv_addr_info: str) -> None:
+        await self._change(request, self._opened(request, kv_addr_info), None)
+
+    def _opened(self, request: Request, kv_addr_info: str) -> KvAddress:
+        return self.addresses.open(kv_addr_info, caller_of(request))
+
+    async def _change(self, request: Request, address: KvAddress, ttl_s: float | None) -> None:
+        model = self.node.model(address.model)
+        caller = Caller(request, IdentityFields.model_construct(), model, 0)
+        asked = LeaseRequest(model.id, self.addresses.lease(address), ttl_s)
+        await result_of(caller, change_lease, asked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Taking:
+    """``begin``: as it was asked for, of a prompt that is not tokens yet."""
+
+    addresses: KvAddresses
+    address: KvAddress | None
+    begin: int
+
+    def into(self, asked: CompletionRequest) -> CompletionRequest:
+        """``asked``, with the lease that its prompt's first tokens come from.
+
+        Raises:
+            InvalidArgument: ``begin`` is outside the prompt or the lease, or the lease is for
+                another prompt.
+        """
+        begin = place_in(asked.prompt, self.begin, "begin")
+        address = self.address
+        if address is None:
+            return asked
+        if begin > address.end:
+            raise InvalidArgument(
+                f"begin is {begin}, and the lease is for the first {address.end} tokens: compute "
+                "the rest here, from there on",
+                param="begin",
+            )
+        end = address.end
+        if len(asked.prompt) < end or digest_of(asked.prompt[:end]) != address.tokens:
+            raise InvalidArgument(
+                f"the prompt does not begin with the {end} tokens that the lease holds: send the "
+                "prompt that prep_recv was called with, and what follows it",
+                param="prompt",
+            )
+        lease: LeaseName = self.addresses.lease(address)
+        return replace(asked, lease=lease, num_leased=min(begin, len(asked.prompt) - 1))
+
+
+def _adapter_of(model: ServedModel) -> str | None:
+    """Identifies the weights of the model's adapter."""
+    if model.adapter is None:
+        return None
+    return next(one.digest for one in model.info.adapters if one.name == model.adapter)
+
+
+def _check_same(model: ServedModel, address: KvAddress) -> None:
+    if model.info.content != address.content:
+        raise InvalidArgument(
+            f"the lease is for K and V {address.content!r}, and model {model.id!r} computes "
+            f"{model.info.content!r} here: name the same model, in the same form",
+            param="model",
+        )
+    adapter = _adapter_of(model)
+    if adapter != address.adapter:
+        raise InvalidArgument(
+            f"the lease is for adapter {address.adapter}, and model {model.id!r} runs with "
+            f"{adapter}: name the same model",
+            param="model",
+        )

@@ -1,0 +1,104 @@
+"""``/v1/microserving``: K and V move between engines by three calls (LLM microserving).
+
+``prep_recv`` on the receiver, ``remote_send`` on the sender, ``start_generate`` where the answer is
+to come from. A node without a cluster key answers 401.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from quire.control.statistics import EngineStatistics
+from quire.node import Node
+from quire.server.completion_fields import completion_work
+from quire.server.microserving.exchanges import exchanges_of
+from quire.server.planning import begin
+from quire.server.schemas.base import ResponseModel, Responses
+from quire.server.schemas.completions import Completion
+from quire.server.schemas.microserving import (
+    EngineRow,
+    EngineRows,
+    LeaseRequest,
+    PrepRecvAnswer,
+    PrepRecvRequest,
+    RemoteSendAnswer,
+    RemoteSendRequest,
+    RenewAnswer,
+    RenewRequest,
+    StartGenerateRequest,
+)
+from quire.server.strict_json import StrictRoute
+
+router = APIRouter(route_class=StrictRoute, tags=["microserving"])
+
+_EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+
+
+@router.post("/v1/microserving/prep_recv", response_model=PrepRecvAnswer)
+async def prep_recv(request: Request, body: PrepRecvRequest) -> Response:
+    """Make ready to receive K and V of `prompt[:end]`, but for what the prefix cache has."""
+    return _json(await exchanges_of(request).prep_recv(request, body))
+
+
+@router.post("/v1/microserving/remote_send", response_model=RemoteSendAnswer)
+async def remote_send(request: Request, body: RemoteSendRequest) -> Response:
+    """Send K and V of `prompt[begin:end]` to an engine that has been made ready; compute what is
+    not here. Answers when all has arrived."""
+    return _json(await exchanges_of(request).remote_send(request, body))
+
+
+@router.post("/v1/microserving/start_generate", response_model=Completion, responses=_EVENTS)
+async def start_generate(request: Request, body: StartGenerateRequest) -> Response:
+    """Compute `prompt[begin:]` and generate, as `/v1/completions` does."""
+    taking = exchanges_of(request).take(request, body)
+    work = await completion_work(
+        request, body, num_generated=body.num_generated or 0, change=taking.into
+    )
+    return begin(request, work)
+
+
+@router.post("/v1/microserving/leases/renew", response_model=RenewAnswer)
+async def renew_lease(request: Request, body: RenewRequest) -> Response:
+    """Let a lease end later."""
+    exchanges = exchanges_of(request)
+    return _json(await exchanges.renew(request, body.kv_addr_info, body.ttl_s))
+
+
+@router.delete("/v1/microserving/leases", status_code=204)
+async def cancel_lease(request: Request, body: LeaseRequest) -> Response:
+    """End a lease in any state. What it holds is free when the engine writes it no more."""
+    await exchanges_of(request).cancel(request, body.kv_addr_info)
+    return Response(status_code=204)
+
+
+@router.get("/v1/microserving/engines", response_model=EngineRows)
+async def engines(request: Request) -> Response:
+    """The engines of this node: what their K and V are, and how busy they are."""
+    node = exchanges_of(request).node
+    found = node.statistics().controller.engines
+    return _json(EngineRows(engines=[_row(node, one) for one in found]))
+
+
+def _row(node: Node, engine: EngineStatistics) -> EngineRow:
+    info = node.model(engine.model).info
+    num_busy = engine.num_running + engine.num_waiting
+    return EngineRow(
+        engine=engine.engine,
+        epoch=engine.epoch,
+        model=engine.model,
+        is_up=engine.is_up,
+        content=info.content,
+        layout=info.layout,
+        page_size=info.pool.page_size,
+        max_model_len=info.max_model_len,
+        num_blocks=engine.pool.num_blocks,
+        free_blocks=engine.pool.num_free + engine.pool.num_cached,
+        running=engine.num_running,
+        waiting=engine.num_waiting,
+        load=num_busy / info.pool.max_sequences,
+    )
+
+
+def _json(answer: ResponseModel) -> Response:
+    return Response(answer.to_json(), media_type="application/json")

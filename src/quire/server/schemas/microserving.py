@@ -1,0 +1,143 @@
+"""``/v1/microserving``: requests and answers of the three calls, and of leases and engines."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Discriminator, Field, StringConstraints, Tag
+
+from quire.server.schemas.base import (
+    MAX_PROMPT_TOKENS,
+    TEXT_SHAPE,
+    Name,
+    RequestModel,
+    ResponseModel,
+    Text,
+    TokenId,
+)
+from quire.server.schemas.completions import CompletionsRequest
+from quire.server.schemas.generation import IdentityFields
+
+MAX_TTL_S = 3600
+
+KvAddrInfo = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+Ttl = Annotated[float, Field(gt=0, le=MAX_TTL_S)]
+Index = Annotated[int, Field(gt=-MAX_PROMPT_TOKENS, lt=MAX_PROMPT_TOKENS)]
+"""Of a token of the prompt; a negative one counts from its end."""
+
+
+def _shape(prompt: object) -> str | None:
+    if isinstance(prompt, str):
+        return TEXT_SHAPE.tag
+    return "<ids>" if isinstance(prompt, list) else None
+
+
+PromptIds = Annotated[
+    list[TokenId], Field(min_length=1, max_length=MAX_PROMPT_TOKENS, fail_fast=True)
+]
+OnePrompt = Annotated[
+    Annotated[Text, TEXT_SHAPE] | Annotated[PromptIds, Tag("<ids>")],
+    Discriminator(
+        _shape, custom_error_type="shape", custom_error_message="must be a text or token ids"
+    ),
+]
+
+
+class Rank(RequestModel):
+    """One life of an engine."""
+
+    engine: Name
+    epoch: Annotated[int, Field(ge=0, lt=1 << 62)]
+
+
+class PromptFields(IdentityFields):
+    """What the calls share. ``request_id``: a request that is sent again under the same id is done
+    once."""
+
+    model: Name | None = Field(None, description="Absent: the node's default model")
+    prompt: OnePrompt
+    add_special_tokens: bool | None = None
+    request_id: Name | None = None
+
+
+class PrepRecvRequest(PromptFields):
+    end: Index = Field(description="Before this token; a negative one counts from the end")
+    ttl_s: Ttl = Field(60.0, description="The lease ends after this time, unless it is renewed")
+
+
+class PrepRecvAnswer(ResponseModel):
+    """``kv_addr_info`` goes to ``remote_send`` and ``start_generate``, unchanged. The first
+    ``matched_len`` tokens are here already; ``rank``: the engine that waits for the others, up to
+    ``end``."""
+
+    kv_addr_info: str
+    matched_len: int
+    num_tokens: int
+    end: int
+    expires_in_s: float
+    rank: Rank
+
+
+class RemoteSendRequest(PromptFields):
+    kv_addr_info: KvAddrInfo
+    recv_rank: Rank | None = Field(None, description="The receiver, to be compared with the lease")
+    begin: Index
+    end: Index
+
+
+class RemoteSendAnswer(ResponseModel):
+    """What was sent; the receiver has it. What it had already is not sent again."""
+
+    num_tokens: int
+    num_bytes: int
+    elapsed_s: float
+
+
+class StartGenerateRequest(CompletionsRequest):
+    """A completion of one prompt whose first ``begin`` tokens have their K and V here."""
+
+    prompt: OnePrompt
+    begin: Index = Field(0, description="What is before it comes from the lease, if one is named")
+    kv_addr_info: KvAddrInfo | None = Field(None, description="Absent: the prefix cache alone")
+    num_generated: Annotated[int, Field(ge=0, le=MAX_PROMPT_TOKENS)] | None = Field(
+        None, description="How many of the prompt's last tokens were sampled before"
+    )
+
+
+class LeaseRequest(RequestModel):
+    kv_addr_info: KvAddrInfo
+
+
+class RenewRequest(LeaseRequest):
+    ttl_s: Ttl
+
+
+class RenewAnswer(ResponseModel):
+    """``kv_addr_info`` replaces the one before, which expires when the lease would have."""
+
+    kv_addr_info: str
+    expires_in_s: float
+
+
+class EngineRow(ResponseModel):
+    """One engine of the node. ``content``: engines with equal ones exchange K and V; ``layout``:
+    those with equal ones copy them as they are. ``free_blocks``: free or cached. ``load``: running
+    and waiting calls over the sequences that it decodes at once."""
+
+    engine: str
+    epoch: int
+    model: str
+    is_up: bool
+    content: str
+    layout: str
+    page_size: int
+    max_model_len: int
+    num_blocks: int
+    free_blocks: int
+    running: int
+    waiting: int
+    load: float
+
+
+class EngineRows(ResponseModel):
+    engines: list[EngineRow]
