@@ -105,9 +105,8 @@ class DiskTransfers:
             problems = work(blocks, numbers)
         except OSError as exc:
             problems = dict.fromkeys(range(len(blocks)), f"cannot be written: {exc.strerror}")
-        except (
-            Exception
-        ) as exc:  # of a device, say: a transfer without an end would hold its blocks
+        except Exception as exc:
+            # whatever it is, of a device, say: a transfer without an end would hold its blocks
             logger.exception("a transfer of %d blocks from or to the disk has failed", len(blocks))
             problems = dict.fromkeys(range(len(blocks)), repr(exc))
         problem = next(iter(problems.values()), "")
