@@ -60,6 +60,8 @@ class EngineConfig:
     model's calls. ``tensor_parallel``: processes of this host that share one engine; cache sizes
     are per process.
     ``adapters``: LoRA adapters that rows may be run with; each is also served under its own name.
+    ``data_address``: "tcp://HOST:PORT" at which other engines send K and V to this one (port 0: any
+    free one); None: it exchanges none.
     """
 
     source: str
@@ -86,6 +88,7 @@ class EngineConfig:
     tensor_parallel: int = 1
     seed: int = 0
     adapters: tuple[AdapterConfig, ...] = ()
+    data_address: str | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.page_size <= 64:

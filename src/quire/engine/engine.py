@@ -18,13 +18,15 @@ from quire.core.batch import Batch, BatchResult, EngineReport
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import EngineFault
+from quire.core.kv_transport import KVTransport
 from quire.core.traits import MODEL_TRAITS, Trait
 from quire.engine.backend import NUM_AXES, Backend, choose_backend
 from quire.engine.decode_stage import DecodeStage
 from quire.engine.device import choose_num_threads, dtype_name
 from quire.engine.disk_transfers import DiskTransfers
 from quire.engine.embed_slots import TokenSlots
-from quire.engine.exchange.exchange import Exchange, NoExchange
+from quire.engine.exchange.choice import make_exchange
+from quire.engine.exchange.exchange import Exchange
 from quire.engine.forward_stage import ForwardLimits, ForwardStage
 from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.kv_cache.pool import BlockShape
@@ -57,7 +59,8 @@ class Engine:
     should hold one engine. One caller at a time; deterministic.
 
     With ``tensor_parallel`` above 1 this process is rank 0 and starts the others. ``ranks``: reuse
-    these ranks, replacing their model; they keep running when the engine is closed.
+    these ranks, replacing their model; they keep running when the engine is closed. ``transport``:
+    takes K and V to other engines and brings theirs; the engine closes it.
 
     Raises:
         ModelError: the directory is missing, damaged, hostile or of an unknown architecture.
@@ -70,7 +73,9 @@ class Engine:
         progress: Progress | None = None,
         *,
         ranks: RankGroup | None = None,
+        transport: KVTransport | None = None,
     ) -> None:
+        self._transport = transport
         self._own_ranks: RankGroup | None = None
         self._exchange: Exchange | None = None
         self._disk: DiskTransfers | None = None
@@ -79,13 +84,17 @@ class Engine:
         if config.tensor_parallel > 1 and ranks is None:
             ranks = self._own_ranks = RankGroup.start(config)
         try:
-            self._load(config, progress, ranks)
+            self._load(config, progress, ranks, transport)
         except BaseException:
             self.close()
             raise
 
     def _load(
-        self, config: EngineConfig, progress: Progress | None, ranks: RankGroup | None
+        self,
+        config: EngineConfig,
+        progress: Progress | None,
+        ranks: RankGroup | None,
+        transport: KVTransport | None,
     ) -> None:
         with torch.inference_mode():
             directory = locate(config.source)
@@ -104,9 +113,7 @@ class Engine:
             images = self._images = _image_encoder(config, loaded)
             grammars = self._grammars = GrammarHosts(str(directory.path), loaded.config.vocab_size)
             self._device = loaded.device
-            exchange = self._exchange = NoExchange(
-                f"engine {config.name} exchanges no K and V with other engines"
-            )
+            exchange = self._exchange = make_exchange(config, loaded, runner.pool, transport)
             disk = self._disk = DiskTransfers.open(config, runner.pool)
             self._info = _describe(config, loaded, backend, runner, exchange, disk, ranks, images)
             self._transfers = TransferQueue(runner.pool)
@@ -189,6 +196,8 @@ class Engine:
             self._exchange.close()
         if self._disk is not None:
             self._disk.close()
+        if self._transport is not None:
+            self._transport.close()
         if self._images is not None:
             self._images.close()
         if self._grammars is not None:

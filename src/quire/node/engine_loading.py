@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from quire.core.config import EngineConfig
 from quire.core.interfaces import EngineCore
+from quire.exchange import TcpTransport
 
 OnProgress = Callable[[str, float], None]
 """``(stage, fraction from 0 to 1)``."""
@@ -24,7 +25,12 @@ def load_engine(config: EngineConfig, on_progress: OnProgress) -> EngineCore:
     on_progress("starting", 0.0)
     from quire.engine.engine import Engine
 
-    engine = Engine(config, lambda done, total: on_progress("loading weights", done / total))
+    address = config.data_address
+    engine = Engine(
+        config,
+        lambda done, total: on_progress("loading weights", done / total),
+        transport=None if address is None else TcpTransport(address),
+    )
     engine.start_grammars()
     on_progress("ready", 1.0)
     return engine

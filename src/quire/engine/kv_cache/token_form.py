@@ -7,7 +7,7 @@ on ``EngineInfo.content`` alone. Pools translate their own layout to it and back
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ class TokenForm:
         return numbers_N.view(num_layers, 2, -1, self.num_kv_heads, self.head_dim)
 
 
+@runtime_checkable
 class TokenPool(Protocol):
     """A pool whose tokens can be exchanged, one after another or by several threads at once as long
     as they name different slots. Slots are flat, ``layers`` a range with step 1."""
