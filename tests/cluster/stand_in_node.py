@@ -50,6 +50,12 @@ class StandInNode:
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.asked: list[Asked] = []
         self.has_been_asked = asyncio.Event()
+        self.has_been_called = asyncio.Event()
+        self.call_refusals: dict[str, Said] = {}
+        self.call_gates: dict[str, asyncio.Event] = {}
+        """Calls that wait until their event is set."""
+        self.call_cuts: set[str] = set()
+        """Calls at which the connection breaks."""
         self.cached: list[str] = []
         self.leases: dict[str, Lease] = {}
         self.num_prefilled = 0
@@ -75,11 +81,13 @@ class StandInNode:
         if asked.path == "/v1/models":
             return said({"object": "list", "data": [{"id": model} for model in self.models]})
         if asked.path.startswith("/v1/microserving/"):
-            return self._microserving(asked)
+            return await self._microserving(asked)
         self.asked.append(asked)
         self.has_been_asked.set()
         if self.refusal is not None:
             return self.refusal
+        if asked.path == "/tokenize":
+            return said({"count": len(_text(asked.json["prompt"]))})
         if asked.method == "GET":
             name = asked.path.rpartition("/")[2]
             return said({"id": name}) if name in self.stored else refused(404, "x", "not here")
@@ -87,7 +95,7 @@ class StandInNode:
             return self._generate(asked.json["prompt"], asked.json, 0)
         return said({"node": self.name, "path": asked.target})
 
-    def _microserving(self, asked: Asked) -> Said:
+    async def _microserving(self, asked: Asked) -> Said:
         if asked.headers.get("x-quire-cluster-key") != CLUSTER_KEY:
             return refused(401, "unauthorized", "no cluster key")
         call = asked.path.rpartition("/")[2]
@@ -95,6 +103,13 @@ class StandInNode:
             return said({"engines": [self._described()]})
         body = asked.json
         self.calls.append((call, body))
+        self.has_been_called.set()
+        if call in self.call_refusals:
+            return self.call_refusals[call]
+        if call in self.call_gates:
+            await self.call_gates[call].wait()
+        if call in self.call_cuts:
+            raise Cut
         answer: Said = getattr(self, f"_{call}")(body)
         return answer
 
@@ -118,7 +133,7 @@ class StandInNode:
             {
                 "kv_addr_info": number,
                 "matched_len": matched,
-                "num_tokens": len(prompt),
+                "num_tokens": end - matched,
                 "end": end,
                 "expires_in_s": 30.0,
                 "rank": {"engine": "e", "epoch": 3},
@@ -148,7 +163,7 @@ class StandInNode:
             if lease.arrived != set(range(lease.begin, begin)) or lease.end < begin:
                 return refused(400, "invalid_argument", f"begin {begin}: {lease}")
             self.cached.append(prompt[:begin])
-        elif begin:
+        elif begin > self._matched(prompt):
             return refused(400, "invalid_argument", "begin without a lease")
         return self._generate(prompt, body, body.get("num_generated", 0))
 

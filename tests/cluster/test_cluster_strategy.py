@@ -15,6 +15,7 @@ from quire.cluster.strategies import SHIPPED
 from quire.cluster.strategy import StrategySource, load, read_source
 from quire.core.errors import InvalidArgument
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "cluster"
 FIRST = "async def route(request, engines):\n    return await engines[0].send(request)\n"
 LAST = FIRST.replace("[0]", "[-1]")
 
@@ -162,6 +163,15 @@ async def test_answers_that_a_strategy_does_not_return_are_ended() -> None:
 @pytest.mark.parametrize("name", sorted(SHIPPED))
 async def test_every_shipped_strategy_passes_its_trial(name: str) -> None:
     assert (await load(StrategySource(name))).label == name
+
+
+@pytest.mark.parametrize(
+    "name", ["long_prompts_apart.py:route", "prefill_where_idle.py:PrefillWhereIdle"]
+)
+async def test_the_examples_pass_their_trial_and_answer(name: str) -> None:
+    source = read_source(str(EXAMPLES / name))
+    async with world(2, source) as w:
+        assert text_of(await w.complete("Once")) == continuation("Once", 4)
 
 
 def test_a_strategy_that_blocks_the_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,8 +19,8 @@ Prompt = str | list[int]
 
 class Received(msgspec.Struct, frozen=True):
     """What ``prep_recv`` answers. Tokens up to ``matched_len`` are in the engine's cache already;
-    those from there to ``end`` are expected under the lease ``kv_addr_info``. ``rank`` names
-    engine and epoch."""
+    those from there to ``end``, ``num_tokens`` of them, are expected under the lease
+    ``kv_addr_info``. ``rank`` names engine and epoch."""
 
     kv_addr_info: str
     matched_len: int
@@ -63,6 +63,14 @@ class Engine(Protocol):
 
         Raises:
             EngineLost: no answer begins. The router then tries another engine.
+        """
+        ...
+
+    async def count_tokens(self, request: Request) -> int:
+        """The length of the request's prompt.
+
+        Raises:
+            QuireError: the engine refuses.
         """
         ...
 

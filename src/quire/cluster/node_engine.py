@@ -34,8 +34,16 @@ CLUSTER_KEY_HEADER = "x-quire-cluster-key"
 _MAX_BYTES = 1 << 20
 _CALLS = "/v1/microserving"
 _LEASE_END_S = 10.0
+_PASSED_ON = ("add_special_tokens", "cache_salt", "nvext", "priority", "session_id")
+"""Fields of a completion that concern its prompt too."""
 
 Said = TypeVar("Said")
+
+
+class _Tokens(msgspec.Struct):
+    """Of ``/tokenize``."""
+
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +116,20 @@ class NodeEngine:
 
     # -- the three calls ---------------------------------------------------------------------------
 
+    async def count_tokens(self, request: Request) -> int:
+        prompt = _prompt(request, None)
+        if not isinstance(prompt, str):
+            return len(prompt)
+        asked = {"prompt": prompt, "add_special_tokens": request.fields.get("add_special_tokens")}
+        return (await self._call(request, "/tokenize", asked, request.headers, _Tokens)).count
+
     async def prep_recv(
         self, request: Request, end: int, *, prompt: Prompt | None = None
     ) -> Received:
-        body = {"end": end, "request_id": _call_id()}
-        received = await self._call(request, "prep_recv", body, prompt, Received)
+        body = {**_shared(request, prompt), "end": end}
+        received = await self._call(
+            request, f"{_CALLS}/prep_recv", body, self._headers(request), Received
+        )
         request.work.leases[received.kv_addr_info] = self._end_lease
         return received
 
@@ -126,13 +143,15 @@ class NodeEngine:
         prompt: Prompt | None = None,
     ) -> Sent:
         body = {
+            **_shared(request, prompt),
             "kv_addr_info": received.kv_addr_info,
             "recv_rank": received.rank,
             "begin": begin,
             "end": end,
-            "request_id": _call_id(),
         }
-        return await self._call(request, "remote_send", body, prompt, Sent)
+        return await self._call(
+            request, f"{_CALLS}/remote_send", body, self._headers(request), Sent
+        )
 
     async def start_generate(
         self,
@@ -196,20 +215,19 @@ class NodeEngine:
     async def _call(
         self,
         request: Request,
-        name: str,
-        body: dict[str, Any],
-        prompt: Prompt | None,
+        path: str,
+        body: Mapping[str, Any],
+        headers: RawHeaders,
         kind: type[Said],
     ) -> Said:
         """One of the calls that have a small answer."""
-        body = {"model": request.model, "prompt": _prompt(request, prompt), **body}
+        fields = {"model": request.model, **body}
         encoded = msgspec.json.encode(
-            {key: value for key, value in body.items() if value is not None}
+            {key: fields[key] for key in fields if fields[key] is not None}
         )
         self._node.num_outstanding += 1
         try:
-            headers = self._headers(request)
-            with await self._node.ask("POST", f"{_CALLS}/{name}", headers, encoded) as exchange:
+            with await self._node.ask("POST", path, headers, encoded) as exchange:
                 status = (await exchange.head()).status
                 answer = await exchange.read_all(_MAX_BYTES)
         except EngineLost:
@@ -218,12 +236,12 @@ class NodeEngine:
         finally:
             self._node.num_outstanding -= 1
         if status >= 400:
-            raise self._refusal(name, status, answer)
+            raise self._refusal(path, status, answer)
         try:
             return msgspec.json.decode(answer, type=kind)
         except msgspec.MsgspecError as exc:
             raise EngineFault(
-                f"{name} at {self.name} answers with what it should not: {exc}"
+                f"{path} at {self.name} answers with what it should not: {exc}"
             ) from exc
 
     def _headers(self, request: Request) -> list[tuple[bytes, bytes]]:
@@ -237,13 +255,13 @@ class NodeEngine:
         ]
         return [*(pair for pair in request.headers if pair[0] != own[0][0]), *own]
 
-    def _refusal(self, name: str, status: int, answer: bytes) -> QuireError:
+    def _refusal(self, path: str, status: int, answer: bytes) -> QuireError:
         try:
             said = msgspec.json.decode(answer, type=dict[str, Any])["error"]
             code, message = str(said.get("code")), str(said.get("message"))
         except (msgspec.MsgspecError, KeyError, AttributeError):
             code, message = "", answer[:200].decode(errors="replace")
-        return from_record(ErrorRecord(code, f"{name} at {self.name} ({status}): {message}"))
+        return from_record(ErrorRecord(code, f"{path} at {self.name} ({status}): {message}"))
 
     def _end_lease(self, kv_addr_info: str) -> None:
         """In the background: its client need not wait, and the lease expires anyway."""
@@ -268,6 +286,12 @@ class NodeEngine:
 def _call_id() -> str:
     """A call that reaches the node twice is done once."""
     return f"call-{uuid.uuid4().hex}"
+
+
+def _shared(request: Request, prompt: Prompt | None) -> dict[str, Any]:
+    """What the calls about K and V have in common."""
+    told = {name: request.fields[name] for name in _PASSED_ON if name in request.fields}
+    return {**told, "prompt": _prompt(request, prompt), "request_id": _call_id()}
 
 
 def _prompt(request: Request, prompt: Prompt | None) -> Prompt:

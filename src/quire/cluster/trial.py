@@ -49,12 +49,15 @@ class TrialEngine:
     async def send(self, request: Request) -> Answer:
         return TrialAnswer(self.name)
 
+    async def count_tokens(self, request: Request) -> int:
+        return _length(request, None)
+
     async def prep_recv(
         self, request: Request, end: int, *, prompt: Prompt | None = None
     ) -> Received:
         num_tokens = _length(request, prompt)
         end = end if end >= 0 else num_tokens + end
-        return Received("trial", 0, end, end)
+        return Received("trial", 0, num_tokens=end, end=end)
 
     async def remote_send(
         self,

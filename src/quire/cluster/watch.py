@@ -33,6 +33,16 @@ class WatchTimes:
     models_s: float = 30.0
 
 
+class _Row(msgspec.Struct):
+    """One engine of a node, of what it tells."""
+
+    epoch: int
+    running: int
+    waiting: int
+    num_blocks: int
+    free_blocks: int
+
+
 class NodeWatch:
     """The probes of ``node``. ``cluster_headers``: for its figures, if the router has the cluster's
     key."""
@@ -50,6 +60,7 @@ class NodeWatch:
         ]
         self._models_until_s = 0.0
         self._suspicion = asyncio.Event()
+        self._complaint = ""
 
     def suspect(self) -> None:
         """A request has lost the node: probe it now."""
@@ -104,18 +115,26 @@ class NodeWatch:
 
     async def _ask_figures(self) -> None:
         status, told = await self._get("/v1/microserving/engines", self._cluster)
-        if status == 200:
-            engines = told.get("engines", ())
-            self._node.told(
-                NodeFigures(
-                    self._node.figures.models,
-                    num_running=sum(int(one["running"]) for one in engines),
-                    num_waiting=sum(int(one["waiting"]) for one in engines),
-                    num_blocks=sum(int(one["num_blocks"]) for one in engines),
-                    num_free_blocks=sum(int(one["free_blocks"]) for one in engines),
-                    epoch=max((int(one["epoch"]) for one in engines), default=0),
-                )
+        if status != 200:
+            self._tell_once(f"/v1/microserving/engines is {status}: {_message(told)}")
+            return
+        self._tell_once("")
+        engines = msgspec.convert(told.get("engines", ()), list[_Row])
+        self._node.told(
+            NodeFigures(
+                self._node.figures.models,
+                num_running=sum(one.running for one in engines),
+                num_waiting=sum(one.waiting for one in engines),
+                num_blocks=sum(one.num_blocks for one in engines),
+                num_free_blocks=sum(one.free_blocks for one in engines),
+                epoch=max((one.epoch for one in engines), default=0),
             )
+        )
+
+    def _tell_once(self, complaint: str) -> None:
+        if complaint and complaint != self._complaint:
+            logger.warning("node %s tells no figures: %s", self._node.name, complaint)
+        self._complaint = complaint
 
     async def _get(
         self, target: str, headers: list[tuple[bytes, bytes]] | None = None
@@ -127,3 +146,8 @@ class NodeWatch:
             return head.status, msgspec.json.decode(body, type=dict[str, Any])
         except msgspec.MsgspecError:
             return head.status, {}
+
+
+def _message(answer: Mapping[str, Any]) -> str:
+    error = answer.get("error")
+    return str(error.get("message")) if isinstance(error, dict) else ""

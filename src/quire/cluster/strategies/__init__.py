@@ -4,14 +4,33 @@ one."""
 from collections.abc import Callable
 from typing import Any
 
+from quire.cluster.strategies.autellix import Autellix
+from quire.cluster.strategies.balanced import Balanced
 from quire.cluster.strategies.cache_aware import CacheAware
 from quire.cluster.strategies.data_parallel import DataParallel
+from quire.cluster.strategies.disaggregated import Disaggregated
+from quire.cluster.strategies.handing_over import handed_over
 from quire.cluster.strategies.least_used import least_used
+from quire.cluster.strategies.migrating import Migrating
 
 SHIPPED: dict[str, Callable[..., Any]] = {
+    "autellix": Autellix,
+    "balanced": Balanced,
     "cache_aware": CacheAware,
     "data_parallel": DataParallel,
+    "disaggregated": Disaggregated,
     "least_used": least_used,
+    "migrating": Migrating,
 }
 
-__all__ = ["SHIPPED", "CacheAware", "DataParallel", "least_used"]
+__all__ = [
+    "SHIPPED",
+    "Autellix",
+    "Balanced",
+    "CacheAware",
+    "DataParallel",
+    "Disaggregated",
+    "Migrating",
+    "handed_over",
+    "least_used",
+]

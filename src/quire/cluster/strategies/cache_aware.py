@@ -12,6 +12,7 @@ from quire.cluster.answer import Answer
 from quire.cluster.interfaces import Engine
 from quire.cluster.prefix_tree import PrefixTree
 from quire.cluster.request import Request
+from quire.cluster.strategies.choices import Life, least_used_of, life_of
 
 
 @dataclass
@@ -21,22 +22,23 @@ class CacheAware:
 
     min_match: float = 0.3
     max_extra: int = 8
-    tree: PrefixTree[Engine] = field(default_factory=PrefixTree, init=False)
+    tree: PrefixTree[Life] = field(default_factory=PrefixTree, init=False)
 
     async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
         engine = self._choose(request, engines)
-        self.tree.add(request.prefix, engine)
+        self.tree.add(request.prefix, life_of(engine))
         return await engine.send(request)
 
     def _choose(self, request: Request, engines: Sequence[Engine]) -> Engine:
-        least = min(engines, key=lambda engine: engine.load)
+        least = least_used_of(engines)
         matched = self.tree.matched(request.prefix)
         wanted = self.min_match * len(request.prefix)
         fitting = [
             engine
             for engine in engines
-            if matched.get(engine, 0) > wanted and engine.load - least.load <= self.max_extra
+            if matched.get(life_of(engine), 0) > wanted
+            and engine.load - least.load <= self.max_extra
         ]
         if not fitting:
             return least
-        return max(fitting, key=lambda engine: (matched[engine], -engine.load))
+        return max(fitting, key=lambda engine: (matched[life_of(engine)], -engine.load))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from quire.cluster.answer import Answer
 from quire.cluster.interfaces import Engine
 from quire.cluster.request import Request
+from quire.cluster.strategies.choices import least_used_of
 
 
 async def least_used(request: Request, engines: Sequence[Engine]) -> Answer:
-    return await min(engines, key=lambda engine: engine.load).send(request)
+    return await least_used_of(engines).send(request)

@@ -1,0 +1,26 @@
+"""Long prompts stay at the engine of their program, short ones go where there is room (Autellix,
+algorithm 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.cluster.answer import Answer
+from quire.cluster.interfaces import Engine
+from quire.cluster.request import Request
+from quire.cluster.strategies.choices import decoder_of, least_used_of
+
+
+@dataclass
+class Autellix:
+    """``long_chars``: from this length on a prompt is long; 2048 tokens are about 8192
+    characters. The engine of a program is the home of its session."""
+
+    long_chars: int = 8192
+    routes_sessions = True
+
+    async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
+        is_long = len(request.prefix) > self.long_chars
+        engine = decoder_of(request, engines) if is_long else least_used_of(engines)
+        return await engine.send(request)

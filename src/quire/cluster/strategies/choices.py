@@ -1,0 +1,26 @@
+"""What several strategies ask of engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.cluster.interfaces import Engine
+from quire.cluster.request import Request
+
+Life = tuple[str, int]
+"""An engine until its next restart, which empties its cache."""
+
+
+def life_of(engine: Engine) -> Life:
+    return engine.name, engine.epoch
+
+
+def least_used_of(engines: Sequence[Engine]) -> Engine:
+    """The one with the fewest unfinished requests."""
+    return min(engines, key=lambda engine: engine.load)
+
+
+def decoder_of(request: Request, engines: Sequence[Engine]) -> Engine:
+    """The home of the request's session, if it is among ``engines``; else the least used."""
+    homes = [engine for engine in engines if engine.name == request.home]
+    return homes[0] if homes else least_used_of(engines)

@@ -1,0 +1,206 @@
+"""Strategies that divide a request between engines: the same answer, each token computed where it
+was meant to be, no lease left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from pathlib import Path
+
+import pytest
+from http_peer import refused
+from router_world import World, text_of, until, world
+from stand_in_node import continuation
+
+from quire.cluster import strategies
+from quire.cluster.strategies import Balanced
+from quire.cluster.strategy import StrategySource
+from quire.cluster.trial import TrialEngine
+
+LONG = "In the beginning there was a prompt of many tokens. " * 4
+
+DIVIDING: dict[str, tuple[int, StrategySource]] = {
+    "1P1D": (2, StrategySource("disaggregated")),
+    "1P2D": (3, StrategySource("disaggregated")),
+    "2P1D": (3, StrategySource("disaggregated", options={"num_prefill": 2})),
+    "1P alone": (1, StrategySource("disaggregated")),
+    "balance 0": (2, StrategySource("balanced", options={"ratio": 0})),
+    "balance 0.2": (2, StrategySource("balanced", options={"ratio": 0.2})),
+    "balance 1": (2, StrategySource("balanced", options={"ratio": 1.0})),
+    "balance by load": (2, StrategySource("balanced", options={"ratio": -1.0})),
+    "migrating": (2, StrategySource("migrating", options={"max_extra": 0, "min_tokens": 1})),
+}
+
+
+async def no_lease_is_left(w: World) -> None:
+    await until(lambda: not any(node.leases for node in w.nodes))
+    assert [node.num_outstanding for node in w.router.nodes] == [0] * len(w.nodes)
+
+
+@pytest.mark.parametrize("name", DIVIDING)
+async def test_an_answer_is_that_of_one_engine(name: str) -> None:
+    num_nodes, source = DIVIDING[name]
+    async with world(num_nodes, source) as w:
+        prompts = ["x", LONG, LONG + "And on.", LONG[:40], "Another."]
+        for stream in (False, True):
+            for prompt in prompts:
+                answer = await w.complete(prompt, stream=stream, max_tokens=5)
+                assert text_of(answer) == continuation(prompt, 5), answer.text
+        ids = [ord(character) for character in LONG]
+        answer = await w.http.post("/v1/completions", json={"prompt": ids, "max_tokens": 5})
+        assert text_of(answer) == continuation(LONG, 5)
+        chat = await w.http.post("/v1/chat/completions", json={"messages": []})
+        assert chat.json()["path"] == "/v1/chat/completions"
+        await asyncio.gather(*(w.complete(f"{LONG}{turn}") for turn in range(6)))
+        await no_lease_is_left(w)
+
+
+async def test_prefill_and_decode_are_divided() -> None:
+    async with world(2, "disaggregated") as w:
+        prefill, decode = w.nodes
+        await w.complete(LONG)
+        assert (prefill.num_prefilled, decode.num_prefilled) == (len(LONG) - 1, 1)
+        await w.complete(LONG + "And on.")
+        assert [call for call, _ in decode.calls] == ["prep_recv", "start_generate"] * 2
+        sent = [body for call, body in prefill.calls if call == "remote_send"]
+        assert [(body["begin"], body["end"]) for body in sent] == [
+            (0, len(LONG) - 1),
+            (len(LONG), len(LONG) + len("And on.") - 1),
+        ]
+
+
+async def test_what_the_decoder_has_is_not_sent() -> None:
+    async with world(2, "disaggregated") as w:
+        await w.complete(LONG)
+        await w.complete(LONG)
+        assert [call for call, _ in w.nodes[0].calls] == ["remote_send"]
+
+
+async def test_a_ratio_divides_the_prompt() -> None:
+    async with world(2, StrategySource("balanced", options={"ratio": 0.25})) as w:
+        await w.complete("x" * 200)
+        assert [node.num_prefilled for node in w.nodes] == [150, 50]
+
+
+async def test_fields_of_the_completion_reach_start_generate_and_its_prompts_the_others() -> None:
+    async with world(2, "disaggregated") as w:
+        await w.complete(LONG, cache_salt="s", seed=3, priority=2, model="stand-in")
+        bodies = {call: body for node in w.nodes for call, body in node.calls}
+        for call in ("prep_recv", "remote_send", "start_generate"):
+            body = bodies[call]
+            assert (body["model"], body["cache_salt"], body["priority"]) == ("stand-in", "s", 2)
+        assert bodies["start_generate"]["seed"] == 3
+        assert "seed" not in bodies["prep_recv"]
+
+
+async def test_a_context_moves_to_an_engine_that_has_time() -> None:
+    source = StrategySource("migrating", options={"max_extra": 0, "min_tokens": 1})
+    async with world(2, source) as w:
+        first, second = w.nodes
+        await w.complete(LONG + "one")
+        first.tokens = asyncio.Semaphore(0)
+        holding = asyncio.create_task(w.complete(LONG + "two", stream=True))  # at its holder
+        await until(lambda: w.router.nodes[0].num_outstanding == 1)
+        answer = await w.complete(LONG + "three")
+        assert answer.headers["x-quire-node"] == "node-1"
+        assert text_of(answer) == continuation(LONG + "three", 4)
+        assert second.num_prefilled < 64 + len("three")  # the last block of the tree, and the new
+        first.tokens.release()
+        for _ in range(4):
+            first.tokens.release()
+        await holding
+
+
+async def test_a_receiver_without_room_answers_alone() -> None:
+    async with world(2, "disaggregated") as w:
+        w.nodes[1].call_refusals["prep_recv"] = refused(503, "pool_exhausted", "full")
+        assert text_of(await w.complete(LONG)) == continuation(LONG, 4)
+        assert not w.nodes[0].calls
+
+
+@pytest.mark.parametrize("call", ["prep_recv", "remote_send", "start_generate"])
+async def test_a_call_that_loses_its_engine_is_made_elsewhere(call: str) -> None:
+    async with world(3, "disaggregated") as w:
+        w.nodes[1 if call != "remote_send" else 0].call_cuts.add(call)
+        assert text_of(await w.complete(LONG)) == continuation(LONG, 4)
+        for node in w.nodes:
+            node.call_cuts.clear()
+        await until(lambda: not any(w.nodes[at].leases for at in (0, 2)))
+
+
+@pytest.mark.parametrize("call", ["prep_recv", "remote_send", "start_generate"])
+async def test_a_refused_call_is_the_answer_and_leaves_no_lease(call: str) -> None:
+    async with world(2, "disaggregated") as w:
+        for node in w.nodes:
+            node.call_refusals[call] = refused(400, "invalid_argument", "because")
+        answer = await w.complete(LONG)
+        assert answer.status_code == 400
+        assert "because" in answer.json()["error"]["message"]
+        await no_lease_is_left(w)
+
+
+async def test_a_client_that_leaves_during_a_transfer_leaves_no_lease() -> None:
+    async with world(2, "disaggregated") as w:
+        prefill, decode = w.nodes
+        prefill.call_gates["remote_send"] = asyncio.Event()
+        task = asyncio.create_task(w.complete(LONG))
+        await prefill.has_been_called.wait()
+        assert decode.leases
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await no_lease_is_left(w)
+        assert ("leases") in [call for call, _ in decode.calls]
+
+
+@pytest.mark.parametrize(("key", "said"), [(None, "--cluster-key-file"), ("other", "cluster key")])
+async def test_without_the_cluster_key_the_remedy_is_named(key: str | None, said: str) -> None:
+    async with world(2, "disaggregated", cluster_key=key) as w:
+        answer = await w.complete(LONG)
+        assert answer.status_code >= 400
+        assert said in answer.json()["error"]["message"]
+        assert (await w.http.post("/v1/chat/completions", json={})).status_code == 200
+
+
+async def test_a_session_decodes_at_its_home() -> None:
+    async with world(4, "disaggregated") as w:
+        for number in range(8):
+            headers = {"x-session-id": f"s{number}"}
+            places = {
+                (await w.complete(f"{LONG}{turn}", headers=headers)).headers["x-quire-node"]
+                for turn in range(3)
+            }
+            assert len(places - {"node-0"}) == 1
+
+
+@pytest.mark.parametrize("num_under_way", [1, 5, 50])
+@pytest.mark.parametrize("num_decodes", [0, 8])
+def test_shares_by_load_settle(num_under_way: int, num_decodes: int) -> None:
+    """With prompts under way all the time the share finds its place and stays there; the more the
+    generating engine has to do besides, the lower."""
+    balanced = Balanced(ratio=-1.0, max_ratio=1.0)
+    sender, receiver = TrialEngine("p"), TrialEngine("d")
+    receiver.load = num_decodes * num_under_way
+    shares: list[int] = []
+    under_way: deque[contextlib.ExitStack] = deque()
+    for _ in range(100 * num_under_way):
+        share = balanced.share(1000, sender, receiver)
+        shares.append(share)
+        entered = contextlib.ExitStack()
+        entered.enter_context(balanced.owing(sender, 1000 - share))
+        entered.enter_context(balanced.owing(receiver, share))
+        under_way.append(entered)
+        if len(under_way) > num_under_way:
+            under_way.popleft().close()
+    last = shares[len(shares) // 2 :]
+    assert max(last) - min(last) <= 50
+    expected = 500 - 64 * num_decodes // 2
+    assert abs(last[-1] - expected) <= 60
+
+
+def test_strategies_are_short() -> None:
+    """The paper's are 350 lines in all."""
+    files = Path(str(strategies.__file__)).parent.glob("*.py")
+    lines = [line for file in files for line in file.read_text("utf-8").splitlines()]
+    assert len([line for line in lines if line.strip()]) <= 350
