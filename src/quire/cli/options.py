@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from quire.cli.sizes import format_size, size_value
+from quire.cli.sizes import format_size, size_or_nothing, size_value
 from quire.core.config import DEFAULT_CACHE_BYTES, EngineConfig
 from quire.core.ids import ModelId
 
@@ -167,7 +167,7 @@ KvCacheBytes = Annotated[
 HostCacheBytes = Annotated[
     int,
     typer.Option(
-        parser=size_value,
+        parser=size_or_nothing,
         show_default=format_size(_DEFAULTS.host_cache_bytes),
         metavar="SIZE",
         envvar="QUIRE_HOST_CACHE_BYTES",
@@ -178,7 +178,7 @@ HostCacheBytes = Annotated[
 DiskCacheBytes = Annotated[
     int,
     typer.Option(
-        parser=size_value,
+        parser=size_or_nothing,
         show_default="none",
         metavar="SIZE",
         envvar="QUIRE_DISK_CACHE_BYTES",
