@@ -104,6 +104,23 @@ async def test_forks_agree_with_recomputing(api: Api) -> None:
     assert await going_on(grandchild) == await fresh(api, before, 6)
 
 
+@pytest.mark.parametrize(
+    ("text", "num_kept"), [(TEXT + "!", 42), (TEXT[:9], 9), ("The quiet", 7), ("", 0), (TEXT, 42)]
+)
+async def test_a_revised_text_keeps_what_is_computed_of_it(
+    api: Api, text: str, num_kept: int
+) -> None:
+    ctx = Context(api).fill(TEXT)
+    await ctx.prefill()
+    ctx.revise(text)
+    assert ctx.text == text
+    pages = -(-num_kept // api.available_models()[0].page_size)
+    assert ctx.num_pages == pages
+    if text:
+        said = (await ctx.generate(max_tokens=4)).token_ids
+        assert said == await fresh(api, ctx.tokens[:-4], 4)
+
+
 async def test_join_appends_what_the_children_gained(api: Api) -> None:
     ctx = Context(api).fill("ab")
     one, two = ctx.fork().fill("1"), ctx.fork().fill("2")

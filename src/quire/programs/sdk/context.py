@@ -32,7 +32,8 @@ from quire.programs.sdk.stepping import ScoredStep
 
 class Context:
     """See the module docstring. ``model`` may be an ``Api``, whose default model is used.
-    ``adapter``: the LoRA adapter of the model with which everything is computed.
+    ``priority``, ``thread`` and ``depth``: as of a queue (``create_queue``). ``adapter``: the LoRA
+    adapter of the model with which everything is computed.
 
     Use ``drop`` or ``async with`` to free its pages before the program ends. Only one operation may
     run at a time: concurrent tasks each take a ``fork``. After a failure that the program has
@@ -45,11 +46,14 @@ class Context:
         *,
         priority: int = 0,
         thread: int = 0,
+        depth: int = 0,
         adapter: str | None = None,
     ) -> None:
         if isinstance(model, Api):
             model = Model(model.issuer, model.issuer.model())
-        self._paged = PagedText(model, priority=priority, thread=thread, adapter=adapter)
+        self._paged = PagedText(
+            model, priority=priority, thread=thread, depth=depth, adapter=adapter
+        )
 
     @classmethod
     def _of(cls, paged: PagedText) -> Context:
@@ -104,9 +108,31 @@ class Context:
             InvalidArgument: neither text nor token ids of the model, or an operation is running.
         """
         self._paged.check_free()
+        self._paged.tokens += self._tokenized(text)
+        return self
+
+    def _tokenized(self, text: str | Sequence[int]) -> list[int]:
         if isinstance(text, str):
             text = Tokenize(self.model.issuer).tokenize(self._paged.queue, text)
-        self._paged.tokens += _token_ids(text, self.model.served.info.vocab_size)
+        return _token_ids(text, self.model.served.info.vocab_size)
+
+    def revise(self, text: str | Sequence[int]) -> Self:
+        """Make ``text`` the whole text. Computed tokens at its beginning stay computed.
+
+        A text that is filled in pieces can have other tokens than the whole, because tokens merge
+        across the seam. A text that is revised as it grows has the tokens of the whole.
+
+        Raises:
+            InvalidArgument: neither text nor token ids of the model, or an operation is running.
+        """
+        self._paged.check_free()
+        before, after = self._paged.tokens, self._tokenized(text)
+        same = next(
+            (n for n, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]),
+            min(len(before), len(after)),
+        )
+        self._paged.truncate(same)
+        self._paged.tokens += after[same:]
         return self
 
     def fill_chat(

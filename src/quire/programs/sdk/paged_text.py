@@ -35,13 +35,14 @@ class PagedText:
         *,
         priority: int = 0,
         thread: int = 0,
+        depth: int = 0,
         adapter: str | None = None,
     ) -> None:
         self.model = model
         self.tokens: list[int] = []
         self._adapter = adapter
         self._ledger = ledger or PageLedger(model.issuer)
-        self._priority, self._thread = priority, thread
+        self._priority, self._thread, self._depth = priority, thread, depth
         self._begin()
         self._running: Generation | None = None
         self._is_stepping = False
@@ -54,7 +55,9 @@ class PagedText:
     def _begin(self) -> None:
         """Start without pages, on a new queue."""
         core = Core(self.model.issuer)
-        self.queue = core.create_queue(self.model, priority=self._priority, thread=self._thread)
+        self.queue = core.create_queue(
+            self.model, thread=self._thread, depth=self._depth, priority=self._priority
+        )
         self._span = PageSpan(self.model, self.queue, self._ledger)
         self._stepper = Stepper(self.model, self._span, self._adapter)
 
@@ -243,6 +246,7 @@ class PagedText:
             self._ledger,
             priority=self._priority,
             thread=self._thread,
+            depth=self._depth,
             adapter=self._adapter,
         )
         fork.tokens = list(self.tokens)
