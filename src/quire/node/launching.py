@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from msgspec import structs
+
 from quire.core.errors import InvalidArgument, UnknownHandle
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
@@ -72,11 +74,13 @@ class ProgramLauncher:
     ) -> ProgramHandle:
         """See ``Node.launch``. ``encoded``: the token counter of the program that launches it."""
         self._admission.check()
+        if launch.form != program.form:
+            launch = structs.replace(launch, form=program.form)
         parent = None if launch.parent is None else self.parent(launch.parent, launch.tenant)
         bounds = tightest(self._admission.tenant(launch.tenant).quotas, program.quotas, quotas)
         start = ProgramStart(
             tenant=launch.tenant,
-            form="inferlet",
+            form=program.form,
             name=program.name,
             kind=program.name,
             client_id=launch.client_id,

@@ -187,6 +187,7 @@ class ProgramHandle:
             named=self._launch.named,
             duration_s=self._duration_s,
             used=with_guest(self._table.used(self), self._spent),
+            form=self._launch.form,
         )
 
     async def send(self, message: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from quire.core.errors import ErrorRecord
+from quire.core.events import ProgramForm
 from quire.core.ids import ProgramId, TenantId, ThreadId
 from quire.node.message_log import LogLimits
 from quire.node.program_figures import ResourceUsage
@@ -103,11 +104,12 @@ class ProgramRecord:
     named: Mapping[str, str] = field(default_factory=dict)
     duration_s: float | None = None
     used: ResourceUsage | None = None
+    form: ProgramForm = "inferlet"
 
 
 class ProgramLaunch(msgspec.Struct, frozen=True):
     """The launch of a program, besides its code; ``named``: arguments by name; ``traceparent``: of
-    the client's request."""
+    the client's request; ``form``: the program's."""
 
     tenant: TenantId
     args: tuple[str, ...] = ()
@@ -118,6 +120,7 @@ class ProgramLaunch(msgspec.Struct, frozen=True):
     named: Mapping[str, str] = msgspec.field(default_factory=dict)
     parent_thread: ThreadId | None = None
     traceparent: str | None = None
+    form: ProgramForm = "inferlet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import InvalidArgument, TraitMissing
-from quire.core.events import Quotas
+from quire.core.events import ProgramForm, Quotas
 from quire.core.traits import VERSIONS, Trait
 from quire.programs.capabilities import Capabilities
 from quire.programs.parameters import Parameter, parameters_of
@@ -37,7 +37,7 @@ class Inferlet:
     it uses (``news.*``: all that begin with it). It can reach no others, natively or sandboxed.
     ``restartable``: if its engine is lost, the program is run again and receives the recorded
     answers of its earlier run; for programs whose behaviour depends on the API alone. ``source``:
-    its file, for tracebacks.
+    its file, for tracebacks. ``form``: under which it stands in the process table.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Inferlet:
     mcp_servers: tuple[str, ...] = ()
     restartable: bool = False
     source: str | None = None
+    form: ProgramForm = "inferlet"
 
     @property
     def capabilities(self) -> Capabilities:

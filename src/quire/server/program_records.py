@@ -34,7 +34,7 @@ def launched(record: ProgramRecord, process: ProcessRecord | None) -> Program:
     return Program(
         id=record.id,
         object="program",
-        form="inferlet",
+        form=record.form,
         name=record.name,
         state=str(record.state),
         client_id=record.client_id,

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from quire.core.events import Quotas
+from quire.core.events import ProgramForm, Quotas
 from quire.programs.capabilities import Capabilities
 from quire.programs.package import MARK
 from quire.programs.sandbox.messages import Manifest
@@ -28,6 +28,11 @@ class GuestProgram:
     @property
     def name(self) -> str:
         return self.manifest.name
+
+    @property
+    def form(self) -> ProgramForm:
+        """Workflows run natively, so a guest is always an inferlet."""
+        return "inferlet"
 
     @property
     def quotas(self) -> Quotas:
