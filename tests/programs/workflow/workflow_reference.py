@@ -47,7 +47,12 @@ class ReferenceRun:
             primitive = self._order.choice(ready)
             del left[primitive.id]
             self.ran.append(primitive.id)
-            for port, value in self._outputs(primitive).items():
+            inputs = {name: self._value(ref) for name, ref in primitive.inputs.items()}
+            if primitive.when is not None and not self._value(primitive.when):
+                outputs = {port: empty(kind) for port, kind in primitive.outputs.items()}
+            else:
+                outputs = self.outputs(primitive, inputs)
+            for port, value in outputs.items():
                 self._values[primitive.id, port] = value
         return {name: self._value(ref) for name, ref in self._graph.results.items()}
 
@@ -55,10 +60,8 @@ class ReferenceRun:
         whole = self._query[ref.port] if ref.from_query else self._values[ref.primitive, ref.port]
         return ref.take(whole)
 
-    def _outputs(self, primitive: Primitive) -> dict[str, Any]:
-        if primitive.when is not None and not self._value(primitive.when):
-            return {port: empty(kind) for port, kind in primitive.outputs.items()}
-        inputs = {name: self._value(ref) for name, ref in primitive.inputs.items()}
+    def outputs(self, primitive: Primitive, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What a primitive gives for ``inputs``."""
         for name in primitive.batched:
             assert primitive.size in (None, len(inputs[name])), primitive.id
         if primitive.op in PREFILLS:

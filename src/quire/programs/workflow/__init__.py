@@ -3,11 +3,14 @@ depend on (Tan et al., "Ayo", ASPLOS 2025).
 
 A developer joins components with ``>>`` to a template (``App``, ``Node``, ``Engine``).
 ``Graph.optimize`` makes the graph of a query, and the passes (``OptPass``) rewrite it.
+``workflow(app)`` is the program that answers queries on a node.
 """
 
 from quire.programs.workflow.engines import Engine, Profile
 from quire.programs.workflow.optimizer import Graph, GraphCache
 from quire.programs.workflow.passes import Note, OptPass, Rewritten
+from quire.programs.workflow.running import run_query, workflow
+from quire.programs.workflow.scheduler import Step
 from quire.programs.workflow.template import App, Node
 
 __all__ = [
@@ -20,4 +23,7 @@ __all__ = [
     "OptPass",
     "Profile",
     "Rewritten",
+    "Step",
+    "run_query",
+    "workflow",
 ]

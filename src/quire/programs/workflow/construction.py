@@ -83,7 +83,8 @@ def p_graph(app: App, config: NodeConfig, sizes: Mapping[str, int]) -> Primitive
     sites: dict[str, Site] = {}
     for node in app.nodes:
         site = sites[node.name] = _site(app, node, config, values, sizes, stored)
-        values.update(app.component(node).build(site))
+        made = app.component(node).build(site)
+        values.update((name, replace(one, guard=site.when)) for name, one in made.items())
         if sum(len(one.primitives) for one in sites.values()) > MAX_PRIMITIVES:
             raise InvalidArgument(
                 f"{node.name}: the graph has more than {MAX_PRIMITIVES} primitives: take less "
@@ -117,15 +118,16 @@ def _site(
     stored: dict[str, int | None],
 ) -> Site:
     engine = app.engines.get(node.engine)
+    when = values[node.when].ref if node.when and node.when in values else None
     return Site(
         node=node.name,
         engine=None if engine is None else engine.name,
         batchable=node.annotation == "batchable",
         splittable=node.annotation == "splittable",
         config=config[node.name],
-        inputs={name: values[name] for name in node.inputs if name in values},
+        inputs={name: values[name].seen_from(when) for name in node.inputs if name in values},
         outputs=node.outputs,
-        when=values[node.when].ref if node.when and node.when in values else None,
+        when=when,
         measured=sizes,
         stored=stored,
     )

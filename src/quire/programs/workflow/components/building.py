@@ -15,11 +15,18 @@ from quire.programs.workflow.values import Ref, ValueType
 @dataclass(frozen=True, slots=True)
 class Value:
     """A named value of the template: where it comes from, and its number of elements if that is
-    known before the graph runs."""
+    known before the graph runs. ``guard``: it is empty unless this is true."""
 
     ref: Ref
     kind: ValueType
     size: int | None = None
+    guard: Ref | None = None
+
+    def seen_from(self, guard: Ref | None) -> Value:
+        """The same value for a component that runs only if ``guard`` is true. How many elements it
+        has is certain only on its own branch."""
+        certain = self.guard in (None, guard)
+        return self if certain else Value(self.ref, self.kind)
 
 
 @dataclass(slots=True)

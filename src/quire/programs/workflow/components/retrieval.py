@@ -80,11 +80,15 @@ class Vectors(Component):
         lists = [one for one in site.inputs.values() if one.kind in LISTS]
         sizes = {one.size for one in lists}
         if len(sizes) > 1:
-            raise site.error("inputs", f"have {sizes} elements: give a vector for each text")
+            told = " and ".join(
+                sorted("an unknown number of" if n is None else str(n) for n in sizes)
+            )
+            raise site.error("inputs", f"have {told} elements: give a vector for each text")
         (size,) = sizes
         assert site.engine is not None, "components other than conditions have an engine"
         known = site.stored.get(site.engine, 0)
-        site.stored[site.engine] = None if known is None or size is None else known + size
+        is_certain = known is not None and size is not None and site.when is None
+        site.stored[site.engine] = (known or 0) + (size or 0) if is_certain else None
         made = site.add(
             Op.INGESTION, "", site.by_type(),
             {"out": ValueType.DONE}, batched=("texts", "vectors") if site.batchable else (),

@@ -1,0 +1,80 @@
+"""``GraphState``: how far the graph of one query is, and the values that are still needed.
+
+Does no I/O and starts nothing: it is told which primitives have ended and tells which may start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.values import Ref, empty
+
+
+class GraphState:
+    """``start`` once, then ``finish`` for every primitive that has ended. A value is dropped when
+    its last user has ended."""
+
+    def __init__(self, graph: PrimitiveGraph, query: Mapping[str, Any]) -> None:
+        self._graph, self._query = graph, query
+        self._waiting = {one.id: len(one.parents) for one in graph.primitives.values()}
+        self._values: dict[str, Mapping[str, Any]] = {}
+        self._num_users = {one: len(users) for one, users in graph.users.items()}
+        for ref in graph.results.values():
+            if not ref.from_query:
+                self._num_users[ref.primitive] += 1
+        self.num_left = len(graph.primitives)
+        """Primitives that have not ended."""
+
+    @property
+    def num_values(self) -> int:
+        """Primitives whose values are kept."""
+        return len(self._values)
+
+    def start(self) -> list[Primitive]:
+        """The primitives that wait for nothing."""
+        return self._deepest_first([one for one, num in self._waiting.items() if not num])
+
+    def finish(self, one: str, outputs: Mapping[str, Any]) -> list[Primitive]:
+        """Keep what a primitive has given, and return those that may start now: the ones that are
+        farthest from a result first."""
+        assert self._waiting[one] == 0, f"{one} has ended without having been started"
+        self._waiting[one] = -1
+        self.num_left -= 1
+        if self._num_users[one]:
+            self._values[one] = outputs
+        for source in self._graph.primitives[one].sources:
+            self._num_users[source] -= 1
+            if not self._num_users[source]:
+                del self._values[source]
+        ready: list[str] = []
+        for child in self._graph.children[one]:
+            self._waiting[child] -= 1
+            if not self._waiting[child]:
+                ready.append(child)
+        return self._deepest_first(ready)
+
+    def inputs_of(self, primitive: Primitive) -> dict[str, Any]:
+        """The values that a primitive works on."""
+        return {name: self._value(ref) for name, ref in primitive.inputs.items()}
+
+    def skipped(self, primitive: Primitive) -> dict[str, Any] | None:
+        """The empty outputs of a primitive on a branch that is not taken; None if it is to run."""
+        if primitive.when is None or self._value(primitive.when):
+            return None
+        return {port: empty(kind) for port, kind in primitive.outputs.items()}
+
+    def results(self) -> dict[str, Any]:
+        """The outputs of the query, when nothing is left."""
+        assert not self.num_left, f"{self.num_left} primitives have not ended"
+        return {name: self._value(ref) for name, ref in self._graph.results.items()}
+
+    def _value(self, ref: Ref) -> Any:
+        whole = self._query if ref.from_query else self._values[ref.primitive]
+        return ref.take(whole[ref.port])
+
+    def _deepest_first(self, ids: list[str]) -> list[Primitive]:
+        found = [self._graph.primitives[one] for one in ids]
+        return sorted(found, key=lambda primitive: -primitive.depth)

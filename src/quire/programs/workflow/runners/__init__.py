@@ -1,0 +1,51 @@
+"""Who carries out primitives: one runner for each engine of an application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quire.core.errors import InvalidArgument
+from quire.programs.api import Api, Model
+from quire.programs.workflow.engines import Engine
+from quire.programs.workflow.runners.encoding import EncoderRunner
+from quire.programs.workflow.runners.local import DocumentRunner, ToolRunner, VectorRunner
+from quire.programs.workflow.runners.model import ModelRunner
+from quire.programs.workflow.scheduler import Runner
+from quire.programs.workflow.vectors import ExactVectors, VectorCollection
+
+
+def runner_of(
+    engine: Engine, api: Api, collection: Callable[[], VectorCollection] = ExactVectors
+) -> Runner:
+    """The runner of ``engine`` for one query. ``collection``: makes the query's collection.
+
+    Raises:
+        InvalidArgument: the node does not serve the model that the engine names.
+    """
+    match engine.kind:
+        case "llm":
+            return ModelRunner(_model(engine, api))
+        case "embedding" | "rerank":
+            return EncoderRunner(api, engine.config.get("model"))
+        case "vectors":
+            return VectorRunner(collection())
+        case "tool":
+            return ToolRunner(engine.functions)
+    return DocumentRunner()
+
+
+def _model(engine: Engine, api: Api) -> Model:
+    wanted = engine.config.get("model")
+    models = api.available_models()
+    for model in models:
+        if wanted is None or model.id == wanted:
+            return model
+    served = ", ".join(model.id for model in models) or "none"
+    raise InvalidArgument(
+        f"engine {engine.name!r} names the model {wanted!r}; the node serves {served}: name one of "
+        "them",
+        param=f"{engine.name}.model",
+    )
+
+
+__all__ = ["runner_of"]

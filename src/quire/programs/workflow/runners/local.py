@@ -1,0 +1,88 @@
+"""Engines that are part of the program: documents, the query's vectors, and tools."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.chunker import chunks
+from quire.programs.workflow.documents import parsed
+from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.scheduler import check_elements
+from quire.programs.workflow.values import LISTS, ValueType
+from quire.programs.workflow.vectors import VectorCollection
+
+
+class DocumentRunner:
+    """``Runner`` of parsers and chunkers. They work in a thread, because a document may be long."""
+
+    async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        documents: list[dict[str, str]] = inputs["documents"]
+        if primitive.op is Op.PARSE:
+            return {"out": [parsed(one) for one in documents]}
+        size, overlap = primitive.config["chunk_size"], primitive.config["overlap"]
+        return {"out": await asyncio.to_thread(_cut, documents, size, overlap)}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class VectorRunner:
+    """``Runner`` of an engine of kind vectors, over the collection of this query."""
+
+    def __init__(self, collection: VectorCollection) -> None:
+        self._collection = collection
+
+    async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        if primitive.op is Op.INGESTION:
+            await self._collection.add(primitive.first, inputs["vectors"], inputs["texts"])
+            return {"out": True}
+        num: int = primitive.config["top_k"]
+        found = [await self._collection.nearest(one, num) for one in inputs["vectors"]]
+        texts = [text for one in found for text in one]
+        check_elements(primitive, texts)
+        return {"out": texts}
+
+    def close(self) -> None:
+        self._collection.close()
+
+
+class ToolRunner:
+    """``Runner`` of an engine of kind tool. A plain function runs in a thread, so that it may
+    block."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        self._functions = functions
+
+    async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        function = self._functions[primitive.config["function"]]
+        given = {name: one for name, one in inputs.items() if not name.startswith("done.")}
+        if inspect.iscoroutinefunction(function):
+            made = await function(**given)
+        else:
+            made = await asyncio.to_thread(function, **given)
+        (kind,) = primitive.outputs.values()
+        _check_type(primitive, kind, made)
+        return {"out": made}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _cut(documents: list[dict[str, str]], size: int, overlap: int) -> list[str]:
+    return [piece for one in documents for piece in chunks(one["text"], size, overlap)]
+
+
+def _check_type(primitive: Primitive, kind: ValueType, made: Any) -> None:
+    wanted = {ValueType.TEXT: str, ValueType.BOOLEAN: bool}.get(kind, list)
+    if kind is not ValueType.DONE and not isinstance(made, wanted):
+        raise InvalidArgument(
+            f"{primitive.node}: the function {primitive.config['function']!r} returned "
+            f"{type(made).__name__}, not {kind}: return what the component's outputs say",
+            param=primitive.node,
+        )
+    if kind in LISTS:
+        check_elements(primitive, made)

@@ -1,0 +1,65 @@
+"""A query of a workflow as a program: in the process table, under a tenant, cancellable.
+
+Owns the way from an application and a query to its results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any
+
+from quire.programs.api import Api
+from quire.programs.inferlet import Inferlet
+from quire.programs.workflow.construction import NodeConfig
+from quire.programs.workflow.optimizer import NO_CONFIG, Graph, GraphCache
+from quire.programs.workflow.passes import OptPass
+from quire.programs.workflow.runners import runner_of
+from quire.programs.workflow.scheduler import GraphScheduler, Step
+from quire.programs.workflow.template import App
+
+Query = Annotated[dict[str, Any], "The inputs of the query, by name."]
+Config = Annotated[dict[str, Any], "Changes to the configuration of components, by their names."]
+
+
+async def run_query(
+    api: Api,
+    app: App,
+    query: Mapping[str, Any],
+    config: NodeConfig = NO_CONFIG,
+    *,
+    passes: OptPass | None = None,
+    cache: GraphCache | None = None,
+    on_step: Callable[[Step], object] = lambda step: None,
+) -> dict[str, Any]:
+    """Build, optimise and run the graph of ``query`` with the node's engines; returns the results
+    by name. See ``Graph.optimize`` for the other arguments and the errors."""
+    optimize = partial(Graph.optimize, app, query, config, passes, cache)
+    graph = await asyncio.to_thread(optimize)  # documents may be long
+    return await schedule(api, graph, on_step)
+
+
+async def schedule(
+    api: Api, graph: Graph, on_step: Callable[[Step], object] = lambda step: None
+) -> dict[str, Any]:
+    """Run a graph; returns the results by name."""
+    used = {one.engine for one in graph.e_graph.primitives.values()}
+    runners = {
+        name: runner_of(engine, api) for name, engine in graph.app.engines.items() if name in used
+    }
+    return await GraphScheduler(graph.e_graph, graph.query, runners, api.monotonic, on_step).run()
+
+
+def workflow(app: App, passes: OptPass | None = None) -> Inferlet:
+    """The program that answers one query of ``app``: launch it with ``query`` and ``config``. Its
+    result has the query's results by name.
+
+    Graphs of queries of the same shape are built once for the program's lifetime.
+    """
+    chosen, cache = passes or OptPass(), GraphCache()
+
+    async def main(api: Api, query: Query, config: Config = {}) -> dict[str, Any]:  # noqa: B006
+        return await run_query(api, app, query, config, passes=chosen, cache=cache)
+
+    return Inferlet(name=app.name, main=main, description=app.description, form="workflow")

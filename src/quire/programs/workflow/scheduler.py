@@ -1,0 +1,125 @@
+"""Runs the graph of a query: a primitive starts as soon as nothing is left that it waits for
+(Ayo's section 5.1).
+
+Owns the tasks of one query. Which commands of other queries share a batch is for control to decide;
+it sees each primitive's depth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.object_store import GraphState
+from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.values import ValueType
+
+
+class Runner(Protocol):
+    """Carries out the primitives of one engine, many at a time.
+
+    It owns what its states hold until ``close``, which is called when the query has ended, however
+    it has ended.
+    """
+
+    async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The outputs by port."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One primitive that was carried out; times in seconds of the clock that was given."""
+
+    primitive: Primitive
+    started_s: float
+    ended_s: float
+
+
+class GraphScheduler:
+    """One query. ``runners`` by the engine's name; ``on_step`` is told of every primitive."""
+
+    def __init__(
+        self,
+        graph: PrimitiveGraph,
+        query: Mapping[str, Any],
+        runners: Mapping[str, Runner],
+        now_s: Callable[[], float],
+        on_step: Callable[[Step], object] = lambda step: None,
+    ) -> None:
+        self.state = GraphState(graph, query)
+        self._runners, self._now_s, self._on_step = runners, now_s, on_step
+
+    async def run(self) -> dict[str, Any]:
+        """The results of the query.
+
+        If a primitive fails, the others are cancelled and its error is raised. ``runners`` are
+        closed in any case.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._begin(self.state.start(), group)
+        except BaseExceptionGroup as failures:
+            raise _first(failures) from None
+        finally:
+            for runner in self._runners.values():
+                runner.close()
+        return self.state.results()
+
+    def _begin(self, primitives: Sequence[Primitive], group: asyncio.TaskGroup) -> None:
+        for primitive in primitives:
+            group.create_task(self._carry_out(primitive, group), name=primitive.id)
+
+    async def _carry_out(self, primitive: Primitive, group: asyncio.TaskGroup) -> None:
+        outputs = self.state.skipped(primitive)
+        if outputs is None:
+            started_s = self._now_s()
+            outputs = await self._outputs(primitive)
+            self._on_step(Step(primitive, started_s, self._now_s()))
+        self._begin(self.state.finish(primitive.id, outputs), group)
+
+    async def _outputs(self, primitive: Primitive) -> dict[str, Any]:
+        inputs = self.state.inputs_of(primitive)
+        if primitive.op is Op.AGGREGATE:
+            return {"out": _gathered(primitive, inputs)}
+        if primitive.op is Op.CONDITION:
+            return {"out": _plain(inputs["text"]) == _plain(primitive.config["equals"])}
+        assert primitive.engine is not None, f"{primitive.id} has no engine"
+        return dict(await self._runners[primitive.engine].run(primitive, inputs))
+
+
+def check_elements(primitive: Primitive, values: Sequence[Any]) -> None:
+    """A list that does not have the elements for which the graph was made cannot be cut.
+
+    Raises:
+        InvalidArgument: it has another number.
+    """
+    promised = None if primitive.size is None else primitive.size * primitive.fan
+    if primitive.batched and promised is not None and len(values) != promised:
+        raise InvalidArgument(
+            f"{primitive.node} gave {len(values)} elements for {primitive.size}: a batchable "
+            "component must give one for each",
+            param=primitive.node,
+        )
+
+
+def _gathered(primitive: Primitive, inputs: Mapping[str, Any]) -> Any:
+    if primitive.outputs["out"] is ValueType.DONE:
+        return True
+    return [element for values in inputs.values() for element in values]
+
+
+def _plain(text: str) -> str:
+    return text.strip().rstrip(".").casefold()
+
+
+def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that came first; the others follow from it or were in flight."""
+    first = failures.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

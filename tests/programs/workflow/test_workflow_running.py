@@ -1,0 +1,159 @@
+"""Queries as programs over the real controller and a model that answers by a script."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from programs_node import level
+from workflow_apps import SCHEMA
+
+from quire.core.errors import ProgramCancelled, ProgramFailed
+from quire.programs.workflow import App, Engine, Graph, GraphCache, Node, OptPass, Step, workflow
+from quire.programs.workflow.running import run_query
+from quire.testing import LocalNode
+from quire.testing.local_node import scripted_node
+
+QUESTION = "Who is the baker?"
+NUM_TOKENS = 4
+
+
+def upper(queries: list[str]) -> list[str]:
+    return [query.upper() for query in queries]
+
+
+def expansion(**expand: Any) -> App:
+    """A model expands a question, a tool works on each query, and a model reads all."""
+    app = App("expansion", [Engine("llm"), Engine("tool", config={"functions": {"upper": upper}})])
+    config = {"prompt": "Expand: {question}", "schema": SCHEMA, **expand}
+    first = Node(
+        "llm", {"question": "text"}, {"queries": "texts"}, "splittable", config, name="expand"
+    )
+    work = Node(
+        "tool", {"queries": "texts"}, {"worked": "texts"}, "batchable", {"function": "upper"},
+        name="work",
+    )  # fmt: skip
+    config = {
+        "prompt": "The question is {question} Read {worked}", "separator": ", ",
+        "answer_after": "Answer:", "system": "Be short.",
+    }  # fmt: skip
+    last = Node(
+        "llm",
+        {"question": "text", "worked": "texts"},
+        {"answer": "text"},
+        None,
+        config,
+        name="last",
+    )
+    first >> work >> last
+    app.update_template([first, work, last])
+    return app
+
+
+def answer(prompt: str) -> str:
+    if "Expand" in prompt:
+        return json.dumps(["a, b", 'c"', "d"]) + "<|end|>"
+    return "Thinking.\nAnswer: Kabo.<|end|>"
+
+
+def node() -> LocalNode:
+    return scripted_node(answer, page_size=4)
+
+
+@pytest.mark.parametrize(
+    "names", [[], ["prune"], ["prune", "prefill"], ["pipeline"], ["prune", "prefill", "pipeline"]]
+)
+async def test_a_model_sees_the_same_prompts_by_every_subset(names: list[str]) -> None:
+    seen: list[str] = []
+
+    def noted(prompt: str) -> str:
+        seen.append(prompt)
+        return answer(prompt)
+
+    program = workflow(expansion(), OptPass(names))
+    async with scripted_node(noted, page_size=4) as local:
+        query = json.dumps({"question": QUESTION})
+        assert await local.run(program, query) == {"answer": "Kabo."}
+        assert (await level(local))["held"] == 0
+    whole = (
+        "<|system|>Be short.<|end|><|user|>The question is Who is the baker? "
+        'Read A, B, C", D<|end|><|assistant|>'
+    )
+    assert whole in seen
+    assert f"<|user|>Expand: {QUESTION}<|end|><|assistant|>" in seen
+
+
+async def test_a_prefix_is_computed_while_the_elements_come() -> None:
+    steps: list[Step] = []
+    cache = GraphCache()
+
+    async def main(api: Any) -> Any:
+        query = {"question": QUESTION}
+        return await run_query(api, expansion(), query, cache=cache, on_step=steps.append)
+
+    async with node() as local:
+        assert await local.run(main) == {"answer": "Kabo."}
+    ended = [step.primitive.id for step in steps]
+    assert ended.index("last.prefill.0") < ended.index("expand.decode.2")
+    assert {step.primitive.id for step in steps} >= {"last.prefill.2", "last.prefill"}
+    assert cache.num_misses == 1
+
+
+async def test_a_query_is_a_program_of_the_form_workflow() -> None:
+    program = workflow(expansion())
+    assert program.form == "workflow"
+    assert [one.name for one in program.parameters] == ["query", "config"]
+    async with node() as local:
+        local.hold = True
+        connect = local.connect(program.name, form=program.form)
+        running = local.launch(program, json.dumps({"question": QUESTION}), connect=connect)
+        while (await snapshot(local))["queues"] < 2:
+            await asyncio.to_thread(lambda: None)  # the graph is built in a thread
+        assert [(row.name, row.form) for row in local.controller.processes()] == [
+            ("expansion", "workflow")
+        ]
+        running.cancel()
+        local.hold = False
+        with pytest.raises(ProgramCancelled):
+            await running.result()
+        assert (await level(local))["held"] == 0
+
+
+async def snapshot(local: LocalNode) -> dict[str, int]:
+    return {"queues": local.controller.statistics().num_queues}
+
+
+@pytest.mark.parametrize(
+    ("query", "config", "message"),
+    [
+        ({}, {}, "expansion: the input 'question' is missing"),
+        ({"question": QUESTION}, {"last": {"temperature": 1}}, "last has no 'temperature'"),
+        ({"question": QUESTION}, {"expand": {"max_tokens": NUM_TOKENS}}, "raise max_tokens"),
+    ],
+)
+@pytest.mark.parametrize("names", [[], ["prune", "pipeline"]])
+async def test_a_failed_query_says_why_and_holds_nothing(
+    query: dict[str, Any], config: dict[str, Any], message: str, names: list[str]
+) -> None:
+    async with node() as local:
+        program = workflow(expansion(), OptPass(names))
+        with pytest.raises(ProgramFailed, match=message):
+            await local.run(program, json.dumps(query), json.dumps(config))
+        assert (await level(local))["held"] == 0
+
+
+async def test_a_model_that_is_not_served_is_named() -> None:
+    app = App("app", [Engine("llm", config={"model": "other"})])
+    config = {"prompt": "{question}"}
+    ask = Node("llm", {"question": "text"}, {"answer": "text"}, None, config, name="ask")
+    app.update_template([ask])
+    async with node() as local:
+        with pytest.raises(ProgramFailed, match="names the model 'other'; the node serves fake"):
+            await local.run(workflow(app), json.dumps({"question": QUESTION}))
+
+
+def test_the_graph_of_the_expansion_is_pipelined() -> None:
+    graph = Graph.optimize(expansion(), {"question": QUESTION}).e_graph
+    assert "work.2" in graph.primitives

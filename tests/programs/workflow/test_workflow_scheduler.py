@@ -1,0 +1,164 @@
+"""A query's graph runs by what it waits for, drops what it no longer needs, and ends as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import pytest
+from workflow_apps import QUERY, advanced
+from workflow_reference import ReferenceRun, digest
+
+from quire.core.errors import EngineLost, InvalidArgument
+from quire.programs.workflow import App, Engine, Graph, Node, OptPass, Profile
+from quire.programs.workflow.object_store import GraphState
+from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.runners.local import ToolRunner
+from quire.programs.workflow.scheduler import GraphScheduler, Runner, Step
+
+
+class ReferenceRunner:
+    """One runner for all engines, each primitive of which takes as many turns of the loop as it
+    has characters in its name, so that primitives end in no simple order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.reference = ReferenceRun(graph.e_graph, graph.query, Random(0))
+        self.num_running = self.most_running = self.num_closed = 0
+        self.began: list[str] = []
+
+    async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.began.append(primitive.id)
+        self.num_running += 1
+        self.most_running = max(self.most_running, self.num_running)
+        for _ in primitive.id:
+            await asyncio.sleep(0)
+        self.num_running -= 1
+        return self.reference.outputs(primitive, inputs)
+
+    def close(self) -> None:
+        self.num_closed += 1
+
+
+def of(graph: Graph) -> tuple[ReferenceRunner, dict[str, Runner]]:
+    runner = ReferenceRunner(graph)
+    return runner, dict.fromkeys(graph.app.engines, runner)
+
+
+def clock() -> float:
+    return 0.0
+
+
+@pytest.mark.parametrize("synthesis", ["one_shot", "refine", "tree"])
+@pytest.mark.parametrize("names", [[], ["prune", "stages", "prefill", "pipeline"]])
+async def test_the_scheduler_gives_the_reference_answer(synthesis: str, names: list[str]) -> None:
+    graph = Graph.optimize(advanced(synthesis=synthesis), QUERY, passes=OptPass(names))
+    runner, runners = of(graph)
+    steps: list[Step] = []
+    scheduler = GraphScheduler(graph.e_graph, graph.query, runners, clock, steps.append)
+    result = await scheduler.run()
+    assert result == ReferenceRun(graph.p_graph, QUERY, Random(1)).results()
+    assert len(steps) == len(graph.e_graph.primitives)
+    assert scheduler.state.num_values == 1, "only the result is kept"
+    assert runner.num_closed == len(runners)
+    if synthesis == "refine":
+        assert (runner.most_running > 1) == bool(names), "unoptimised primitives run one by one"
+
+
+async def test_what_is_ready_together_starts_with_the_deepest() -> None:
+    graph = Graph.optimize(advanced(), QUERY)
+    runner, runners = of(graph)
+    await GraphScheduler(graph.e_graph, graph.query, runners, clock).run()
+    depths = [graph.e_graph.primitives[one].depth for one in runner.began[:4]]
+    assert depths == sorted(depths, reverse=True)
+    assert runner.began[0] == "expand.prefill"
+
+
+async def test_a_failure_ends_the_query_and_closes_what_it_holds() -> None:
+    graph = Graph.optimize(advanced(), QUERY)
+    runner, runners = of(graph)
+
+    class Lost:
+        async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Any:
+            raise EngineLost("the encoder was lost")
+
+        def close(self) -> None:
+            runner.num_closed += 1
+
+    runners["embedding"] = Lost()
+    with pytest.raises(EngineLost, match="the encoder was lost"):
+        await GraphScheduler(graph.e_graph, graph.query, runners, clock).run()
+    assert runner.num_closed == len(runners)
+    assert "answer.0.decode" not in runner.began
+
+
+async def test_a_cancelled_query_closes_what_it_holds() -> None:
+    graph = Graph.optimize(advanced(), QUERY)
+    runner, runners = of(graph)
+    task = asyncio.create_task(GraphScheduler(graph.e_graph, graph.query, runners, clock).run())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert runner.began
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert runner.num_closed == len(runners)
+
+
+def test_values_are_dropped_behind_their_last_user() -> None:
+    graph = Graph.optimize(advanced(), QUERY).e_graph
+    state = GraphState(graph, QUERY)
+    reference = ReferenceRun(graph, QUERY, Random(0))
+    ready = state.start()
+    assert {one.id for one in ready} >= {"chunk", "expand.prefill", "answer.0.prefill.0"}
+    while ready:
+        one = ready.pop()
+        ready += state.finish(one.id, reference.outputs(one, state.inputs_of(one)))
+        if one.op is Op.RERANKING:
+            assert state.num_values <= 1 + 6, "chunks and vectors are gone"
+    assert state.num_left == 0
+    assert state.num_values == 1
+    assert len(state.results()["answer"]) == 8
+
+
+def branching(function: Any) -> App:
+    app = App("branch", [Engine("tool", config={"functions": {"f": function}}, profile=Profile(2))])
+    judge = Node(
+        "condition", {"text": "text"}, {"yes": "boolean"}, None, {"equals": "Yes"}, name="judge"
+    )
+    work = Node(
+        "tool", {"items": "texts"}, {"worked": "texts"}, "batchable", {"function": "f"},
+        name="work", when="yes",
+    )  # fmt: skip
+    app.update_template([judge, work])
+    return app
+
+
+@pytest.mark.parametrize(("text", "worked"), [("yes.", ["A", "B", "C"]), ("no", [])])
+async def test_a_branch_that_is_not_taken_does_nothing(text: str, worked: list[str]) -> None:
+    def upper(items: list[str]) -> list[str]:
+        assert text == "yes.", "the branch is not taken"
+        return [item.upper() for item in items]
+
+    graph = Graph.optimize(branching(upper), {"text": text, "items": ["a", "b", "c"]})
+    assert "work.1" in graph.e_graph.primitives
+    runners: dict[str, Runner] = {"tool": ToolRunner({"f": upper})}
+    result = await GraphScheduler(graph.e_graph, graph.query, runners, clock).run()
+    assert result == {"worked": worked}
+
+
+async def test_a_tool_that_does_not_return_what_it_promised_is_named() -> None:
+    query = {"text": "yes", "items": ["a", "b", "c"]}
+    for wrong, message in (
+        (lambda items: "text", "work: the function 'f' returned str, not texts"),
+        (lambda items: [*items, "more"], "work gave 3 elements for 2"),
+    ):
+        graph = Graph.optimize(branching(wrong), query)
+        runners: dict[str, Runner] = {"tool": ToolRunner({"f": wrong})}
+        with pytest.raises(InvalidArgument, match=message):
+            await GraphScheduler(graph.e_graph, graph.query, runners, clock).run()
+
+
+def test_the_reference_is_deterministic() -> None:
+    assert digest("a", 1) == digest("a", 1) != digest("a", 2)
