@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
 
@@ -102,18 +101,18 @@ class Microserving:
         ``num_generated``: how many of the prompt's last tokens were sampled before. ``fields``: all
         of ``/v1/completions``.
         """
-        body = {"prompt": _sent(prompt), "begin": begin, "num_generated": num_generated}
-        body |= {"kv_addr_info": kv_addr_info, **fields, "stream": True}
+        body: dict[str, Any] = {"prompt": _sent(prompt), "begin": begin}
+        body |= {"num_generated": num_generated, "kv_addr_info": kv_addr_info}
+        body |= {**fields, "stream": True}
         try:
             async with self._http.stream(
                 "POST", "/start_generate", json=body, timeout=FOR_EVER
             ) as answer:
                 if not answer.is_success:
                     raise error_of_body(self._url, answer.status_code, await answer.aread())
-                async with aclosing(answer.aiter_lines()) as lines:
-                    async for line in lines:
-                        if line.startswith("data: ") and line != "data: [DONE]":
-                            yield _chunk(self._url, line[6:])
+                async for line in answer.aiter_lines():
+                    if line.startswith("data: ") and line != "data: [DONE]":
+                        yield _chunk(self._url, line[6:])
         except httpx.TransportError as exc:
             raise unreachable(self._url, exc) from exc
 

@@ -73,7 +73,7 @@ class OperationList:
 
     @property
     def cannot_wait(self) -> bool:
-        """Whether something in it is sent even if no row stands beside it: transfers, and fences."""
+        """Whether something in it goes without a row beside it: transfers, and fences."""
         return self._has_transfers or self._has_fence
 
     def add(self, operation: BatchOperation) -> None:
