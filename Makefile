@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help answers demo test test-compiled test-clients chaos mutate lint types bench bench-pie bench-autellix model-eval install install-dev lock docs clean
+.PHONY: help answers demo test compiled test-compiled test-clients chaos mutate lint types bench bench-pie bench-autellix model-eval install install-dev lock docs clean
 
 # The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
@@ -29,12 +29,14 @@ demo: install ## start a node with the shipped model; a chat client and an agent
 	@$(BIN)/quire demo
 
 test: install-dev ## everything CI runs: style, import layers, types, all tests
-	@$(MAKE) --no-print-directory lint types SKIP_INSTALL=1
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types compiled SKIP_INSTALL=1
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory test-compiled SKIP_INSTALL=1
 
-test-compiled: install-dev ## control's tests and some of the node's on control as 'quire compile' builds it
+compiled: install-dev
 	$(COMPILED) $(BIN)/quire compile
+
+test-compiled: compiled ## control's tests and some of the node's on control as 'quire compile' builds it
 	OMP_NUM_THREADS=1 $(COMPILED) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
 		$(COMPILED_TESTS)
 
