@@ -18,7 +18,7 @@ from quire.testing import FakeEngine, fake_pool
 from quire.testing.fake_engine.network import FakeNetwork
 
 KEY = "0123456789abcdef"
-CONFIG = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False, cluster_key=KEY.encode())
+CONFIG = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False, cluster_key=KEY)
 TENANTS = tuple(TenantConfig(TenantId(name), (f"{name}-key",)) for name in ("red", "blue"))
 SIZE = 16
 PROMPT = [(7 * i) % 200 + 20 for i in range(600)]

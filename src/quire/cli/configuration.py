@@ -29,9 +29,6 @@ from quire.node import SHIPPED_MODEL
 
 DEFAULT_TENANT = TenantId("default")
 
-_MIN_KEY_BYTES, _MAX_KEY_BYTES = 16, 4096
-"""Of a cluster key."""
-
 
 class TenantEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One ``[tenants.NAME]`` table of the tenants file."""
@@ -150,24 +147,6 @@ def _counts(option: str, kind: str, texts: Sequence[str], names: Sequence[str]) 
             raise ConfigError(f"{option} {text}: write N or NAME=N, for example 2")
         counts[name] = int(number)
     return counts
-
-
-def read_cluster_key(path: Path) -> bytes:
-    """The key of a cluster: the file's text without white space around it.
-
-    Raises:
-        ConfigError: the file cannot be read, or the key is too short to be secret.
-    """
-    try:
-        key = path.read_bytes().strip()
-    except OSError as exc:
-        raise ConfigError(f"--cluster-key-file {path} cannot be read: {exc.strerror}") from exc
-    if not _MIN_KEY_BYTES <= len(key) <= _MAX_KEY_BYTES:
-        raise ConfigError(
-            f"--cluster-key-file {path} has a key of {len(key)} bytes: give {_MIN_KEY_BYTES} to "
-            f"{_MAX_KEY_BYTES}, for example from 'openssl rand -hex 32'"
-        )
-    return key
 
 
 def tenants(api_keys: Sequence[str], api_keys_file: Path | None) -> tuple[TenantConfig, ...]:

@@ -13,7 +13,6 @@ from quire.cli.configuration import (
     check_exposure,
     encoder_configs,
     engine_configs,
-    read_cluster_key,
     tenants,
     with_replicas,
 )
@@ -21,6 +20,7 @@ from quire.cli.console import messages
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.mcp_servers import read_mcp_servers
+from quire.cli.router_options import read_key
 from quire.core.config import (
     EngineConfig,
     NodeConfig,
@@ -205,7 +205,7 @@ def serve(
         drain_timeout_s=drain_timeout,
         sandbox_upload=sandbox,
         allow_native_upload=allow_upload,
-        cluster_key=None if cluster_key_file is None else read_cluster_key(cluster_key_file),
+        cluster_key=read_key(cluster_key_file, "--cluster-key-file"),
     )
     _run(node, server)
 

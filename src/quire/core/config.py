@@ -232,7 +232,7 @@ class ServerConfig:
     data_dir: Path | None = None
     sandbox_upload: bool = True
     allow_native_upload: bool = False
-    cluster_key: bytes | None = field(default=None, repr=False)
+    cluster_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.max_session_ttl_s < self.session_ttl_s:

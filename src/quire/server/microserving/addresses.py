@@ -54,8 +54,8 @@ class KvAddresses:
         Unauthorized: the node has no cluster key.
     """
 
-    def __init__(self, cluster_key: bytes | None, unix_s: Callable[[], float]) -> None:
-        self._cluster_key = cluster_key
+    def __init__(self, cluster_key: str | None, unix_s: Callable[[], float]) -> None:
+        self._cluster_key = None if cluster_key is None else cluster_key.encode()
         self.unix_s = unix_s
 
     def require_key(self) -> bytes:
