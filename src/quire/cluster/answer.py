@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from quire.cluster.connection import AnswerHead
+from quire.cluster.connection import AnswerHead, Sink
 from quire.cluster.pool import Exchange
 
 
@@ -26,6 +26,11 @@ class Answer(Protocol):
         """
         ...
 
+    def pass_to(self, sink: Sink) -> None:
+        """While a ``read`` waits, pieces may be given to ``sink`` as they arrive instead of waking
+        it; or all of them are read."""
+        ...
+
     def close(self) -> None:
         """Idempotent."""
         ...
@@ -44,6 +49,9 @@ class NodeAnswer:
 
     async def read(self) -> bytes:
         return await self._exchange.read()
+
+    def pass_to(self, sink: Sink) -> None:
+        self._exchange.pass_to(sink)
 
     def close(self) -> None:
         self._exchange.close()

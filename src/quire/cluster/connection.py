@@ -8,13 +8,16 @@ what: ``pool`` does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass
 from typing import cast
 
 import httptools
 
 from quire.core.errors import EngineLost
+
+Sink = Callable[[bytes], bool]
+"""Takes a piece at once, or returns False: then it waits for ``read``."""
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -66,6 +69,7 @@ class NodeConnection(asyncio.Protocol):
         self._is_kept_alive = False
         self._is_head = is_head
         self._waiter: asyncio.Future[None] | None = None
+        self._sink: Sink | None = None
         self.has_received = False
 
     async def send(
@@ -99,6 +103,10 @@ class NodeConnection(asyncio.Protocol):
             self._is_paused = False
             self._open().resume_reading()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def pass_to(self, sink: Sink) -> None:
+        """While a ``read`` waits, give pieces to ``sink`` as they arrive instead of waking it."""
+        self._sink = sink
 
     @property
     def is_reusable(self) -> bool:
@@ -177,6 +185,9 @@ class NodeConnection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         if self._is_head:
             return
+        # a read that has been woken has pieces that come first
+        if self._sink is not None and self._is_awaited and self._sink(body):
+            return
         self._pieces.append(body)
         self._num_waiting += len(body)
         if self._num_waiting > MAX_WAITING_BYTES and not self._is_paused:
@@ -199,6 +210,10 @@ class NodeConnection(asyncio.Protocol):
             await self._waiter
         finally:
             self._waiter = None
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self._waiter is not None and not self._waiter.done()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

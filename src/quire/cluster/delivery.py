@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.types import Send
 
@@ -19,6 +19,7 @@ from quire.server.anthropic.errors import error_events
 from quire.server.delivery import WriteLimit
 from quire.server.errors import body_of
 from quire.server.events import DATA_EVENTS, named_event
+from quire.server.piece_writer import PieceWriter
 
 logger = logging.getLogger(__name__)
 
@@ -36,13 +37,23 @@ class BrokenAnswer(Exception):
 
 
 class Delivery:
-    """One answer to one client. ``send`` sends the head, ``send_body`` the rest."""
+    """One answer to one client. ``send`` sends the head, ``send_body`` the rest; pieces that arrive
+    while the client takes them are written by ``writer`` at once."""
 
-    def __init__(self, opened: Opened, path: str, request_id: str, writes: WriteLimit) -> None:
+    def __init__(
+        self,
+        opened: Opened,
+        path: str,
+        request_id: str,
+        writes: WriteLimit,
+        writer: PieceWriter | None,
+    ) -> None:
         self._opened = opened
         self._path = path
         self._request_id = request_id
         self._writes = writes
+        self._writer = writer
+        self._framed: Callable[[bytes], bytes] = _as_it_is
         self._held = b""
         self._last = b""
         self.num_bytes = 0
@@ -66,12 +77,15 @@ class Delivery:
         if opened.is_whole:
             await self._write(send_body, opened.first, more=False)
             return
-        whole_events = self._whole_events if opened.is_events else _as_it_is
+        if opened.is_events:
+            self._framed = self._whole_events
         # an event stream may say nothing for long; its client wants the head now
-        await self._write(send_body, whole_events(opened.first))
+        await self._write(send_body, self._framed(opened.first))
+        if self._writer is not None:
+            answer.pass_to(self._pass_on)
         try:
             while piece := await answer.read():
-                piece = whole_events(piece)
+                piece = self._framed(piece)
                 if piece:
                     self._last = piece
                     await self._write(send_body, piece)
@@ -79,6 +93,18 @@ class Delivery:
             await self._broken(error, send_body)
         else:
             await self._write(send_body, self._held, more=False)
+
+    def _pass_on(self, piece: bytes) -> bool:
+        """Write ``piece`` now, if the client takes it."""
+        writer = self._writer
+        if writer is None or not writer.is_ready:
+            return False
+        piece = self._framed(piece)
+        if piece:
+            self._last = piece
+            self.num_bytes += len(piece)
+            writer.write(piece)
+        return True
 
     async def _broken(self, error: EngineLost, send_body: Send) -> None:
         logger.warning(

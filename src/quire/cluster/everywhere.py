@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlencode
 
 import msgspec
 
-from quire.cluster.connection import AnswerHead
+from quire.cluster.connection import AnswerHead, Sink
 from quire.cluster.node_engine import NodeEngine
 from quire.cluster.opened import Opened
 from quire.cluster.request import Request
@@ -40,6 +40,9 @@ class WholeAnswer:
 
     async def read(self) -> bytes:
         return b""
+
+    def pass_to(self, sink: Sink) -> None:
+        """There are no pieces."""
 
     def close(self) -> None:
         """Nothing is under way."""

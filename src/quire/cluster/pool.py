@@ -12,7 +12,7 @@ from collections.abc import AsyncIterable
 from typing import Self
 
 from quire.cluster.addresses import NodeAddress
-from quire.cluster.connection import AnswerHead, NodeConnection
+from quire.cluster.connection import AnswerHead, NodeConnection, Sink
 from quire.core.errors import EngineLost
 
 IDLE_S = 20.0
@@ -36,6 +36,10 @@ class Exchange:
 
     async def read(self) -> bytes:
         return await self._connection.read()
+
+    def pass_to(self, sink: Sink) -> None:
+        """See ``NodeConnection``."""
+        self._connection.pass_to(sink)
 
     async def read_all(self, limit: int) -> bytes:
         """The whole body.

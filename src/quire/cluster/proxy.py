@@ -26,6 +26,7 @@ from quire.core.config import ServerConfig
 from quire.core.errors import QuireError
 from quire.server.delivery import SlowReader, WriteLimit, disconnected
 from quire.server.errors import HttpError
+from quire.server.piece_writer import STATE_KEY
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,10 @@ class _Call:
         self.has_started = True
         self._proxy.began(self.engine, asyncio.get_running_loop().time() - self._started_s)
         # pieces need not pass the middlewares, which look at the start of a response alone
-        send_body = cast(Send, self.scope.get("state", {}).get("send_body", self.send))
+        state = self.scope["state"]
+        send_body = cast(Send, state.get("send_body", self.send))
         request = self.request
-        delivery = Delivery(opened, request.path, request.request_id, self.writes)
+        delivery = Delivery(
+            opened, request.path, request.request_id, self.writes, state.get(STATE_KEY)
+        )
         await delivery.run(self.send, send_body)

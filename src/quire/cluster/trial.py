@@ -10,7 +10,7 @@ import asyncio
 import msgspec
 
 from quire.cluster.answer import Answer
-from quire.cluster.connection import AnswerHead
+from quire.cluster.connection import AnswerHead, Sink
 from quire.cluster.interfaces import Engine, Prompt, Received, Route, Sent
 from quire.cluster.request import Request
 from quire.core.errors import InvalidArgument
@@ -32,6 +32,9 @@ class TrialAnswer:
 
     async def read(self) -> bytes:
         return b""
+
+    def pass_to(self, sink: Sink) -> None:
+        """There are no pieces."""
 
     def close(self) -> None:
         """There is nothing to end."""

@@ -16,6 +16,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from quire.server.http_protocol import BoundedHttpProtocol
+from quire.server.piece_writer import STATE_KEY, PieceWriter
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COMMENT = b":\n\n"
@@ -38,6 +39,7 @@ class SimpleClientsProtocol(BoundedHttpProtocol):
     """An answer to HTTP/1.0 has begun that is a stream of events."""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.scope["state"][STATE_KEY] = PieceWriter(cycle)
         is_old = cycle.scope["http_version"] == "1.0"
         super()._start_asgi_task(cycle, self._without_chunks(cycle, app) if is_old else app)
 

@@ -1,0 +1,111 @@
+"""What a router costs: first tokens and tokens per second through it, over those of its node.
+
+    python benchmarks/microserving/router_cost.py [--models small] [--requests 32] [--quick]
+
+One node, one router before it, both on this machine; the same client asks one and the other in
+interleaved rounds. First token: requests one after the other, each over a new connection, with a
+prompt that the node has cached; the cost is the difference of a round's medians. Tokens per second:
+concurrent streams with one event per token; the cost is the ratio. The router's processor time per
+event is that of its process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+
+from benchmarks.checkpoints import SHAPES
+from benchmarks.http.servers import Server, free_port, start_quire
+from benchmarks.http.stream_client import completion_body, stream, stream_all
+from benchmarks.measurement import figure, ratio, take_turns
+from benchmarks.options import parser, rounds_of
+from benchmarks.report import emit, print_table
+
+PROMPT, OUTPUT, NUM_FIRST = 128, 64, 30
+
+
+def start_router(node: Server, strategy: str) -> Server:
+    port = free_port()
+    command = [sys.executable, "-m", "quire.cli", "router", "--node", node.url]
+    command += ["--strategy", strategy, "--port", str(port), "--no-log-requests"]
+    return Server(command, port, "/ready")
+
+
+def run(asked: Server, router: Server, model: str, count: int, seed: int) -> dict[str, float]:
+    """One round over ``asked``."""
+    random = np.random.default_rng(seed)
+    prompts = random.integers(3, SHAPES[model].vocab_size, (count, PROMPT)).tolist()
+    url = asked.completions_url
+    first = completion_body(model, prompts[0], 2)
+    firsts = [asyncio.run(stream(url, first)).event_s[0] for _ in range(NUM_FIRST)]
+    before_s = router.cpu_s()
+    answers = asyncio.run(stream_all(url, [completion_body(model, one, OUTPUT) for one in prompts]))
+    total_s = max(one.end_s for one in answers) - min(one.start_s for one in answers)
+    num_events = sum(len(one.event_s) for one in answers)
+    return {
+        "first_s": statistics.median(firsts),
+        "tokens_per_s": count * OUTPUT / total_s,
+        "router_cpu_us_per_event": 1e6 * (router.cpu_s() - before_s) / num_events,
+    }
+
+
+def measure(arguments: Any, model: str) -> dict[str, Any]:
+    with ExitStack() as stack:
+        options = (
+            () if arguments.num_threads is None else ("--num-threads", str(arguments.num_threads))
+        )
+        node = stack.enter_context(start_quire(model, arguments.cache, *options))
+        router = stack.enter_context(start_router(node, arguments.strategy))
+        seeds = iter(range(1_000_000))
+        turns = {
+            name: lambda asked=asked: run(asked, router, model, arguments.requests, next(seeds))
+            for name, asked in (("node", node), ("router", router))
+        }
+        rounds = take_turns(f"{model}, {arguments.requests} streams", turns, rounds_of(arguments))
+    of = partial(_of, rounds)
+    extra_s = [r - n for r, n in zip(of("router", "first_s"), of("node", "first_s"), strict=True)]
+    return {
+        "model": model,
+        "num_requests": arguments.requests,
+        "strategy": arguments.strategy,
+        "first_token_node_ms": figure(of("node", "first_s")).scaled(1e3).rounded(),
+        "first_token_router_ms": figure(of("router", "first_s")).scaled(1e3).rounded(),
+        "first_token_cost_ms": figure(extra_s).scaled(1e3).rounded(),
+        "tokens_per_s_node": figure(of("node", "tokens_per_s")).rounded(),
+        "tokens_per_s_router": figure(of("router", "tokens_per_s")).rounded(),
+        "router_over_node": ratio(
+            of("router", "tokens_per_s"), of("node", "tokens_per_s")
+        ).rounded(),
+        "router_cpu_us_per_event": figure(of("router", "router_cpu_us_per_event")).rounded(),
+    }
+
+
+def _of(rounds: dict[str, list[dict[str, float]]], name: str, field: str) -> list[float]:
+    return [one[field] for one in rounds[name]]
+
+
+def main() -> None:
+    made = parser(__doc__)
+    made.add_argument("--requests", type=int, default=32, help="at once (default: %(default)s)")
+    made.add_argument("--strategy", default="least_used", help="default: %(default)s")
+    arguments = made.parse_args()
+    rows = [measure(arguments, model) for model in arguments.models]
+    shown = [
+        {key: value["median"] if isinstance(value, dict) else value for key, value in row.items()}
+        for row in rows
+    ]
+    print_table("A router's cost", shown)
+    emit("microserving/router_cost", arguments.out, results=rows)
+
+
+if __name__ == "__main__":
+    main()
