@@ -46,7 +46,7 @@ class Attachments:
             return
         try:
             await receive()  # the handshake
-            await send({"type": "websocket.accept"})
+            await send({"type": "websocket.accept", "headers": []})
             await self._pass_on(client, receive, send)
         finally:
             await client.close()

@@ -1,0 +1,93 @@
+"""Real nodes with fake engines that exchange K and V, each behind its HTTP on a thread's loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from stand_in_node import CLUSTER_KEY
+
+from quire.core.config import EngineConfig, NodeConfig, ServerConfig
+from quire.core.ids import ModelId
+from quire.node import ModelFiles, Node
+from quire.node.transports import InProcessTransport
+from quire.server import Service
+from quire.testing import FakeEngine, FakeTokenizer, fake_pool
+from quire.testing.fake_engine.network import FakeNetwork
+from quire.testing.tokenizer import CHAT_TEMPLATE
+
+MODEL = "fake"
+TOKENIZER = FakeTokenizer()
+
+
+@dataclass(frozen=True, slots=True)
+class RealNode:
+    """``peer.url`` as that of a stand-in."""
+
+    name: str
+    peer: SimpleNamespace
+    node: Node
+    loop: asyncio.AbstractEventLoop
+
+
+def _node(network: FakeNetwork) -> tuple[Node, NodeConfig]:
+    def load() -> FakeEngine:
+        pool = fake_pool(page_size=16, num_blocks=256, max_batch_tokens=256, max_sequences=16)
+        return FakeEngine(
+            pool, tokenizer=TOKENIZER, model=MODEL, max_model_len=1024, network=network
+        )
+
+    config = NodeConfig(engines=(EngineConfig(source=MODEL, name=ModelId(MODEL)),))
+    node = Node(
+        config,
+        transport_factory=lambda engine: InProcessTransport(engine.name, load),
+        model_files=lambda engine: ModelFiles(
+            TOKENIZER, CHAT_TEMPLATE, {}, {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
+        ),
+        debug=True,
+    )
+    return node, config
+
+
+@contextmanager
+def _running(name: str, network: FakeNetwork) -> Iterator[RealNode]:
+    sock = socket.create_server(("127.0.0.1", 0))
+    node, config = _node(network)
+    server = ServerConfig(
+        drain_timeout_s=1.0, sandbox_upload=False, cluster_key=CLUSTER_KEY.encode()
+    )
+    ready = threading.Event()
+    holder: list[tuple[Service, asyncio.AbstractEventLoop]] = []
+
+    async def main() -> None:
+        service = Service(node, config, server, sock)
+        holder.append((service, asyncio.get_running_loop()))
+        try:
+            await service.run(on_ready=ready.set)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), name=name)
+    thread.start()
+    ready.wait()
+    service, loop = holder[0]
+    try:
+        yield RealNode(name, SimpleNamespace(url=service.url), node, loop)
+    finally:
+        loop.call_soon_threadsafe(service.request_stop)
+        thread.join()
+        sock.close()
+
+
+@contextmanager
+def real_nodes(num_nodes: int) -> Iterator[list[RealNode]]:
+    network = FakeNetwork()
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(_running(f"real-{number}", network)) for number in range(num_nodes)
+        ]
