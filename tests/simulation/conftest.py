@@ -24,16 +24,24 @@ COST = StepCost(message_s=0.0, step_s=1.0, row_s=0.0, prompt_token_s=0.0)
 class World:
     """A controller, light engines, and programs of one decode each."""
 
-    def __init__(self, num_engines: int = 1, cost: StepCost = COST, **pool: int) -> None:
+    def __init__(
+        self,
+        num_engines: int = 1,
+        cost: StepCost = COST,
+        *,
+        run_ahead: bool = False,
+        **pool: int,
+    ) -> None:
         self.tokens: dict[int, list[int]] = {}
         self.ended_s: dict[int, float] = {}
         self.failed: dict[int, str] = {}
-        config = SchedulerConfig(max_steps_per_message=1, run_ahead=False)
+        config = SchedulerConfig(max_steps_per_message=1, run_ahead=run_ahead)
         self.shell = VirtualShell(Controller(config), check=True, on_answer=self._answered)
         self.simulation = Simulation(self.shell)
         for index in range(num_engines):
             engine = LightEngine(light_pool(**{"num_blocks": 64, **pool}), cost)
-            self.shell.start_engine(EngineId(f"light#{index}"), engine)
+            name = EngineId(f"light#{index}")
+            self.shell.start_engine(name, engine, overhead=cost.overhead)
 
     def launch(self, program: int, prompt: Sequence[int], num_tokens: int) -> Callable[[], None]:
         """A call for the agenda that launches the program."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from random import Random
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from quire.simulation.workloads import create_workload, draw_programs
 
 COST = StepCost(
     message_s=0.002, step_s=0.01, row_s=0.0003, context_token_s=2e-6, prompt_token_s=0.0004,
-    moved_block_s=0.0002, gap_s=0.001,
+    moved_block_s=0.0002, gap_s=0.001, gap_row_s=0.0001, behind_s=0.0004, behind_row_s=0.00005,
 )  # fmt: skip
 WHO: dict[str, str] = {"machine": "a machine", "date": "2026-01-02", "release": "1"}
 
@@ -77,6 +78,51 @@ def test_the_costs_of_a_modelled_engine_are_found_again(monkeypatch: pytest.Monk
     assert profile.errors.p95 < 1e-6
     assert profile.num_messages == len(times.samples) > MIN_SAMPLES
     assert decode_profile(encode_profile(profile), "p") == profile
+
+
+def test_messages_that_take_now_longer_now_shorter_come_out_right_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that were quick by chance do not count more than those that were slow."""
+    times = measured(monkeypatch, COST)
+    noise = Random(1)
+    noisy = [
+        replace(one, elapsed_s=one.elapsed_s * noise.choice([0.4, 1.0, 1.6]))
+        for one in times.samples
+    ]
+    assert abs(fitted(noisy, times.info).errors.total) < 0.001
+
+
+def test_overheads_are_means_and_never_negative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that was read late makes the next message's time too short: they cancel out."""
+    times = measured(monkeypatch, replace(COST, behind_row_s=0.0))
+    late = [
+        one if one.behind_s is None else replace(one, behind_s=one.behind_s + (-1) ** number / 500)
+        for number, one in enumerate(times.samples)
+    ]
+    behind = [one for one in late if one.behind_s is not None]
+    assert len(behind) > 50
+    cost = fitted(late, times.info).cost
+    found = [cost["behind_s"] + cost["behind_row_s"] * one.num_commands for one in behind]
+    assert sum(found) == pytest.approx(sum(one.behind_s or 0.0 for one in behind))
+    early = [replace(one, behind_s=-0.1 if one.behind_s else None) for one in times.samples]
+    assert fitted(early, times.info).cost["behind_s"] == 0.0
+
+
+def test_a_profile_of_the_first_format_is_read_without_the_costs_it_has_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = measured(monkeypatch, COST)
+    values = msgspec.to_builtins(fitted(times.samples, times.info))
+    new = ("gap_row_s", "behind_s", "behind_row_s")
+    old = {name: value for name, value in values["cost"].items() if name not in new}
+    cost = decode_profile(
+        json.dumps({**values, "format": "quire profile 1", "cost": old}), "p"
+    ).step_cost()
+    assert (cost.gap_row_s, cost.behind_s, cost.behind_row_s) == (0.0, 0.0, 0.0)
+    assert cost.gap_s == values["cost"]["gap_s"]
+    with pytest.raises(ConfigError, match="it must have"):
+        decode_profile(json.dumps({**values, "cost": old}), "p")
 
 
 def test_a_cost_that_never_showed_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +182,9 @@ def test_engines_of_two_kinds_make_no_profile() -> None:
     [
         ({"cost": {**asdict(COST), "step_s": -0.5}}, r"step_s is -0.5; it must be seconds"),
         ({"cost": {**asdict(COST), "row_s": float("nan")}}, r"row_s is nan; it must be seconds"),
-        ({"cost": {"step_s": 1.0}}, r"has the costs \['step_s'\]: it must have \['context_"),
+        ({"cost": {**asdict(COST), "behind_s": float("nan")}}, r"behind_s is nan; it must be"),
+        ({"cost": {**asdict(COST), "gap_row_s": -1e-6}}, r"gap_row_s is -1e-06; it must be"),
+        ({"cost": {"step_s": 1.0}}, r"has the costs \['step_s'\]: it must have \['behind_"),
         ({"errors": {"mean": float("inf"), "p95": 0.1, "total": 0.1}}, "error of the fit is inf"),
         ({"num_blocks": 0}, "kv_tokens is 0: choose at least 16"),
         ({"format": "quire profile 9"}, "not a profile of 'quire profile'"),

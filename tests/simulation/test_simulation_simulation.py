@@ -8,6 +8,7 @@ import pytest
 
 from quire.core.ids import EngineId
 from quire.simulation import StepCost
+from quire.simulation.overhead import Overhead
 
 PROMPT = list(range(8))
 
@@ -80,6 +81,31 @@ def test_a_lost_engine_ends_what_it_ran(make_world: Any) -> None:
     world.simulation.run()
     assert "engine light#0 is lost: a test" in world.failed[1]
     assert not world.ended_s
+
+
+@pytest.mark.parametrize(
+    ("run_ahead", "expected_s"),
+    [(False, 3 * (2.0 + 1.0 + 0.5)), (True, (2.0 + 1.0 + 0.5) + 2 * (2.0 + 0.25 + 0.125))],
+)
+def test_control_takes_its_time_for_each_message_and_row(
+    make_world: Any, run_ahead: bool, expected_s: float
+) -> None:
+    """Three messages to an idle engine; or one, and two that wait behind another."""
+    cost = StepCost(
+        message_s=0.0, step_s=2.0, row_s=0.0, prompt_token_s=0.0,
+        gap_s=1.0, gap_row_s=0.5, behind_s=0.25, behind_row_s=0.125,
+    )  # fmt: skip
+    world = make_world(cost=cost, run_ahead=run_ahead)
+    world.simulation.at(0.0, world.launch(1, PROMPT, 3))
+    world.simulation.run()
+    assert world.ended_s[1] == expected_s
+
+
+def test_a_message_that_comes_late_begins_when_it_is_there() -> None:
+    overhead = Overhead(gap_s=1.0, gap_row_s=0.5, behind_s=0.25, behind_row_s=0.125)
+    assert overhead.begin_s(10.0, 4.0, 2) == 12.0, "the engine is idle"
+    assert overhead.begin_s(10.0, 20.0, 2) == 20.5, "it waits behind another"
+    assert overhead.begin_s(10.0, 10.5, 2) == 12.0, "it was sent just before the other's end"
 
 
 @pytest.mark.parametrize(

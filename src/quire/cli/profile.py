@@ -51,9 +51,9 @@ def profile(
     Starts a node for the model and sends it batches of 1 request to as many as the engine runs at
     once, with short and long prompts; that takes minutes, and nothing else should run meanwhile.
     The costs are fitted by least squares to the time that the engine reports for each message, by
-    its steps, rows, tokens of prompts and of context, and moved blocks; what passes between sending
-    a message and reading its result comes on top. With --log the messages are those that a node
-    once served: costs of your own load, swaps included.
+    its steps, rows, tokens of prompts and of context, and moved blocks. What passes between
+    messages, in control and on the way, is fitted too, by message and command. With --log the
+    messages are those that a node once served: costs of your own load, swaps included.
 
     Examples:
 

@@ -105,8 +105,9 @@ def sim(
             metavar="NAME=SECONDS",
             help="What engines take: message_s for a message, step_s and row_s for a step and for "
             "each sequence in it, context_token_s for each token that one attends to, "
-            "prompt_token_s, moved_block_s, gap_s between sending a message to an idle engine and "
-            "its result. Repeatable.",
+            "prompt_token_s, moved_block_s; beside the engine's own time gap_s for a message to an "
+            "idle engine and gap_row_s for each of its rows, behind_s and behind_row_s for one "
+            "that waits behind another. Repeatable.",
         ),
     ] = None,
     identical_steps: Annotated[

@@ -68,13 +68,14 @@ class EngineSpec:
         for number in range(self.num_engines):
             engine = LightEngine(pool, self.cost, model=MODEL, vocab_size=VOCABULARY)
             name = EngineId(f"{MODEL}#{number}")
-            shell.start_engine(name, engine, gap_s=self.cost.gap_s)
+            shell.start_engine(name, engine, overhead=self.cost.overhead)
 
     @property
     def prompt_weight(self) -> float:
         """What a prompt's token costs beside an answer's, in a full batch."""
         cost = self.cost
-        token_s = (cost.message_s + cost.step_s) / self.max_sequences + cost.row_s
+        message_s, row_s = cost.message_s + cost.behind_s, cost.row_s + cost.behind_row_s
+        token_s = (message_s + cost.step_s) / self.max_sequences + row_s
         return cost.prompt_token_s / token_s
 
     def capacity(self, plans: Sequence[ProgramPlan]) -> float:
@@ -90,7 +91,8 @@ class EngineSpec:
         )
         mean_context = num_attended / num_output
         batch = max(1.0, min(self.max_sequences, self.kv_tokens / mean_context))
-        seconds = num_output * ((cost.message_s + cost.step_s) / batch + cost.row_s)
+        message_s, row_s = cost.message_s + cost.behind_s, cost.row_s + cost.behind_row_s
+        seconds = num_output * ((message_s + cost.step_s) / batch + row_s)
         seconds += cost.context_token_s * num_attended
         seconds += cost.prompt_token_s * sum(plan.num_prompt_tokens for plan in plans)
         return self.num_engines * len(plans) / seconds

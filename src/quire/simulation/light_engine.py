@@ -33,6 +33,7 @@ from quire.core.batch import (
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import EngineFault, ErrorRecord, InvalidArgument
 from quire.core.traits import Trait
+from quire.simulation.overhead import Overhead
 
 _TRAITS = (Trait.ALLOCATE, Trait.FORWARD, Trait.INPUT_TEXT, Trait.SAMPLE, Trait.DECODE)
 _SEED_STRIDE, _STRIDE = 7919, 104729
@@ -47,8 +48,9 @@ class StepCost:
     """The cost of a message in seconds: ``message_s`` per message, ``step_s`` per decode step,
     ``row_s`` per row of a step, ``context_token_s`` per token that a row attends to,
     ``prompt_token_s`` per prompt token, ``moved_block_s`` per block whose move between tiers
-    begins. ``gap_s``: beside that, from the sending of a message to an idle engine until its result
-    is read; what waits behind another message does not feel it."""
+    begins. Beside that, the work of control and the way, as ``Overhead`` has them: ``gap_s`` for a
+    message to an idle engine and ``gap_row_s`` for each of its rows, ``behind_s`` and
+    ``behind_row_s`` for one that waits behind another."""
 
     message_s: float = 0.0005
     step_s: float = 0.008
@@ -57,6 +59,13 @@ class StepCost:
     prompt_token_s: float = 0.0001
     moved_block_s: float = 0.0
     gap_s: float = 0.0
+    gap_row_s: float = 0.0
+    behind_s: float = 0.0
+    behind_row_s: float = 0.0
+
+    @property
+    def overhead(self) -> Overhead:
+        return Overhead(self.gap_s, self.gap_row_s, self.behind_s, self.behind_row_s)
 
 
 def light_pool(

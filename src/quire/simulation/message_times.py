@@ -17,14 +17,17 @@ from quire.core.engine_info import EngineInfo, PoolSpec
 from quire.core.errors import InvalidArgument
 from quire.core.events import EngineDown, EngineUp, Event, StepCompleted
 from quire.core.ids import EngineId, SequenceId
+from quire.simulation.overhead import num_rows
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One message. ``num_steps``: of its longest row; ``num_rows``: of all its steps;
     ``num_context_tokens``: that these rows attended to; ``num_moved_blocks``: whose move between
-    tiers began. ``gap_s``: what passed beside the engine's own time, from sending to reading the
-    result; None if the message waited behind another one."""
+    tiers began; ``num_commands``: that it carried. ``gap_s``: what passed beside the engine's own
+    time, from sending to reading the result; None if it waited behind another message.
+    ``behind_s``: of one that did, the same from reading the result before it; less than nothing if
+    that was read late."""
 
     elapsed_s: float
     num_steps: int
@@ -32,7 +35,9 @@ class Sample:
     num_context_tokens: int
     num_prompt_tokens: int
     num_moved_blocks: int
+    num_commands: int
     gap_s: float | None
+    behind_s: float | None
 
 
 @dataclass(slots=True)
@@ -44,10 +49,12 @@ class _Sent:
 
 @dataclass(slots=True)
 class _Engine:
-    """``cursors``: where each open sequence stands, and whether it has sampled anything yet."""
+    """``cursors``: where each open sequence stands, and whether it has sampled anything yet.
+    ``ended_s``: when the last result was read."""
 
     sent: deque[_Sent] = field(default_factory=deque)
     cursors: dict[SequenceId, tuple[int, bool]] = field(default_factory=dict)
+    ended_s: float = 0.0
 
 
 def _kind(info: EngineInfo) -> tuple[str, str, PoolSpec]:
@@ -96,7 +103,8 @@ class MessageTimes:
         num_moved = self._operate(engine, sent.batch)
         counts, num_context = self._advance(engine, result)
         forward = sent.batch.forward
-        outside_s = max(0.0, now_s - sent.sent_s - result.elapsed_s)
+        gap_s = max(0.0, now_s - sent.sent_s - result.elapsed_s)
+        behind_s, engine.ended_s = now_s - engine.ended_s - result.elapsed_s, now_s
         self.samples.append(
             Sample(
                 elapsed_s=result.elapsed_s,
@@ -105,7 +113,9 @@ class MessageTimes:
                 num_context_tokens=num_context,
                 num_prompt_tokens=0 if forward is None else len(forward.tokens),
                 num_moved_blocks=num_moved,
-                gap_s=outside_s if sent.was_idle else None,
+                num_commands=num_rows(sent.batch),
+                gap_s=gap_s if sent.was_idle else None,
+                behind_s=None if sent.was_idle else behind_s,
             )
         )
 

@@ -27,6 +27,12 @@ _COSTS = (
 )  # fmt: skip
 """In the order of ``_features``."""
 
+_OVERHEADS = ("gap_s", "gap_row_s", "behind_s", "behind_row_s")
+_NEW_COSTS = ("gap_row_s", "behind_s", "behind_row_s")
+"""What a profile of format 1 has not: there a message behind another one began at once."""
+
+_NUM_WEIGHINGS = 4
+
 F64 = NDArray[np.float64]
 
 
@@ -43,7 +49,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """``cost``: by the names of ``StepCost``. ``most``: the largest value of each feature that was
     measured; beyond it the profile is a guess, and a cost whose feature never occurred is 0."""
 
-    format: Literal["quire profile 1"] = "quire profile 1"
+    format: Literal["quire profile 1", "quire profile 2"] = "quire profile 2"
     model: str
     machine: str
     date: str
@@ -93,9 +99,8 @@ def fit(
     features = np.array([_features(one) for one in samples], np.float64)
     times_s = np.array([one.elapsed_s for one in samples])
     costs = _least_squares(features, times_s)
-    gaps = [one.gap_s for one in samples if one.gap_s is not None]
     cost = {name: float(value) for name, value in zip(_COSTS, costs, strict=True)}
-    cost["gap_s"] = float(np.median(gaps)) if gaps else 0.0
+    cost |= _overheads(samples)
     pool, group = info.pool, info.pool.groups[0]
     return EngineProfile(
         model=info.model,
@@ -112,7 +117,8 @@ def fit(
         max_batch_tokens=pool.max_batch_tokens,
         cost=cost,
         num_messages=len(samples),
-        most={name: int(most) for name, most in zip(_COSTS, features.max(axis=0), strict=True)},
+        most={name: int(most) for name, most in zip(_COSTS, features.max(axis=0), strict=True)}
+        | _most_commands(samples),
         errors=_errors(features @ costs, times_s),
     )
 
@@ -129,10 +135,20 @@ def _features(sample: Sample) -> tuple[int, ...]:
 
 
 def _least_squares(features: F64, times_s: F64) -> F64:
-    """Costs of 0 or more: the most negative one is left out until none is. A message counts by its
-    time's root, so that neither short nor long ones decide alone."""
+    """Costs of 0 or more of messages that took so long. A message counts by the root of its time,
+    so that neither short nor long ones decide alone: of the time that the costs give it, as those
+    that were quick by chance would count more than those that were slow. So all times together come
+    out right."""
+    expected_s = times_s
+    for _ in range(_NUM_WEIGHINGS):
+        costs = _not_negative(features, times_s, 1 / np.sqrt(np.maximum(expected_s, 1e-6)))
+        expected_s = features @ costs
+    return costs
+
+
+def _not_negative(features: F64, times_s: F64, weights: F64) -> F64:
+    """The costs that are least off; the most negative one is left out until none is."""
     scale = features.max(axis=0)
-    weights = 1 / np.sqrt(np.maximum(times_s, 1e-6))
     kept = [index for index in range(features.shape[1]) if scale[index] > 0]
     while kept:
         scaled = features[:, kept] / scale[kept] * weights[:, None]
@@ -145,6 +161,31 @@ def _least_squares(features: F64, times_s: F64) -> F64:
     if kept:
         costs[kept] = found / scale[kept]
     return costs
+
+
+def _overheads(samples: Sequence[Sample]) -> dict[str, float]:
+    """By the names of ``Overhead``: for messages to an idle engine, and for those behind others.
+    Each second counts the same: what control does now and then, such as a long plan, is part of
+    the time that its messages take together."""
+    idle = [(one.num_commands, one.gap_s) for one in samples if one.gap_s is not None]
+    behind = [(one.num_commands, one.behind_s) for one in samples if one.behind_s is not None]
+    return dict(zip(_OVERHEADS, [*_line(idle), *_line(behind)], strict=True))
+
+
+def _line(found: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Seconds of a message, and of each command that it carries."""
+    if not found:
+        return 0.0, 0.0
+    features = np.array([(1, num_commands) for num_commands, _ in found], np.float64)
+    times_s = np.array([seconds for _, seconds in found])
+    message_s, row_s = _not_negative(features, times_s, np.ones(len(found)))
+    return float(message_s), float(row_s)
+
+
+def _most_commands(samples: Sequence[Sample]) -> dict[str, int]:
+    idle = [one.num_commands for one in samples if one.gap_s is not None]
+    behind = [one.num_commands for one in samples if one.behind_s is not None]
+    return {"gap_row_s": max(idle, default=0), "behind_row_s": max(behind, default=0)}
 
 
 def _errors(predicted: F64, measured: F64) -> FitErrors:
@@ -177,15 +218,17 @@ def decode_profile(text: str, name: str) -> EngineProfile:
         profile = msgspec.convert(found, EngineProfile)
     except msgspec.ValidationError as exc:
         raise ConfigError(f"{name} is not a profile of 'quire profile': {exc}") from exc
+    if profile.format == "quire profile 1":
+        profile.cost.update(dict.fromkeys(set(_NEW_COSTS) - profile.cost.keys(), 0.0))
     _check(profile, name)
     return profile
 
 
 def _check(profile: EngineProfile, name: str) -> None:
-    if set(profile.cost) != {*_COSTS, "gap_s"}:
+    if set(profile.cost) != {*_COSTS, *_OVERHEADS}:
         raise ConfigError(
             f"profile {name} has the costs {sorted(profile.cost)}: it must have "
-            f"{sorted([*_COSTS, 'gap_s'])}"
+            f"{sorted([*_COSTS, *_OVERHEADS])}"
         )
     for cost, value in profile.cost.items():
         if not (isfinite(value) and value >= 0):

@@ -40,6 +40,7 @@ from quire.core.events import (
 from quire.core.ids import EngineId, ModelId
 from quire.core.interfaces import EngineCore
 from quire.simulation.clock import VirtualClock
+from quire.simulation.overhead import Overhead, num_rows
 
 Answer = Deliver | Fail | Terminate
 """Actions that answer programs."""
@@ -59,17 +60,18 @@ class _Message:
 
     batch: Batch | EncodeBatch
     sent_s: float
+    num_rows: int
     result: BatchResult | EncodeResult | None = None
 
 
 class _Engine:
     """An engine that is up, the messages sent to it, and when its last message ended. ``number``:
-    how many came up before. ``gap_s``: see ``start_engine``."""
+    how many came up before."""
 
-    def __init__(self, core: EngineCore | EncoderCore, number: int, gap_s: float) -> None:
+    def __init__(self, core: EngineCore | EncoderCore, number: int, overhead: Overhead) -> None:
         self.core = core
         self.number = number
-        self.gap_s = gap_s
+        self.overhead = overhead
         # asked once: a check of a runtime protocol takes as long as running a small message
         self.memory_core = core if isinstance(core, EngineCore) else None
         self.messages: deque[_Message] = deque()
@@ -145,7 +147,7 @@ class VirtualShell:
     def _dispatch(self, action: Dispatch) -> None:
         engine = self._engines.get(action.engine)
         assert engine is not None, f"dispatch to engine {action.engine}, which is down"
-        engine.messages.append(_Message(action.batch, self.now_s))
+        engine.messages.append(_Message(action.batch, self.now_s, num_rows(action.batch)))
         if len(engine.messages) == 1:
             self._unread.append((engine.number, action.engine))
         if self._on_dispatch is not None:
@@ -165,12 +167,11 @@ class VirtualShell:
         engine: EngineCore | EncoderCore,
         model: ModelId | None = None,
         *,
-        gap_s: float = 0.0,
+        overhead: Overhead | None = None,
     ) -> None:
         """Bring an engine up, for the first time or again after ``lose_engine``. ``model``: the
-        name that queues use, by default the engine's own. ``gap_s``: how long a message is on its
-        way, there and back; one that is sent behind another arrives meanwhile."""
-        self._engines[engine_id] = _Engine(engine, next(self._numbers), gap_s)
+        name that queues use, by default the engine's own. ``overhead``: none by default."""
+        self._engines[engine_id] = _Engine(engine, next(self._numbers), overhead or Overhead())
         name = model or ModelId(engine.info.model)
         self.post(EngineUp(time_s=self.now_s, engine=engine_id, model=name, info=engine.info))
 
@@ -271,7 +272,8 @@ class VirtualShell:
             except EngineFault as exc:
                 self._on_fault(engine_id, exc)
                 return None
-        return max(message.sent_s + engine.gap_s, engine.free_s) + message.result.elapsed_s
+        begin_s = engine.overhead.begin_s(message.sent_s, engine.free_s, message.num_rows)
+        return begin_s + message.result.elapsed_s
 
     # -- the timer ---------------------------------------------------------------------------------
 
