@@ -41,6 +41,7 @@ def row(process: int, **fields: Any) -> dict[str, Any]:
         "num_pages",
         "num_device_blocks",
         "num_host_blocks",
+        "num_disk_blocks",
         "num_generated_tokens",
         "num_prefilled_tokens",
         "num_cached_tokens",
@@ -82,6 +83,9 @@ def answer(*rows: dict[str, Any], **fields: Any) -> dict[str, Any]:
         "num_host_blocks": 8,
         "num_free_host_blocks": 8,
         "num_cached_host_blocks": 0,
+        "num_disk_blocks": 0,
+        "num_free_disk_blocks": 0,
+        "num_cached_disk_blocks": 0,
         "num_tokens": fields.pop("num_tokens", 100),
         "step_s": 0.01,
     }
@@ -322,12 +326,14 @@ def test_memory_has_a_bar_for_each_tier_and_what_stands_in_the_messages(width: i
     known = snapshot_of()
     engine = known.engines[0] | {"num_held_blocks": 32, "num_cached_blocks": 1}
     engine |= {"num_free_host_blocks": 3, "num_cached_host_blocks": 4}
-    other = engine | {"engine": "m#1", "num_host_blocks": 0, "messages": []}
+    engine |= {"num_disk_blocks": 20, "num_free_disk_blocks": 5, "num_cached_disk_blocks": 12}
+    other = engine | {"engine": "m#1", "num_host_blocks": 0, "num_disk_blocks": 0, "messages": []}
     shown = drawn(replace(known, engines=(engine, other)), View(mode="memory"), width=width)
-    first, host, messages, second, none = (line.rstrip() for line in shown[-6:-1])
+    first, host, disk, messages, second, none = (line.rstrip() for line in shown[-7:-1])
     assert re.match(r"m#0 +device +█+▒·+ +32 [+] 1 of 64$", first)
     assert abs(first.count("█") - first.count("·")) <= 2, "half of them are held"
     assert re.match(r" +host +█+▒+·+ +1 [+] 4 of 8$", host)
+    assert re.match(r" +disk +█+▒+·+ +3 [+] 12 of 20$", disk)
     assert messages.split(maxsplit=1) == ["messages", "decodes 2, chunks 1, tokens 34"]
     assert second.startswith("m#1")
     assert none.split() == ["messages", "none"]

@@ -85,6 +85,7 @@ ROW = ProcessRow(
     num_pages=0,
     num_device_blocks=0,
     num_host_blocks=0,
+    num_disk_blocks=0,
     num_pending_commands=0,
     num_generated_tokens=0,
     num_prefilled_tokens=0,

@@ -337,7 +337,8 @@ def call(arrival: float, end: float | None, outcome: str | None, **fields: Any) 
 def trace(*calls: dict[str, Any]) -> dict[str, Any]:
     """Of a program that waited for a tool between its first two calls, and was swapped out."""
     message = {"engine": "scripted#0", "number": 7, "num_commands": 2, "num_tokens": 31}
-    swap = {"direction": "out", "num_blocks": 4, "lost": False, "start": 1011.0, "end": 1012.0}
+    swap = {"direction": "out", "tier": "host", "num_blocks": 4, "lost": False}
+    swap |= {"start": 1011.0, "end": 1012.0}
     waits = [{"start": 1010.0, "end": 1020.0}]
     program = {"calls": list(calls), "waits": waits, "transfers": [swap], "end": None}
     messages = [message | {"start": 1001.0, "end": 1010.0}]

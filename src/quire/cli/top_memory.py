@@ -38,10 +38,12 @@ def memory_table(snapshot: Snapshot, width: int) -> Table:
 def _tiers(engine: Row) -> Iterator[tuple[str, tuple[int, int, int]]]:
     """Name, and held, cached and all blocks; a tier that the engine does not have is left out."""
     yield "device", (engine["num_held_blocks"], engine["num_cached_blocks"], engine["num_blocks"])
-    num_host = engine["num_host_blocks"]
-    if num_host:
-        num_cached = engine["num_cached_host_blocks"]
-        yield "host", (num_host - engine["num_free_host_blocks"] - num_cached, num_cached, num_host)
+    for tier in ("host", "disk"):
+        num_blocks = engine[f"num_{tier}_blocks"]
+        if num_blocks:
+            num_cached = engine[f"num_cached_{tier}_blocks"]
+            num_held = num_blocks - engine[f"num_free_{tier}_blocks"] - num_cached
+            yield tier, (num_held, num_cached, num_blocks)
 
 
 def bar(amounts: Sequence[int], num_chars: int) -> str:

@@ -112,7 +112,7 @@ def programs_table(snapshot: Snapshot, view: View, width: int, num_lines: int) -
     listed = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     columns = ["program", "name", *(["form"] if is_wide else []), "state", "lvl", "service"]
     columns += ["waiting", "age", "pages", "tokens"]
-    columns += ["path", "host", "calls", "engines"] if is_wide else []
+    columns += ["path", "host", "disk", "calls", "engines"] if is_wide else []
     left = ("program", "name", "form", "state", "engines")
     for column in columns:
         justify = "left" if column in left else "right"
@@ -157,6 +157,7 @@ def _cells(row: Row, depth: int, snapshot: Snapshot, columns: Sequence[str]) -> 
         "tokens": str(row["num_generated_tokens"]),
         "path": seconds(row["path_s"]),
         "host": str(row["num_host_blocks"]),
+        "disk": str(row["num_disk_blocks"]),
         "calls": str(row["num_calls"]),
         "engines": ", ".join(row["engines"]),
     }

@@ -103,7 +103,8 @@ class Feed:
 
     def _row(self, number: int, program: Program) -> ProcessRow:
         row = self._rows.row(program)
-        shown = (row.num_device_blocks, row.num_host_blocks, row.service_s, row.cost_s)
+        blocks = row.num_device_blocks, row.num_host_blocks, row.num_disk_blocks
+        shown = (*blocks, row.service_s, row.cost_s)
         known = self._shown.get(program.id)
         if known is not None and known[0] == number and known[1] != shown:
             self._changes.touch(program)  # others have seen this change with another row
@@ -147,7 +148,7 @@ class Feed:
 
 def _moves(engine: EngineState) -> tuple[int, ...]:
     """Another one whenever a message was sent or has run, or a block was taken or given back."""
-    device, host = engine.memory.device, engine.memory.host
+    device, host, disk = engine.memory.device, engine.memory.host, engine.memory.disk_tier.pool
     return (
         engine.next_step,
         len(engine.in_flight),
@@ -155,4 +156,6 @@ def _moves(engine: EngineState) -> tuple[int, ...]:
         device.num_taken,
         host.num_freed,
         host.num_taken,
+        disk.num_freed,
+        disk.num_taken,
     )

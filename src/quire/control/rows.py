@@ -38,6 +38,7 @@ class ProcessRow:
     num_pages: int
     num_device_blocks: int
     num_host_blocks: int
+    num_disk_blocks: int
     num_pending_commands: int
     num_generated_tokens: int
     num_prefilled_tokens: int
@@ -70,7 +71,7 @@ class ProcessRows:
         self._schedulers = schedulers
 
     def row(self, program: Program) -> ProcessRow:
-        num_device, num_host = count_blocks(program)
+        num_device, num_host, num_disk = count_blocks(program)
         figures = program.figures
         return ProcessRow(
             program=program.id,
@@ -84,6 +85,7 @@ class ProcessRows:
             num_pages=len(program.pages),
             num_device_blocks=num_device,
             num_host_blocks=num_host,
+            num_disk_blocks=num_disk,
             num_pending_commands=len(program.entries),
             num_generated_tokens=program.num_generated_tokens,
             num_prefilled_tokens=program.num_prefilled_tokens,
@@ -126,14 +128,15 @@ class ProcessRows:
         )
 
 
-def count_blocks(program: Program) -> tuple[int, int]:
-    """Blocks of ``program`` on devices and on hosts; pages that share one count it once."""
+def count_blocks(program: Program) -> tuple[int, int, int]:
+    """Blocks of ``program`` on devices, hosts and disks; pages that share one count it once."""
     contents = {
         id(page.content): page.content for page in program.pages.values() if page.content
     }.values()
     return (
         sum([content.block is not None for content in contents]),
         sum([content.host_block is not None for content in contents]),
+        sum([content.disk_block is not None for content in contents]),
     )
 
 

@@ -77,23 +77,25 @@ class Tracer:
         """One record for those that began together, for one program, in one direction."""
         if self._listener is None:
             return
-        num_blocks: dict[tuple[ProgramId | None, bool, float], int] = {}
+        num_blocks: dict[tuple[ProgramId | None, bool, bool, bool, float], int] = {}
         now_s = self._time.now_s
         for transfer in transfers:
             sent_s = now_s if transfer.sent_s is None else transfer.sent_s
-            group = (transfer.program, transfer.leaves_device, sent_s)
+            comes, fails = transfer.comes_to_device, is_lost or transfer.has_failed
+            group = (transfer.program, comes, transfer.uses_disk, fails, sent_s)
             num_blocks[group] = num_blocks.get(group, 0) + 1
         bytes_per_block = engine.info.pool.groups[0].bytes_per_block
-        for (program, leaves_device, sent_s), num in num_blocks.items():
+        for (program, comes, uses_disk, fails, sent_s), num in num_blocks.items():
             record = TransferRecord(
                 program=program,
                 engine=engine.id,
-                direction="out" if leaves_device else "in",
+                direction="in" if comes else "out",
                 num_blocks=num,
                 num_bytes=num * bytes_per_block,
                 start_s=sent_s,
                 end_s=now_s,
-                is_lost=is_lost,
+                is_lost=fails,
+                tier="disk" if uses_disk else "host",
             )
             self._listener.transfer_ended(record)
 

@@ -66,11 +66,12 @@ class MessageRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TransferRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Blocks that an engine has copied together between device and host, for one program.
+    """Blocks that an engine has copied together to ``tier`` (out), or from there to the device
+    (in), for one program.
 
     ``program``: whose pages moved out, or for which they came back; None for exports that no
     program holds. ``start_s``: when the message that began it was sent. ``is_lost``: the engine was
-    lost meanwhile.
+    lost meanwhile, or the disk failed.
     """
 
     program: ProgramId | None
@@ -81,6 +82,7 @@ class TransferRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     start_s: float
     end_s: float
     is_lost: bool = False
+    tier: Literal["host", "disk"] = "host"
 
 
 class TraceListener(Protocol):

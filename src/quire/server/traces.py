@@ -82,6 +82,7 @@ def _transfer(transfer: TransferRecord, offset_s: float) -> TraceTransfer:
         num_blocks=transfer.num_blocks,
         num_bytes=transfer.num_bytes,
         lost=transfer.is_lost,
+        tier=transfer.tier,
     )
 
 

@@ -56,6 +56,7 @@ class EngineCard {
   #messageWords = element("p", { className: "message-words" });
   #device = new TierField("device", ["mine", "held", "cached", "free"], 4);
   #host = new TierField("host", ["mine", "held", "cached", "free"], 2);
+  #disk = new TierField("disk", ["mine", "held", "cached", "free"], 2);
   item = element(
     "li",
     { className: "engine" },
@@ -68,7 +69,7 @@ class EngineCard {
       element("div", { className: "load" }, this.#load, this.#message),
       this.#messageWords,
     ),
-    element("div", { className: "tiers" }, this.#device.field, this.#host.field),
+    element("div", { className: "tiers" }, this.#device.field, this.#host.field, this.#disk.field),
   );
 
   show(engine, rates, marked) {
@@ -113,16 +114,24 @@ class EngineCard {
       { kind: "cached", amount: engine.num_cached_blocks },
       { kind: "free", amount: Math.max(0, engine.num_blocks - taken) },
     ]);
-    const cachedOnHost = engine.num_cached_host_blocks;
-    const held = engine.num_host_blocks - engine.num_free_host_blocks - cachedOnHost;
-    const mineOnHost = Math.min(marked?.num_host_blocks ?? 0, held);
-    this.#host.show(engine.num_host_blocks, [
-      { kind: "mine", amount: mineOnHost },
-      { kind: "held", amount: held - mineOnHost },
-      { kind: "cached", amount: cachedOnHost },
-      { kind: "free", amount: engine.num_free_host_blocks },
-    ]);
+    const { num_host_blocks: host, num_disk_blocks: disk } = engine;
+    const [freeOnHost, cachedOnHost] = [engine.num_free_host_blocks, engine.num_cached_host_blocks];
+    const [freeOnDisk, cachedOnDisk] = [engine.num_free_disk_blocks, engine.num_cached_disk_blocks];
+    showBelow(this.#host, host, freeOnHost, cachedOnHost, marked?.num_host_blocks ?? 0);
+    showBelow(this.#disk, disk, freeOnDisk, cachedOnDisk, marked?.num_disk_blocks ?? 0);
   }
+}
+
+/** A tier below the device, of ``total`` pages. */
+function showBelow(field, total, free, cached, marked) {
+  const held = total - free - cached;
+  const mine = Math.min(marked, held);
+  field.show(total, [
+    { kind: "mine", amount: mine },
+    { kind: "held", amount: held - mine },
+    { kind: "cached", amount: cached },
+    { kind: "free", amount: free },
+  ]);
 }
 
 /** One tier of an engine's memory: how many pages are whose, which is also the picture's legend. */

@@ -13,7 +13,7 @@ const COMPARED = {
   waiting: (row, now) => waitingSeconds(row, now),
   path: (row) => row.path_s,
   age: (row, now) => now - row.created,
-  pages: (row) => row.num_device_blocks + row.num_host_blocks,
+  pages: (row) => row.num_device_blocks + row.num_host_blocks + row.num_disk_blocks,
   tokens: (row) => row.num_generated_tokens,
 };
 

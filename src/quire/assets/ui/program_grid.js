@@ -23,7 +23,7 @@ const COLUMNS = [
   ["waiting", "Waiting", "Seconds in which a command could have run and did not"],
   ["path", "Path", "Its critical path, in seconds"],
   ["age", "Age", "Since its start"],
-  ["pages", "Pages", "On the device, and behind the plus sign on the host"],
+  ["pages", "Pages", "On the device, and behind the plus sign on host and disk"],
   ["tokens", "Tokens", "Generated so far"],
 ];
 const FIGURES = new Set(["level", "service", "waiting", "path", "age", "pages", "tokens"]);
@@ -281,7 +281,7 @@ function newLine() {
     element("span", { className: "state" }),
     element("span", { className: "since" }),
   );
-  byName.get("pages").append(element("span"), element("span", { className: "host" }));
+  byName.get("pages").append(element("span"), element("span", { className: "below" }));
   return line;
 }
 
@@ -290,7 +290,8 @@ function fillCells(cells, row, depth, now) {
   const [name, form, tenant, state, level, service, waiting, path, age, pages, tokens] = cells;
   const [fold, label, id] = name.children;
   const [stateLabel, since] = state.children;
-  const [device, host] = pages.children;
+  const [device, below] = pages.children;
+  const numBelow = row.num_host_blocks + row.num_disk_blocks;
   const [given, shortId] = [nameOf(row), (row.id ?? `#${row.process}`).slice(0, SHORT_ID_CHARS)];
   fold.style.marginInlineStart = `${Math.min(depth, 12) * 14}px`;
   setText(label, given);
@@ -308,6 +309,6 @@ function fillCells(cells, row, depth, now) {
   setText(path, seconds(row.path_s));
   setText(age, duration(now - row.created));
   setText(device, briefCount(row.num_device_blocks));
-  setText(host, row.num_host_blocks > 0 ? `+${briefCount(row.num_host_blocks)}` : "");
+  setText(below, numBelow > 0 ? `+${briefCount(numBelow)}` : "");
   setText(tokens, briefCount(row.num_generated_tokens));
 }

@@ -19,6 +19,7 @@ const FIGURES = [
   ["Preemptions", (row) => count(row.num_preemptions)],
   ["Blocks on device", (row) => count(row.num_device_blocks)],
   ["Blocks on host", (row) => count(row.num_host_blocks)],
+  ["Blocks on disk", (row) => count(row.num_disk_blocks)],
   ["Tokens computed", (row) => count(row.num_prefilled_tokens)],
   ["Tokens cached", (row) => count(row.num_cached_tokens)],
   ["Tokens generated", (row) => count(row.num_generated_tokens)],

@@ -19,6 +19,7 @@ export const MAX_RATES = 120;
  * @property {number} num_pages
  * @property {number} num_device_blocks
  * @property {number} num_host_blocks
+ * @property {number} num_disk_blocks
  * @property {number} num_generated_tokens
  * @property {number} service_s
  * @property {number} path_s

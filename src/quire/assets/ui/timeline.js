@@ -130,12 +130,12 @@ function drawnCalls(lanes, axis) {
   return [...lanes].flatMap(([call, lane]) => callShapes(call, lane + 1, axis));
 }
 
-/** Below the calls: pages that were copied to the host, or back. */
+/** Below the calls: pages that were copied to host or disk, or back. */
 function drawnTransfers(transfers, lane, axis) {
   return transfers.flatMap((transfer) => {
-    const where = transfer.direction === "out" ? "to the host" : "back to the device";
+    const where = transfer.direction === "out" ? `to the ${transfer.tier}` : `back from the ${transfer.tier}`;
     const words = `${counted(transfer.num_blocks, "page")} ${where}, ` +
-      `${shortSpan(transfer.end - transfer.start)}${transfer.lost ? ", lost with the engine" : ""}`;
+      `${shortSpan(transfer.end - transfer.start)}${transfer.lost ? ", failed" : ""}`;
     const kind = `swap ${transfer.direction}`;
     return bar(kind, transfer.start, transfer.end, lane, axis, words);
   });

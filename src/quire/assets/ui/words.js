@@ -27,7 +27,7 @@ const REASONS = {
   memory: "It waits for memory: no page is free, and nobody has given one up yet.",
   "paused: memory":
     "It is paused between two calls, until other programs leave room for all that it works on.",
-  pages: "It waits for its pages: they are copied back from the host, or computed again.",
+  pages: "It waits for its pages: they are copied back from host or disk, or computed again.",
   command: "It waits for another command, of its own or one that uses the same page.",
   engine: "It waits for its engine to come up.",
 };

@@ -173,9 +173,10 @@ class SpanMaker:
             "quire.engine": moved.engine,
             "quire.blocks": moved.num_blocks,
             "quire.bytes": moved.num_bytes,
+            "quire.tier": moved.tier,
         }
         name = f"swap {moved.direction}"
-        error = "the engine was lost meanwhile" if moved.is_lost else None
+        error = "the engine was lost or its disk failed" if moved.is_lost else None
         return self._below(program, name, moved.start_s, moved.end_s, attributes, error)
 
     def _below(

@@ -45,6 +45,7 @@ class ProcessRow(WholeModel):
     num_pages: int
     num_device_blocks: int
     num_host_blocks: int
+    num_disk_blocks: int
     num_generated_tokens: int
     num_prefilled_tokens: int
     num_cached_tokens: int
@@ -86,6 +87,9 @@ class EngineRow(WholeModel):
     num_host_blocks: int
     num_free_host_blocks: int
     num_cached_host_blocks: int
+    num_disk_blocks: int
+    num_free_disk_blocks: int
+    num_cached_disk_blocks: int
     num_messages: int
     num_rows: int
     num_tokens: int

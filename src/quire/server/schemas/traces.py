@@ -49,8 +49,8 @@ class TraceWait(WholeModel):
 
 
 class TraceTransfer(WholeModel):
-    """Blocks that an engine copied together for the program, ``out`` of the device's memory to the
-    host's or back ``in``. ``lost``: the engine was lost meanwhile."""
+    """Blocks that an engine copied together for the program, ``out`` to ``tier`` or back ``in`` to
+    the device. ``lost``: the engine was lost meanwhile, or its disk failed."""
 
     engine: str
     direction: Literal["out", "in"]
@@ -59,6 +59,7 @@ class TraceTransfer(WholeModel):
     num_blocks: int
     num_bytes: int
     lost: bool
+    tier: Literal["host", "disk"] = "host"
 
 
 class TracedProgram(WholeModel):
