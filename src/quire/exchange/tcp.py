@@ -49,6 +49,7 @@ class TcpTransport:
         self._listener, self._address = _listen(address)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._num_connections = 0
+        self._next: asyncio.TimerHandle | None = None
         self._closed = False
         self._lock = threading.Lock()
         self._loop = asyncio.SelectorEventLoop()
@@ -83,7 +84,7 @@ class TcpTransport:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._begin(self._listen())
+        self._listen()
         self._loop.run_forever()
         self._loop.close()
 
@@ -118,24 +119,34 @@ class TcpTransport:
         ending.add_done_callback(lambda _: self._loop.stop())
 
     async def _cancel_all(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+        self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._listener.close()
 
-    async def _listen(self) -> None:
-        while True:
-            try:
-                connection, _ = await self._loop.sock_accept(self._listener)
-            except OSError as exc:
-                logger.warning("no connection can be accepted now: %s", exc)
-                await asyncio.sleep(_UNTIL_NEXT_S)
-                continue
-            if self._num_connections < self._limits.num_connections:
-                self._begin_receive(connection)
-            else:
-                connection.close()
+    def _listen(self) -> None:
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        """In one go: a coroutine that is cancelled while it accepts would lose a connection."""
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, InterruptedError):
+            return  # who asked has gone
+        except OSError as exc:
+            logger.warning("no connection can be accepted now: %s", exc)
+            self._loop.remove_reader(self._listener.fileno())
+            self._next = self._loop.call_later(_UNTIL_NEXT_S, self._listen)
+            return
+        if self._num_connections < self._limits.num_connections:
+            connection.setblocking(False)
+            self._begin_receive(connection)
+        else:
+            connection.close()
 
     async def _receive(self, connection: socket.socket) -> None:
         try:
