@@ -30,6 +30,7 @@ ASKED = {
     "data_dir": ("--data-dir", "kept"),
     "sandbox_upload": ("--no-sandbox",),
     "allow_native_upload": ("--allow-upload",),
+    "cluster_key": ("--cluster-key-file", "cluster.key"),
 }
 EXPECTED = ServerConfig(
     host="::1",
@@ -50,6 +51,7 @@ EXPECTED = ServerConfig(
     data_dir=Path("kept"),
     sandbox_upload=False,
     allow_native_upload=True,
+    cluster_key="for all",
 )
 
 SANDBOX_ASKED = {
@@ -107,6 +109,45 @@ def started(monkeypatch: pytest.MonkeyPatch, nodes: list[NodeConfig]) -> list[Se
     return configs
 
 
+@pytest.fixture
+def key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """``cluster.key`` of the working directory."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "cluster.key"
+    path.write_text("for all\n")
+    return path
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize(
+    ("options", "address"),
+    [
+        ((), None),
+        (("--cluster-key-file", "cluster.key"), "tcp://127.0.0.1:0"),
+        (("--cluster-key-file", "cluster.key", "--data-host", "::1"), "tcp://[::1]:0"),
+    ],
+)
+def test_engines_of_a_cluster_listen_for_one_another(
+    capsys: pytest.CaptureFixture[str],
+    nodes: list[NodeConfig],
+    key_file: Path,
+    options: tuple[str, ...],
+    address: str | None,
+) -> None:
+    ran = invoke(capsys, "serve", *options)
+    assert (ran.code, nodes[0].engines[0].data_address) == (0, address), ran.err
+
+
+def test_a_cluster_key_that_is_none_is_refused(
+    capsys: pytest.CaptureFixture[str], started: list[ServerConfig], key_file: Path
+) -> None:
+    key_file.write_text(" \n")
+    ran = invoke(capsys, "serve", "--cluster-key-file", "cluster.key")
+    assert (ran.code, started) == (2, [])
+    assert "--cluster-key-file" in ran.err
+
+
+@pytest.mark.usefixtures("key_file")
 def test_every_setting_has_its_option(
     capsys: pytest.CaptureFixture[str], started: list[ServerConfig]
 ) -> None:

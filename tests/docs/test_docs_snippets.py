@@ -70,7 +70,10 @@ def _is_inferlet(block: Block) -> bool:
 SIGNATURES = [ROOT / "docs" / "reference" / name for name in ("api.md", "sdk.md")]
 """Its blocks are signatures; tests/programs/test_programs_reference.py keeps them current."""
 
-python_blocks = [block for block in blocks("python") if block.page not in SIGNATURES]
+CLUSTER = ROOT / "docs" / "guide" / "microserving.md"
+"""Its blocks need two nodes: tests/docs/test_docs_microserving.py."""
+
+python_blocks = [block for block in blocks("python") if block.page not in (*SIGNATURES, CLUSTER)]
 scripts = [block for block in python_blocks if not _is_inferlet(block)]
 inferlets = [block for block in python_blocks if _is_inferlet(block)]
 

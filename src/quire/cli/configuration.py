@@ -149,6 +149,11 @@ def _counts(option: str, kind: str, texts: Sequence[str], names: Sequence[str]) 
     return counts
 
 
+def data_address(host: str) -> str:
+    """Where the engines of a node receive K and V: a free port of ``host`` for each."""
+    return f"tcp://[{host}]:0" if ":" in host else f"tcp://{host}:0"
+
+
 def tenants(api_keys: Sequence[str], api_keys_file: Path | None) -> tuple[TenantConfig, ...]:
     """The tenants of a node: those of the file, and ``default`` with the keys of the command line.
 

@@ -73,6 +73,15 @@ ClusterKeyFile = Annotated[
         rich_help_panel=_ACCESS,
     ),
 ]
+DataHost = Annotated[
+    str,
+    typer.Option(
+        envvar="QUIRE_DATA_HOST",
+        help="The address of this machine at which other nodes' engines send K and V; only with a "
+        "cluster key.",
+        rich_help_panel=_ACCESS,
+    ),
+]
 Unauthenticated = Annotated[
     bool,
     typer.Option(

@@ -11,6 +11,7 @@ from quire.cli import sandbox_options as so
 from quire.cli import scheduler_options as sco
 from quire.cli.configuration import (
     check_exposure,
+    data_address,
     encoder_configs,
     engine_configs,
     tenants,
@@ -93,6 +94,7 @@ def serve(
     api_keys_file: ho.ApiKeysFile = None,
     no_auth: ho.Unauthenticated = False,
     cluster_key_file: ho.ClusterKeyFile = None,
+    data_host: ho.DataHost = "127.0.0.1",
     sandbox: so.Sandbox = True,
     sandbox_processes: so.Processes = _SANDBOX.processes,
     sandbox_warm: so.Warm = _SANDBOX.num_warm,
@@ -133,6 +135,7 @@ def serve(
     configure_logging(log_level, log_requests=log_requests)
     known_tenants = tenants(api_key or (), api_keys_file)
     check_exposure(host, known_tenants, no_auth=no_auth)
+    cluster_key = read_key(cluster_key_file, "--cluster-key-file")
     shared = EngineConfig(
         source="",
         name=ModelId(""),
@@ -150,6 +153,7 @@ def serve(
         max_model_len=max_model_len,
         max_batch_tokens=max_batch_tokens,
         max_sequences=max_sequences,
+        data_address=None if cluster_key is None else data_address(data_host),
         tensor_parallel=tensor_parallel,
     )
     node = NodeConfig(
@@ -205,7 +209,7 @@ def serve(
         drain_timeout_s=drain_timeout,
         sandbox_upload=sandbox,
         allow_native_upload=allow_upload,
-        cluster_key=read_key(cluster_key_file, "--cluster-key-file"),
+        cluster_key=cluster_key,
     )
     _run(node, server)
 
