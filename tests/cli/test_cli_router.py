@@ -41,7 +41,7 @@ def test_every_option_has_its_place(capsys: Capture, started: Started, tmp_path:
         capsys, "router", *NODES, "--strategy", "cache_aware", "--strategy-option", "max_extra=3",
         "--node-key-file", str(tmp_path / "node"), "--cluster-key-file", str(tmp_path / "cluster"),
         "--admin-key-file", str(tmp_path / "admin"), "--api-key", "k", "--probe-interval", "0.5",
-        "--probe-timeout", "1.5", "--host", "::1", "--port", "0",
+        "--probe-timeout", "1.5", "--resume", "--host", "::1", "--port", "0",
         "--allowed-host", "router.example",
         "--max-requests", "7", "--max-body-bytes", "1KiB", "--max-connections", "70",
         "--head-timeout", "0.5", "--body-timeout", "1.5", "--write-timeout", "2.5",
@@ -57,6 +57,7 @@ def test_every_option_has_its_place(capsys: Capture, started: Started, tmp_path:
     keys = (router.node_key, router.cluster_key, router.admin_key)
     assert keys == ("node-key", "cluster-key", "admin-key")
     assert router.tenants == (TenantConfig(router.tenants[0].id, ("k",)),)
+    assert router.resumes
     assert (router.times.interval_s, router.times.timeout_s) == (0.5, 1.5)
     assert server == ServerConfig(
         host="::1", port=0, allowed_hosts=("router.example",), max_requests=7, max_body_bytes=1024,
@@ -84,6 +85,7 @@ def test_every_option_has_its_place(capsys: Capture, started: Started, tmp_path:
         ((*NODES, "--admin-key-file", "none"), "cannot be read"),
         ((*NODES, "--cluster-key-file", "/dev/null"), "openssl rand"),
         ((*NODES, "--host", "0.0.0.0"), "--no-auth"),
+        ((*NODES, "--resume"), "--cluster-key-file"),
         ((), "--node"),
     ],
 )

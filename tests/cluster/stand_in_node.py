@@ -68,6 +68,7 @@ class StandInNode:
         """Cleared: it accepts requests and answers none, as a stopped process does."""
         self.cut_after: int | None = None
         """Its next answers break off after so many tokens."""
+        self.num_streams = 0
         self.refusal: Said | None = None
         self.tokens: asyncio.Semaphore | None = None
         """Streamed answers take one of it for each token."""
@@ -184,32 +185,37 @@ class StandInNode:
         text = _text(prompt)
         self._prefill(text)
         answer = continuation(text, body.get("max_tokens", 16) - num_generated)
+        assert num_generated == 0 or text.endswith(
+            continuation(text[:-num_generated], num_generated)
+        )
         if body.get("stream"):
-            return Said(pieces=self._events(answer), kind="text/event-stream; charset=utf-8")
+            pieces = self._events(text, answer, body, num_generated)
+            return Said(pieces=pieces, kind="text/event-stream; charset=utf-8")
         if self.cut_after is not None:
             return Said(pieces=self._cut(), kind="application/json")
         return said({"choices": [{"index": 0, "text": answer, "finish_reason": "length"}]})
 
-    async def _events(self, answer: str) -> AsyncIterator[bytes]:
+    async def _events(
+        self, prompt: str, answer: str, body: dict[str, Any], num_generated: int
+    ) -> AsyncIterator[bytes]:
+        self.num_streams += 1
+        cut_after, number_of_stream = self.cut_after, next(_numbers)
         for number, token in enumerate(answer, 1):
             if self.tokens is not None:
                 await self.tokens.acquire()
-            if self.cut_after is not None and number > self.cut_after:
+            if cut_after is not None and number > cut_after:
                 raise Cut
-            done = number == len(answer)
-            yield _event(
-                {
-                    "id": "cmpl-1",
-                    "choices": [
-                        {
-                            "index": 0,
-                            "text": token,
-                            "token_ids": [ord(token)],
-                            "finish_reason": "length" if done else None,
-                        }
-                    ],
-                }
-            )
+            choice: dict[str, Any] = {"index": 0, "text": token, "finish_reason": None}
+            if number == len(answer):
+                choice["finish_reason"] = "length"
+            if body.get("return_token_ids"):
+                choice["token_ids"] = [ord(token)]
+                if number == 1:
+                    choice["prompt_token_ids"] = list(map(ord, prompt))
+            yield _event({"id": f"cmpl-{number_of_stream}", "choices": [choice]})
+        if body.get("stream_options"):
+            usage = {"prompt_tokens": len(prompt), "completion_tokens": len(answer)}
+            yield _event({"id": f"cmpl-{number_of_stream}", "choices": [], "usage": usage})
         yield b"data: [DONE]\n\n"
 
     async def _cut(self) -> AsyncIterator[bytes]:

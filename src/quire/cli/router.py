@@ -36,6 +36,7 @@ def router(
     drain_timeout: ho.DrainTimeout = _SERVER.drain_timeout_s,
     probe_interval: ro.ProbeInterval = _TIMES.interval_s,
     probe_timeout: ro.ProbeTimeout = _TIMES.timeout_s,
+    resume: ro.Resume = False,
     api_key: ho.ServerApiKeys = None,
     api_keys_file: ho.ApiKeysFile = None,
     no_auth: ho.Unauthenticated = False,
@@ -70,6 +71,7 @@ def router(
         admin_key=ro.read_key(admin_key_file, "--admin-key-file"),
         cluster_key=ro.read_key(cluster_key_file, "--cluster-key-file"),
         times=WatchTimes(interval_s=probe_interval, timeout_s=probe_timeout),
+        resumes=resume,
     )
     server = ServerConfig(
         host=host,

@@ -60,6 +60,16 @@ ClusterKeyFile = Annotated[
         rich_help_panel=_NODES,
     ),
 ]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        envvar="QUIRE_ROUTER_RESUME",
+        help="Let a streamed completion whose node is lost go on at another one. Needs"
+        " --cluster-key-file; the nodes then tell the tokens of each event.",
+        rich_help_panel=_NODES,
+    ),
+]
 StrategyOption = Annotated[
     str,
     typer.Option(

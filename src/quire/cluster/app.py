@@ -90,6 +90,7 @@ class Router:
             Attachments(locator, server, self._config.node_key),
             self.metrics,
             server,
+            resumes=self._config.resumes,
         )
         app = KeyMiddleware(app, authenticator=Authenticator(self._config.tenants))
         app = OwnRoutes(

@@ -9,6 +9,7 @@ from quire.cluster.liveness import Hysteresis
 from quire.cluster.strategy import StrategySource
 from quire.cluster.watch import WatchTimes
 from quire.core.config import TenantConfig
+from quire.core.errors import ConfigError
 from quire.core.ids import TenantId
 
 
@@ -18,7 +19,8 @@ class RouterConfig:
     them. ``node_key``: sent to nodes in place of the client's key. ``admin_key``: for ``/router``;
     without it the strategy cannot be exchanged over HTTP. ``cluster_key``: shared with the nodes,
     for the three calls and the engines' figures. ``max_block_s``: a strategy that keeps the event
-    loop for longer is reported."""
+    loop for longer is reported. ``resumes``: a streamed completion whose node is lost goes on at
+    another one; it needs the cluster's key."""
 
     nodes: tuple[NodeAddress, ...]
     strategy: StrategySource = field(default_factory=lambda: StrategySource("least_used"))
@@ -29,3 +31,11 @@ class RouterConfig:
     times: WatchTimes = field(default_factory=WatchTimes)
     hysteresis: Hysteresis = field(default_factory=Hysteresis)
     max_block_s: float = 0.5
+    resumes: bool = False
+
+    def __post_init__(self) -> None:
+        if self.resumes and self.cluster_key is None:
+            raise ConfigError(
+                "a completion goes on at another node by a call that needs the key which routers "
+                "and nodes share: add --cluster-key-file, or leave --resume out"
+            )

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from http import HTTPStatus
 
+from quire.cluster.answer import Answer
 from quire.cluster.locating import Locator
 from quire.cluster.node_engine import NodeEngine
-from quire.cluster.opened import Opened, open_answer, unopened
+from quire.cluster.opened import EVENTS, Opened, open_answer, unopened
 from quire.cluster.places import Free, Holder, Home, Pinned, Spread
 from quire.cluster.rendezvous import by_preference
 from quire.cluster.request import Request
+from quire.cluster.resuming import ResumingAnswer
 from quire.cluster.running import RunningStrategy, Shift
 from quire.cluster.trial import why_no_answer
 from quire.core.errors import (
@@ -85,7 +88,9 @@ class Dispatcher:
                 refused = opened
                 if not self._leaves_to_others(request, opened):
                     return opened
-        return refused or self._nobody(request)
+        if refused is None:
+            raise self._nobody(request)
+        return refused
 
     async def _routed(
         self, request: Request, shift: Shift, engines: Sequence[NodeEngine]
@@ -97,7 +102,7 @@ class Dispatcher:
             if why is not None:
                 raise StrategyFailed(f"strategy {shift.strategy.label}: {why}")
             request.work.end(kept=answer)
-            return await open_answer(answer)
+            return await self._opened(request, answer)
         except EngineLost:
             self._note_lost(request)
             if not request.work.lost:
@@ -133,14 +138,16 @@ class Dispatcher:
         refused: Opened | None = None
         for engine in engines[:_MAX_TRIES]:
             try:
-                opened = await open_answer(await engine.send(request))
+                opened = await self._opened(request, await engine.send(request))
             except EngineLost:
                 self._note_lost(request)
                 continue
             refused = opened
             if not self._leaves_to_others(request, opened):
                 return opened
-        return refused or self._nobody(request)
+        if refused is None:
+            raise self._nobody(request)
+        return refused
 
     async def _at_holder(self, request: Request, place: Holder) -> Opened:
         node = await self._locator.find(place.lookups, request.headers)
@@ -155,7 +162,7 @@ class Dispatcher:
         if not is_stored:
             return await self._in_order(request, engines)
         if not engines:
-            return self._nobody(request)
+            raise self._nobody(request)
         return await self._at(request, engines[0])
 
     async def _at(self, request: Request, engine: NodeEngine) -> Opened:
@@ -167,6 +174,30 @@ class Dispatcher:
                 "try again when it is back"
             )
         return unopened(await engine.send(request, may_repeat=False))
+
+    # -- going on elsewhere -----------------------------------------------------------------------
+
+    async def _opened(self, request: Request, answer: Answer) -> Opened:
+        """``answer``, begun; one that can go on elsewhere does."""
+        opened_for = answer
+        if request.is_resumable and answer.head.get(b"content-type").startswith(EVENTS):
+            opened_for = ResumingAnswer(answer, request, self._go_on)
+        return await open_answer(opened_for)
+
+    async def _go_on(self, request: Request, prompt: list[int], num_generated: int) -> Answer:
+        """Generate behind ``prompt`` at the least used engine that is left."""
+        self._note_lost(request)
+        for engine in sorted(self._ready(request), key=lambda engine: engine.load):
+            try:
+                answer = await engine.start_generate(
+                    request, 0, prompt=prompt, num_generated=num_generated
+                )
+            except EngineLost:
+                continue
+            if answer.head.status == HTTPStatus.OK:
+                return answer
+            answer.close()
+        raise self._nobody(request)
 
     # -- engines -----------------------------------------------------------------------------------
 
@@ -203,10 +234,10 @@ class Dispatcher:
                 engine.lost(request)
         request.work.end()
 
-    def _nobody(self, request: Request) -> Opened:
-        """Raises why no engine can answer."""
+    def _nobody(self, request: Request) -> QuireError:
+        """Why no engine can answer."""
         if not any(engine.node.serves(request.model) for engine in self._engines):
-            raise ModelNotFound(
+            return ModelNotFound(
                 f"no node behind this router serves {request.model!a}: GET /v1/models lists what "
                 "they do",
                 param="model",
@@ -217,4 +248,4 @@ class Dispatcher:
             else f"{engine.name} {'lost' if engine.name in request.work.lost else 'full'}"
             for engine in self._engines
         )
-        raise CapacityError(f"no engine takes this request now: {states}; try again")
+        return CapacityError(f"no engine takes this request now: {states}; try again")

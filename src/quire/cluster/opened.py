@@ -13,7 +13,8 @@ from quire.cluster.answer import Answer
 MAX_WHOLE_BYTES = 1 << 20
 """A longer answer is passed on while it arrives."""
 
-_EVENTS = b"text/event-stream"
+EVENTS = b"text/event-stream"
+"""What the content type of a stream begins with."""
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class Opened:
 
     @property
     def is_events(self) -> bool:
-        return self.answer.head.get(b"content-type").startswith(_EVENTS)
+        return self.answer.head.get(b"content-type").startswith(EVENTS)
 
 
 async def open_answer(answer: Answer) -> Opened:

@@ -22,6 +22,7 @@ from quire.cluster.places import Elsewhere, Everywhere, Listed, place_of
 from quire.cluster.reading import read_request
 from quire.cluster.refusing import refuse
 from quire.cluster.request import Request
+from quire.cluster.resuming import resumable
 from quire.core.config import ServerConfig
 from quire.core.errors import QuireError
 from quire.server.delivery import SlowReader, WriteLimit, disconnected
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Proxy:
-    """Answers HTTP and WebSockets."""
+    """Answers HTTP and WebSockets. ``resumes``: completions go on at another engine."""
 
     def __init__(
         self,
@@ -41,7 +42,10 @@ class Proxy:
         attachments: Attachments,
         metrics: RouterMetrics,
         config: ServerConfig,
+        *,
+        resumes: bool,
     ) -> None:
+        self._resumes = resumes
         self._dispatcher = dispatcher
         self._everyone = everyone
         self._attachments = attachments
@@ -58,6 +62,8 @@ class Proxy:
         except HttpError as error:
             await refuse(error, scope, receive, send)
             return
+        if self._resumes:
+            request = resumable(request)
         call = _Call(self, request, scope, send, started)
         work = asyncio.create_task(call.run())
         # of an upload, whose body is still to come, the work itself hears of the end

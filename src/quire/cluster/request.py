@@ -84,6 +84,10 @@ class Request:
         self.work = Work()
         self.home: str | None = None
         """The name of the engine at which the request's session is at home, if it has one."""
+        self.is_resumable = False
+        """Whether its events tell what is needed to go on at another engine."""
+        self.tells_tokens = True
+        """Whether its client has asked for the tokens that the events tell."""
 
     @cached_property
     def fields(self) -> Mapping[str, Any]:
