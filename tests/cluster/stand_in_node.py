@@ -214,7 +214,11 @@ class StandInNode:
                     choice["prompt_token_ids"] = list(map(ord, prompt))
             yield _event({"id": f"cmpl-{number_of_stream}", "choices": [choice]})
         if body.get("stream_options"):
-            usage = {"prompt_tokens": len(prompt), "completion_tokens": len(answer)}
+            usage = {
+                "prompt_tokens": len(prompt),
+                "completion_tokens": len(answer),
+                "prompt_tokens_details": {"cached_tokens": len(prompt)},
+            }
             yield _event({"id": f"cmpl-{number_of_stream}", "choices": [], "usage": usage})
         yield b"data: [DONE]\n\n"
 

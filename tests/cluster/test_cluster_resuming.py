@@ -65,7 +65,11 @@ async def test_tokens_and_usage_are_those_of_one_stream() -> None:
         assert "".join(map(chr, ids)) == continuation(PROMPT, NUM_TOKENS)
         prompts = [event for event in told if "prompt_token_ids" in event["choices"][0]]
         assert prompts == told[:1]
-        assert usage["usage"] == {"prompt_tokens": len(PROMPT), "completion_tokens": NUM_TOKENS}
+        assert usage["usage"] == {
+            "prompt_tokens": len(PROMPT),
+            "completion_tokens": NUM_TOKENS,
+            "prompt_tokens_details": {"cached_tokens": len(PROMPT)},
+        }
 
 
 async def test_without_another_engine_the_error_is_the_end() -> None:

@@ -132,6 +132,8 @@ class ResumingAnswer:
         if usage:  # what was generated before counts as prompt there
             usage["prompt_tokens"] -= self._num_before
             usage["completion_tokens"] += self._num_before
+            if cached := usage.get("prompt_tokens_details"):
+                cached["cached_tokens"] = min(cached["cached_tokens"], usage["prompt_tokens"])
         return _DATA + msgspec.json.encode(body)
 
     async def _resume(self, error: EngineLost) -> None:
