@@ -27,33 +27,34 @@ def charge(entries: Sequence[Entry], num_tokens: Sequence[int], elapsed_s: float
     families = {entry.program.family for entry in entries}
     if len(families) == len(entries):  # as mostly; then no figures are met twice
         for index, entry in enumerate(entries):
-            _serve(entry, num_tokens[index], total, elapsed_s)
             entry.service_s += elapsed_s
-            for figures in _figures(entry):
+            for figures in _serve(entry, num_tokens[index], total, elapsed_s):
                 figures.service_s += elapsed_s
         return
     served: dict[int, ServiceFigures] = {}
     for index, entry in enumerate(entries):
-        _serve(entry, num_tokens[index], total, elapsed_s)
-        served |= {id(figures): figures for figures in _figures(entry)}
+        of_entry = _serve(entry, num_tokens[index], total, elapsed_s)
+        served |= {id(figures): figures for figures in of_entry}
     for figures in served.values():
         figures.service_s += elapsed_s
     for entry in set(entries):
         entry.service_s += elapsed_s
 
 
-def _serve(entry: Entry, num_tokens: int, total: int, elapsed_s: float) -> None:
-    """``num_tokens`` of the ``total`` of a message are of ``entry``."""
-    entry.program.cost_s += elapsed_s * num_tokens / total
-    entry.service_tokens += num_tokens
-    for figures in _figures(entry):
-        figures.service_tokens += num_tokens
-
-
-def _figures(entry: Entry) -> tuple[ServiceFigures, ServiceFigures, ServiceFigures]:
+def _serve(
+    entry: Entry, num_tokens: int, total: int, elapsed_s: float
+) -> tuple[ServiceFigures, ServiceFigures, ServiceFigures]:
+    """``num_tokens`` of the ``total`` of a message are of ``entry``; the figures that this is
+    counted in."""
     program = entry.program
+    program.cost_s += elapsed_s * num_tokens / total
+    entry.service_tokens += num_tokens
+    own, family = program.figures, program.family_figures
     thread = program.threads.figures(entry.queue.thread)
-    return program.figures, program.family_figures, thread
+    own.service_tokens += num_tokens
+    family.service_tokens += num_tokens
+    thread.service_tokens += num_tokens
+    return own, family, thread
 
 
 def note_path(entry: Entry) -> None:
