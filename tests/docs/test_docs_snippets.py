@@ -41,6 +41,7 @@ RUN_BY = {
     "quire sim": "tests/cli/test_cli_sim.py",
     "quire top": "tests/cli/test_cli_top.py",
     "quire trace": "tests/cli/test_cli_trace.py",
+    "quire workflow": "tests/cli/test_cli_workflow.py",
 }
 """Where each command of the pages is really run, by its first two words."""
 

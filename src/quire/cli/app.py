@@ -31,6 +31,7 @@ COMMANDS = {
     "Work with programs": {
         "new": "quire.cli.new",
         "run": "quire.cli.run",
+        "workflow": "quire.cli.workflow",
         "push": "quire.cli.processes",
         "ps": "quire.cli.processes",
         "top": "quire.cli.top",

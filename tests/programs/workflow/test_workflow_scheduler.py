@@ -87,7 +87,7 @@ async def test_a_failure_ends_the_query_and_closes_what_it_holds() -> None:
             runner.num_closed += 1
 
     runners["embedding"] = Lost()
-    with pytest.raises(EngineLost, match="the encoder was lost"):
+    with pytest.raises(EngineLost, match="embed: the encoder was lost"):
         await GraphScheduler(graph.e_graph, graph.query, runners, clock).run()
     assert runner.num_closed == len(runners)
     assert "answer.0.decode" not in runner.began
@@ -152,7 +152,7 @@ async def test_a_tool_that_does_not_return_what_it_promised_is_named() -> None:
     query = {"text": "yes", "items": ["a", "b", "c"]}
     for wrong, message in (
         (lambda items: "text", "work: the function 'f' returned str, not texts"),
-        (lambda items: [*items, "more"], "work gave 3 elements for 2"),
+        (lambda items: [*items, "more"], "work: gave 3 elements for 2"),
     ):
         graph = Graph.optimize(branching(wrong), query)
         runners: dict[str, Runner] = {"tool": ToolRunner({"f": wrong})}

@@ -6,6 +6,7 @@ A developer joins components with ``>>`` to a template (``App``, ``Node``, ``Eng
 ``workflow(app)`` is the program that answers queries on a node.
 """
 
+from quire.programs.workflow.applications import find_application
 from quire.programs.workflow.engines import Engine, Profile
 from quire.programs.workflow.optimizer import Graph, GraphCache
 from quire.programs.workflow.passes import Note, OptPass, Rewritten
@@ -24,6 +25,7 @@ __all__ = [
     "Profile",
     "Rewritten",
     "Step",
+    "find_application",
     "run_query",
     "workflow",
 ]

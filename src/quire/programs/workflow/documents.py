@@ -59,6 +59,7 @@ def _check(place: int, one: Any) -> None:
         raise _refused(f'[{place}] must be {{"name": text, "text": text}}')
     if not one["text"].strip():
         raise _refused(f"[{place}] ({one['name']!r}) is empty: leave it out")
+    parsed(one)
 
 
 def _refused(text: str) -> InvalidArgument:

@@ -7,7 +7,7 @@ Owns the fixpoint of the passes, and the cache of what they gave for queries of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from quire.core.errors import InvalidArgument
+from quire.programs.api import Api
 from quire.programs.workflow.construction import (
     MAX_PRIMITIVES,
     NodeConfig,
@@ -22,8 +23,11 @@ from quire.programs.workflow.construction import (
     measured,
     p_graph,
 )
+from quire.programs.workflow.drawing import drawing
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.passes import Note, OptPass
+from quire.programs.workflow.runners import runner_of
+from quire.programs.workflow.scheduler import GraphScheduler, Step
 from quire.programs.workflow.template import App
 
 MAX_ROUNDS = 32
@@ -106,6 +110,24 @@ class Graph:
             if cache is not None:
                 cache.keep(key, found)
         return cls(app, checked, sizes, *found)
+
+    async def schedule(
+        self, api: Api, on_step: Callable[[Step], object] = lambda step: None
+    ) -> dict[str, Any]:
+        """Run the e-graph with the node's engines; returns the results by name. ``on_step`` is told
+        of every primitive."""
+        used = {one.engine for one in self.e_graph.primitives.values()}
+        runners = {
+            name: runner_of(engine, api)
+            for name, engine in self.app.engines.items()
+            if name in used
+        }
+        scheduler = GraphScheduler(self.e_graph, self.query, runners, api.monotonic, on_step)
+        return await scheduler.run()
+
+    def explain(self) -> str:
+        """The template, the p-graph and the e-graph as SVG, and what each pass did or why not."""
+        return drawing(self.app, self.p_graph, self.e_graph, self.notes)
 
 
 def optimized(app: App, config: NodeConfig, sizes: Mapping[str, int], passes: OptPass) -> Optimized:

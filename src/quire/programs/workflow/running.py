@@ -15,8 +15,7 @@ from quire.programs.inferlet import Inferlet
 from quire.programs.workflow.construction import NodeConfig
 from quire.programs.workflow.optimizer import NO_CONFIG, Graph, GraphCache
 from quire.programs.workflow.passes import OptPass
-from quire.programs.workflow.runners import runner_of
-from quire.programs.workflow.scheduler import GraphScheduler, Step
+from quire.programs.workflow.scheduler import Step
 from quire.programs.workflow.template import App
 
 Query = Annotated[dict[str, Any], "The inputs of the query, by name."]
@@ -37,18 +36,7 @@ async def run_query(
     by name. See ``Graph.optimize`` for the other arguments and the errors."""
     optimize = partial(Graph.optimize, app, query, config, passes, cache)
     graph = await asyncio.to_thread(optimize)  # documents may be long
-    return await schedule(api, graph, on_step)
-
-
-async def schedule(
-    api: Api, graph: Graph, on_step: Callable[[Step], object] = lambda step: None
-) -> dict[str, Any]:
-    """Run a graph; returns the results by name."""
-    used = {one.engine for one in graph.e_graph.primitives.values()}
-    runners = {
-        name: runner_of(engine, api) for name, engine in graph.app.engines.items() if name in used
-    }
-    return await GraphScheduler(graph.e_graph, graph.query, runners, api.monotonic, on_step).run()
+    return await graph.schedule(api, on_step)
 
 
 def workflow(app: App, passes: OptPass | None = None) -> Inferlet:

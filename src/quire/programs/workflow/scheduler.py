@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from quire.core.errors import InvalidArgument
+from quire.core.errors import InvalidArgument, QuireError
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import Op, Primitive
@@ -91,7 +91,12 @@ class GraphScheduler:
         if primitive.op is Op.CONDITION:
             return {"out": _plain(inputs["text"]) == _plain(primitive.config["equals"])}
         assert primitive.engine is not None, f"{primitive.id} has no engine"
-        return dict(await self._runners[primitive.engine].run(primitive, inputs))
+        try:
+            return dict(await self._runners[primitive.engine].run(primitive, inputs))
+        except QuireError as exc:
+            if exc.message.startswith(f"{primitive.node}:"):
+                raise
+            raise type(exc)(f"{primitive.node}: {exc.message}", **exc.details) from exc
 
 
 def check_elements(primitive: Primitive, values: Sequence[Any]) -> None:
@@ -103,7 +108,7 @@ def check_elements(primitive: Primitive, values: Sequence[Any]) -> None:
     promised = None if primitive.size is None else primitive.size * primitive.fan
     if primitive.batched and promised is not None and len(values) != promised:
         raise InvalidArgument(
-            f"{primitive.node} gave {len(values)} elements for {primitive.size}: a batchable "
+            f"{primitive.node}: gave {len(values)} elements for {primitive.size}: a batchable "
             "component must give one for each",
             param=primitive.node,
         )

@@ -228,13 +228,18 @@ class Calls:
         schema: dict[str, Any] | None = self._site.option("schema", dict)
         if schema is None:
             return None, None
-        if schema.get("type") != "array" or schema.get("items") != {"type": "string"}:
+        if schema.get("type") != "array" or _kind_of_items(schema) != "string":
             raise self._site.error(
                 "schema", f"is {schema}: this release reads an array of strings: give "
                 '{"type": "array", "items": {"type": "string"}}, with minItems and maxItems'
             )  # fmt: skip
         least, most = schema.get("minItems"), schema.get("maxItems")
         return (least if isinstance(least, int) and least == most else None), schema
+
+
+def _kind_of_items(schema: Mapping[str, Any]) -> Any:
+    items = schema.get("items")
+    return items.get("type") if isinstance(items, Mapping) else None
 
 
 def _text(answer: Primitive) -> Value:

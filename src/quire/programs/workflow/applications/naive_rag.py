@@ -1,0 +1,37 @@
+"""Naive RAG: answer a question from documents that come with it (Ayo's Figure 2c).
+
+::
+
+    documents ─► chunk ─► embed ─► ingest ┐
+    question ─► embed_question ───────────┴─► search ─► answer
+
+Chunks of 256 tokens that share 30; the three nearest are read. ``answer.synthesis`` is ``one_shot``
+(read together), ``tree`` (each on its own, then the answers are combined) or ``refine``.
+"""
+
+from __future__ import annotations
+
+from quire.programs.workflow.applications.parts import (
+    SYNTHESIS,
+    index_nodes,
+    rag_engines,
+    synthesis_node,
+)
+from quire.programs.workflow.template import App, Node
+
+
+def naive_rag() -> App:
+    app = App("naive-rag", rag_engines(), "Answer a question from the nearest chunks of documents.")
+    chunk, embed, ingest = index_nodes()
+    asked = Node(
+        "embedding", {"question": "text"}, {"wanted": "vectors"}, None, {"truncate": True},
+        name="embed_question",
+    )  # fmt: skip
+    search = Node(
+        "vectors", {"wanted": "vectors"}, {"context": "texts"}, None,
+        {"operation": "search", "top_k": 3}, name="search",
+    )  # fmt: skip
+    answer = synthesis_node("one_shot", SYNTHESIS)
+    chunk >> embed >> ingest >> asked >> search >> answer
+    app.update_template([chunk, embed, ingest, asked, search, answer])
+    return app

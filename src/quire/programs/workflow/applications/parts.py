@@ -1,0 +1,62 @@
+"""What several applications share: engines, the index of the query's documents, and synthesis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from quire.programs.workflow.engines import Engine, Profile
+from quire.programs.workflow.template import Node
+
+EMBEDDED_AT_ONCE = 16
+"""Texts of one stage of an embedding: Ayo's Figure 4a. What an encoder on this machine does
+efficiently at once is not measured yet."""
+
+SYNTHESIS: Mapping[str, str] = MappingProxyType(
+    {
+        "prompt": "Context: {context}\nQuestion: {question}",
+        "refine_prompt": "Context: {context}\nQuestion: {question}\n"
+        "Answer so far: {answer}\nRefine the answer.",
+        "combine_prompt": "Combine these answers:\n{answers}\nQuestion: {question}",
+        "answer_after": "Answer:",
+    }
+)
+"""Prompts of the form that quire-mini was trained with; any model that follows instructions
+understands them."""
+
+
+def rag_engines() -> list[Engine]:
+    """The node's model and encoders, and the embedded collection."""
+    return [
+        Engine("chunker"),
+        Engine("embedding", profile=Profile(EMBEDDED_AT_ONCE)),
+        Engine("rerank"),
+        Engine("vectors"),
+        Engine("llm"),
+    ]
+
+
+def index_nodes() -> tuple[Node, Node, Node]:
+    """Documents to chunks to vectors in the query's collection."""
+    chunk = Node(
+        "chunker", {"documents": "documents"}, {"chunks": "texts"}, None,
+        {"chunk_size": 256, "overlap": 30}, name="chunk",
+    )  # fmt: skip
+    embed = Node(
+        "embedding", {"chunks": "texts"}, {"vectors": "vectors"}, "batchable", {"truncate": True},
+        name="embed",
+    )  # fmt: skip
+    ingest = Node(
+        "vectors", {"chunks": "texts", "vectors": "vectors"}, {"indexed": "done"}, "batchable",
+        {"operation": "ingest"}, name="ingest",
+    )  # fmt: skip
+    return chunk, embed, ingest
+
+
+def synthesis_node(mode: str, prompts: Mapping[str, str]) -> Node:
+    """The answer to ``question`` from the texts ``context``."""
+    config = {**prompts, "synthesis": mode, "separator": " ", "max_tokens": 128}
+    return Node(
+        "llm", {"question": "text", "context": "texts"}, {"answer": "text"}, None, config,
+        name="answer",
+    )  # fmt: skip

@@ -1,0 +1,131 @@
+"""Draws a query's graphs as SVG: boxes in columns, what each waits for to its left.
+
+Owns the layout alone. Solid lines carry data, dashed ones an order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from xml.sax.saxutils import escape
+
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.passes.note import Note
+from quire.programs.workflow.primitives import CONTROL_FLOW, Op, Primitive
+from quire.programs.workflow.template import App
+
+BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN, LINE = 168, 36, 44, 12, 24, 18
+_COLORS: Mapping[str, str] = {
+    "model": "#dbe7ff", "part": "#b9d0ff", "flow": "#e6e6e6", "other": "#f3ead7", "node": "#e2f0df"
+}  # fmt: skip
+_DECOMPOSED = (Op.PARTIAL_PREFILLING, Op.FULL_PREFILLING, Op.PARTIAL_DECODING)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """``data`` and ``order``: the ids of the boxes that it waits for."""
+
+    id: str
+    text: str
+    color: str
+    data: frozenset[str]
+    order: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _Canvas:
+    width: int = 0
+    height: int = MARGIN
+    parts: list[str] = field(default_factory=list)
+
+    def text(self, x: int, y: int, text: str, *, size: int = 11, bold: bool = False) -> None:
+        weight = ' font-weight="bold"' if bold else ""
+        self.parts.append(f'<text x="{x}" y="{y}" font-size="{size}"{weight}>{escape(text)}</text>')
+        self.width = max(self.width, x + len(text) * size * 6 // 10 + MARGIN)
+
+    def line(self, text: str, *, size: int = 11, bold: bool = False) -> None:
+        self.height += LINE
+        self.text(MARGIN, self.height, text, size=size, bold=bold)
+
+
+def drawing(
+    app: App, p_graph: PrimitiveGraph, e_graph: PrimitiveGraph, notes: Sequence[Note]
+) -> str:
+    """The SVG document."""
+    canvas = _Canvas()
+    _panel(canvas, f"{app.name}: template", _template(app))
+    for name, graph in (("p-graph", p_graph), ("e-graph", e_graph)):
+        num = len(graph.primitives)
+        title = f"{name}: {num} primitives, {graph.num_edges} dependencies"
+        _panel(canvas, title, [_box(graph.primitives[one]) for one in graph.order])
+    canvas.line("What the passes did", size=14, bold=True)
+    for note in notes:
+        canvas.line(f"{note.rule} · {note.where}: {'' if note.applied else 'no: '}{note.text}")
+    size = f'width="{canvas.width + MARGIN}" height="{canvas.height + MARGIN}"'
+    style = 'font-family="sans-serif" fill="#1b1b1b"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>'
+    ground = '<rect width="100%" height="100%" fill="white"/>'
+    return "\n".join([head, ground, *canvas.parts, "</svg>", ""])
+
+
+def _template(app: App) -> list[Box]:
+    makers = {name: node.name for node in app.nodes for name in node.outputs}
+    boxes: list[Box] = []
+    for node in app.nodes:
+        wanted = [*node.inputs, *([node.when] if node.when else [])]
+        data = frozenset(makers[name] for name in wanted if name in makers)
+        order = frozenset(one.name for one in app.nodes if node in one.before) - data
+        what = f"{node.engine}{f', {node.annotation}' if node.annotation else ''}"
+        boxes.append(Box(node.name, what, _COLORS["node"], data, order))
+    return boxes
+
+
+def _box(primitive: Primitive) -> Box:
+    size = "" if primitive.size is None or not primitive.batched else f" × {primitive.size}"
+    if primitive.op in CONTROL_FLOW:
+        color = _COLORS["flow"]
+    elif primitive.op in _DECOMPOSED:
+        color = _COLORS["part"]
+    else:
+        is_model = primitive.op in (Op.PREFILLING, Op.DECODING)
+        color = _COLORS["model" if is_model else "other"]
+    text = f"{primitive.op}{size} · depth {primitive.depth}"
+    order = primitive.after - primitive.sources
+    return Box(primitive.id, text, color, primitive.sources, order)
+
+
+def _panel(canvas: _Canvas, title: str, boxes: Sequence[Box]) -> None:
+    """``boxes``: each behind those that it waits for."""
+    canvas.line(title, size=14, bold=True)
+    top = canvas.height + GAP_Y
+    columns: dict[str, int] = {}
+    rows: dict[int, int] = {}
+    places: dict[str, tuple[int, int]] = {}
+    for box in boxes:
+        column = max((columns[one] + 1 for one in box.data | box.order), default=0)
+        row = rows.get(column, 0)
+        columns[box.id], rows[column] = column, row + 1
+        x = MARGIN + column * (BOX_WIDTH + GAP_X)
+        places[box.id] = (x, top + row * (BOX_HEIGHT + GAP_Y))
+    for box in boxes:
+        for kind, sources in (("", box.data), (' stroke-dasharray="4 3"', box.order)):
+            canvas.parts += [_edge(places[one], places[box.id], kind) for one in sorted(sources)]
+    for box in boxes:
+        _draw(canvas, box, *places[box.id])
+    canvas.height = top + max(rows.values(), default=0) * (BOX_HEIGHT + GAP_Y) + LINE
+
+
+def _edge(start: tuple[int, int], end: tuple[int, int], kind: str) -> str:
+    x1, y1 = start[0] + BOX_WIDTH, start[1] + BOX_HEIGHT // 2
+    x2, y2 = end[0], end[1] + BOX_HEIGHT // 2
+    bend = GAP_X // 2
+    path = f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
+    return f'<path d="{path}" fill="none" stroke="#7a7a7a"{kind}/>'
+
+
+def _draw(canvas: _Canvas, box: Box, x: int, y: int) -> None:
+    shape = f'x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="5"'
+    canvas.parts.append(f'<rect {shape} fill="{box.color}" stroke="#9a9a9a"/>')
+    canvas.text(x + 7, y + 15, box.id, size=11, bold=True)
+    canvas.text(x + 7, y + 29, box.text, size=10)
+    canvas.width = max(canvas.width, x + BOX_WIDTH)

@@ -1,0 +1,89 @@
+"""``quire workflow``: what it lists, draws, runs and refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from cli_invoke import invoke
+from test_cli_run import save_encoder
+
+from quire.cli.exit_codes import EXIT_ERROR
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_workflows_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = invoke(capsys, "workflow", "list")
+    assert ran.code == 0
+    assert "naive-rag" in ran.out
+    assert "advanced-rag" in ran.out
+
+
+def test_a_workflow_is_explained_and_drawn(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    drawing = tmp_path / "graph.svg"
+    ran = invoke(capsys, "workflow", "explain", "advanced-rag", "--svg", str(drawing))
+    assert ran.code == 0, ran.err
+    assert "hands on each of 3 elements" in " ".join(ran.out.split())
+    root = ElementTree.parse(drawing).getroot()
+    texts = [one.text or "" for one in root.iter(f"{SVG}text")]
+    assert "expand.decode.2" in texts
+    assert any(text.startswith("p-graph: 14 primitives") for text in texts)
+    right = max(float(one.get("x", 0)) for one in root.iter(f"{SVG}rect") if one.get("x"))
+    assert float(root.get("width", 0)) > right + 168
+
+
+def test_documents_and_settings_shape_the_graph(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "one.md").write_text("word " * 100, encoding="utf-8")
+    (tmp_path / ".hidden").write_bytes(b"\xff")
+    ran = invoke(
+        capsys, "workflow", "explain", "naive-rag", "--documents", str(tmp_path),
+        "--set", "chunk.chunk_size=10", "--set", "chunk.overlap=5", "--passes", "stages",
+    )  # fmt: skip
+    assert "19 elements in 2 stages" in " ".join(ran.out.split())
+    assert "does not wait" not in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run",), "name a workflow to run, or list them"),
+        (("run", "naive"), "no workflow 'naive'"),
+        (("run", "naive-rag", "--question", "Who?"), "'run' needs --question and --documents"),
+        (("list", "--question", "Who?"), "'quire workflow list' does not take --question"),
+        (("run", "naive-rag", "--svg", "x"), "'quire workflow run' does not take --svg"),
+        (("explain", "naive-rag", "--set", "x"), "--set 'x': write COMPONENT.KEY=VALUE"),
+        (("explain", "naive-rag", "--set", "a.b=1"), "the configuration of naive-rag has no 'a'"),
+        (("explain", "naive-rag", "--passes", "all"), "no pass 'all'; the passes are prune"),
+        (("explain", "naive-rag", "--documents", "no.md"), "no.md cannot be read as text"),
+        (("explain", "naive-rag", "--svg", "no/such/folder.svg"), "cannot be written"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    ran = invoke(capsys, "workflow", *arguments)
+    assert ran.code == EXIT_ERROR
+    assert message in " ".join(ran.err.split())
+
+
+@pytest.mark.e2e
+async def test_a_workflow_runs_on_a_node_of_its_own(tmp_path: Path) -> None:
+    documents = tmp_path / "people.md"
+    documents.write_text("The job of Kabo is baker.", encoding="utf-8")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "quire.cli", "workflow", "run", "naive-rag",
+        "--encoder", str(save_encoder(tmp_path / "bert")), "--documents", str(documents),
+        "--question", "What is the job of Kabo?",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, said = await process.communicate()
+    assert process.returncode == 0, said
+    assert out.decode().strip().rstrip(".") == "baker"

@@ -1,0 +1,96 @@
+"""The shipped applications with the shipped model: naive and advanced RAG answer from documents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from programs_facts import FACTS, node_with
+
+from quire.core.errors import InvalidArgument, ProgramFailed
+from quire.core.ids import TenantId
+from quire.node import Node
+from quire.programs.workflow import Graph, OptPass, find_application, workflow
+from quire.programs.workflow.applications import APPLICATIONS
+from quire.testing import FakeEncoder
+
+TENANT = TenantId("default")
+DOCUMENTS = [{"name": "people.md", "text": "\n".join(FACTS.passages)}]
+SMALL = {"chunk": {"chunk_size": 7, "overlap": 0}}
+"""A chunk is one fact."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def node() -> AsyncIterator[Node]:
+    node = node_with(
+        embedder=FakeEncoder(dimensions=128), ranker=FakeEncoder("cross_encoder", max_tokens=64)
+    )
+    await node.start()
+    yield node
+    await node.stop()
+
+
+async def asked(
+    node: Node, name: str, question: str, config: Any = SMALL, passes: OptPass | None = None
+) -> str:
+    query = {"question": question, "documents": DOCUMENTS}
+    program = workflow(find_application(name), passes)
+    handle = node.launch(program, (json.dumps(query), json.dumps(config)), tenant=TENANT)
+    result = await handle.result()
+    assert handle.record().form == "workflow"
+    assert result.keys() == {"answer"}
+    answer: str = result["answer"]
+    return answer.rstrip(".")
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_naive_rag_answers_from_the_documents(node: Node) -> None:
+    questions = list(FACTS.questions.items())[:8]
+    answers = [await asked(node, "naive-rag", question) for question, _ in questions]
+    right = [answer == wanted for answer, (_, (_, wanted)) in zip(answers, questions, strict=True)]
+    assert sum(right) >= 7
+    plain = await asked(node, "naive-rag", questions[0][0], passes=OptPass([]))
+    assert plain == answers[0]
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("name", APPLICATIONS)
+async def test_each_mode_of_synthesis_answers(node: Node, name: str) -> None:
+    question, (_, wanted) = next(iter(FACTS.questions.items()))
+    for mode in ("one_shot", "refine"):
+        config = {**SMALL, "answer": {"synthesis": mode}}
+        assert await asked(node, name, question, config) == wanted, mode
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_query_that_cannot_run_says_why(node: Node) -> None:
+    with pytest.raises(ProgramFailed, match="chunk: chunk_size is 0: give 1 or more"):
+        await asked(node, "naive-rag", "Who?", {"chunk": {"chunk_size": 0}})
+    with pytest.raises(ProgramFailed, match=r"answer: the prompt has .* tokens, but the context"):
+        await asked(node, "naive-rag", "Who? " * 1000)
+
+
+def test_an_unknown_application_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(InvalidArgument, match=r"no workflow 'naive_rag' \(did you mean naive-rag"):
+        find_application("naive_rag")
+
+
+@pytest.mark.parametrize("name", APPLICATIONS)
+def test_an_application_has_the_papers_configuration(name: str) -> None:
+    query = {"question": "Who?", "documents": [{"name": "a.md", "text": "word " * 2000}]}
+    graph = Graph.optimize(find_application(name), query)
+    assert graph.sizes["chunks"] == 9, "chunks of 256 that share 30"
+    notes = {(note.rule, note.where) for note in graph.notes if note.applied}
+    assert ("prune", "expand.prefill") in notes or name == "naive-rag"
+    svg = graph.explain()
+    assert svg.startswith("<svg")
+    assert "e-graph" in svg
