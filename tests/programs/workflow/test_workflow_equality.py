@@ -180,7 +180,7 @@ class RandomApp:
                 self.nodes[place] >> node
 
     def app(self, max_batch: int) -> App:
-        functions = {"f": digest}
+        functions = {"f": lambda **given: digest(given)}
         profile = Profile(max_batch)
         app = App(
             "random",

@@ -124,6 +124,22 @@ def test_an_engine_refuses_what_it_does_not_take(given: dict[str, Any], message:
         Engine(**given)
 
 
+def test_a_tool_takes_the_inputs_by_name() -> None:
+    def shout(text: str) -> str:
+        return text.upper()
+
+    app = App("app", [Engine("tool", config={"functions": {"shout": shout}})])
+    config = {"function": "shout"}
+    node = Node("tool", {"reply": "text"}, {"o": "text"}, None, config, name="loud")
+    assert refusal(node, app=app).startswith(
+        "loud: the function 'shout' cannot be called with the inputs reply (missing a required"
+    )
+    right = Node("tool", {"text": "text"}, {"o": "text"}, None, config, name="loud")
+    app.update_template([right])
+    unknown = Node("tool", {"text": "text"}, {"o": "text"}, None, {"function": "f"}, name="loud")
+    assert refusal(unknown, app=app).startswith("loud: function is 'f'; the engine has shout")
+
+
 def test_a_profile_finds_the_largest_batch_that_still_gains() -> None:
     """Ayo's Figure 4a: 4 elements in 0.15 s, 16 in 0.45 s; 32 gain nothing more."""
     profile = Profile.of([(1, 0.1), (4, 0.15), (16, 0.45), (32, 0.9)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.components.building import Site, Value
@@ -54,6 +56,8 @@ class Tooling(Component):
                 f"{', '.join(functions) or 'none'}: name one of them",
                 param=f"{node.name}.function",
             )
+        given = [name for name, kind in node.inputs.items() if kind is not ValueType.DONE]
+        _check_parameters(node.name, functions[str(node.config["function"])], given)
         if len(node.outputs) != 1:
             raise InvalidArgument(
                 f"{node.name}: a tool has one output, not {len(node.outputs)}: return one value",
@@ -86,3 +90,19 @@ class Tooling(Component):
             writes=frozenset(f"effect:{one}" for one in site.config.get("effects", ())),
         )  # fmt: skip
         return {out: Value(Ref(made.id), kind, size if batched else None)}
+
+
+def _check_parameters(node: str, function: Callable[..., Any], given: list[str]) -> None:
+    """The function can be called with the inputs ``given``, as far as Python can tell."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some functions written in C have none
+        return
+    try:
+        signature.bind(**dict.fromkeys(given))
+    except TypeError as exc:
+        raise InvalidArgument(
+            f"{node}: the function {getattr(function, '__name__', function)!r} cannot be called "
+            f"with the inputs {', '.join(given) or 'none'} ({exc}): name its parameters like them",
+            param=f"{node}.inputs",
+        ) from exc
