@@ -58,9 +58,7 @@ def _node(network: FakeNetwork) -> tuple[Node, NodeConfig]:
 def _running(name: str, network: FakeNetwork) -> Iterator[RealNode]:
     sock = socket.create_server(("127.0.0.1", 0))
     node, config = _node(network)
-    server = ServerConfig(
-        drain_timeout_s=1.0, sandbox_upload=False, cluster_key=CLUSTER_KEY.encode()
-    )
+    server = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False, cluster_key=CLUSTER_KEY)
     ready = threading.Event()
     holder: list[tuple[Service, asyncio.AbstractEventLoop]] = []
 
