@@ -30,7 +30,7 @@ class PrefillWhereIdle:
         answering = busy if busy.load <= self.max_load else idle
         if request.prompt is None or answering is idle:
             return await answering.send(request)
-        if await answering.count_tokens(request) < self.min_tokens:
+        if len(await answering.prompt_tokens(request)) < self.min_tokens:
             return await answering.send(request)
         received = await answering.prep_recv(request, end=-1)
         if received.matched_len < received.end:

@@ -88,12 +88,15 @@ class StandInNode:
         if self.refusal is not None:
             return self.refusal
         if asked.path == "/tokenize":
-            return said({"count": len(_text(asked.json["prompt"]))})
+            text = _rendered(asked.json) if "messages" in asked.json else asked.json["prompt"]
+            return said({"count": len(text), "tokens": list(map(ord, text))})
         if asked.method == "GET":
             name = asked.path.rpartition("/")[2]
             return said({"id": name}) if name in self.stored else refused(404, "x", "not here")
         if asked.path == "/v1/completions":
             return self._generate(asked.json["prompt"], asked.json, 0)
+        if asked.json.get("messages"):
+            self._prefill(_rendered(asked.json))
         return said({"node": self.name, "path": asked.target})
 
     async def _microserving(self, asked: Asked) -> Said:
@@ -152,6 +155,8 @@ class StandInNode:
             return refused(400, "invalid_argument", f"{begin}:{end} of {lease}")
         self._prefill(prompt[:end])
         lease.arrived |= set(range(begin, end))
+        if lease.arrived == set(range(lease.begin, lease.end)):
+            receiver.cached.append(prompt[: lease.end])
         return said({"num_tokens": end - begin, "num_bytes": end - begin, "elapsed_s": 0.0})
 
     def _start_generate(self, body: dict[str, Any]) -> Said:
@@ -233,6 +238,11 @@ def _event(value: object) -> bytes:
 
 def _text(prompt: Any) -> str:
     return prompt if isinstance(prompt, str) else "".join(map(chr, prompt))
+
+
+def _rendered(body: dict[str, Any]) -> str:
+    turns = [f"<{turn['role']}>{turn['content']}" for turn in body["messages"]]
+    return "".join(turns) + "<assistant>"
 
 
 def _common(one: str, other: str) -> int:

@@ -135,6 +135,22 @@ async def test_a_divided_answer_is_that_of_one_node(
     assert list(map(text_of, together)) == alone * 2
 
 
+async def test_a_divided_chat_is_that_of_one_node(nodes: list[RealNode]) -> None:
+    content = "Words that no other test has said, one after the other. " * 4
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": 6,
+        "temperature": 0,
+    }
+    async with world(nodes=nodes, strategy="disaggregated") as w:
+        divided = (await w.http.post("/v1/chat/completions", json=body)).json()
+        assert divided["usage"]["prompt_tokens"] > 100
+        await w.put(name="data_parallel")
+        alone = (await w.http.post("/v1/chat/completions", json=body)).json()
+    assert divided["choices"][0]["message"] == alone["choices"][0]["message"]
+
+
 async def test_the_three_calls_have_moved_something(nodes: list[RealNode]) -> None:
     async with world(nodes=nodes, strategy="disaggregated") as w:
         prompt = [99, 98, *PROMPT]

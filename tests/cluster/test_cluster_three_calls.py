@@ -70,6 +70,25 @@ async def test_prefill_and_decode_are_divided() -> None:
         ]
 
 
+async def test_a_chat_is_divided_too() -> None:
+    messages = [{"role": "user", "content": LONG}]
+    rendered = len(f"<user>{LONG}<assistant>")
+    async with world(2, "disaggregated") as w:
+        prefill, decode = w.nodes
+        answer = await w.http.post("/v1/chat/completions", json={"messages": messages})
+        assert answer.json()["node"] == "node-1"
+        assert (prefill.num_prefilled, decode.num_prefilled) == (rendered - 1, 1)
+        await no_lease_is_left(w)
+
+
+@pytest.mark.parametrize("content", [[{"type": "image_url", "image_url": {"url": "data:"}}], 7])
+async def test_a_chat_that_is_more_than_text_goes_whole(content: object) -> None:
+    messages = [{"role": "user", "content": content}]
+    async with world(2, "disaggregated") as w:
+        await w.http.post("/v1/chat/completions", json={"messages": messages})
+        assert not w.nodes[0].calls + w.nodes[1].calls
+
+
 async def test_what_the_decoder_has_is_not_sent() -> None:
     async with world(2, "disaggregated") as w:
         await w.complete(LONG)

@@ -66,8 +66,9 @@ class Engine(Protocol):
         """
         ...
 
-    async def count_tokens(self, request: Request) -> int:
-        """The length of the request's prompt.
+    async def prompt_tokens(self, request: Request) -> list[int]:
+        """The prompt of a request that ``is_divisible``, as the engine computes it: a chat's is
+        rendered by the model's template.
 
         Raises:
             QuireError: the engine refuses.

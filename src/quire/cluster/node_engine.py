@@ -31,11 +31,21 @@ from quire.core.errors import (
 logger = logging.getLogger(__name__)
 
 CLUSTER_KEY_HEADER = "x-quire-cluster-key"
-_MAX_BYTES = 1 << 20
+_MAX_BYTES = 16 << 20
 _CALLS = "/v1/microserving"
 _LEASE_END_S = 10.0
 _PASSED_ON = ("add_special_tokens", "cache_salt", "nvext", "priority", "session_id")
 """Fields of a completion that concern its prompt too."""
+
+_OF_TEXT = ("add_special_tokens",)
+_OF_CHAT = (
+    "add_generation_prompt",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "messages",
+    "tools",
+)
+"""Fields that decide how a prompt becomes tokens."""
 
 Said = TypeVar("Said")
 
@@ -43,7 +53,7 @@ Said = TypeVar("Said")
 class _Tokens(msgspec.Struct):
     """Of ``/tokenize``."""
 
-    count: int
+    tokens: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +126,15 @@ class NodeEngine:
 
     # -- the three calls ---------------------------------------------------------------------------
 
-    async def count_tokens(self, request: Request) -> int:
-        prompt = _prompt(request, None)
-        if not isinstance(prompt, str):
-            return len(prompt)
-        asked = {"prompt": prompt, "add_special_tokens": request.fields.get("add_special_tokens")}
-        return (await self._call(request, "/tokenize", asked, request.headers, _Tokens)).count
+    async def prompt_tokens(self, request: Request) -> list[int]:
+        prompt = request.prompt
+        if isinstance(prompt, list):
+            return prompt
+        names = _OF_TEXT if prompt is not None else _OF_CHAT
+        asked = {name: request.fields[name] for name in names if name in request.fields}
+        if prompt is not None:
+            asked["prompt"] = prompt
+        return (await self._call(request, "/tokenize", asked, request.headers, _Tokens)).tokens
 
     async def prep_recv(
         self, request: Request, end: int, *, prompt: Prompt | None = None
@@ -298,7 +311,7 @@ def _prompt(request: Request, prompt: Prompt | None) -> Prompt:
     found = request.prompt if prompt is None else prompt
     if found is None:
         raise InvalidArgument(
-            "only a completion with one prompt can be divided between engines: send other requests "
-            "whole (engine.send)"
+            f"{request.path} has no prompt of its own to divide between engines: name its tokens "
+            "(engine.prompt_tokens) or send it whole (engine.send)"
         )
     return found

@@ -22,6 +22,7 @@ from quire.server.schemas.generation import IdentityFields
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
 COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
 
 
 class _Read(msgspec.Struct):
@@ -117,8 +118,7 @@ class Request:
 
     @property
     def prompt(self) -> str | list[int] | None:
-        """The prompt of a completion with one prompt, as text or token ids; else nothing. Only
-        such a request can be divided between engines by the three calls."""
+        """The prompt of a completion with one prompt, as text or token ids; else nothing."""
         if self.path != COMPLETIONS:
             return None
         prompt = self.fields.get("prompt")
@@ -128,6 +128,15 @@ class Request:
             return prompt
         is_ids = isinstance(prompt, list) and prompt and set(map(type, prompt)) == {int}
         return prompt if is_ids else None
+
+    @cached_property
+    def is_divisible(self) -> bool:
+        """Whether several engines can compute its prompt: it is a completion with one prompt, or a
+        chat of text alone (what is computed of images is found by more than their tokens)."""
+        if self.path != CHAT:
+            return self.prompt is not None
+        messages = self.fields.get("messages")
+        return isinstance(messages, list) and bool(messages) and all(map(_is_text, messages))
 
     @cached_property
     def prefix(self) -> str | tuple[int, ...]:
@@ -161,3 +170,10 @@ class Request:
             return msgspec.json.decode(self.body, type=_Read) if self.body else _Read()
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return _Read()
+
+
+def _is_text(message: Any) -> bool:
+    content = message.get("content") if isinstance(message, dict) else 0
+    if isinstance(content, list):
+        return all(isinstance(part, dict) and part.get("type") == "text" for part in content)
+    return content is None or isinstance(content, str)

@@ -16,6 +16,7 @@ from quire.cluster.request import Request
 from quire.core.errors import InvalidArgument
 
 _NUM_ENGINES = 3
+_NUM_TOKENS = 500
 _REQUESTS = (
     ("/v1/completions", {"model": "trial", "prompt": "Once upon a time", "max_tokens": 4}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]}),
@@ -52,8 +53,8 @@ class TrialEngine:
     async def send(self, request: Request) -> Answer:
         return TrialAnswer(self.name)
 
-    async def count_tokens(self, request: Request) -> int:
-        return _length(request, None)
+    async def prompt_tokens(self, request: Request) -> list[int]:
+        return list(range(_NUM_TOKENS))
 
     async def prep_recv(
         self, request: Request, end: int, *, prompt: Prompt | None = None

@@ -39,10 +39,10 @@ class Balanced:
     async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
         prefill, decode = engines[: self.num_prefill], engines[self.num_prefill :]
         receiver = decoder_of(request, decode or engines)
-        if request.prompt is None or not decode:
+        if not (decode and request.is_divisible):
             return await receiver.send(request)
         sender = min(prefill, key=lambda engine: self.owed[engine.name])
-        num_tokens = await least_used_of(prefill).count_tokens(request)
+        num_tokens = len(await least_used_of(prefill).prompt_tokens(request))
         end = num_tokens - max(1, self.share(num_tokens, sender, receiver))
         with self.owing(sender, end), self.owing(receiver, num_tokens - end):
             return await handed_over(request, sender, receiver, end)

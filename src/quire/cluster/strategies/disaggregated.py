@@ -23,6 +23,6 @@ class Disaggregated:
     async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
         prefill, decode = engines[: self.num_prefill], engines[self.num_prefill :]
         receiver = decoder_of(request, decode or engines)
-        if request.prompt is None or not decode:
+        if not (decode and request.is_divisible):
             return await receiver.send(request)
         return await handed_over(request, least_used_of(prefill), receiver, end=-1)

@@ -42,7 +42,7 @@ class Migrating:
             or num_matched <= matched.get(life_of(chosen), 0)
         ):
             return await chosen.send(request)
-        num_tokens = await chosen.count_tokens(request)
+        num_tokens = len(await chosen.prompt_tokens(request))
         end = min(num_tokens - 1, num_tokens * num_matched // len(request.prefix))
         if end < self.min_tokens:
             return await chosen.send(request)
