@@ -26,8 +26,8 @@ SWEPT_PAGES = 4096
 """Pages of idle programs that one look counts, about half a millisecond of it."""
 
 
-_Shown = tuple[int, int, float, float]
-"""Of a row: blocks on devices and hosts, service and cost."""
+_Shown = tuple[int, int, int, float, float]
+"""Of a row: blocks on devices, hosts and disks, service and cost."""
 
 
 @dataclass(frozen=True, slots=True)
