@@ -16,6 +16,7 @@ rows.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,8 @@ from benchmarks.options import plain_parser
 from benchmarks.report import emit, print_table
 from quire.core.scheduler_config import PausingConfig, SchedulerConfig
 from quire.simulation.arrivals import Arrivals
-from quire.simulation.engines import EngineSpec
+from quire.simulation.engines import EngineSpec, costs_named
+from quire.simulation.light_engine import StepCost
 from quire.simulation.outcomes import Summary
 from quire.simulation.studies import Study, examine
 from quire.simulation.workloads import create_workload, draw_programs
@@ -52,16 +54,27 @@ def mean_context(workload: str) -> float:
     return sum(lengths) / len(lengths)
 
 
-def study_of(workload: str, over: int, num_fit: int, host_share: float, seed: int) -> Study:
+def study_of(workload: str, over: int, num_fit: int, engines: EngineSpec, seed: int) -> Study:
     width = num_fit * over
-    kv_tokens = int(num_fit * mean_context(workload))
-    engines = EngineSpec(kv_tokens=kv_tokens, host_tokens=int(host_share * kv_tokens))
     return Study(
         workload,
         width * PROGRAMS_EACH,
         seed=seed,
         engines=engines,
         arrivals=Arrivals("closed", width=width),
+    )
+
+
+def engines_of(
+    workload: str, num_fit: int, host_share: float, disk_share: float, costs: Sequence[str]
+) -> EngineSpec:
+    """With room for so many programs, and for ``host_share`` and ``disk_share`` of that below."""
+    kv_tokens = int(num_fit * mean_context(workload))
+    return EngineSpec(
+        kv_tokens=kv_tokens,
+        host_tokens=int(host_share * kv_tokens),
+        disk_tokens=int(disk_share * kv_tokens),
+        cost=costs_named(costs, StepCost()),
     )
 
 
@@ -87,13 +100,18 @@ def main() -> None:
     made.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     made.add_argument("--policy", default="fcfs")
     made.add_argument("--host-share", type=float, default=0.0, help="Of the pool, swapped out.")
+    made.add_argument("--disk-share", type=float, default=0.0, help="Of the pool, on a disk.")
+    made.add_argument("--cost", action="append", default=[], help="NAME=SECONDS, as in quire sim.")
     arguments = made.parse_args()
     num_fit = QUICK_NUM_FIT if arguments.quick else NUM_FIT
     seeds = arguments.seeds[:1] if arguments.quick else arguments.seeds
+    engines = engines_of(
+        arguments.workload, num_fit, arguments.host_share, arguments.disk_share, arguments.cost
+    )
     rows, ratios = [], []
     for over in arguments.over:
         for seed in seeds:
-            study = study_of(arguments.workload, over, num_fit, arguments.host_share, seed)
+            study = study_of(arguments.workload, over, num_fit, engines, seed)
             found = {}
             for name, pausing in SYSTEMS.items():
                 found[name], figures = row(study, arguments.policy, pausing)
@@ -117,6 +135,8 @@ def main() -> None:
         policy=arguments.policy,
         num_fit=num_fit,
         host_share=arguments.host_share,
+        disk_share=arguments.disk_share,
+        cost=arguments.cost,
         ratios=ratios,
         rows=rows,
     )

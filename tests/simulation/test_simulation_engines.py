@@ -50,6 +50,7 @@ def test_costs_by_name() -> None:
         ({"max_sequences": 0}, "max_sequences is 0"),
         ({"kv_tokens": 15}, "kv_tokens is 15: choose at least 16"),
         ({"host_tokens": -1}, "host_tokens is -1"),
+        ({"disk_tokens": -1}, "disk_tokens is -1"),
         ({"max_batch_tokens": 0}, "max_batch_tokens is 0"),
         ({"cost": StepCost(row_s=-1.0)}, "row_s is -1.0"),
         ({"cost": StepCost(step_s=float("nan"))}, "step_s is nan"),

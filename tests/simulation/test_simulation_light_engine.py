@@ -7,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from quire.core.batch import Batch, DistRows, ForwardRows, SampleRows, SwapOut
+from quire.core.batch import (
+    Batch,
+    DistRows,
+    ForwardRows,
+    ReadDisk,
+    SampleRows,
+    SwapOut,
+    WriteDisk,
+)
 from quire.core.decoding import SamplerSpec
 from quire.core.interfaces import EngineCore
 from quire.simulation import LightEngine, StepCost, light_pool
@@ -84,4 +92,17 @@ def test_moves_take_time_and_end() -> None:
     ended = engine.transfer()
     assert ended is not None
     assert ended.transfers.tolist() == [7, 8]
+    assert engine.transfer() is None
+
+
+def test_the_disk_has_a_time_of_its_own_and_ends_one_direction_at_a_time() -> None:
+    pool = light_pool(num_blocks=4, num_disk_blocks=2)
+    engine = LightEngine(pool, StepCost(message_s=0.0, moved_block_s=0.5, disk_block_s=2.0))
+    swap = SwapOut(transfers=i32(7), blocks=i32(0), host_blocks=i32(0))
+    write = WriteDisk(transfers=i32(8, 9), tier="host", blocks=i32(1, 2), disk_blocks=i32(0, 1))
+    read = ReadDisk(transfers=i32(10), disk_blocks=i32(1), blocks=i32(3))
+    assert engine.execute(Batch(step=1, operations=[swap, write, read])).elapsed_s == 6.5
+    ended = [engine.transfer() for _ in range(3)]
+    told = [(one.transfers.tolist(), one.elapsed_s) for one in ended if one is not None]
+    assert told == [([7], 0.5), ([8, 9], 4.0), ([10], 2.0)]
     assert engine.transfer() is None

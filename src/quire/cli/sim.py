@@ -99,15 +99,21 @@ def sim(
             help=f"Tokens that can be swapped out of it [default: {_ENGINES.host_tokens}]."
         ),
     ] = None,
+    disk_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Tokens that go on from there to a disk [default: {_ENGINES.disk_tokens}]."
+        ),
+    ] = None,
     cost: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=SECONDS",
             help="What engines take: message_s for a message, step_s and row_s for a step and for "
             "each sequence in it, context_token_s for each token that one attends to, "
-            "prompt_token_s, moved_block_s; beside the engine's own time gap_s for a message to an "
-            "idle engine and gap_row_s for each of its rows, behind_s and behind_row_s for one "
-            "that waits behind another. Repeatable.",
+            "prompt_token_s, moved_block_s, disk_block_s; beside the engine's own time gap_s for a "
+            "message to an idle engine and gap_row_s for each of its rows, behind_s and "
+            "behind_row_s for one that waits behind another. Repeatable.",
         ),
     ] = None,
     identical_steps: Annotated[
@@ -147,7 +153,12 @@ def sim(
         other = "--cost" if cost else "--profile"
         raise ConfigError(f"{other} beside --identical-steps: leave one of them out")
     base = _ENGINES if profile is None else _measured(profile)
-    given = {"max_sequences": max_sequences, "kv_tokens": kv_tokens, "host_tokens": host_tokens}
+    given = {
+        "max_sequences": max_sequences,
+        "kv_tokens": kv_tokens,
+        "host_tokens": host_tokens,
+        "disk_tokens": disk_tokens,
+    }
     study = Study(
         workload=workload,
         num_programs=programs,

@@ -21,8 +21,8 @@ IDENTICAL_STEPS = StepCost(message_s=0.0, step_s=0.02, row_s=0.0, prompt_token_s
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """``num_engines`` equal engines. ``kv_tokens`` and ``host_tokens``: what the cache of one
-    holds, on the device and swapped out; ``max_sequences``: decodes that run at once on one.
+    """``num_engines`` equal engines. ``kv_tokens``, ``host_tokens`` and ``disk_tokens``: what the
+    cache of one holds, on each tier; ``max_sequences``: decodes that run at once on one.
 
     Raises:
         ConfigError: a figure that makes no engine.
@@ -32,6 +32,7 @@ class EngineSpec:
     max_sequences: int = 64
     kv_tokens: int = 500_000
     host_tokens: int = 0
+    disk_tokens: int = 0
     max_batch_tokens: int = 512
     page_size: int = 16
     cost: StepCost = field(default_factory=StepCost)
@@ -42,6 +43,7 @@ class EngineSpec:
             ("max_sequences", 1),
             ("kv_tokens", self.page_size),
             ("host_tokens", 0),
+            ("disk_tokens", 0),
             ("max_batch_tokens", 1),
         ):
             value = getattr(self, name)
@@ -61,6 +63,7 @@ class EngineSpec:
         pool = light_pool(
             num_blocks=self.kv_tokens // self.page_size,
             num_host_blocks=self.host_tokens // self.page_size,
+            num_disk_blocks=self.disk_tokens // self.page_size,
             page_size=self.page_size,
             max_sequences=self.max_sequences,
             max_batch_tokens=self.max_batch_tokens,

@@ -8,6 +8,7 @@ the same tokens; they carry no meaning. Grammars, stop strings and stop tokens a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from quire.core.batch import (
     DistRows,
     ExtendSequence,
     OpenSequence,
+    ReadDisk,
     RowFailure,
     SampleRows,
     SequenceEnd,
@@ -29,6 +31,7 @@ from quire.core.batch import (
     SwapIn,
     SwapOut,
     TransfersEnded,
+    WriteDisk,
 )
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import EngineFault, ErrorRecord, InvalidArgument
@@ -47,10 +50,12 @@ _MAX_TOKENS = int(SequenceEnd.MAX_TOKENS)
 class StepCost:
     """The cost of a message in seconds: ``message_s`` per message, ``step_s`` per decode step,
     ``row_s`` per row of a step, ``context_token_s`` per token that a row attends to,
-    ``prompt_token_s`` per prompt token, ``moved_block_s`` per block whose move between tiers
-    begins. Beside that, the work of control and the way, as ``Overhead`` has them: ``gap_s`` for a
-    message to an idle engine and ``gap_row_s`` for each of its rows, ``behind_s`` and
-    ``behind_row_s`` for one that waits behind another."""
+    ``prompt_token_s`` per prompt token, ``moved_block_s`` per block whose move between device and
+    host begins, ``disk_block_s`` per block that begins to move to the disk or from there (real
+    engines do that beside their messages; here the message waits). Beside that, the work of control
+    and the way, as ``Overhead`` has them: ``gap_s`` for a message to an idle engine and
+    ``gap_row_s`` for each of its rows, ``behind_s`` and ``behind_row_s`` for one that waits behind
+    another."""
 
     message_s: float = 0.0005
     step_s: float = 0.008
@@ -58,6 +63,7 @@ class StepCost:
     context_token_s: float = 0.0
     prompt_token_s: float = 0.0001
     moved_block_s: float = 0.0
+    disk_block_s: float = 0.0
     gap_s: float = 0.0
     gap_row_s: float = 0.0
     behind_s: float = 0.0
@@ -72,6 +78,7 @@ def light_pool(
     *,
     num_blocks: int,
     num_host_blocks: int = 0,
+    num_disk_blocks: int = 0,
     page_size: int = 16,
     max_sequences: int = 64,
     max_batch_tokens: int = 512,
@@ -79,7 +86,10 @@ def light_pool(
 ) -> PoolSpec:
     """A pool of one full-attention group."""
     group = LayerGroup(
-        num_blocks=num_blocks, num_host_blocks=num_host_blocks, bytes_per_block=bytes_per_block
+        num_blocks=num_blocks,
+        num_host_blocks=num_host_blocks,
+        num_disk_blocks=num_disk_blocks,
+        bytes_per_block=bytes_per_block,
     )
     return PoolSpec(
         page_size=page_size,
@@ -172,7 +182,7 @@ class LightEngine:
         )
         self._cost = cost or StepCost()
         self._sequences: dict[int, _Sequence] = {}
-        self._moving: list[I32] = []
+        self._moving: deque[tuple[I32, float]] = deque()
         self.num_tokens = 0
         self._closed = False
 
@@ -184,13 +194,11 @@ class LightEngine:
         self._closed = True
 
     def transfer(self) -> TransfersEnded | None:
-        """End all transfers at once: their time was charged to the message that began them."""
+        """End those of one operation: their time was charged to the message that began them."""
         if not self._moving:
             return None
-        moving, self._moving = self._moving, []
-        transfers = np.concatenate(moving)
-        elapsed_s = self._cost.moved_block_s * len(transfers)
-        return TransfersEnded(transfers=transfers, elapsed_s=elapsed_s)
+        transfers, block_s = self._moving.popleft()
+        return TransfersEnded(transfers=transfers, elapsed_s=block_s * len(transfers))
 
     def wake_by(self, ring: Callable[[], None]) -> None:
         """``transfer`` has nothing to tell without a message."""
@@ -203,7 +211,7 @@ class LightEngine:
         """
         if self._closed:
             raise EngineFault("the engine is closed")
-        num_moved = self._operate(batch)
+        moved_s = self._operate(batch)
         named, epochs, steps = self._named(batch)
         runs = self._advance_all(named, epochs, steps)
         num_tokens = len(runs.tokens)
@@ -211,7 +219,7 @@ class LightEngine:
         num_prompt = 0 if batch.forward is None else len(batch.forward.tokens)
         result = BatchResult(
             step=batch.step,
-            elapsed_s=self._elapsed_s(runs, num_prompt) + self._cost.moved_block_s * num_moved,
+            elapsed_s=self._elapsed_s(runs, num_prompt) + moved_s,
             num_tokens=num_prompt + num_tokens,
             sequences=_report(named, epochs, runs) if named else None,
             failures=_unscored(batch),
@@ -222,9 +230,9 @@ class LightEngine:
             result.samples = self._samples(batch.samples)
         return result
 
-    def _operate(self, batch: Batch) -> int:
-        """Carry out the operations; returns how many blocks begin to move."""
-        num_moved = 0
+    def _operate(self, batch: Batch) -> float:
+        """Carry out the operations; returns what moving blocks takes."""
+        moved_s = 0.0
         for operation in batch.operations:
             if isinstance(operation, OpenSequence):
                 self._sequences[operation.sequence] = _Sequence(
@@ -238,12 +246,17 @@ class LightEngine:
             elif isinstance(operation, ExtendSequence):
                 self._sequences[operation.sequence].limit = operation.limit
             elif isinstance(operation, SwapOut | SwapIn):
-                self._moving.append(operation.transfers)
-                num_moved += len(operation.transfers)
+                moved_s += self._move(operation.transfers, self._cost.moved_block_s)
+            elif isinstance(operation, WriteDisk | ReadDisk):
+                moved_s += self._move(operation.transfers, self._cost.disk_block_s)
             elif isinstance(operation, CloseSequences):
                 for sequence in operation.sequences:
                     self._sequences.pop(sequence, None)
-        return num_moved
+        return moved_s
+
+    def _move(self, transfers: I32, block_s: float) -> float:
+        self._moving.append((transfers, block_s))
+        return block_s * len(transfers)
 
     def _named(self, batch: Batch) -> tuple[list[int], list[int], list[int]]:
         """The message's sequences in the order of its result, their epochs and their steps."""

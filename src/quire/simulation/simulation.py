@@ -52,7 +52,8 @@ class Simulation:
             heapq.heappop(self._agenda)[2]()
         elif end is not None and end_s == first_s:
             shell.finish_message(end[1])
-            shell.go_on_with_transfers(end[1])
+            while shell.go_on_with_transfers(end[1]):
+                pass
         else:
             shell.fire_timer()
         return True
