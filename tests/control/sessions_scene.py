@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from control_world import ENGINE, World
 
 from quire.control.memory.content import Content
@@ -9,6 +11,9 @@ from quire.core.calls import CloseQueue, CreateQueue
 from quire.core.events import ProgramEnded
 from quire.core.ids import ModelId, ProgramId, QueueId
 from quire.core.scheduler_config import PausingConfig
+from quire.testing import FakeEngine
+from quire.testing.fake_engine import fake_pool
+from quire.testing.fake_engine.memory import Move
 
 NUM_BLOCKS = 64
 PROMPT = 24
@@ -20,11 +25,20 @@ class Sessions:
     """Each call has a queue of its own and leaves nothing but what the prefix index keeps. Nobody's
     room is kept over a wait."""
 
-    def __init__(self, num_host_blocks: int, *, above: float = 0.0) -> None:
+    def __init__(
+        self,
+        num_host_blocks: int,
+        *,
+        num_disk_blocks: int = 0,
+        above: float = 0.0,
+        disk_fault: Callable[[Move], bool] | None = None,
+    ) -> None:
         pausing = PausingConfig(above=above, resume_below=above or 1.0, max_hold_s=0.0)
-        self.world = World(
-            num_blocks=NUM_BLOCKS, num_host_blocks=num_host_blocks, config={"pausing": pausing}
+        pool = fake_pool(
+            num_blocks=NUM_BLOCKS, num_host_blocks=num_host_blocks, num_disk_blocks=num_disk_blocks
         )
+        engine = FakeEngine(pool, disk_fault=disk_fault)
+        self.world = World(engine=engine, config={"pausing": pausing})
         self.num_queues = 0
 
     def call(self, session: int, num_tokens: int = PROMPT) -> int:

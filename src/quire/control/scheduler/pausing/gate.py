@@ -97,7 +97,7 @@ class ProgramGate:
         family.programs[program.id] = program
         if family.quiet_s is not None:
             self._class_of(family).add(self._time.now_s - family.quiet_s)
-            family.quiet_s, family.has_left = None, False
+            family.quiet_s, family.has_left, family.has_spilled = None, False, False
             self.sets.wake(family)
         family.calls[entry] = None
         self._family_of[entry] = family

@@ -21,12 +21,13 @@ class Family:
     """``calls``: its unfinished decodes; ``inside``: those that have begun. ``num_blocks``: what it
     counts while it is let in. ``let_in_s``: when that was, None while it is not.
     ``paused_s``: since when a call of it waits outside. ``quiet_s``: when its last call ended, None
-    while it has one. ``hold_until_s``: of a quiet one. ``is_cold``: it is past that. ``has_left``:
-    pages of it have gone to the host since it is quiet."""
+    while it has one. ``hold_until_s``: of a quiet one. ``is_cold``: it is past that. ``has_left``,
+    ``has_spilled``: pages of it have gone to a lower tier, to the disk since it is quiet."""
 
     __slots__ = (
         "calls",
         "has_left",
+        "has_spilled",
         "hold_until_s",
         "id",
         "inside",
@@ -57,6 +58,7 @@ class Family:
         self.quiet_s: float | None = None
         self.hold_until_s = 0.0
         self.has_left = False
+        self.has_spilled = False
         self.is_cold = False
 
     @property

@@ -1,8 +1,9 @@
-"""Pages that come back from the host before the program that waits is expected to call.
+"""Pages that come back to the device before the program that waits is expected to call.
 
 Owns which families are expected, and when. A family whose pages have begun to leave the device is
 expected when keeping them there is worth its price again: the rule of ``returns``, with the time to
-move as much as the device holds in place of the time to compute it. It is fetched once in a wait,
+move as much as the device holds in place of the time to compute it: from the host, and earlier from
+the disk, once its pages have begun to go there. It is fetched once in a wait from each of the two,
 into blocks that are free beyond the reserve of ``demotion``, or that hold what nobody is expected
 to need: to move others out for it would gain nothing, and calls that find no free block evict pages
 that are needed. A fetched page is cached as others are: it may be evicted again before its program
@@ -19,7 +20,7 @@ from quire.control.event_time import EventTime
 from quire.control.memory.content import Content
 from quire.control.scheduler.pausing.gate import ProgramGate
 from quire.control.scheduler.pausing.working_sets import Family
-from quire.control.scheduler.timing.move_time import MoveTime
+from quire.control.scheduler.timing.move_time import MoveTimes
 
 Wait = tuple[Family, float]
 """A family, and when it became quiet."""
@@ -29,23 +30,25 @@ class Prefetch:
     """Of one engine. ``num_fetched``: blocks that have begun to come back."""
 
     def __init__(
-        self, engine: EngineState, gate: ProgramGate, move_time: MoveTime, time: EventTime
+        self, engine: EngineState, gate: ProgramGate, times: MoveTimes, time: EventTime
     ) -> None:
         self._engine = engine
         self._gate = gate
-        self._move_time = move_time
+        self._times = times
         self._time = time
         self._expected: list[tuple[float, int, Wait]] = []
         self._num_noted = 0
         self.num_fetched = 0
 
     def left(self, content: Content) -> None:
-        """``content`` has begun to move to the host."""
-        family = self._gate.resting(content)
-        block_s = self._move_time.block_s
-        if family is None or family.has_left or block_s is None:
+        """``content``, which nobody holds, has begun to move to the host or the disk."""
+        family, is_on_disk = self._gate.resting(content), content.disk_block is not None
+        block_s = (self._times.read if is_on_disk else self._times.host).block_s
+        if family is None or block_s is None:
             return
-        family.has_left = True
+        if family.has_spilled if is_on_disk else family.has_left:
+            return
+        family.has_left, family.has_spilled = True, is_on_disk
         back_s = self._gate.back_s(family, block_s * self._engine.memory.device.size)
         if back_s is not None and family.quiet_s is not None:
             self._num_noted += 1

@@ -72,17 +72,18 @@ class Spilling:
         num_pushed = -(-pool.max_batch_tokens // pool.page_size)
         return min(num_pushed, -(-self._engine.memory.host.size // 8))
 
-    def run(self) -> None:
-        """Begin to move what stands before the reserve."""
+    def run(self) -> list[Content]:
+        """Begin to move what stands before the reserve; returns what of it nobody holds."""
         memory = self._engine.memory
         if not memory.disk_tier.pool.size:
-            return
+            return []
         self._look_at_disk(self._time.now_s)
         host, num_leaving = memory.host_tier, memory.transfers.num_leaving_host
         num_short = self._num_reserved - host.pool.num_free - num_leaving
-        if memory.disk_tier.is_open and num_short > 0:
-            for content in list(islice(host.in_order(), num_short)):
-                self._spill(content)
+        if not memory.disk_tier.is_open or num_short <= 0:
+            return []
+        spilled = [one for one in list(islice(host.in_order(), num_short)) if self._spill(one)]
+        return [content for content in spilled if not content.num_refs]
 
     def _look_at_disk(self, now_s: float) -> None:
         disk = self._engine.memory.disk_tier
@@ -94,10 +95,9 @@ class Spilling:
             self._times.read.forget()
             self._written_s = now_s
 
-    def _spill(self, content: Content) -> None:
-        is_known = content.canonical and content.tokens
+    def _spill(self, content: Content) -> bool:
+        memory, is_known = self._engine.memory, content.canonical and content.tokens
         chance = 1.0 if content.num_refs else self._gate.chance_of(content)
         if is_known and not self._price.is_worth_it(chance):
-            return
-        if self._gate.has_place_on(self._engine.memory.disk_tier, chance):
-            self._engine.memory.spill(content)
+            return False
+        return self._gate.has_place_on(memory.disk_tier, chance) and memory.spill(content)

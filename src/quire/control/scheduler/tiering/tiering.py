@@ -32,7 +32,7 @@ class Tiering:
         disk_price = MovePrice(chunk_time, engine.page_size, write, read)
         self._demotion = Demotion(engine, gate, host_price, disk_price)
         self._spilling = Spilling(engine, gate, disk_price, self.times, time)
-        self._prefetch = Prefetch(engine, gate, host, time)
+        self._prefetch = Prefetch(engine, gate, self.times, time)
 
     @property
     def num_prefetched(self) -> int:
@@ -45,7 +45,8 @@ class Tiering:
 
     def run(self) -> None:
         """A message may be sent: what moves begins with it."""
-        self._spilling.run()
+        for content in self._spilling.run():
+            self._prefetch.left(content)
         self._prefetch.run(self._demotion.num_reserved)
         for content in self._demotion.run():
             self._prefetch.left(content)
