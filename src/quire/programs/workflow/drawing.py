@@ -14,7 +14,7 @@ from quire.programs.workflow.passes.note import Note
 from quire.programs.workflow.primitives import CONTROL_FLOW, Op, Primitive
 from quire.programs.workflow.template import App
 
-BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN, LINE = 168, 36, 44, 12, 24, 18
+BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN, LINE = 196, 36, 44, 12, 24, 18
 _COLORS: Mapping[str, str] = {
     "model": "#dbe7ff", "part": "#b9d0ff", "flow": "#e6e6e6", "other": "#f3ead7", "node": "#e2f0df"
 }  # fmt: skip
