@@ -11,8 +11,9 @@ import pytest
 from cli_invoke import invoke
 from test_cli_run import save_encoder
 
-from quire.cli.exit_codes import EXIT_ERROR
+from quire.cli.exit_codes import EXIT_ERROR, EXIT_FAILED
 
+ASKED = ("--question", "Who?", "--documents", str(Path(__file__).parents[2] / "examples/workflows"))
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -59,6 +60,8 @@ def test_documents_and_settings_shape_the_graph(
         (("run", "naive-rag", "--question", "Who?"), "'run' needs --question and --documents"),
         (("list", "--question", "Who?"), "'quire workflow list' does not take --question"),
         (("run", "naive-rag", "--svg", "x"), "'quire workflow run' does not take --svg"),
+        (("run", "naive-rag", *ASKED, "--url", "http://x", "--encoder", "y"), "--encoder is for a"),
+        (("explain", "naive-rag", "--url", "http://x"), "does not take --url"),
         (("explain", "naive-rag", "--set", "x"), "--set 'x': write COMPONENT.KEY=VALUE"),
         (("explain", "naive-rag", "--set", "a.b=1"), "the configuration of naive-rag has no 'a'"),
         (("explain", "naive-rag", "--passes", "all"), "no pass 'all'; the passes are prune"),
@@ -87,3 +90,14 @@ async def test_a_workflow_runs_on_a_node_of_its_own(tmp_path: Path) -> None:
     out, said = await process.communicate()
     assert process.returncode == 0, said
     assert out.decode().strip().rstrip(".") == "baker"
+
+
+@pytest.mark.e2e
+def test_a_workflow_of_a_running_node_tells_what_the_node_lacks(
+    capsys: pytest.CaptureFixture[str], shipped_server: str
+) -> None:
+    ran = invoke(capsys, "workflow", "run", "naive-rag", *ASKED, "--url", shipped_server)
+    assert ran.code == EXIT_FAILED
+    assert "embed_question: no model of kind embedding is served here" in ran.err
+    ps = invoke(capsys, "ps", "--url", shipped_server, "--name", "naive-rag", "--json")
+    assert '"form": "workflow"' in ps.out

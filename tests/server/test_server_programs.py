@@ -96,6 +96,15 @@ def test_the_library_by_name(http: httpx.Client) -> None:
         assert told.startswith(entry["summary"])
 
 
+def test_a_workflow_is_launched_by_its_name(http: httpx.Client) -> None:
+    query = {"question": "Who?", "documents": [{"name": "a.md", "text": "Kabo is a baker."}]}
+    body = launch(http, program="naive-rag", named_args={"query": query}, wait=True)
+    assert (body["form"], body["name"], body["state"]) == ("workflow", "naive-rag", "finished")
+    assert body["result"].keys() == {"answer"}
+    listed = http.get(f"/v1/programs/{body['id']}").json()
+    assert listed["form"] == "workflow"
+
+
 def test_a_library_program_runs_to_its_result(http: httpx.Client, server: RunningServer) -> None:
     launched = launch(http, program="text_completion", args=["say done"], client_id="mine")
     assert launched["id"].startswith("prog-")
@@ -369,7 +378,8 @@ def test_half_of_a_surrogate_pair_does_not_hide_a_program(
 
 async def test_lines_of_uploaded_source_are_kept_as_long_as_the_program() -> None:
     config = ServerConfig(allow_native_upload=True)
-    program = await program_of(LaunchRequest(source=RAISES), TenantId("me"), config, _NoSandbox())
+    request = LaunchRequest(source=RAISES)
+    program = await program_of(request, TenantId("me"), config, _NoSandbox(), {})
     assert isinstance(program, Inferlet)
     file = program.source
     assert file is not None

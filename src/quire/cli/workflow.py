@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from quire.cli import options as o
+from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
 from quire.cli.console import escaped, output, print_error, print_result, table
+from quire.cli.conversation import converse
 from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
+from quire.client.attachment import Attachment
 from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, ProgramTerminated
 from quire.node import Node
@@ -60,20 +63,26 @@ def workflow(
     model: o.ModelOption = None,
     encoder: o.Encoders = None,
     encoder_instances: o.EncoderInstances = None,
+    url: o.OptionalUrl = None,
+    api_key: o.ApiKey = None,
     log_level: o.LogLevel = "warning",
 ) -> None:
-    """List the workflows, run one on a node of its own, or explain what the optimiser makes of it.
+    """List the workflows, run one, or explain what the optimiser makes of it.
 
-    'run' prints the answer to --question from --documents. The node needs an embedding model
-    (--encoder), for advanced-rag also a cross-encoder. 'explain' prints what each pass did to the
-    graph of a query, or why it did nothing, and draws the graphs with --svg; it starts no node.
-    Without --documents it takes a document of 6144 words.
+    'run' prints the answer to --question from --documents. It starts a node for the query, which
+    --model, --encoder and --encoder-instances configure, or with --url uses a running one. The node
+    needs an embedding model, for advanced-rag also a cross-encoder.
+
+    'explain' prints what each pass did to the graph of a query, or why it did nothing, and draws
+    the graphs with --svg; it starts no node. Without --documents it takes a document of 6144 words.
 
     Examples:
 
         quire workflow list
 
         quire workflow run naive-rag --encoder ~/models/minilm --documents notes --question "Why?"
+
+        quire workflow run naive-rag --url http://127.0.0.1:8000 --documents notes --question "Why?"
 
         quire workflow explain naive-rag --documents notes --set answer.synthesis=tree
 
@@ -97,11 +106,17 @@ def workflow(
     if question is None or not documents:
         raise InvalidArgument("'run' needs --question and --documents: give both")
     query = {"question": question, "documents": _documents(documents)}
+    if url is not None:
+        _refuse_given(context, url)
+        arguments = {"query": query, "config": config}
+        request = {"program": name, "named_args": arguments}
+        _finish(_run_remote(NodeClient(url, api_key), request))
+        return
     node = NodeConfig(
         engine_configs(model or (), None),
         encoders=encoder_configs(encoder or (), encoder_instances or ()),
     )
-    _finish(node, app, chosen, query, config)
+    _finish(_run(node, app, chosen, query, config))
 
 
 _READ_BY: Mapping[Action, frozenset[str]] = {
@@ -109,7 +124,7 @@ _READ_BY: Mapping[Action, frozenset[str]] = {
     "run": frozenset(
         {
             "action", "name", "documents", "question", "settings", "passes", "model", "encoder",
-            "encoder_instances", "log_level",
+            "encoder_instances", "url", "api_key", "log_level",
         }
     ),
     "explain": frozenset(
@@ -125,6 +140,17 @@ def _refuse_unread(context: typer.Context, action: Action) -> None:
         if name not in _READ_BY[action] and source is not None and source.name == "COMMANDLINE":
             shown = "a name" if name == "name" else f"--{name.replace('_', '-')}"
             raise InvalidArgument(f"'quire workflow {action}' does not take {shown}: leave it out")
+
+
+def _refuse_given(context: typer.Context, url: str) -> None:
+    """Refuse what only a node of this command takes, unless it stands in the environment."""
+    for name in ("passes", "model", "encoder", "encoder_instances"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InvalidArgument(
+                f"--{name.replace('_', '-')} is for a node that 'quire workflow run' starts, and "
+                f"{url} runs already: leave it out, or leave out --url (QUIRE_URL)"
+            )
 
 
 def _show_list() -> None:
@@ -154,11 +180,10 @@ def _explain(graph: Graph, svg: Path | None) -> None:
             raise InvalidArgument(f"{svg} cannot be written: {exc}") from exc
 
 
-def _finish(
-    node: NodeConfig, app: App, passes: OptPass, query: Mapping[str, Any], config: Mapping[str, Any]
-) -> None:
+def _finish(running: Coroutine[Any, Any, dict[str, Any]]) -> None:
+    """Wait for the results of a query and print its answer."""
     try:
-        results = asyncio.run(_run(node, app, passes, query, config))
+        results = asyncio.run(running)
     except ProgramCancelled as exc:
         print_error(exc)
         raise typer.Exit(EXIT_INTERRUPTED) from exc
@@ -185,6 +210,14 @@ async def _run(
         return results
     finally:
         await node.stop()
+
+
+async def _run_remote(node: NodeClient, request: dict[str, Any]) -> dict[str, Any]:
+    with node:
+        launched = node.launch(request)
+        async with Attachment(node.url, node.headers, launched["id"]) as program:
+            results: dict[str, Any] = await converse(program, lambda message: None, None)
+            return results
 
 
 def _passes(given: str | None) -> OptPass:

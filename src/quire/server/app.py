@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from quire.core.config import ServerConfig, TenantConfig
 from quire.core.ids import ModelId, TenantId
 from quire.node import Node
+from quire.programs.workflow.applications import Workflows
 from quire.server.anthropic.errors import AnthropicErrors
 from quire.server.batches.calls import Calls, RouteCalls
 from quire.server.batches.service import BatchService
@@ -121,6 +122,7 @@ def _context(node: Node, config: ServerConfig, calls: Calls) -> ServerContext:
         addresses=KvAddresses(config.cluster_key, time.time),
         once=OnceByRequest(),
         page=read_page_files(),
+        workflows=Workflows(),
         started_unix_s=started_unix_s,
     )
 

@@ -11,6 +11,7 @@ from starlette.requests import HTTPConnection
 from quire.core.config import ServerConfig
 from quire.core.ids import TenantId
 from quire.node import Node
+from quire.programs.inferlet import Inferlet
 from quire.server.batches.service import BatchService
 from quire.server.chat.prompt import ChatRenderer
 from quire.server.files.store import FileStore
@@ -39,6 +40,7 @@ class ServerContext:
     addresses: KvAddresses
     once: OnceByRequest
     page: Mapping[str, PageFile]
+    workflows: Mapping[str, Inferlet]
     started_unix_s: int
 
 

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import linecache
 import weakref
+from collections.abc import Mapping
 from typing import Protocol
 
 from quire.core.config import ServerConfig
@@ -33,9 +34,13 @@ class Sandbox(Protocol):
 
 
 async def program_of(
-    request: LaunchRequest, tenant: TenantId, config: ServerConfig, sandbox: Sandbox
+    request: LaunchRequest,
+    tenant: TenantId,
+    config: ServerConfig,
+    sandbox: Sandbox,
+    workflows: Mapping[str, Inferlet],
 ) -> Inferlet | GuestProgram:
-    """The program to launch.
+    """The program to launch. ``workflows``: the shipped ones, by name.
 
     Raises:
         Forbidden: code was sent and this server does not take it.
@@ -44,7 +49,7 @@ async def program_of(
         ConfigError: this installation has no sandbox.
     """
     if request.program is not None:
-        found = LIBRARY.get(request.program)
+        found = LIBRARY.get(request.program) or workflows.get(request.program)
         return found or await _uploaded(request.program, tenant, sandbox)
     if request.source is not None and config.allow_native_upload:
         _refuse_several_files(request.source)

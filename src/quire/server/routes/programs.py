@@ -42,10 +42,10 @@ _EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type":
 
 @router.post("/v1/programs", response_model=Program, status_code=201, responses=_EVENTS)
 async def launch(request: Request, body: LaunchRequest) -> Response:
-    """Start a program of the library, an uploaded one, or one in the request; with `stream` its
-    messages are sent as server-sent events that end with `[DONE]`."""
+    """Start a program of the library, a workflow, an uploaded program, or one in the request; with
+    `stream` its messages are sent as server-sent events that end with `[DONE]`."""
     context, tenant = context_of(request), caller_of(request)
-    program = await program_of(body, tenant, context.config, context.node)
+    program = await program_of(body, tenant, context.config, context.node, context.workflows)
     handle = context.node.launch(
         program,
         body.args,

@@ -39,7 +39,8 @@ FileTexts = Annotated[dict[Text, Text], Field(max_length=MAX_FILES)]
 
 
 class LaunchRequest(RequestModel):
-    """``program`` names a program of the library, or an uploaded one (by name or digest);
+    """``program`` names a program of the library, a shipped workflow, or an uploaded program (by
+    name or digest);
     ``source`` is Python text, ``files`` several texts by path, ``module`` WebAssembly in base64.
     They run in the sandbox; with ``--allow-upload`` ``source`` runs with the rights of the server's
     own process instead.
