@@ -62,7 +62,7 @@ lint: install-dev ## ruff and the import layers
 types: install-dev ## mypy --strict
 	$(BIN)/mypy
 	$(BIN)/mypy --explicit-package-bases benchmarks/*.py \
-		benchmarks/{autellix,control,engine,http,library,pie}/*.py benchmarks/peers/{catalog,checkpoint_tensors,process,install}.py
+		benchmarks/{autellix,control,engine,http,library,microserving,pie}/*.py benchmarks/peers/{catalog,checkpoint_tensors,process,install}.py
 	$(BIN)/mypy benchmarks/gpu/*.py
 	$(BIN)/mypy --explicit-package-bases tools/mutation/*.py
 
