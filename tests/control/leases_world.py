@@ -38,11 +38,19 @@ class LeaseWorld(World):
     """One node. Its engine is in ``network``."""
 
     def __init__(
-        self, network: FakeNetwork, tenants: tuple[TenantConfig, ...] = (), **pool: Any
+        self,
+        network: FakeNetwork,
+        tenants: tuple[TenantConfig, ...] = (),
+        control: Any = None,
+        **pool: Any,
     ) -> None:
+        """``control``: what stands for its controller, and has it as ``controller``."""
         self._pool = fake_pool(**{"page_size": SIZE, "num_blocks": 16, **pool})
         self._network = network
-        super().__init__(engine=FakeEngine(self._pool, network=network), tenants=tenants)
+        engine = FakeEngine(self._pool, network=network)
+        super().__init__(engine=engine, tenants=tenants, controller=control)
+        if control is not None:
+            self.controller = control.controller
         self.program(form="session")
 
     def restart(self) -> None:
