@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 import pytest
 from http_peer import Cut, Said, refused
-from router_world import events, text_of, until, world
+from router_world import World, events, text_of, until, world
 from stand_in_node import continuation
+
+from quire.cluster.watch import WatchTimes
 
 
 async def test_a_request_that_has_delivered_nothing_is_tried_elsewhere() -> None:
@@ -97,7 +100,7 @@ async def test_the_requests_of_a_silent_node_end_when_it_is_found_dead() -> None
         w.nodes[0].silent.clear()
         w.nodes[1].silent.clear()
         tasks = [asyncio.create_task(w.complete(stream=True)) for _ in range(4)]
-        await until(lambda: node.num_outstanding + other.num_outstanding == 4)
+        await until(lambda: node.pool.num_busy + other.pool.num_busy == 4)
         w.nodes[1].silent.set()
         for watch in w.router.watches[:1]:
             watch._times = type(watch._times)(timeout_s=0.0)  # its probes are not answered
@@ -106,6 +109,49 @@ async def test_the_requests_of_a_silent_node_end_when_it_is_found_dead() -> None
         answers = await asyncio.gather(*tasks)
         assert {text_of(answer) for answer in answers} == {continuation("Hi", 4)}
         w.nodes[0].silent.set()
+
+
+async def _streams_on(w: World, fail: Callable[[], Awaitable[None]]) -> bool:
+    """Whether a stream of node 0 goes on when ``fail`` is called after its first token."""
+    w.nodes[0].tokens = asyncio.Semaphore(1)
+    body = {"prompt": "Hi", "max_tokens": 3, "stream": True}
+    async with w.http.stream("POST", "/v1/completions", json=body) as answer:
+        lines = answer.aiter_lines()
+        await anext(lines)
+        await fail()
+        w.nodes[0].tokens.release()
+        w.nodes[0].tokens.release()
+        rest = [line async for line in lines if line]
+    return not any("error" in line for line in rest)
+
+
+async def test_a_node_that_says_it_has_failed_goes_on_with_its_streams() -> None:
+    async with world(1) as w:
+
+        async def fail() -> None:
+            w.nodes[0].health_status = 503
+            await w.probe(3)
+
+        assert await _streams_on(w, fail)
+        assert w.router.nodes[0].liveness.state == "dead"
+
+
+@pytest.mark.parametrize("is_sending", [True, False])
+async def test_a_node_that_answers_no_probe_is_cut_off_if_it_sends_nothing_either(
+    is_sending: bool,
+) -> None:
+    async with world(1) as w:
+        (watch,) = w.router.watches
+
+        async def fail() -> None:
+            watch._times = WatchTimes(timeout_s=0.0)
+            await watch.probe()
+            (connection,) = w.router.nodes[0].pool._busy
+            if is_sending:
+                connection.active_s = math.inf  # it sends while the next probe waits
+            await watch.probe()
+
+        assert await _streams_on(w, fail) == is_sending
 
 
 async def test_no_node_at_all_is_a_503_that_names_them() -> None:

@@ -56,6 +56,8 @@ class NodeConnection(asyncio.Protocol):
         self.has_received = False
         """Whether any byte of the present answer has come."""
         self.was_failed = False
+        self.active_s = 0.0
+        """When the request was sent, or the last bytes came."""
 
     def _begin(self, *, is_head: bool) -> None:
         self._parser = httptools.HttpResponseParser(self)
@@ -77,6 +79,8 @@ class NodeConnection(asyncio.Protocol):
     ) -> None:
         """Write a request. ``is_head``: its answer has no body, whatever its headers say."""
         self._begin(is_head=is_head)
+        self._loop = asyncio.get_running_loop()
+        self.active_s = self._loop.time()
         transport = self._open()
         if isinstance(body, bytes):
             transport.write(head + body if body else head)
@@ -153,6 +157,7 @@ class NodeConnection(asyncio.Protocol):
             self.close()
             return
         self.has_received = True
+        self.active_s = self._loop.time()
         if self._head is None:
             self._num_head_bytes += len(data)
         try:
@@ -205,7 +210,7 @@ class NodeConnection(asyncio.Protocol):
     async def _wait(self) -> None:
         if self._lost is not None:
             raise self._lost
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter = self._loop.create_future()
         try:
             await self._waiter
         finally:

@@ -79,7 +79,8 @@ class LoopGuard:
             name = self._name_of(inner.f_code.co_filename)
             inner = inner.f_back
         self.last_blocked = name or self.last_blocked
-        logger.error(
+        logger.log(
+            logging.ERROR if name else logging.WARNING,
             "%s has blocked the router for %g s, and with it every request: await something, or "
             "move the work to a thread with asyncio.to_thread\n%s",
             f"strategy {name}" if name else "something other than a strategy",

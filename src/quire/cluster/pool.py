@@ -6,6 +6,7 @@ Owns which connection carries which exchange. Must not know what is asked.
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections import deque
 from collections.abc import AsyncIterable
@@ -134,10 +135,12 @@ class ConnectionPool:
         else:
             connection.close()
 
-    def fail(self, error: EngineLost) -> None:
-        """The node is lost: end every exchange with ``error``, close every connection."""
+    def fail(self, error: EngineLost, silent_since_s: float = math.inf) -> None:
+        """The node is lost: end every exchange with ``error`` that has been silent since then, and
+        close the idle connections."""
         for connection in list(self._busy):
-            connection.fail(error)
+            if connection.active_s <= silent_since_s:
+                connection.fail(error)
         self._close_idle()
 
     def close(self) -> None:

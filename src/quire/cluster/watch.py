@@ -43,6 +43,10 @@ class _Row(msgspec.Struct):
     free_blocks: int
 
 
+class _Unhealthy(EngineLost):
+    """The node answers that it has failed; what it still does, it does."""
+
+
 class NodeWatch:
     """The probes of ``node``. ``cluster_headers``: for its figures, if the router has the cluster's
     key."""
@@ -78,6 +82,7 @@ class NodeWatch:
     async def probe(self) -> None:
         """One probe; the node's state and figures are those of its answer."""
         node, before = self._node, self._node.liveness.state
+        asked_s = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._times.timeout_s):
                 await self._ask()
@@ -85,8 +90,11 @@ class NodeWatch:
             reason = str(exc) or f"no answer to /health within {self._times.timeout_s:g} s"
             if node.liveness.failed(reason):
                 self._models_until_s = 0.0
-                # a silent node's connections may stay open for ever
-                node.pool.fail(EngineLost(f"node {node.name} is lost: {reason}"))
+                if not isinstance(exc, _Unhealthy):
+                    # a silent node's connections may stay open for ever; one that is only too busy
+                    # to answer probes goes on with its streams
+                    error = EngineLost(f"node {node.name} is lost: {reason}")
+                    node.pool.fail(error, silent_since_s=asked_s)
         if node.liveness.state != before:
             logger.log(
                 logging.INFO if node.liveness.state == "ready" else logging.WARNING,
@@ -100,7 +108,7 @@ class NodeWatch:
         node = self._node
         status, health = await self._get("/health")
         if status != 200:
-            raise EngineLost(f"/health is {status}: {health.get('detail', '')}")
+            raise _Unhealthy(f"/health is {status}: {health.get('detail', '')}")
         said = str(health.get("status"))
         now_s = asyncio.get_running_loop().time()
         if said == _READY and now_s >= self._models_until_s:
