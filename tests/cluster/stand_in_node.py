@@ -218,6 +218,8 @@ class StandInNode:
                 if number == 1:
                     choice["prompt_token_ids"] = list(map(ord, prompt))
             yield _event({"id": f"cmpl-{number_of_stream}", "choices": [choice]})
+        if cut_after == len(answer):
+            raise Cut
         if body.get("stream_options"):
             usage = {
                 "prompt_tokens": len(prompt),

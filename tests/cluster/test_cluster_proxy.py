@@ -110,6 +110,12 @@ async def test_a_foreign_host_or_origin_is_refused() -> None:
         assert (await w.complete(headers={"origin": "https://evil.example"})).status_code == 403
 
 
+async def test_the_routers_own_origin_is_no_other_site_to_a_node() -> None:
+    async with world(1) as w:
+        assert (await w.complete(headers={"origin": w.url})).status_code == 200
+        assert "origin" not in w.nodes[0].asked[0].headers
+
+
 async def test_lists_are_put_together_and_paged() -> None:
     async with world(2) as w:
         models = (await w.http.get("/v1/models")).json()["data"]

@@ -72,6 +72,19 @@ async def test_tokens_and_usage_are_those_of_one_stream() -> None:
         }
 
 
+async def test_what_has_lost_nothing_but_its_end_is_complete() -> None:
+    async with world(2, resumes=True) as w:
+        w.nodes[0].cut_after = 6
+        assert len(events((await w.complete(stream=True, max_tokens=6)).text)) == 6
+        assert not w.nodes[1].calls
+        fields = {"stream_options": {"include_usage": True}}  # which nobody else can tell
+        for node in w.nodes:
+            node.cut_after = 6
+        *_, last = events((await w.complete(stream=True, max_tokens=6, **fields)).text)
+        assert last["error"]["code"] == "engine_lost"
+        assert not any(call == "start_generate" for call, _ in w.nodes[0].calls)
+
+
 async def test_without_another_engine_the_error_is_the_end() -> None:
     async with world(1, resumes=True) as w:
         w.nodes[0].cut_after = 4

@@ -150,14 +150,16 @@ async def test_answers_that_a_strategy_does_not_return_are_ended() -> None:
         "    await engines[0].send(request)\n"
         "    return await engines[1].send(request)\n"
     )
-    # its trial offers one engine, too
-    text = text.replace("engines[1]", "engines[-1]")
+    text = text.replace("engines[1]", "engines[-1]")  # its trial offers one engine, too
     async with world(2, StrategySource("route", text)) as w:
-        w.nodes[0].tokens = asyncio.Semaphore(1)
-        answer = await w.complete("Once", stream=True)
-        assert text_of(answer) == continuation("Once", 4)
-        assert [node.num_outstanding for node in w.router.nodes] == [0, 0]
-        await w.nodes[0].peer.left.wait()
+        w.nodes[0].tokens, w.nodes[1].tokens = asyncio.Semaphore(1), asyncio.Semaphore(1)
+        task = asyncio.create_task(w.complete("Once", stream=True))
+        await until(lambda: w.nodes[0].peer.num_left == 1)  # while the other one goes on
+        assert [node.num_outstanding for node in w.router.nodes] == [0, 1]
+        for _ in range(4):
+            w.nodes[1].tokens.release()
+        assert text_of(await task) == continuation("Once", 4)
+        assert w.router.nodes[1].num_outstanding == 0
 
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))

@@ -88,6 +88,8 @@ class ResumingAnswer:
                     )
             except EngineLost as error:
                 await self._resume(error)
+                if self._is_done:  # nothing but its end was lost
+                    return _DONE + b"\n\n"
                 continue
             if events:
                 return events
@@ -145,6 +147,9 @@ class ResumingAnswer:
         ]
         choices = [choice for body in told for choice in body.get("choices", ())]
         is_over = any(choice.get("finish_reason") for choice in choices)
+        if is_over and not self._request.fields.get("stream_options"):
+            self._is_done = True
+            return
         prompt = choices[0].get("prompt_token_ids") if choices else None
         if (
             prompt is None
