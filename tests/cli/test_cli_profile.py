@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from cli_invoke import invoke
 
-from quire.cli.profile import measure, read_times
+from quire.cli.profile import measure
 from quire.cli.profiling import Round, rounds
+from quire.cli.recorded_logs import read_times
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.ids import ModelId
 from quire.node import ModelFiles, Node
@@ -60,6 +61,21 @@ async def test_a_measurement_reads_the_engines_own_time(tmp_path: Path) -> None:
     for one in times.samples:
         assert one.elapsed_s >= 0.25
         assert one.gap_s is None or one.gap_s >= 0
+
+
+async def test_the_programs_of_a_log_are_played_again(capsys: Capture, tmp_path: Path) -> None:
+    log, *files = (tmp_path / name for name in ("events.log", "a.json", "b.json"))
+    await record(log)
+    for file in files:
+        ran = invoke(capsys, "sim", "--log", str(log), "--json", str(file))
+        assert ran.code == 0, ran.err
+        assert "as recorded" in ran.out
+    assert files[0].read_bytes() == files[1].read_bytes()
+    [policy] = json.loads(files[0].read_text(encoding="utf-8"))["policies"]
+    assert policy["summary"]["num_failed"] == 0
+    refused = invoke(capsys, "sim", "--log", str(log), "--rate", "2")
+    assert refused.code != 0
+    assert "--rate 2.0 beside --log" in refused.err
 
 
 async def test_a_log_becomes_a_profile_that_a_simulation_obeys(

@@ -18,11 +18,10 @@ from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.machine import processor_name
 from quire.cli.profiling import Round, play, rounds
+from quire.cli.recorded_logs import read_times
 from quire.core.config import NodeConfig
 from quire.core.errors import ConfigError, InvalidArgument
 from quire.node import Node
-from quire.node.replay import replay
-from quire.simulation.message_times import MessageTimes
 from quire.simulation.profile import EngineProfile, encode_profile, fit
 
 
@@ -108,24 +107,6 @@ async def measure(node: Node) -> None:
         console.print(f"{number + 1} of {len(wanted)}: {words}")
 
     await play(node, wanted, tell)
-
-
-def read_times(log: Path) -> MessageTimes:
-    """The messages of an event log.
-
-    Raises:
-        InvalidArgument: not a log, of another release that decided otherwise, or without messages.
-    """
-    times = MessageTimes()
-    report = replay(log, times.observe)
-    if not report.equal:
-        raise InvalidArgument(
-            f"the log {log} of quire {report.recorded_by} does not replay equal with "
-            f"{report.replayed_by}: what its messages were is not known, so record it again"
-        )
-    if times.info is None:
-        raise InvalidArgument(f"in the log {log} no engine came up: it has no messages")
-    return times
 
 
 def _show(found: EngineProfile, target: Path) -> None:

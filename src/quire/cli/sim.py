@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
@@ -13,6 +13,7 @@ import typer
 
 from quire.cli.console import messages, output, table
 from quire.cli.exit_codes import EXIT_FAILED
+from quire.cli.recorded_logs import read_load
 from quire.cli.scheduler_options import (
     WITH_LEVELS,
     Balancer,
@@ -44,8 +45,19 @@ _SILENT_S = 5.0
 
 def sim(
     workload: Annotated[
-        str, typer.Option(metavar="NAME", help=f"What is played: {', '.join(WORKLOADS)}.")
-    ] = "mixed",
+        str | None,
+        typer.Option(
+            metavar="NAME", help=f"What is played: {', '.join(WORKLOADS)} [default: mixed]."
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead of a workload: the programs of a log that 'quire serve --record' wrote, "
+            "when they came.",
+        ),
+    ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -54,16 +66,20 @@ def sim(
             "last two know what no node knows and show what could be gained.",
         ),
     ] = None,
-    programs: Annotated[int, typer.Option(help="How many programs are played.")] = 300,
-    seed: Annotated[int, typer.Option(help="Other seeds draw other programs.")] = 0,
+    programs: Annotated[
+        int | None, typer.Option(help="How many programs are played [default: 300].")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Other seeds draw other programs [default: 0].")
+    ] = None,
     arrivals: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="KIND",
             help=f"{', '.join(ARRIVALS)}: independent of earlier ones; the next when one ends; all "
-            "at the start.",
+            "at the start [default: poisson].",
         ),
-    ] = "poisson",
+    ] = None,
     rate: Annotated[float | None, typer.Option(help="Programs a second, on average.")] = None,
     load: Annotated[
         float | None,
@@ -148,7 +164,16 @@ def sim(
         quire sim --workload lats --arrivals at-once --programs 20 --policy atlas
 
         quire sim --profile qwen.json --workload sharegpt --load 0.8
+
+        quire sim --profile qwen.json --log events.log --policy fcfs --policy plas
     """
+    if log is not None:
+        asked = {
+            "workload": workload, "programs": programs, "seed": seed, "arrivals": arrivals,
+            "rate": rate, "load": load, "width": width,
+        }  # fmt: skip
+        _refuse_beside_log(log, asked)
+    kind = arrivals or "poisson"
     if identical_steps and (cost or profile is not None):
         other = "--cost" if cost else "--profile"
         raise ConfigError(f"{other} beside --identical-steps: leave one of them out")
@@ -159,18 +184,22 @@ def sim(
         "host_tokens": host_tokens,
         "disk_tokens": disk_tokens,
     }
+    recorded = None if log is None else read_load(log)
     study = Study(
-        workload=workload,
-        num_programs=programs,
-        seed=seed,
+        workload=workload or ("mixed" if recorded is None else "recorded"),
+        num_programs=(300 if programs is None else programs)
+        if recorded is None
+        else len(recorded.plans),
+        seed=seed or 0,
         engines=replace(
             base,
             num_engines=engines,
             cost=IDENTICAL_STEPS if identical_steps else costs_named(cost or (), base.cost),
             **{name: value for name, value in given.items() if value is not None},
         ),
-        arrivals=_arrivals(arrivals, rate, width),
-        load=_load(arrivals, rate, load),
+        arrivals=_arrivals(kind, rate, width),
+        load=_load(kind, rate, load) if recorded is None else None,
+        recorded=recorded,
     )
     named = policy or ["fcfs"]
     levels = levels_config(
@@ -203,6 +232,14 @@ def sim(
         json_file.write_text(text, encoding="utf-8")
     if any(one.summary.num_failed for one in findings):
         raise typer.Exit(EXIT_FAILED)
+
+
+def _refuse_beside_log(log: Path, asked: Mapping[str, object]) -> None:
+    given = [f"--{name} {value}" for name, value in asked.items() if value is not None]
+    if given:
+        raise ConfigError(
+            f"{given[0]} beside --log {log}: the log says which programs come, and when"
+        )
 
 
 def _measured(path: Path) -> EngineSpec:
@@ -256,6 +293,8 @@ def _show(study: Study, capacity: float, findings: Sequence[Finding]) -> None:
         "closed": f"{arrivals.width} at a time",
         "at-once": "all at once",
     }[arrivals.kind]
+    if study.recorded is not None:
+        comes = f"as recorded, {study.recorded.num_left_out} calls without an answer left out"
     rows = table(*_COLUMNS, right=_COLUMNS[1:])
     for one in findings:
         rows.add_row(one.policy, *_row(one.summary))
@@ -289,12 +328,19 @@ def _row(summary: Summary) -> tuple[str, ...]:
     )
 
 
+def _study(study: Study) -> dict[str, object]:
+    """Its settings; programs that were recorded stand in their log."""
+    values = asdict(study)
+    del values["recorded"]
+    return values
+
+
 def _as_json(
     study: Study, capacity: float, scheduler: SchedulerConfig, findings: Sequence[Finding]
 ) -> str:
     has_levels = any(one.policy in (*WITH_LEVELS, "quire") for one in findings)
     document = {
-        "study": asdict(replace(study, load=None)),
+        "study": _study(study),
         "capacity": capacity,
         "balancer": scheduler.balancer,
         "pausing": asdict(scheduler.pausing),

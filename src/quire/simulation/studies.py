@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
@@ -16,7 +16,8 @@ from quire.simulation.engines import EngineSpec
 from quire.simulation.outcomes import Outcome, Summary, summarize
 from quire.simulation.trial import Progress, SimulationRun
 from quire.simulation.work import WorkTable
-from quire.simulation.workloads import create_workload, draw_programs
+from quire.simulation.workloads import ProgramPlan, create_workload, draw_programs
+from quire.simulation.workloads.recorded import RecordedLoad
 
 SIMULATED_POLICIES = (*POLICIES, *BOUNDS)
 
@@ -28,7 +29,8 @@ capacity is estimated. Drawn with a seed of their own: none of them is played.""
 @dataclass(frozen=True, slots=True)
 class Study:
     """What is simulated, but for the policy. ``load``: instead of the arrivals' rate, that share of
-    the capacity that is estimated for the workload.
+    the capacity that is estimated for the workload. ``recorded``: programs that a node served, at
+    the times of that load, instead of drawn ones; ``workload`` is a name for them then.
 
     Raises:
         ConfigError: an unknown workload, or figures that cannot be played.
@@ -40,9 +42,11 @@ class Study:
     engines: EngineSpec = field(default_factory=EngineSpec)
     arrivals: Arrivals = field(default_factory=Arrivals)
     load: float | None = None
+    recorded: RecordedLoad | None = None
 
     def __post_init__(self) -> None:
-        create_workload(self.workload)
+        if self.recorded is None:
+            create_workload(self.workload)
         if self.num_programs < 1:
             raise ConfigError(f"{self.num_programs} programs: choose at least 1")
         if self.load is not None:
@@ -55,8 +59,20 @@ class Study:
 
     def capacity(self) -> float:
         """Programs a second, as estimated."""
-        workload = create_workload(self.workload)
-        return self.engines.capacity(draw_programs(workload, _NUM_SAMPLES, ~self.seed))
+        return self.engines.capacity(self.samples())
+
+    def samples(self) -> Sequence[ProgramPlan]:
+        """Programs that tell what the workload is like."""
+        if self.recorded is not None:
+            return self.recorded.plans
+        return draw_programs(create_workload(self.workload), _NUM_SAMPLES, ~self.seed)
+
+    def drawn(self) -> tuple[Sequence[ProgramPlan], Sequence[float]]:
+        """The programs that are played, and when they arrive."""
+        if self.recorded is not None:
+            return self.recorded.plans, self.recorded.times_s
+        plans = draw_programs(create_workload(self.workload), self.num_programs, self.seed)
+        return plans, self.arrivals.times_s(self.num_programs, self.seed)
 
     def settled(self) -> Study:
         """The same with the rate that ``load`` comes to."""
@@ -91,10 +107,10 @@ def examine(
             f"no scheduling policy is called {name!r}: choose from {sorted(SIMULATED_POLICIES)}"
         )
     study = study.settled()
-    plans = draw_programs(create_workload(study.workload), study.num_programs, study.seed)
+    plans, times_s = study.drawn()
     result = SimulationRun(
         plans,
-        study.arrivals.times_s(study.num_programs, study.seed),
+        times_s,
         study.engines,
         scheduler if name in POLICIES else replace(scheduler, policy="fcfs"),
         policy=_bound(name, study),
@@ -108,7 +124,7 @@ def examine(
 def _bound(name: str, study: Study) -> Callable[[WorkTable], Policy] | None:
     if name not in BOUNDS:
         return None
-    samples = draw_programs(create_workload(study.workload), _NUM_SAMPLES, ~study.seed)
+    samples = study.samples()
 
     def made(works: WorkTable) -> Policy:
         return BOUNDS[name](works, [works.total(plan) for plan in samples])
