@@ -98,6 +98,9 @@ def test_a_workflow_of_a_running_node_tells_what_the_node_lacks(
 ) -> None:
     ran = invoke(capsys, "workflow", "run", "naive-rag", *ASKED, "--url", shipped_server)
     assert ran.code == EXIT_FAILED
-    assert "embed_question: no model of kind embedding is served here" in ran.err
+    assert (
+        "engine 'embedding' needs a model of kind embedding; the node's encoders are none"
+        in ran.err
+    )
     ps = invoke(capsys, "ps", "--url", shipped_server, "--name", "naive-rag", "--json")
     assert '"form": "workflow"' in ps.out

@@ -79,6 +79,22 @@ async def test_a_query_that_cannot_run_says_why(node: Node) -> None:
         await asked(node, "naive-rag", "Who? " * 1000)
 
 
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+async def test_what_the_node_lacks_is_told_before_any_work() -> None:
+    node = node_with(embedder=FakeEncoder(dimensions=128))
+    await node.start()
+    try:
+        with pytest.raises(
+            ProgramFailed,
+            match=r"'rerank' needs a model of kind cross encoder; .* are embedder \(embedding\)",
+        ):
+            await asked(node, "advanced-rag", "Who?")
+        assert sum(row.row.num_prefilled_tokens for row in node.processes(TENANT)) == 0
+    finally:
+        await node.stop()
+
+
 def test_an_unknown_application_is_refused_with_a_suggestion() -> None:
     with pytest.raises(InvalidArgument, match=r"no workflow 'naive_rag' \(did you mean naive-rag"):
         find_application("naive_rag")

@@ -26,7 +26,7 @@ from quire.programs.workflow.construction import (
 from quire.programs.workflow.drawing import drawing
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.passes import Note, OptPass
-from quire.programs.workflow.runners import runner_of
+from quire.programs.workflow.runners import check_encoders, runner_of
 from quire.programs.workflow.scheduler import GraphScheduler, Step
 from quire.programs.workflow.template import App
 
@@ -117,11 +117,9 @@ class Graph:
         """Run the e-graph with the node's engines; returns the results by name. ``on_step`` is told
         of every primitive."""
         used = {one.engine for one in self.e_graph.primitives.values()}
-        runners = {
-            name: runner_of(engine, api)
-            for name, engine in self.app.engines.items()
-            if name in used
-        }
+        engines = [engine for name, engine in self.app.engines.items() if name in used]
+        await check_encoders(api, engines)
+        runners = {engine.name: runner_of(engine, api) for engine in engines}
         scheduler = GraphScheduler(self.e_graph, self.query, runners, api.monotonic, on_step)
         return await scheduler.run()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
 from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.runners.encoding import EncoderRunner
+from quire.programs.workflow.runners.encoding import EncoderRunner, check_encoders
 from quire.programs.workflow.runners.local import DocumentRunner, ToolRunner, VectorRunner
 from quire.programs.workflow.runners.model import ModelRunner
 from quire.programs.workflow.scheduler import Runner
@@ -48,4 +48,4 @@ def _model(engine: Engine, api: Api) -> Model:
     )
 
 
-__all__ = ["runner_of"]
+__all__ = ["check_encoders", "runner_of"]

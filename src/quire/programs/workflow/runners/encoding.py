@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quire.core.encoding import EncoderKind
+from quire.core.errors import ModelNotFound
 from quire.programs.api import Api
 from quire.programs.services.encoding import MAX_TEXTS
+from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import check_elements
+
+_KINDS: Mapping[str, EncoderKind] = {"embedding": "embedding", "rerank": "cross_encoder"}
+"""The kind of the node's encoders that carries out each kind of engine."""
+
+
+async def check_encoders(api: Api, engines: Sequence[Engine]) -> None:
+    """Refuse a query before any work if the node lacks an encoder that it needs.
+
+    Raises:
+        ModelNotFound: there is none of the kind, or none of the name that an engine gives.
+    """
+    wanted = [engine for engine in engines if engine.kind in _KINDS]
+    served = await api.available_encoders() if wanted else []
+    for engine in wanted:
+        kind, model = _KINDS[engine.kind], engine.config.get("model")
+        if not any(one.kind == kind and model in (None, one.name) for one in served):
+            what = kind.replace("_", " ") + (f" named {model!r}" if model else "")
+            known = ", ".join(f"{one.name} ({one.kind})" for one in served) or "none"
+            raise ModelNotFound(
+                f"engine {engine.name!r} needs a model of kind {what}; the node's encoders are "
+                f"{known}: load one with --encoder"
+            )
 
 
 class EncoderRunner:
