@@ -13,7 +13,8 @@ from quire.core.ids import ModelId
 from quire.core.interfaces import EngineCore, Tokenizer
 from quire.engine.engine import Engine
 from quire.engine.tokenizer import load_tokenizer
-from quire.testing.conformance import EngineCoreSuite, TokenizerSuite
+from quire.exchange import InProcessExchange
+from quire.testing.conformance import EngineCoreSuite, EngineExchangeSuite, TokenizerSuite
 
 
 class RealEngineSuite(EngineCoreSuite):
@@ -58,6 +59,35 @@ class TestLlama(RealEngineSuite):
 
 class TestQwen3(RealEngineSuite):
     recipe = "qwen3"
+
+
+class TestLlamaExchange(EngineExchangeSuite):
+    """From the fastest backend to PyTorch's."""
+
+    source: Path
+
+    @pytest.fixture(autouse=True)
+    def _source(self, checkpoint: Callable[[str], Path]) -> None:
+        self.source = checkpoint("llama")
+
+    def make_engines(self, sender: PoolSpec, receiver: PoolSpec) -> tuple[EngineCore, EngineCore]:
+        exchange = InProcessExchange()
+
+        def make(pool: PoolSpec, backend: str) -> EngineCore:
+            config = EngineConfig(
+                source=str(self.source),
+                name=ModelId("llama"),
+                dtype="float32",
+                page_size=pool.page_size,
+                num_blocks=pool.groups[0].num_blocks,
+                host_cache_bytes=0,
+                num_threads=1,
+                device="cpu",
+                backend=backend,
+            )
+            return Engine(config, transport=exchange.join())
+
+        return make(sender, "auto"), make(receiver, "torch")
 
 
 class TestByteLevelTokenizer(TokenizerSuite):

@@ -13,8 +13,8 @@ NAMES = """
 """
 
 SUITES = """
-    DispatchPolicySuite EngineCoreSuite KVTransportSuite PolicySuite ProcessorSuite ProgramPortSuite
-    TokenizerSuite
+    DispatchPolicySuite EngineCoreSuite EngineExchangeSuite KVTransportSuite PolicySuite
+    ProcessorSuite ProgramPortSuite TokenizerSuite
 """
 
 

@@ -5,6 +5,7 @@ it.
 """
 
 from quire.testing.conformance.engine_core import EngineCoreSuite
+from quire.testing.conformance.engine_exchange import EngineExchangeSuite
 from quire.testing.conformance.kv_transport import KVTransportSuite
 from quire.testing.conformance.policy import DispatchPolicySuite, PolicySuite
 from quire.testing.conformance.processor import ProcessorSuite
@@ -14,6 +15,7 @@ from quire.testing.conformance.tokenizer import TokenizerSuite
 __all__ = [
     "DispatchPolicySuite",
     "EngineCoreSuite",
+    "EngineExchangeSuite",
     "KVTransportSuite",
     "PolicySuite",
     "ProcessorSuite",
