@@ -108,7 +108,7 @@ def test_an_unforeseen_error_of_the_route_is_a_500(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("never told")
 
-    monkeypatch.setattr("quire.server.routes.completions.check_num_choices", broken)
+    monkeypatch.setattr("quire.server.completion_fields.check_num_choices", broken)
     monkeypatch.setattr("quire.node.Node.model", lambda self, name: None)
     body = b'{"model": "m", "prompt": "a"}'
     direct, plain = answers(apps, "POST", "/v1/completions", body, JSON)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from scripted_server import MODEL, TOKENIZER, RunningServer, running_server
 
@@ -382,3 +383,19 @@ def test_other_k_and_v_are_refused(nodes: tuple[RunningServer, RunningServer]) -
 
     with running_server(CONFIG, TENANTS, load=engine(FakeNetwork(), "x")) as server:
         asyncio.run(calls(server.url))
+
+
+def test_bodies_and_answers_may_be_msgpack(nodes: tuple[RunningServer, RunningServer]) -> None:
+    kind = "application/msgpack"
+    headers = {"authorization": "Bearer red-key", "x-quire-cluster-key": KEY}
+    headers |= {"content-type": kind, "accept": kind}
+    url = f"{nodes[1].url}/v1/microserving/prep_recv"
+    body = {"prompt": new_prompt(120, 50), "end": -1}
+    answer = httpx.post(url, content=msgspec.msgpack.encode(body), headers=headers)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, kind)
+    assert msgspec.msgpack.decode(answer.content)["end"] == 49
+    for bad in (b"\xc1", msgspec.msgpack.encode(body)[:-1], msgspec.msgpack.encode({1: 2})):
+        refused = httpx.post(url, content=bad, headers=headers)
+        assert refused.status_code == 400, refused.text
+    people = nodes[1].url + "/v1/completions"
+    assert httpx.post(people, content=msgspec.msgpack.encode(body), headers=headers).is_error

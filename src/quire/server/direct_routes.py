@@ -29,6 +29,10 @@ from quire.server.strict_json import StrictRequest
 
 Endpoint = Callable[[Request, Any], Awaitable[Response]]
 
+MSGPACK = "application/msgpack"
+_MSGPACK_PATHS = "/v1/microserving/"
+"""Routes for programs, not for people: their bodies may be msgpack."""
+
 _NO_BODY = {"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}
 
 
@@ -53,9 +57,13 @@ class DirectRoute:
             body = await request.body()
         except ClientDisconnect as exc:
             raise HttpError(400, "the client left before its body was here") from exc
-        if not body or not _is_json(request.headers.get("content-type", "")):
+        kind = request.headers.get("content-type", "")
+        if body and kind == MSGPACK and request.url.path.startswith(_MSGPACK_PATHS):
+            value = await request.msgpack()
+        elif body and _is_json(kind):
+            value = await request.json()
+        else:
             raise RequestValidationError([_NO_BODY])
-        value = await request.json()
         try:
             return self._model.model_validate(value)
         except ValidationError as exc:

@@ -69,6 +69,7 @@ def _node_gauges(statistics: NodeStatistics) -> Iterator[Metric]:
             ("processes", "Entries of the process table", controller.num_programs),
             ("pending_commands", "Commands issued and not ended", controller.num_pending_commands),
             ("exports", "Named exports of pages", controller.num_exports),
+            ("leases", "Leases that wait for K and V, or hold them", controller.num_leases),
             ("uptime_seconds", "Since the node started", statistics.uptime_s),
         )
     )

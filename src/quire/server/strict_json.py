@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -50,6 +51,24 @@ def strict_loads(body: bytes) -> Any:
         raise _bad(f"the body is not valid JSON: {exc.msg} at character {exc.pos}") from exc
     except ValueError as exc:
         raise _bad("a number of the body has too many digits") from exc
+    _check(value)
+    return value
+
+
+def strict_msgpack(body: bytes) -> Any:
+    """The value of a msgpack body, as if it had been JSON.
+
+    Raises:
+        HttpError: 400; not msgpack, or what ``strict_loads`` refuses.
+    """
+    try:
+        value = msgspec.msgpack.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise HttpError(
+            400, f"the body is not valid msgpack: {exc}", code="invalid_msgpack"
+        ) from exc
+    except RecursionError as exc:
+        raise _bad(f"the body is nested deeper than {MAX_DEPTH} levels") from exc
     _check(value)
     return value
 
@@ -126,6 +145,10 @@ class StrictRequest(Request):
         if len(body) <= _MAX_BYTES_AT_ONCE:
             return strict_loads(body)
         return await asyncio.to_thread(strict_loads, body)  # others' tokens go out meanwhile
+
+    async def msgpack(self) -> Any:
+        """The value of a msgpack body."""
+        return strict_msgpack(await self.body())
 
     async def _bounded_body(self) -> bytes:
         config = self.app.state.quire.config

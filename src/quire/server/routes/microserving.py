@@ -6,12 +6,14 @@ to come from. A node without a cluster key answers 401.
 
 from __future__ import annotations
 
+import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from quire.control.statistics import EngineStatistics
 from quire.node import Node
 from quire.server.completion_fields import completion_work
+from quire.server.direct_routes import MSGPACK
 from quire.server.microserving.exchanges import exchanges_of
 from quire.server.planning import begin
 from quire.server.schemas.base import ResponseModel, Responses
@@ -38,14 +40,14 @@ _EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type":
 @router.post("/v1/microserving/prep_recv", response_model=PrepRecvAnswer)
 async def prep_recv(request: Request, body: PrepRecvRequest) -> Response:
     """Make ready to receive K and V of `prompt[:end]`, but for what the prefix cache has."""
-    return _json(await exchanges_of(request).prep_recv(request, body))
+    return _answer(request, await exchanges_of(request).prep_recv(request, body))
 
 
 @router.post("/v1/microserving/remote_send", response_model=RemoteSendAnswer)
 async def remote_send(request: Request, body: RemoteSendRequest) -> Response:
     """Send K and V of `prompt[begin:end]` to an engine that has been made ready; compute what is
     not here. Answers when all has arrived."""
-    return _json(await exchanges_of(request).remote_send(request, body))
+    return _answer(request, await exchanges_of(request).remote_send(request, body))
 
 
 @router.post("/v1/microserving/start_generate", response_model=Completion, responses=_EVENTS)
@@ -62,7 +64,7 @@ async def start_generate(request: Request, body: StartGenerateRequest) -> Respon
 async def renew_lease(request: Request, body: RenewRequest) -> Response:
     """Let a lease end later."""
     exchanges = exchanges_of(request)
-    return _json(await exchanges.renew(request, body.kv_addr_info, body.ttl_s))
+    return _answer(request, await exchanges.renew(request, body.kv_addr_info, body.ttl_s))
 
 
 @router.delete("/v1/microserving/leases", status_code=204)
@@ -77,7 +79,7 @@ async def engines(request: Request) -> Response:
     """The engines of this node: what their K and V are, and how busy they are."""
     node = exchanges_of(request).node
     found = node.statistics().controller.engines
-    return _json(EngineRows(engines=[_row(node, one) for one in found]))
+    return _answer(request, EngineRows(engines=[_row(node, one) for one in found]))
 
 
 def _row(node: Node, engine: EngineStatistics) -> EngineRow:
@@ -100,5 +102,9 @@ def _row(node: Node, engine: EngineStatistics) -> EngineRow:
     )
 
 
-def _json(answer: ResponseModel) -> Response:
+def _answer(request: Request, answer: ResponseModel) -> Response:
+    """JSON, or msgpack for who asks for it."""
+    if MSGPACK in request.headers.get("accept", ""):
+        packed = msgspec.msgpack.encode(answer.model_dump(exclude_unset=True))
+        return Response(packed, media_type=MSGPACK)
     return Response(answer.to_json(), media_type="application/json")
