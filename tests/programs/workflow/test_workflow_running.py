@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from programs_node import level
 from workflow_apps import SCHEMA
 
-from quire.core.errors import ProgramCancelled, ProgramFailed
+from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed
 from quire.programs.workflow import App, Engine, Graph, GraphCache, Node, OptPass, Step, workflow
 from quire.programs.workflow.running import run_query
 from quire.testing import LocalNode
@@ -99,6 +100,44 @@ async def test_a_prefix_is_computed_while_the_elements_come() -> None:
     assert ended.index("last.prefill.0") < ended.index("expand.decode.2")
     assert {step.primitive.id for step in steps} >= {"last.prefill.2", "last.prefill"}
     assert cache.num_misses == 1
+
+
+async def test_the_beginning_of_a_prompt_is_computed_before_its_end_is_known() -> None:
+    async with node() as local:
+        num_prefilled: list[int] = []
+
+        def note(step: Step) -> None:
+            if step.primitive.id == "last.prefill.0":
+                (row,) = local.controller.processes()
+                num_prefilled.append(row.num_prefilled_tokens)
+
+        async def main(api: Any) -> Any:
+            return await run_query(api, expansion(), {"question": QUESTION}, on_step=note)
+
+        await local.run(main)
+    assert len(num_prefilled) == 1
+    assert num_prefilled[0] >= len("Be short.The question is Who is the baker? Read ")
+
+
+@pytest.mark.parametrize("max_tokens", [NUM_TOKENS, 256])
+async def test_a_query_inside_a_program_leaves_nothing_behind(max_tokens: int) -> None:
+    """Whether it fails or not; a call frees its pages when it has its answer."""
+    queues: list[int] = []
+    async with node() as local:
+
+        async def main(api: Any) -> Any:
+            def note(step: Step) -> None:
+                queues.append(local.controller.statistics().num_queues)
+
+            app, config = expansion(), {"expand": {"max_tokens": max_tokens}}
+            query, passes = {"question": QUESTION}, OptPass([])
+            with suppress(InvalidArgument):
+                await run_query(api, app, query, config, passes=passes, on_step=note)
+            return await level(local)
+
+        left = await local.run(main)
+    assert (left["queues"], left["held"]) == (0, 0)
+    assert max(queues) <= 1
 
 
 async def test_a_query_is_a_program_of_the_form_workflow() -> None:

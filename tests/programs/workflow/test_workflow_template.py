@@ -196,6 +196,30 @@ def test_a_search_without_an_order_to_the_ingestion_is_refused() -> None:
     assert Graph.optimize(app, {"texts": ["a"]}).sizes == {"texts": 1}
 
 
+@pytest.mark.parametrize("on_branch", [False, True])
+def test_how_many_elements_a_branch_gives_is_certain_on_it_alone(on_branch: bool) -> None:
+    def upper(items: list[str]) -> list[str]:
+        return [item.upper() for item in items]
+
+    app = App("app", [Engine("llm"), Engine("tool", config={"functions": {"upper": upper}})])
+    config = {"equals": "yes"}
+    judge = Node("condition", {"text": "text"}, {"flag": "boolean"}, None, config, name="judge")
+    config = {"function": "upper"}
+    work = Node(
+        "tool", {"items": "texts"}, {"done": "texts"}, "batchable", config, name="work", when="flag"
+    )
+    config = {"prompt": "{done}", "combine_prompt": "{answers}", "synthesis": "tree"}
+    when = "flag" if on_branch else None
+    ask = Node("llm", {"done": "texts"}, {"answer": "text"}, None, config, name="ask", when=when)
+    app.update_template([judge, work, ask])
+    query = {"text": "yes", "items": ["a", "b"]}
+    if on_branch:
+        assert "ask.combine.decode" in Graph.optimize(app, query).e_graph.primitives
+        return
+    with pytest.raises(InvalidArgument, match="ask: synthesis needs to know how many elements"):
+        Graph.optimize(app, query)
+
+
 def test_documents_of_a_kind_that_cannot_be_read_are_refused_by_name() -> None:
     app = App("app", [Engine("parser"), Engine("chunker")])
     parse = Node("parser", {"files": "documents"}, {"read": "documents"}, name="parse")
