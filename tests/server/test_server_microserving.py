@@ -154,6 +154,7 @@ def test_several_choices_share_what_was_sent(run: Callable[[Calls], Any]) -> Non
         {"frequency_penalty": 1.5},
         {"temperature": 1.0, "seed": 3, "repetition_penalty": 1.5, "min_tokens": 9},
         {"logprobs": 2},
+        {"structured_outputs": {"regex": "[a-z]{12}"}, "ignore_eos": False},
     ],
 )
 def test_a_decode_goes_on_on_another_node(
