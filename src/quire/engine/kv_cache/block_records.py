@@ -46,9 +46,7 @@ class BlockRecords:
         with torch.inference_mode():  # which holds for one thread alone
             read(slots, self._layers, tokens)
         records = np.empty((len(blocks), self.num_bytes), np.uint8)
-        records[:, : self._kv_bytes] = (
-            self._by_layer(tokens, len(blocks)).swapaxes(0, 1).reshape(len(blocks), -1)
-        )
+        self._by_block(records)[:] = self._by_layer(tokens, len(blocks)).swapaxes(0, 1)
         positions_AS = pool.host_positions_AS if on_host else pool.positions_AS
         positions_ABP = positions_AS[:, slots].reshape(self._num_axes, len(blocks), -1)
         positions = np.ascontiguousarray(positions_ABP.swapaxes(0, 1)).reshape(len(blocks), -1)
@@ -59,13 +57,16 @@ class BlockRecords:
         """Fill these blocks of the device with their records."""
         pool, slots = self._pool, slots_of(blocks, self._pool.page_size)
         tokens = np.empty(len(blocks) * self._kv_bytes, np.uint8)
-        by_block = records[:, : self._kv_bytes].reshape(len(blocks), 2 * len(self._layers), -1)
-        self._by_layer(tokens, len(blocks))[:] = by_block.swapaxes(0, 1)
+        self._by_layer(tokens, len(blocks))[:] = self._by_block(records).swapaxes(0, 1)
         positions = np.ascontiguousarray(records[:, self._kv_bytes :]).view(np.int32)
         positions_ABP = positions.reshape(len(blocks), self._num_axes, -1).swapaxes(0, 1)
         with torch.inference_mode():
             pool.write_tokens(slots, self._layers, tokens)
             pool.place(slots, positions_ABP.reshape(self._num_axes, -1))
+
+    def _by_block(self, records: U8) -> U8:
+        """K and V of records as ``[block, layer and K or V, byte]``, without copying."""
+        return records[:, : self._kv_bytes].reshape(len(records), 2 * len(self._layers), -1)
 
     def _by_layer(self, tokens: U8, num_blocks: int) -> U8:
         """Tokens of whole blocks as ``[layer and K or V, block, byte]``."""
