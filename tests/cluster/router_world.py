@@ -14,12 +14,12 @@ import httpx
 import msgspec
 from stand_in_node import CLUSTER_KEY, StandInNode
 
-from quire.cluster.addresses import read_addresses
 from quire.cluster.app import Router, make_router
 from quire.cluster.config import RouterConfig
-from quire.cluster.liveness import Hysteresis
-from quire.cluster.strategy import StrategySource
-from quire.cluster.watch import WatchTimes
+from quire.cluster.nodes.addresses import read_addresses
+from quire.cluster.nodes.liveness import Hysteresis
+from quire.cluster.nodes.watch import WatchTimes
+from quire.cluster.routing.strategy import StrategySource
 from quire.core.config import ServerConfig
 from quire.server.listener import Listener, make_listener
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.cluster.connection import MAX_HEAD_BYTES, MAX_WAITING_BYTES, NodeConnection
+from quire.cluster.nodes.connection import MAX_HEAD_BYTES, MAX_WAITING_BYTES, NodeConnection
 from quire.core.errors import EngineLost
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -12,7 +12,7 @@ from http_peer import Cut, Said, refused
 from router_world import World, events, text_of, until, world
 from stand_in_node import continuation
 
-from quire.cluster.watch import WatchTimes
+from quire.cluster.nodes.watch import WatchTimes
 
 
 async def test_a_request_that_has_delivered_nothing_is_tried_elsewhere() -> None:

@@ -8,8 +8,8 @@ import pytest
 from http_peer import Asked, HttpPeer, Said, said
 from router_world import until
 
-from quire.cluster.addresses import read_address
-from quire.cluster.pool import ConnectionPool, Exchange
+from quire.cluster.nodes.addresses import read_address
+from quire.cluster.nodes.pool import ConnectionPool, Exchange
 from quire.core.errors import EngineLost
 
 HEAD = b"POST / HTTP/1.1\r\nhost: n\r\ncontent-length: 2\r\n\r\n"

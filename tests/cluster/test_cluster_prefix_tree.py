@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cluster.prefix_tree import PrefixTree
-from quire.cluster.request import Request
+from quire.cluster.engines.trial import TrialEngine
+from quire.cluster.requests.prefix_tree import PrefixTree
+from quire.cluster.requests.request import Request
 from quire.cluster.strategies import Autellix, CacheAware, Migrating
-from quire.cluster.trial import TrialEngine
 
 BLOCK = 4
 PROMPTS = st.lists(st.text("ab", max_size=24), max_size=12)

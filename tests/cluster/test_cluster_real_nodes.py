@@ -14,7 +14,7 @@ from router_world import World, text_of, world
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from quire.cluster.strategy import StrategySource
+from quire.cluster.routing.strategy import StrategySource
 
 PROMPT = [(7 * i) % 200 + 20 for i in range(300)]
 

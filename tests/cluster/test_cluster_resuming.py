@@ -12,9 +12,9 @@ from router_world import events, text_of, until, world
 from stand_in_node import continuation
 
 from quire.cluster.config import RouterConfig
-from quire.cluster.request import Request
-from quire.cluster.resuming import resumable
-from quire.cluster.strategy import StrategySource
+from quire.cluster.passing.resuming import resumable
+from quire.cluster.requests.request import Request
+from quire.cluster.routing.strategy import StrategySource
 from quire.core.errors import ConfigError
 
 PROMPT = "Once upon a time"

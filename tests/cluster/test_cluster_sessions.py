@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from router_world import World, world
 
-from quire.cluster.addresses import read_addresses
-from quire.cluster.node import Node
-from quire.cluster.places import (
+from quire.cluster.nodes.addresses import read_addresses
+from quire.cluster.nodes.node import Node
+from quire.cluster.requests.places import (
     Elsewhere,
     Everywhere,
     Free,
@@ -19,8 +19,8 @@ from quire.cluster.places import (
     Spread,
     place_of,
 )
-from quire.cluster.rendezvous import by_preference
-from quire.cluster.request import Request
+from quire.cluster.requests.rendezvous import by_preference
+from quire.cluster.requests.request import Request
 
 PROGRAM = "prog-0123456789abcdef01234567"
 SESSION = "session-0123456789abcdef01234567"

@@ -10,9 +10,9 @@ import pytest
 from router_world import ADMIN_HEADERS, text_of, until, world
 from stand_in_node import continuation
 
-from quire.cluster.loop_guard import LoopGuard
+from quire.cluster.routing.loop_guard import LoopGuard
+from quire.cluster.routing.strategy import StrategySource, load, read_source
 from quire.cluster.strategies import SHIPPED
-from quire.cluster.strategy import StrategySource, load, read_source
 from quire.core.errors import InvalidArgument
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "cluster"

@@ -14,9 +14,9 @@ from router_world import World, text_of, until, world
 from stand_in_node import continuation
 
 from quire.cluster import strategies
+from quire.cluster.engines.trial import TrialEngine
+from quire.cluster.routing.strategy import StrategySource
 from quire.cluster.strategies import Balanced
-from quire.cluster.strategy import StrategySource
-from quire.cluster.trial import TrialEngine
 
 LONG = "In the beginning there was a prompt of many tokens. " * 4
 

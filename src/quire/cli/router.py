@@ -8,11 +8,11 @@ from quire.cli import router_options as ro
 from quire.cli.configuration import check_exposure, tenants
 from quire.cli.console import messages
 from quire.cli.log_output import configure_logging
-from quire.cluster.addresses import read_addresses
 from quire.cluster.config import RouterConfig
+from quire.cluster.nodes.addresses import read_addresses
+from quire.cluster.nodes.watch import WatchTimes
+from quire.cluster.routing.strategy import read_source
 from quire.cluster.service import run as run_router
-from quire.cluster.strategy import read_source
-from quire.cluster.watch import WatchTimes
 from quire.core.config import ServerConfig
 from quire.core.interpreter import collect_seldom
 

@@ -9,20 +9,20 @@ from contextlib import asynccontextmanager
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from quire.cluster.attaching import Attachments
 from quire.cluster.config import RouterConfig
-from quire.cluster.dispatch import Dispatcher
-from quire.cluster.everywhere import Everyone
-from quire.cluster.locating import Locator
-from quire.cluster.loop_guard import LoopGuard
+from quire.cluster.engines.node_engine import ClusterKey, NodeEngine
 from quire.cluster.metrics import RouterMetrics
-from quire.cluster.node import Node
-from quire.cluster.node_engine import ClusterKey, NodeEngine
+from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.watch import NodeWatch
 from quire.cluster.own_routes import AdminKey, OwnRoutes
-from quire.cluster.proxy import Proxy
-from quire.cluster.running import RunningStrategy
-from quire.cluster.strategy import Strategy, load
-from quire.cluster.watch import NodeWatch
+from quire.cluster.passing.attaching import Attachments
+from quire.cluster.passing.dispatch import Dispatcher
+from quire.cluster.passing.everywhere import Everyone
+from quire.cluster.passing.proxy import Proxy
+from quire.cluster.requests.locating import Locator
+from quire.cluster.routing.loop_guard import LoopGuard
+from quire.cluster.routing.running import RunningStrategy
+from quire.cluster.routing.strategy import Strategy, load
 from quire.core.config import ServerConfig
 from quire.server.security import Authenticator, EdgeMiddleware, KeyMiddleware, OriginPolicy
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from quire.cluster.addresses import NodeAddress
-from quire.cluster.liveness import Hysteresis
-from quire.cluster.strategy import StrategySource
-from quire.cluster.watch import WatchTimes
+from quire.cluster.nodes.addresses import NodeAddress
+from quire.cluster.nodes.liveness import Hysteresis
+from quire.cluster.nodes.watch import WatchTimes
+from quire.cluster.routing.strategy import StrategySource
 from quire.core.config import TenantConfig
 from quire.core.errors import ConfigError
 from quire.core.ids import TenantId

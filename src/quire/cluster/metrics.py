@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from quire.cluster.node_engine import NodeEngine
-from quire.cluster.running import RunningStrategy
+from quire.cluster.engines.node_engine import NodeEngine
+from quire.cluster.routing.running import RunningStrategy
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 

@@ -16,13 +16,13 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.metrics import RouterMetrics
-from quire.cluster.node_engine import NodeEngine
-from quire.cluster.reading import read_request
 from quire.cluster.refusing import refuse
-from quire.cluster.running import RunningStrategy, Shift
+from quire.cluster.requests.reading import read_request
+from quire.cluster.routing.running import RunningStrategy, Shift
+from quire.cluster.routing.strategy import DEFAULT_NAME, MAX_SOURCE_BYTES, StrategySource
 from quire.cluster.strategies import SHIPPED
-from quire.cluster.strategy import DEFAULT_NAME, MAX_SOURCE_BYTES, StrategySource
 from quire.core.config import ServerConfig
 from quire.core.errors import Forbidden, InvalidArgument, QuireError, Unauthorized
 from quire.server.errors import RETRY_AFTER_S, HttpError

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from quire.cluster.answer import Answer
-from quire.cluster.interfaces import Engine
-from quire.cluster.request import Request
+from quire.cluster.engines.interfaces import Engine
+from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.request import Request
 from quire.cluster.strategies.choices import decoder_of, least_used_of
 from quire.cluster.strategies.handing_over import handed_over
 

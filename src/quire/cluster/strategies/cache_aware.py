@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from quire.cluster.answer import Answer
-from quire.cluster.interfaces import Engine
-from quire.cluster.prefix_tree import PrefixTree
-from quire.cluster.request import Request
+from quire.cluster.engines.interfaces import Engine
+from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.prefix_tree import PrefixTree
+from quire.cluster.requests.request import Request
 from quire.cluster.strategies.choices import Life, least_used_of, life_of
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.cluster.interfaces import Engine
-from quire.cluster.request import Request
+from quire.cluster.engines.interfaces import Engine
+from quire.cluster.requests.request import Request
 
 Life = tuple[str, int]
 """An engine until its next restart, which empties its cache."""

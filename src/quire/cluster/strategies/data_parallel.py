@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from quire.cluster.answer import Answer
-from quire.cluster.interfaces import Engine
-from quire.cluster.request import Request
+from quire.cluster.engines.interfaces import Engine
+from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.request import Request
 
 
 class DataParallel:

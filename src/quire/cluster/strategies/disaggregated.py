@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.cluster.answer import Answer
-from quire.cluster.interfaces import Engine
-from quire.cluster.request import Request
+from quire.cluster.engines.interfaces import Engine
+from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.request import Request
 from quire.cluster.strategies.choices import decoder_of, least_used_of
 from quire.cluster.strategies.handing_over import handed_over
 

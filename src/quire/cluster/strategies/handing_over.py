@@ -3,9 +3,9 @@ and the answer (the paper's figures 3 to 6)."""
 
 from __future__ import annotations
 
-from quire.cluster.answer import Answer
-from quire.cluster.interfaces import Engine
-from quire.cluster.request import Request
+from quire.cluster.engines.interfaces import Engine
+from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.request import Request
 from quire.core.errors import CapacityError
 
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from quire.cluster.answer import Answer
-from quire.cluster.request import Request
+from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.request import Request
 
 Prompt = str | list[int]
 

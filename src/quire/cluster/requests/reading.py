@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
-from quire.cluster.request import Request, Upload
+from quire.cluster.requests.request import Request, Upload
 from quire.core.config import ServerConfig
 from quire.server.errors import HttpError
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quire.cluster.interfaces import Route
+from quire.cluster.engines.interfaces import Route
+from quire.cluster.engines.trial import trial
 from quire.cluster.strategies import SHIPPED
-from quire.cluster.trial import trial
 from quire.core.errors import InvalidArgument
 
 MAX_SOURCE_BYTES = 1 << 20

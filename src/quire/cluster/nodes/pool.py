@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import AsyncIterable
 from typing import Self
 
-from quire.cluster.addresses import NodeAddress
-from quire.cluster.connection import AnswerHead, NodeConnection, Sink
+from quire.cluster.nodes.addresses import NodeAddress
+from quire.cluster.nodes.connection import AnswerHead, NodeConnection, Sink
 from quire.core.errors import EngineLost
 
 IDLE_S = 20.0

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from quire.cluster.answer import Answer
-from quire.cluster.connection import Sink
-from quire.cluster.request import Request
+from quire.cluster.nodes.connection import Sink
+from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.request import Request
 from quire.core.errors import EngineLost, QuireError
 
 logger = logging.getLogger(__name__)

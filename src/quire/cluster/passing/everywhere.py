@@ -13,10 +13,10 @@ from urllib.parse import parse_qs, urlencode
 
 import msgspec
 
-from quire.cluster.connection import AnswerHead, Sink
-from quire.cluster.node_engine import NodeEngine
-from quire.cluster.opened import Opened
-from quire.cluster.request import Request
+from quire.cluster.engines.node_engine import NodeEngine
+from quire.cluster.nodes.connection import AnswerHead, Sink
+from quire.cluster.passing.opened import Opened
+from quire.cluster.requests.request import Request
 from quire.core.errors import CapacityError, EngineLost
 from quire.server.errors import HttpError
 from quire.server.list_page import ListPage

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from quire.cluster.request import Request
+from quire.cluster.requests.request import Request
 
 NODE_HEADER = b"x-quire-node"
 

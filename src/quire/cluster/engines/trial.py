@@ -9,10 +9,10 @@ import asyncio
 
 import msgspec
 
-from quire.cluster.answer import Answer
-from quire.cluster.connection import AnswerHead, Sink
-from quire.cluster.interfaces import Engine, Prompt, Received, Route, Sent
-from quire.cluster.request import Request
+from quire.cluster.engines.interfaces import Engine, Prompt, Received, Route, Sent
+from quire.cluster.nodes.connection import AnswerHead, Sink
+from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.request import Request
 from quire.core.errors import InvalidArgument
 
 _NUM_ENGINES = 3

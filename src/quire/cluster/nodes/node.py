@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Iterable
 from dataclasses import dataclass
 
-from quire.cluster.addresses import NodeAddress
-from quire.cluster.liveness import Hysteresis, Liveness
-from quire.cluster.pool import ConnectionPool, Exchange
+from quire.cluster.nodes.addresses import NodeAddress
+from quire.cluster.nodes.liveness import Hysteresis, Liveness
+from quire.cluster.nodes.pool import ConnectionPool, Exchange
 
 _OWN_HEADERS = frozenset(
     {

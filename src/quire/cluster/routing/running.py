@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from quire.cluster.strategy import Strategy, StrategySource, load, read_source
+from quire.cluster.routing.strategy import Strategy, StrategySource, load, read_source
 from quire.core.errors import InvalidArgument
 
 logger = logging.getLogger(__name__)

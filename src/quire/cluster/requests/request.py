@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from starlette.datastructures import Headers
 
-from quire.cluster.answer import Answer
+from quire.cluster.requests.answer import Answer
 from quire.core.errors import InvalidArgument
 from quire.server.identity import identify
 from quire.server.schemas.generation import IdentityFields

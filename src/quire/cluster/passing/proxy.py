@@ -12,17 +12,17 @@ from typing import cast
 
 from starlette.types import Receive, Scope, Send
 
-from quire.cluster.attaching import Attachments
-from quire.cluster.delivery import BrokenAnswer, Delivery
-from quire.cluster.dispatch import Dispatcher
-from quire.cluster.everywhere import Everyone
 from quire.cluster.metrics import RouterMetrics
-from quire.cluster.opened import Opened
-from quire.cluster.places import Elsewhere, Everywhere, Listed, place_of
-from quire.cluster.reading import read_request
+from quire.cluster.passing.attaching import Attachments
+from quire.cluster.passing.delivery import BrokenAnswer, Delivery
+from quire.cluster.passing.dispatch import Dispatcher
+from quire.cluster.passing.everywhere import Everyone
+from quire.cluster.passing.opened import Opened
+from quire.cluster.passing.resuming import resumable
 from quire.cluster.refusing import refuse
-from quire.cluster.request import Request
-from quire.cluster.resuming import resumable
+from quire.cluster.requests.places import Elsewhere, Everywhere, Listed, place_of
+from quire.cluster.requests.reading import read_request
+from quire.cluster.requests.request import Request
 from quire.core.config import ServerConfig
 from quire.core.errors import QuireError
 from quire.server.delivery import SlowReader, WriteLimit, disconnected

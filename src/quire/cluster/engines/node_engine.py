@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from quire.cluster.answer import Answer, NodeAnswer
-from quire.cluster.interfaces import Prompt, Received, Sent
-from quire.cluster.node import Node
-from quire.cluster.request import RawHeaders, Request
+from quire.cluster.engines.interfaces import Prompt, Received, Sent
+from quire.cluster.nodes.node import Node
+from quire.cluster.requests.answer import Answer, NodeAnswer
+from quire.cluster.requests.request import RawHeaders, Request
 from quire.core.errors import (
     ConfigError,
     EngineFault,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from quire.cluster.connection import AnswerHead, Sink
-from quire.cluster.pool import Exchange
+from quire.cluster.nodes.connection import AnswerHead, Sink
+from quire.cluster.nodes.pool import Exchange
 
 
 class Answer(Protocol):

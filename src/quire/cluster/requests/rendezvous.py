@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from quire.cluster.node import Node
+from quire.cluster.nodes.node import Node
 
 
 def by_preference(key: str, nodes: Iterable[Node]) -> list[Node]:

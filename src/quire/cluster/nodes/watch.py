@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from quire.cluster.node import Node, NodeFigures
+from quire.cluster.nodes.node import Node, NodeFigures
 from quire.core.errors import EngineLost
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from quire.cluster.node import Node
-from quire.cluster.request import RawHeaders
+from quire.cluster.nodes.node import Node
+from quire.cluster.requests.request import RawHeaders
 from quire.core.errors import EngineLost
 
 _MAX_KNOWN = 65_536

@@ -13,10 +13,10 @@ from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from quire.cluster.locating import Locator
-from quire.cluster.node import Node
-from quire.cluster.places import Holder, place_of
-from quire.cluster.request import Request
+from quire.cluster.nodes.node import Node
+from quire.cluster.requests.locating import Locator
+from quire.cluster.requests.places import Holder, place_of
+from quire.cluster.requests.request import Request
 from quire.core.config import ServerConfig
 from quire.core.errors import EngineLost, QuireError, UnknownHandle
 from quire.server.security import refuse

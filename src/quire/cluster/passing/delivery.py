@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from starlette.types import Send
 
-from quire.cluster.opened import Opened
+from quire.cluster.passing.opened import Opened
 from quire.core.errors import EngineLost
 from quire.server.anthropic.errors import error_events
 from quire.server.delivery import WriteLimit

@@ -11,16 +11,16 @@ import logging
 from collections.abc import Sequence
 from http import HTTPStatus
 
-from quire.cluster.answer import Answer
-from quire.cluster.locating import Locator
-from quire.cluster.node_engine import NodeEngine
-from quire.cluster.opened import EVENTS, Opened, open_answer, unopened
-from quire.cluster.places import Free, Holder, Home, Pinned, Spread
-from quire.cluster.rendezvous import by_preference
-from quire.cluster.request import Request
-from quire.cluster.resuming import ResumingAnswer
-from quire.cluster.running import RunningStrategy, Shift
-from quire.cluster.trial import why_no_answer
+from quire.cluster.engines.node_engine import NodeEngine
+from quire.cluster.engines.trial import why_no_answer
+from quire.cluster.passing.opened import EVENTS, Opened, open_answer, unopened
+from quire.cluster.passing.resuming import ResumingAnswer
+from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.locating import Locator
+from quire.cluster.requests.places import Free, Holder, Home, Pinned, Spread
+from quire.cluster.requests.rendezvous import by_preference
+from quire.cluster.requests.request import Request
+from quire.cluster.routing.running import RunningStrategy, Shift
 from quire.core.errors import (
     CapacityError,
     EngineLost,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.cluster.answer import Answer
+from quire.cluster.requests.answer import Answer
 
 MAX_WHOLE_BYTES = 1 << 20
 """A longer answer is passed on while it arrives."""

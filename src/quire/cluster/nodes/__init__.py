@@ -1,0 +1,1 @@
+"""Nodes as a router sees them: addresses, connections, and whether they live."""

@@ -1,0 +1,1 @@
+"""The way of a request through the router and of its answer back."""

@@ -1,0 +1,1 @@
+"""The strategy in force: loaded, tried, exchanged and watched."""
