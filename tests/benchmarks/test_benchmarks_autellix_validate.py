@@ -11,8 +11,15 @@ from quire.simulation.message_times import Sample
 LOAD = Load(0.5, validate.chats(3, seed=1), [0.0, 1.0, 2.0])
 
 
-def row(policy: str, node: Figures, simulated: Figures) -> Row:
-    return validate.row_of(LOAD, policy, node, simulated, late_s=0.0)
+def row(policy: str, node: Figures, simulated: Figures, own: Figures | None = None) -> Row:
+    return validate.row_of(LOAD, policy, node, simulated, own or simulated, late_s=0.0)
+
+
+def test_what_is_off_with_a_runs_own_costs_stands_beside_and_fails_no_bar() -> None:
+    node = Figures(1.0, 2.0, 0.01, 0.02)
+    one = row("fcfs", node, node, own=Figures(2.0, 2.0, 0.01, 0.02))
+    assert (one["response_mean off"], one["response_mean own off"]) == (0.0, 1.0)
+    assert set(validate.verdicts([one]).values()) == {True}
 
 
 def test_the_bars_hold_for_every_mean_and_every_p95() -> None:
@@ -50,5 +57,5 @@ def test_drift_is_what_messages_took_beyond_the_profile() -> None:
         "message_s": 1.0, "step_s": 0.5, "row_s": 0.25, "context_token_s": 0.125,
         "prompt_token_s": 0.1, "moved_block_s": 0.01,
     }  # fmt: skip
-    sample = Sample(6.0, 2, 4, 8, 5, 50, None)  # 1 + 1 + 1 + 1 + 0.5 + 0.5
+    sample = Sample(6.0, 2, 4, 8, 5, 50, 3, None, None)  # 1 + 1 + 1 + 1 + 0.5 + 0.5
     assert validate.drift_of([sample, sample], cost) == pytest.approx(0.2)
