@@ -104,7 +104,7 @@ def test_http_tells_the_same(tmp_path: Path, shipped_server: str) -> None:
     assert ran.returncode == 1
     with httpx.Client(base_url=shipped_server, timeout=120) as client:
         programs = client.get("/v1/programs").json()["data"]
-        (launched,) = (one for one in programs if one["args"] == ["own", "http"])
+        (launched,) = (one for one in programs if one.get("args") == ["own", "http"])
         record = client.get(f"/v1/programs/{launched['id']}").json()
         log = client.get(f"/v1/programs/{launched['id']}/logs").json()["data"]
     assert record["state"] == "failed"
