@@ -22,6 +22,7 @@ from quire.client.wire import (
     node_url,
     unreachable,
 )
+from quire.core.exchange import CLUSTER_KEY_HEADER
 
 Prompt = str | Sequence[int]
 """A text, or token ids."""
@@ -43,7 +44,7 @@ class Microserving:
             ConfigError: ``url`` is no HTTP address.
         """
         self._url = node_url(url)
-        headers = {**key_headers(api_key), "x-quire-cluster-key": cluster_key}
+        headers = {**key_headers(api_key), CLUSTER_KEY_HEADER: cluster_key}
         self._http = httpx.AsyncClient(
             base_url=f"{self._url}/v1/microserving", headers=headers, timeout=TIMEOUT
         )

@@ -10,6 +10,10 @@ import msgspec
 from quire.core.errors import ErrorRecord
 
 KEY_BYTES = 16
+"""The length of a lease's key."""
+
+CLUSTER_KEY_HEADER = "x-quire-cluster-key"
+"""The header of an HTTP request in which nodes and routers of a cluster show its key."""
 
 
 class SendTarget(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,10 +27,10 @@ from quire.core.errors import (
     QuireError,
     from_record,
 )
+from quire.core.exchange import CLUSTER_KEY_HEADER
 
 logger = logging.getLogger(__name__)
 
-CLUSTER_KEY_HEADER = "x-quire-cluster-key"
 _MAX_BYTES = 16 << 20
 _CALLS = "/v1/microserving"
 _LEASE_END_S = 10.0

@@ -10,12 +10,11 @@ from quire.control.commands.checks import check_tokens, check_working_set, disti
 from quire.control.programs.program import CommandQueue
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import Forbidden, PromptTooLong
+from quire.core.exchange import KEY_BYTES
 from quire.core.lease_commands import LeaseCommand, OpenLease, RenewLease, SendPages, TakeLease
 
 MAX_TTL_S = 3600.0
 """A lease holds memory that nobody else can use; who needs it for longer renews it."""
-
-KEY_BYTES = 16
 
 
 def check_lease_command(command: LeaseCommand, queue: CommandQueue, info: EngineInfo) -> None:

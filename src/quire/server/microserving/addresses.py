@@ -18,11 +18,9 @@ import msgspec
 from starlette.datastructures import Headers
 
 from quire.core.errors import Forbidden, InvalidArgument, Unauthorized, UnknownHandle
-from quire.core.exchange import KEY_BYTES, SendTarget
+from quire.core.exchange import CLUSTER_KEY_HEADER, KEY_BYTES, SendTarget
 from quire.core.ids import EngineId, ModelId, TenantId
 from quire.core.lease_commands import LeaseName
-
-KEY_HEADER = "x-quire-cluster-key"
 
 _SIGNATURE_BYTES = 32
 _NONCE_BYTES = 16
@@ -73,15 +71,16 @@ class KvAddresses:
             Unauthorized: none was sent.
             Forbidden: another one was.
         """
-        key, sent = self.require_key(), headers.get(KEY_HEADER)
+        key, sent = self.require_key(), headers.get(CLUSTER_KEY_HEADER)
         if sent is None:
             raise Unauthorized(
-                f"no cluster key was sent: nodes and routers of the cluster send it as {KEY_HEADER}"
+                "no cluster key was sent: nodes and routers of the cluster send it as "
+                f"{CLUSTER_KEY_HEADER}"
             )
         if not hmac.compare_digest(sent.encode("utf-8", "surrogateescape"), key):
             raise Forbidden(
-                f"{KEY_HEADER} is not this node's cluster key: give all nodes and routers of the "
-                "cluster the same --cluster-key-file"
+                f"{CLUSTER_KEY_HEADER} is not this node's cluster key: give all nodes and routers of "
+                "the cluster the same --cluster-key-file"
             )
 
     def new_nonce(self) -> bytes:
