@@ -102,6 +102,12 @@ def test_a_lost_node_moves_only_its_own_sessions() -> None:
         assert by_preference(key, left)[0] is homes[key] or homes[key] is nodes[0]
 
 
+def test_routers_of_other_releases_find_the_same_home() -> None:
+    """The order is BLAKE2b's of "7:session" and the node's name, the largest first."""
+    nodes = [Node(one) for one in read_addresses([f"{name}=http://{name}:1" for name in "abcd"])]
+    assert [node.name for node in by_preference("session", nodes)] == ["c", "d", "a", "b"]
+
+
 async def _homes(w: World) -> list[str]:
     answers = [await w.complete(headers={"x-session-id": f"s{i}"}) for i in range(12)]
     return [answer.headers["x-quire-node"] for answer in answers]

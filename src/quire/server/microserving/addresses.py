@@ -79,8 +79,8 @@ class KvAddresses:
             )
         if not hmac.compare_digest(sent.encode("utf-8", "surrogateescape"), key):
             raise Forbidden(
-                f"{CLUSTER_KEY_HEADER} is not this node's cluster key: give all nodes and routers of "
-                "the cluster the same --cluster-key-file"
+                f"{CLUSTER_KEY_HEADER} is not this node's cluster key: give all nodes and routers "
+                "of the cluster the same --cluster-key-file"
             )
 
     def new_nonce(self) -> bytes:
