@@ -17,6 +17,7 @@ from quire.control.memory.content import Content
 from quire.control.memory.pages import Page
 from quire.control.programs.program import Entry
 from quire.control.programs.table import ProcessTable
+from quire.control.scheduler.waiting.seats import Seats
 from quire.control.scheduler.waiting.shared_prefix import SharedPrefixes
 from quire.core.commands import Decode
 
@@ -45,17 +46,20 @@ class Admission:
         num_tokens += self._expected(command.stop.max_tokens, 0)
         return -(-num_tokens // self._engine.page_size)
 
-    def admits(self, entry: Entry, seated: Iterable[Entry], victim: Entry | None = None) -> bool:
-        """Whether there is room for ``entry`` beside ``seated``, or in the place of ``victim``. If
-        nobody has a seat there is: it then claims what it needs."""
-        others = [other for other in seated if other is not victim]
-        if not others:
+    def admits(self, entry: Entry, seats: Seats, victim: Entry | None = None) -> bool:
+        """Whether there is room for ``entry`` beside those that have seats, or in the place of
+        ``victim``, which has one. If nobody else has one there is: it then claims what it needs."""
+        num_others = len(seats.seated) - (victim is not None)
+        if not num_others:
             return True
         memory = self._engine.memory
         num_needed = self._num_to_come(entry) + self._num_away(entry)
         num_free = memory.num_available
-        if num_free >= num_needed + len(others) and num_free - num_needed >= self._reserved(others):
+        # With room for the longest answers nobody is looked at: a plan asks for each exchange.
+        most_blocks = seats.most_tokens // self._engine.page_size + num_others + 1
+        if num_free >= num_needed + most_blocks:
             return True
+        others = [other for other in seats.seated if other is not victim]
         num_needed += self._reserved(others)
         if victim is not None:
             num_free += _num_resident(victim)

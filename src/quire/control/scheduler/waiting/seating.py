@@ -82,7 +82,7 @@ class Seating:
             return False
         if entry.program is self._table.oldest_active and not seats.num_of(entry.program):
             return True
-        return self._admission.admits(entry, seats.seated, victim)
+        return self._admission.admits(entry, seats, victim)
 
     def _seat_the_oldest(self) -> None:
         """The oldest program may always claim the pool: one decode of it waits for no room."""

@@ -20,6 +20,7 @@ from quire.control.programs.program import Entry, Program
 from quire.control.scheduler.order.fair_order import Line, LineKey
 from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.order.ranking import class_of, level_of
+from quire.core.commands import Decode
 from quire.core.ids import ProgramId
 
 MIN_TOKENS = 16
@@ -65,7 +66,8 @@ class SeatLine:
 
 
 class Seats:
-    """``capacity`` seats. ``num_asked``: how often one was asked for."""
+    """``capacity`` seats. ``num_asked``: how often one was asked for. ``most_tokens``: what those
+    that have one may take at most, prompts and answers together."""
 
     def __init__(self, capacity: int, share: FairShare) -> None:
         self.capacity = capacity
@@ -80,6 +82,7 @@ class Seats:
         self._num_lines = 0
         self._num_given = 0
         self.num_asked = 0
+        self.most_tokens = 0
 
     # -- who is where ----------------------------------------------------------------------------
 
@@ -147,6 +150,7 @@ class Seats:
             self._seated[entry] = None
         else:
             del self._seated[entry]
+        self.most_tokens += change * most_tokens(entry)
         program = entry.program.id
         self._num_of[program] = self._num_of.get(program, 0) + change
         if not self._num_of[program]:
@@ -261,8 +265,15 @@ class Seats:
                 assert self._line_of[entry] is line
         assert sum(len(line.seated.entries) for line in self._lines.values()) == len(self._seated)
         assert sum(self._num_of.values()) == len(self._seated)
+        assert self.most_tokens == sum(most_tokens(entry) for entry in self._seated)
         assert len(self._asking) <= len(self._lines)
         assert len(self._giving) <= len(self._lines)
+
+
+def most_tokens(entry: Entry) -> int:
+    """Of a decode's prompt and of the longest answer that it may give."""
+    command = entry.command
+    return len(command.tokens) + command.stop.max_tokens if isinstance(command, Decode) else 0
 
 
 def may_yield(entry: Entry) -> bool:
