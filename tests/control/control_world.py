@@ -12,6 +12,7 @@ from quire.core.config import TenantConfig
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import ProgramStarted
 from quire.core.ids import EngineId, ModelId, ProgramId, QueueId, TenantId, ThreadId
+from quire.core.policy import GraphPlace
 from quire.core.scheduler_config import SchedulerConfig
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
@@ -31,7 +32,7 @@ def queue_alone(number: int) -> CommandQueue:
         name="",
     )
     program = Program(started, number)
-    return CommandQueue(QueueId(number), program, MODEL, ThreadId(0), 0, 0, number)
+    return CommandQueue(QueueId(number), program, MODEL, ThreadId(0), GraphPlace(), 0, number)
 
 
 class World:

@@ -149,8 +149,9 @@ async def test_control_sees_thread_depth_and_priority_of_a_question(
     node = node_with(sandbox_cache, encoders, log)
     await node.start()
     body = (
-        "return [await api.embed(['a'], thread=3, depth=2, priority=-1),"
-        " await api.rerank('a', ['b'], thread=4, depth=1, priority=5), await api.embed(['b'])]"
+        "return [await api.embed(['a'], thread=3, depth=2, priority=-1, invocation=7),"
+        " await api.rerank('a', ['b'], thread=4, depth=1, priority=5, remaining_us=9),"
+        " await api.embed(['b'])]"
     )
     await run(node, form, tmp_path, body)
     with pytest.raises(ProgramFailed, match="depth is 'deep': give int"):
@@ -161,6 +162,7 @@ async def test_control_sees_thread_depth_and_priority_of_a_question(
     asked = [call for call in calls if isinstance(call, AskEncoder)]
     orders = [(call.thread, call.depth, call.priority) for call in asked]
     assert orders == [(3, 2, -1), (4, 1, 5), (0, 0, 0)]
+    assert [(call.invocation, call.remaining_us) for call in asked] == [(7, 0), (0, 9), (0, 0)]
 
 
 async def test_what_a_program_can_ask_for_is_listed(node: Node, form: str, tmp_path: Path) -> None:

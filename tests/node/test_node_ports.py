@@ -17,6 +17,7 @@ from quire.core.calls import (
     Issue,
     QueueCall,
     ResetQueue,
+    SetQueueDepth,
     SetQueuePriority,
 )
 from quire.core.errors import ErrorRecord
@@ -55,6 +56,7 @@ def test_a_port_stamps_its_program_and_ends_it_once(port: EventPort, posts: Post
         CreateQueue(QueueId(1), ModelId("m"), ThreadId(2), depth=0, priority=3),
         Issue(QueueId(1), [c.Synchronize(id=CommandId(1))]),
         SetQueuePriority(QueueId(1), 4),
+        SetQueueDepth(QueueId(1), 3, invocation=2, remaining_us=5),
         Cancel(CommandId(1)),
         ResetQueue(QueueId(1)),
         CloseQueue(QueueId(1)),

@@ -28,6 +28,7 @@ from quire.core.command_base import CommandBase
 from quire.core.commands import Command
 from quire.core.errors import ErrorRecord, NeverWithinQuota, QuotaExceeded, UnknownHandle
 from quire.core.ids import EngineId, ProgramId, QueueId
+from quire.core.policy import GraphPlace
 
 
 class Calls:
@@ -65,6 +66,7 @@ class Calls:
         return {
             c.CreateQueue: self._create_queue,
             c.SetQueuePriority: self._set_queue_priority,
+            c.SetQueueDepth: self._set_queue_depth,
             c.ResetQueue: self._reset_queue,
             c.CloseQueue: self._close_queue_of,
             c.Issue: self._issue,
@@ -98,7 +100,7 @@ class Calls:
             program,
             call.model,
             call.thread,
-            call.depth,
+            GraphPlace(call.depth),
             call.priority,
             self._num_queues,
         )
@@ -111,6 +113,11 @@ class Calls:
             queue.priority = call.priority
             for entry in queue.entries:
                 self._ranking.note_priority(entry)
+
+    def _set_queue_depth(self, program: Program, call: c.SetQueueDepth) -> None:
+        queue = program.queues.get(call.queue)
+        if queue is not None:
+            queue.place = GraphPlace(call.depth, call.invocation, call.remaining_us)
 
     def _reset_queue(self, program: Program, call: c.ResetQueue) -> None:
         queue = program.queues.get(call.queue)

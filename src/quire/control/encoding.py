@@ -41,6 +41,7 @@ from quire.core.errors import (
 )
 from quire.core.events import BatchEncoded
 from quire.core.ids import EngineId, ModelId, QueueId, TenantId
+from quire.core.policy import GraphPlace
 
 
 class Encoding:
@@ -157,7 +158,7 @@ class Encoding:
             program,
             call.model,
             call.thread,
-            call.depth,
+            GraphPlace(call.depth, call.invocation, call.remaining_us),
             call.priority,
             0,
         )

@@ -42,6 +42,17 @@ class SetQueuePriority(CallBase, frozen=True):
     priority: int
 
 
+class SetQueueDepth(CallBase, frozen=True):
+    """What is issued on the queue from now on serves another step of its program's graph: at
+    ``depth``, of the invocation with that number (0: each command is one of its own), with
+    ``remaining_us`` microseconds to the graph's result by profile. Earlier commands keep theirs."""
+
+    queue: QueueId
+    depth: int
+    invocation: int = 0
+    remaining_us: int = 0
+
+
 class ResetQueue(CallBase, frozen=True):
     """Cancel the queue's commands and clear its poison. Its allocations stay."""
 
@@ -71,7 +82,8 @@ class AskEncoder(CallBase, frozen=True):
     """Compute the rows of sequences with an encoder, ``model``; answered by ``Encoded``.
 
     The node asks on behalf of a program, whose texts it has made into sequences. The command is in
-    no queue; ``Cancel`` cancels it. ``thread``, ``depth`` and ``priority``: as of a queue.
+    no queue; ``Cancel`` cancels it. ``thread``, ``depth`` and ``priority``: as of a queue;
+    ``invocation`` and ``remaining_us``: as in ``SetQueueDepth``.
     """
 
     model: ModelId
@@ -79,6 +91,8 @@ class AskEncoder(CallBase, frozen=True):
     thread: ThreadId = ThreadId(0)
     depth: int = 0
     priority: int = 0
+    invocation: int = 0
+    remaining_us: int = 0
 
 
 class AskService(CallBase, frozen=True):
@@ -98,7 +112,9 @@ class DropAnswer(CallBase, frozen=True):
     number: int
 
 
-QueueCall = CreateQueue | SetQueuePriority | ResetQueue | CloseQueue | Issue | Cancel
+QueueCall = (
+    CreateQueue | SetQueuePriority | SetQueueDepth | ResetQueue | CloseQueue | Issue | Cancel
+)
 """What a program says of its queues."""
 
 ControlCall = QueueCall | AskEncoder

@@ -41,6 +41,20 @@ class ServiceFigures:
     deadline_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class GraphPlace:
+    """Which step of its program's graph a command serves (Ayo 5.2).
+
+    ``depth``: the most steps from here to a result, 0 for a result and for programs that have no
+    graph. ``invocation``: the number of the step within its program; 0: each command is one of its
+    own. ``remaining_us``: microseconds from its beginning to the result, by profile; 0 if unknown.
+    """
+
+    depth: int = 0
+    invocation: int = 0
+    remaining_us: int = 0
+
+
 class ReadyCommand(msgspec.Struct, kw_only=True, gc=False):
     """What a policy may know of a command (or running decode) that could be scheduled now.
 
@@ -50,6 +64,7 @@ class ReadyCommand(msgspec.Struct, kw_only=True, gc=False):
     with all programs below it, those that have ended included; ``family`` is the root, ``kind``
     what programs like it are called (the root's program's name; of a session what its client
     says, "" if nothing).
+    ``depth``, ``invocation`` and ``remaining_us``: its ``GraphPlace``, which never changes.
     ``arrival_s``: when it was issued.
     ``ready_s``: when it became schedulable, or was last served. ``service_tokens`` and
     ``service_s`` count what the engine has done for it so far; ``path_tokens`` and ``path_s``: its
@@ -72,6 +87,8 @@ class ReadyCommand(msgspec.Struct, kw_only=True, gc=False):
     path_s: float = 0.0
     family: ProgramId
     kind: str = ""
+    invocation: int = 0
+    remaining_us: int = 0
     family_figures: ServiceFigures
     program_figures: ServiceFigures
     thread_figures: ServiceFigures

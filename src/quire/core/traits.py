@@ -32,12 +32,12 @@ class Trait(StrEnum):
 
 VERSIONS: dict[Trait, int] = {
     **dict.fromkeys(Trait, 1),
-    Trait.CORE: 3,  # 2: time, randomness, logs, children; 3: launch names its thread
+    Trait.CORE: 4,  # 2: time, randomness, logs, children; 3: launch names its thread; 4: depth
     Trait.MESSAGING: 2,  # broadcast, subscribe, push, pull
     Trait.NET: 3,  # 2: http_stream, mcp_connect; 3: mcp_connect to a server of the node
     Trait.ALLOCATE: 3,  # 2: list_exports; 3: import_text
     Trait.DECODE: 2,  # num_generated
-    Trait.ENCODE: 2,  # thread, depth and priority of embed and rerank
+    Trait.ENCODE: 3,  # 2: thread, depth and priority of embed and rerank; 3: invocation
 }
 """Raised with every change that could affect a program; programs for older versions keep
 working."""

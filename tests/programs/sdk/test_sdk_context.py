@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from programs_node import level, node_of, node_saying
 
+from quire.core.actions import Action
+from quire.core.calls import SetQueueDepth
 from quire.core.decoding import StopSpec
 from quire.core.errors import (
     EngineLost,
@@ -24,7 +26,7 @@ from quire.core.errors import (
     QuireError,
     UnknownHandle,
 )
-from quire.core.events import Quotas
+from quire.core.events import Called, Event, Quotas
 from quire.programs.api import Api, connect_api
 from quire.programs.sdk import Context, choice, regex, temperature
 from quire.testing import FakeTokenizer, LocalNode
@@ -72,6 +74,9 @@ async def test_a_queues_numbers_are_integers(api: Api, number: Any) -> None:
             api.create_queue(**{name: number})
     with pytest.raises(InvalidArgument, match="priority is"):
         api.set_queue_priority(api.create_queue(), number)
+    for name in ("depth", "invocation", "remaining_us"):
+        with pytest.raises(InvalidArgument, match=f"{name} is .*: give (an integer|int)"):
+            api.set_queue_depth(api.create_queue(), **{"depth": 1, name: number})
 
 
 async def test_generating_in_turns(api: Api) -> None:
@@ -453,3 +458,31 @@ async def test_chat_text_and_stops() -> None:
         assert (rest.text, rest.finish_reason) == ("two", "stop")
         assert script.prompts == ["<|user|>count<|end|><|assistant|>"]
         api.close()
+
+
+async def test_the_depth_is_told_once_and_a_fork_has_it() -> None:
+    async with node_of(4) as node:
+        told: list[SetQueueDepth] = []
+        submit = node.harness.post
+
+        def noted(event: Event) -> list[Action]:
+            if isinstance(event, Called) and isinstance(event.call, SetQueueDepth):
+                told.append(event.call)
+            return submit(event)
+
+        node.harness.post = noted  # type: ignore[method-assign]
+        api = connect_api(node.connect())
+        ctx = Context(api, depth=5).fill(TEXT)
+        ctx.set_depth(5).set_depth(4, invocation=2, remaining_us=70).set_depth(
+            4, invocation=2, remaining_us=70
+        )
+        await ctx.prefill()
+        other = ctx.fork()
+        generation = other.generate(max_tokens=2)
+        with pytest.raises(InvalidArgument, match="is generating"):
+            other.set_depth(3)
+        await generation
+        api.close()
+    places = [(call.depth, call.invocation, call.remaining_us) for call in told]
+    assert places == [(4, 2, 70), (4, 2, 70)]
+    assert len({call.queue for call in told}) == 2

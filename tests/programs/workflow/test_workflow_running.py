@@ -11,7 +11,12 @@ import pytest
 from programs_node import level
 from workflow_apps import SCHEMA
 
+from quire.core.actions import Action
+from quire.core.calls import Issue, SetQueueDepth
+from quire.core.commands import Decode
 from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed
+from quire.core.events import Called, Event
+from quire.core.ids import QueueId
 from quire.programs.workflow import App, Engine, Graph, GraphCache, Node, OptPass, Step, workflow
 from quire.programs.workflow.running import run_query
 from quire.testing import LocalNode
@@ -200,3 +205,27 @@ async def test_a_model_that_is_not_served_is_named() -> None:
 def test_the_graph_of_the_expansion_is_pipelined() -> None:
     graph = Graph.optimize(expansion(), {"question": QUESTION}).e_graph
     assert "work.2" in graph.primitives
+
+
+async def test_each_command_has_the_depth_of_the_primitive_that_it_serves() -> None:
+    app = expansion()
+    graph = Graph.optimize(app, {"question": QUESTION}).e_graph
+    async with node() as local:
+        served: list[tuple[int, int]] = []
+        places: dict[QueueId, tuple[int, int]] = {}
+        post = local.harness.post
+
+        def noted(event: Event) -> list[Action]:
+            match event:
+                case Called(call=SetQueueDepth() as call):
+                    places[call.queue] = (call.depth, call.invocation)
+                case Called(call=Issue() as call):
+                    if any(isinstance(one, Decode) for one in call.commands):
+                        served.append(places[call.queue])
+            return post(event)
+
+        local.harness.post = noted  # type: ignore[method-assign]
+        await local.run(workflow(app), json.dumps({"question": QUESTION}))
+    prefills = ["expand.prefill", "last.prefill", *(f"last.prefill.{n}" for n in range(3))]
+    wanted = {(one.depth, one.number) for one in map(graph.primitives.__getitem__, prefills)}
+    assert set(served) == wanted

@@ -32,7 +32,7 @@ from quire.core.ids import (
     ThreadId,
     TokenSlotId,
 )
-from quire.core.policy import ReadyCommand, ServiceFigures
+from quire.core.policy import GraphPlace, ReadyCommand, ServiceFigures
 
 MAX_REFUSED_QUEUES = 256
 """Of one program, the latest: what is issued on them is told why there is none."""
@@ -138,13 +138,13 @@ class Program:
 class CommandQueue:
     """One queue of one program for one model.
 
-    ``placed_on``: the engine that serves it, None until its first command comes.
+    ``placed_on``: the engine that serves it, None until its first command comes. ``place``: the
+    step of the program's graph that what is issued now serves.
     ``entries[:num_started]`` have begun; the rest wait, in order. ``poison`` is the failed command.
     ``orphans`` are pages and embeds whose dealloc failed behind it: freed at reset or close.
     """
 
     __slots__ = (
-        "depth",
         "embeds",
         "entries",
         "id",
@@ -152,6 +152,7 @@ class CommandQueue:
         "num_started",
         "orphans",
         "pages",
+        "place",
         "placed_on",
         "poison",
         "priority",
@@ -167,7 +168,7 @@ class CommandQueue:
         program: Program,
         model: ModelId,
         thread: ThreadId,
-        depth: int,
+        place: GraphPlace,
         priority: int,
         serial: int,
     ) -> None:
@@ -176,7 +177,7 @@ class CommandQueue:
         self.model = model
         self.placed_on: EngineId | None = None
         self.thread = thread
-        self.depth = depth
+        self.place = place
         self.priority = priority
         self.serial = serial
         self.entries: deque[Entry] = deque()
@@ -232,6 +233,7 @@ class Entry:
 
     ``pages`` and ``embeds``  what it names and therefore pins ·
     ``freed``  what it deallocates: the things that its ids meant when it was issued ·
+    ``place``  the step of its program's graph that it serves ·
     ``num_blockers``  commands named by ``after`` that have not ended ·
     ``dependents``  commands that wait for this one ·
     ``service_tokens``, ``service_s``  tokens that the engine has computed for it, and the time of
@@ -272,6 +274,7 @@ class Entry:
         "pages",
         "path_s",
         "path_tokens",
+        "place",
         "placed_in",
         "program",
         "queue",
@@ -294,6 +297,7 @@ class Entry:
         self.command = command
         self.queue = queue
         self.program = queue.program
+        self.place = queue.place
         self.state = _QUEUED
         self.arrival_s = now_s
         self.ready_s = now_s

@@ -88,6 +88,7 @@ class Api:
     create_queue = bound(Core, lambda trait: trait.create_queue)
     synchronize = bound(Core, lambda trait: trait.synchronize)
     set_queue_priority = bound(Core, lambda trait: trait.set_queue_priority)
+    set_queue_depth = bound(Core, lambda trait: trait.set_queue_depth)
     reset_queue = bound(Core, lambda trait: trait.reset_queue)
     close_queue = bound(Core, lambda trait: trait.close_queue)
     sleep = bound(Core, lambda trait: trait.sleep)

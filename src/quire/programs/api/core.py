@@ -115,6 +115,27 @@ class Core(TraitFunctions):
         self._issuer.set_priority(queue, whole_number("priority", priority))
 
     @queued
+    def set_queue_depth(
+        self, queue: Queue, depth: int, *, invocation: int = 0, remaining_us: int = 0
+    ) -> None:
+        """Say which step of the program's graph the queue serves from now on: ``depth`` steps
+        before the result. What was issued before keeps its step.
+
+        ``invocation``: the step's number; commands of one program with one number, on any queue,
+        are requests of one invocation (0: each is one of its own). ``remaining_us``: microseconds
+        from the step's beginning to the result, as far as they are known.
+
+        Raises:
+            InvalidArgument: a value that is not an integer.
+        """
+        self._issuer.set_depth(
+            queue,
+            whole_number("depth", depth),
+            whole_number("invocation", invocation),
+            whole_number("remaining_us", remaining_us),
+        )
+
+    @queued
     def reset_queue(self, queue: Queue) -> None:
         """Cancel the queue's commands and clear its failure. Allocated pages and embeds stay."""
         self._issuer.reset_queue(queue)

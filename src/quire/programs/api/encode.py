@@ -44,14 +44,16 @@ class Encode(TraitFunctions):
         thread: int = 0,
         depth: int = 0,
         priority: int = 0,
+        invocation: int = 0,
+        remaining_us: int = 0,
     ) -> list[list[float]]:
         """A vector for each of ``texts``, as from ``/v1/embeddings``: [texts, dimensions].
 
         ``model``: an embedding model of the node (default: the first). ``dimensions``: return only
         that many leading values, normalised to length 1, for models that were trained for it.
         ``truncate``: truncate texts that are longer than the model reads. ``thread``, ``depth`` and
-        ``priority``: as of a queue (``create_queue``). Cancelling the wait cancels what is not
-        computed yet.
+        ``priority``: as of a queue (``create_queue``); ``invocation`` and ``remaining_us``: as of
+        ``set_queue_depth``. Cancelling the wait cancels what is not computed yet.
 
         Raises:
             ModelNotFound: the node has no such embedding model, or none at all.
@@ -67,7 +69,7 @@ class Encode(TraitFunctions):
             model=model,
             dimensions=dimensions,
             truncate=truncate,
-            **_order(thread, depth, priority),
+            **_order(thread, depth, priority, invocation, remaining_us),
         )
         return _vectors(rows)
 
@@ -81,6 +83,8 @@ class Encode(TraitFunctions):
         thread: int = 0,
         depth: int = 0,
         priority: int = 0,
+        invocation: int = 0,
+        remaining_us: int = 0,
     ) -> list[float]:
         """The relevance of each of ``documents`` to ``query``, in their order: the scores of
         ``/v1/rerank``.
@@ -94,7 +98,7 @@ class Encode(TraitFunctions):
             documents=_listed("rerank", "documents", documents),
             model=model,
             truncate=truncate,
-            **_order(thread, depth, priority),
+            **_order(thread, depth, priority, invocation, remaining_us),
         )
         return [score for (score,) in _vectors(rows)]
 
@@ -105,11 +109,15 @@ def _listed(function: str, name: str, texts: Sequence[str]) -> list[str]:
     return list(texts)
 
 
-def _order(thread: int, depth: int, priority: int) -> dict[str, int]:
+def _order(
+    thread: int, depth: int, priority: int, invocation: int, remaining_us: int
+) -> dict[str, int]:
     return {
         "thread": whole_number("thread", thread),
         "depth": whole_number("depth", depth),
         "priority": whole_number("priority", priority),
+        "invocation": whole_number("invocation", invocation),
+        "remaining_us": whole_number("remaining_us", remaining_us),
     }
 
 

@@ -22,6 +22,7 @@ from quire.core.calls import (
     CreateQueue,
     Issue,
     ResetQueue,
+    SetQueueDepth,
     SetQueuePriority,
 )
 from quire.core.commands import Command
@@ -191,6 +192,12 @@ class Issuer:
         self.flush()
         queue.lane.priority = priority
         self.port.post(SetQueuePriority(queue.id, priority))
+
+    def set_depth(self, queue: Queue, depth: int, invocation: int, remaining_us: int) -> None:
+        queue.check(self)
+        self.flush()
+        queue.lane.depth = depth
+        self.port.post(SetQueueDepth(queue.id, depth, invocation, remaining_us))
 
     def reset_queue(self, queue: Queue) -> None:
         queue.check(self)

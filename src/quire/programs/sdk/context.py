@@ -101,6 +101,17 @@ class Context:
     def __len__(self) -> int:
         return len(self._paged.tokens)
 
+    def set_depth(self, depth: int, *, invocation: int = 0, remaining_us: int = 0) -> Self:
+        """Say which step of the program's graph is computed from now on, and by forks that are made
+        from now on; see ``set_queue_depth``.
+
+        Raises:
+            InvalidArgument: a value that is not an integer, or an operation is running.
+        """
+        self._paged.check_free()
+        self._paged.set_depth(depth, invocation, remaining_us)
+        return self
+
     def fill(self, text: str | Sequence[int]) -> Self:
         """Append text or token ids. They are computed with the next generation.
 

@@ -42,7 +42,8 @@ class PagedText:
         self.tokens: list[int] = []
         self._adapter = adapter
         self._ledger = ledger or PageLedger(model.issuer)
-        self._priority, self._thread, self._depth = priority, thread, depth
+        self._priority, self._thread = priority, thread
+        self._depth, self._invocation, self._remaining_us = depth, 0, 0
         self._begin()
         self._running: Generation | None = None
         self._is_stepping = False
@@ -58,8 +59,25 @@ class PagedText:
         self.queue = core.create_queue(
             self.model, thread=self._thread, depth=self._depth, priority=self._priority
         )
+        if self._invocation or self._remaining_us:
+            self._tell_depth()
         self._span = PageSpan(self.model, self.queue, self._ledger)
         self._stepper = Stepper(self.model, self._span, self._adapter)
+
+    def set_depth(self, depth: int, invocation: int, remaining_us: int) -> None:
+        """Of what is computed from now on."""
+        place = (depth, invocation, remaining_us)
+        if place != (self._depth, self._invocation, self._remaining_us):
+            self._depth, self._invocation, self._remaining_us = place
+            self._tell_depth()
+
+    def _tell_depth(self) -> None:
+        Core(self.model.issuer).set_queue_depth(
+            self.queue,
+            self._depth,
+            invocation=self._invocation,
+            remaining_us=self._remaining_us,
+        )
 
     @property
     def num_pages(self) -> int:
@@ -249,6 +267,7 @@ class PagedText:
             depth=self._depth,
             adapter=self._adapter,
         )
+        fork.set_depth(self._depth, self._invocation, self._remaining_us)
         fork.tokens = list(self.tokens)
         fork._span.fork_from(self._span)
         fork._is_plain = self._is_plain

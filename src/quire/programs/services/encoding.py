@@ -24,6 +24,8 @@ class CallOrder(NamedTuple):
     thread: ThreadId = ThreadId(0)
     depth: int = 0
     priority: int = 0
+    invocation: int = 0
+    remaining_us: int = 0
 
 
 class EncodeTexts(Protocol):
@@ -71,11 +73,13 @@ class EncodingService(ProgramService):
         thread: int = 0,
         depth: int = 0,
         priority: int = 0,
+        invocation: int = 0,
+        remaining_us: int = 0,
     ) -> dict[str, Any]:
         _check("embed", "texts", texts)
         if dimensions is not None and dimensions < 1:
             raise InvalidArgument(f"embed: dimensions is {dimensions}; give 1 or more")
-        order = CallOrder(ThreadId(thread), depth, priority)
+        order = CallOrder(ThreadId(thread), depth, priority, invocation, remaining_us)
         return await self._encode.embed(texts, model, dimensions, truncate, order)
 
     @operation("encoders.rerank")
@@ -88,11 +92,13 @@ class EncodingService(ProgramService):
         thread: int = 0,
         depth: int = 0,
         priority: int = 0,
+        invocation: int = 0,
+        remaining_us: int = 0,
     ) -> dict[str, Any]:
         if not query:
             raise InvalidArgument("rerank: the query is empty")
         _check("rerank", "documents", documents, len(query))
-        order = CallOrder(ThreadId(thread), depth, priority)
+        order = CallOrder(ThreadId(thread), depth, priority, invocation, remaining_us)
         return await self._encode.rerank(query, documents, model, truncate, order)
 
 

@@ -87,12 +87,17 @@ class PrimitiveGraph:
         return MappingProxyType(found)
 
     def with_depths(self) -> PrimitiveGraph:
-        """The same graph with ``depth`` set (Algorithm 2, event 1): a result has depth 0."""
+        """The same graph with ``depth`` set (Algorithm 2, event 1), a result has depth 0; and with
+        ``number``, by which control knows a primitive's requests."""
         depths: dict[str, int] = {}
         for one in reversed(self.order):
             below = [depths[child] + 1 for child in self.children[one]]
             depths[one] = max(below, default=0)
-        kept = {one: replace(p, depth=depths[one]) for one, p in self.primitives.items()}
+        numbers = {one: number for number, one in enumerate(self.order, 1)}
+        kept = {
+            one: replace(primitive, depth=depths[one], number=numbers[one])
+            for one, primitive in self.primitives.items()
+        }
         return replace(self, primitives=MappingProxyType(kept))
 
     @property

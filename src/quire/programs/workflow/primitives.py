@@ -52,7 +52,8 @@ class Primitive:
     element, each element giving ``fan`` elements of output; none if it is not batchable. ``size``:
     how many elements it works on, or None if that is unknown. ``first``: the place of its first
     element among those of the component. ``when``: it runs only if this value is true.
-    ``depth``: the most primitives on a way from here to a result (Ayo's Algorithm 2).
+    ``depth``: the most primitives on a way from here to a result (Ayo's Algorithm 2). ``number``:
+    its place in the graph's order, from 1.
     """
 
     id: str
@@ -72,6 +73,7 @@ class Primitive:
     config: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     when: Ref | None = None
     depth: int = 0
+    number: int = 0
 
     def refs(self) -> Iterator[Ref]:
         """Every value that it uses."""

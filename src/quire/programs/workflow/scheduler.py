@@ -2,7 +2,7 @@
 (Ayo's section 5.1).
 
 Owns the tasks of one query. Which commands of other queries share a batch is for control to decide;
-it sees each primitive's depth.
+it sees the depth and the number of the primitive that each serves.
 """
 
 from __future__ import annotations

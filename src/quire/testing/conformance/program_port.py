@@ -14,6 +14,7 @@ from quire.core.calls import (
     CreateQueue,
     Issue,
     ResetQueue,
+    SetQueueDepth,
     SetQueuePriority,
 )
 from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec
@@ -175,6 +176,7 @@ class ProgramPortSuite:
         model = port.models()[0].base
         port.post(CreateQueue(QueueId(2), model, ThreadId(1), depth=0, priority=1))
         port.post(SetQueuePriority(QueueId(2), 5))
+        port.post(SetQueueDepth(QueueId(2), 4, invocation=1))
 
     async def test_close_is_idempotent(self) -> None:
         recorder = ReplyRecorder()

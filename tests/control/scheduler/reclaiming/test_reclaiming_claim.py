@@ -24,6 +24,7 @@ from quire.core.ids import (
     TenantId,
     ThreadId,
 )
+from quire.core.policy import GraphPlace
 
 ENGINE, MODEL = EngineId("fake"), ModelId("fake")
 numbers = count(1)
@@ -43,7 +44,7 @@ def start_program(serial: int) -> Program:
 
 def entry_of(program: Program, *contents: Content, arrival_s: float = 0.0) -> Entry:
     """A command of ``program`` that names pages which mean ``contents``."""
-    queue = CommandQueue(QueueId(next(numbers)), program, MODEL, ThreadId(0), 0, 0, 0)
+    queue = CommandQueue(QueueId(next(numbers)), program, MODEL, ThreadId(0), GraphPlace(), 0, 0)
     entry = Entry(AllocPages(id=CommandId(next(numbers)), pages=[]), queue, arrival_s)
     pages = []
     for content in contents:

@@ -59,6 +59,7 @@ class EncoderRunner:
                 model=self._model,
                 truncate=primitive.config["truncate"],
                 depth=primitive.depth,
+                invocation=primitive.number,
             )
         check_elements(primitive, rows)
         return rows
@@ -75,6 +76,7 @@ class EncoderRunner:
             model=self._model,
             truncate=primitive.config["truncate"],
             depth=primitive.depth,
+            invocation=primitive.number,
         )
         order = sorted(range(len(texts)), key=lambda place: -scores[place])
         ranked = [texts[place] for place in order]

@@ -1,7 +1,8 @@
 """Language models: a call is a context whose prompt grows part by part and is then continued.
 
 Owns the contexts of one query's calls. Partial prefillings hold pages; the last part of a prompt is
-computed by the command that continues it, so that nothing waits between the two.
+computed by the command that continues it, so that nothing waits between the two; that command has
+the depth of the part, which comes first.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class ModelCall:
 
     def __init__(self, model: Model, primitive: Primitive, thread: int) -> None:
         self.content = ""
-        self.context = Context(model, depth=primitive.depth, thread=thread)
+        self.context = Context(model, thread=thread)
         self.elements = JsonElements()
         self._system: str | None = primitive.config["system"]
         self._pieces: AsyncIterator[str] | None = None
@@ -100,6 +101,7 @@ class ModelRunner:
         if call is None:
             call = ModelCall(self._model, primitive, thread=len(self._calls))
             self._calls.append(call)
+        call.context.set_depth(primitive.depth, invocation=primitive.number)
         for part in primitive.parts:
             value = part.text if part.name is None else inputs[part.name]
             joined = value if isinstance(value, str) else primitive.config["separator"].join(value)
