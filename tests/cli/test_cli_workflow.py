@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from cli_invoke import invoke
+from documents_made import page_of, pdf_of
 from test_cli_run import save_encoder
 
 from quire.cli.exit_codes import EXIT_ERROR, EXIT_FAILED
@@ -52,6 +53,25 @@ def test_documents_and_settings_shape_the_graph(
     assert "does not wait" not in ran.out
 
 
+def test_files_of_every_kind_are_read_for_a_graph(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "a.pdf").write_bytes(pdf_of(["one two three", "four five six"]))
+    (tmp_path / "b.html").write_bytes(page_of("seven eight nine"))
+    settings = ("--set", "chunk.chunk_size=8", "--set", "chunk.overlap=0", "--passes", "stages")
+    ran = invoke(
+        capsys, "workflow", "explain", "naive-rag", "--documents", str(tmp_path), *settings
+    )
+    assert ran.code == 0, ran.err
+    assert "one batch: 2 of at most 16 elements" in " ".join(ran.out.split())
+    (tmp_path / "c.pdf").write_bytes(b"%PDF-1.7 cut off")
+    ran = invoke(
+        capsys, "workflow", "explain", "naive-rag", "--documents", str(tmp_path), *settings
+    )
+    assert ran.code == EXIT_ERROR
+    assert "the document 'c.pdf' cannot be read as PDF" in " ".join(ran.err.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -65,7 +85,7 @@ def test_documents_and_settings_shape_the_graph(
         (("explain", "naive-rag", "--set", "x"), "--set 'x': write COMPONENT.KEY=VALUE"),
         (("explain", "naive-rag", "--set", "a.b=1"), "the configuration of naive-rag has no 'a'"),
         (("explain", "naive-rag", "--passes", "all"), "no pass 'all'; the passes are prune"),
-        (("explain", "naive-rag", "--documents", "no.md"), "no.md cannot be read as text"),
+        (("explain", "naive-rag", "--documents", "no.md"), "no.md cannot be read:"),
         (("explain", "naive-rag", "--svg", "no/such/folder.svg"), "cannot be written"),
     ],
 )
@@ -79,8 +99,12 @@ def test_what_it_cannot_do_is_refused(
 
 @pytest.mark.e2e
 async def test_a_workflow_runs_on_a_node_of_its_own(tmp_path: Path) -> None:
-    documents = tmp_path / "people.md"
-    documents.write_text("The job of Kabo is baker.", encoding="utf-8")
+    """A Markdown, a PDF and an HTML file: the answer is in the last."""
+    documents = tmp_path / "documents"
+    documents.mkdir()
+    (documents / "a.md").write_text("# People", encoding="utf-8")
+    (documents / "b.pdf").write_bytes(pdf_of(["Work"]))
+    (documents / "c.html").write_bytes(page_of("The job of Kabo is baker."))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "quire.cli", "workflow", "run", "naive-rag",
         "--encoder", str(save_encoder(tmp_path / "bert")), "--documents", str(documents),

@@ -26,6 +26,7 @@ PURPOSES = {
     "sandbox": "untrusted programs, as WebAssembly guests",
     "compile": "the control core as machine code, by 'quire compile'",
     "otel": "spans to an OpenTelemetry collector (quire serve --otlp-endpoint)",
+    "workflows": "HTML and PDF documents of workflows",
     "bench": "drawing the figures of benchmarks",
     "dev": "the tests and checks of this repository",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
@@ -22,9 +23,12 @@ from quire.client.attachment import Attachment
 from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, ProgramTerminated
 from quire.node import Node
+from quire.node.documents.readers import DocumentReaders
 from quire.programs import workflow as workflows
+from quire.programs.services.documents import DocumentService, decoded, kind_of
 from quire.programs.workflow import App, Graph, OptPass, find_application
 from quire.programs.workflow.applications import APPLICATIONS
+from quire.programs.workflow.running import with_texts
 
 Action = Literal["list", "run", "explain"]
 SAMPLE_WORDS = 256 * 24
@@ -39,7 +43,9 @@ def workflow(
     ] = None,
     documents: Annotated[
         list[Path] | None,
-        typer.Option(help="A text or Markdown file, or a folder of such files. Repeatable."),
+        typer.Option(
+            help="A text, Markdown, HTML or PDF file, or a folder of such files. Repeatable."
+        ),
     ] = None,
     question: Annotated[str | None, typer.Option(help="What is asked.")] = None,
     settings: Annotated[
@@ -101,7 +107,8 @@ def workflow(
     config = _settings(settings or [])
     if action == "explain":
         query = {"question": question or "Who?", "documents": _documents(documents) or _sample()}
-        _explain(Graph.optimize(app, query, config, chosen), svg)
+        read = asyncio.run(_with_texts(app, query, config))
+        _explain(Graph.optimize(app, read, config, chosen), svg)
         return
     if question is None or not documents:
         raise InvalidArgument("'run' needs --question and --documents: give both")
@@ -254,12 +261,25 @@ def _documents(paths: list[Path] | None) -> list[dict[str, str]]:
     found: list[dict[str, str]] = []
     for file in files:
         try:
-            found.append({"name": file.name, "text": file.read_text(encoding="utf-8")})
-        except (OSError, UnicodeDecodeError) as exc:
-            raise InvalidArgument(
-                f"{file} cannot be read as text: {exc}: give text or Markdown in UTF-8"
-            ) from exc
+            content = file.read_bytes()
+        except OSError as exc:
+            raise InvalidArgument(f"{file} cannot be read: {exc}") from exc
+        if kind_of(file.name) == "text":
+            found.append({"name": file.name, "text": decoded(str(file), content)})
+        else:
+            found.append({"name": file.name, "base64": base64.b64encode(content).decode()})
     return found
+
+
+async def _with_texts(
+    app: App, query: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Read the query's documents without a node."""
+    readers = DocumentReaders()
+    try:
+        return await with_texts(DocumentService(readers.read).read, app, query, changes)
+    finally:
+        await asyncio.to_thread(readers.close)
 
 
 def _sample() -> list[dict[str, str]]:

@@ -28,6 +28,7 @@ class Trait(StrEnum):
     SCORES = "Scores"
     REPOSITION = "Reposition"
     ENCODE = "Encode"
+    DOCUMENTS = "Documents"
 
 
 VERSIONS: dict[Trait, int] = {
@@ -56,7 +57,7 @@ SUPERTRAITS: dict[Trait, tuple[Trait, ...]] = {
     Trait.REPOSITION: (Trait.ALLOCATE,),
 }
 
-NODE_TRAITS = frozenset({Trait.CORE, Trait.MESSAGING, Trait.NET, Trait.STORE})
+NODE_TRAITS = frozenset({Trait.CORE, Trait.MESSAGING, Trait.NET, Trait.STORE, Trait.DOCUMENTS})
 """Traits that the node itself serves, for any model."""
 
 ENCODER_TRAITS = frozenset({Trait.ENCODE})

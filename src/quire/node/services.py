@@ -1,5 +1,5 @@
 """The services of programs on this node: topics, queues and stores, MCP servers, encoders,
-children.
+documents, children.
 
 Owns the services and the calls from a program's loop to the edge's loop, where children are
 launched, texts are encoded and MCP servers are used.
@@ -17,12 +17,14 @@ from quire.core.config import NodeConfig
 from quire.core.ids import TenantId
 from quire.core.interfaces import Clock
 from quire.node.children import Ancestry, ChildLauncher
+from quire.node.documents.readers import DocumentReaders
 from quire.node.encoders.fleet import EncoderFleet
 from quire.node.encoders.programs import FindEncoder, ProgramEncoders
 from quire.node.loops import call_on
 from quire.node.mcp.servers import McpServers
 from quire.node.restarts import Restarts
 from quire.programs.services.children import ChildService
+from quire.programs.services.documents import DocumentService
 from quire.programs.services.encoding import EncodingService
 from quire.programs.services.mcp import McpService
 from quire.programs.services.operations import Identity, ProgramService, ProgramServices
@@ -42,6 +44,7 @@ class NodeServices:
         self._store = Store(config.data_dir)
         self._shared = SharedServices(clock, self._store)
         self.mcp_servers = McpServers(config.mcp_servers, clock)
+        self._documents = DocumentReaders()
         self._edge: asyncio.AbstractEventLoop
 
     def start(self) -> None:
@@ -50,9 +53,10 @@ class NodeServices:
         self._store.open()
 
     async def close(self) -> None:
-        """Call it when every program has ended. Returns when MCP servers have ended and the store
-        is written."""
+        """Call it when every program has ended. Returns when MCP servers and the readers of
+        documents have ended and the store is written."""
         await self.mcp_servers.close()
+        await asyncio.to_thread(self._documents.close)
         await asyncio.to_thread(self._shared.close)
 
     def of(
@@ -86,6 +90,7 @@ class NodeServices:
             yield restarts.children
         yield McpService(identity, self._ask_mcp)
         yield self._encoding_service(identity, ancestry)
+        yield DocumentService(self._documents.read)
 
     def _child_service(
         self,

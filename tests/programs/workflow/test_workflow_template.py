@@ -225,8 +225,11 @@ def test_documents_of_a_kind_that_cannot_be_read_are_refused_by_name() -> None:
     parse = Node("parser", {"files": "documents"}, {"read": "documents"}, name="parse")
     chunk = Node("chunker", {"read": "documents"}, {"chunks": "texts"}, name="chunk")
     app.update_template([parse, chunk])
-    with pytest.raises(
-        InvalidArgument, match=r"'a\.pdf', and this release reads text and Markdown"
-    ):
-        Graph.optimize(app, {"files": [{"name": "a.pdf", "text": "%PDF"}]})
+    for name, message in [
+        ("a.html", r"'a\.html', whose text is not read yet: use run_query"),
+        ("a.pdf", r"\('a\.pdf'\) is a PDF given as text: give it as 'base64'"),
+        ("a.docx", r"'a\.docx' is of no known kind: give names that end in \.txt"),
+    ]:
+        with pytest.raises(InvalidArgument, match=message):
+            Graph.optimize(app, {"files": [{"name": name, "text": "%PDF"}]})
     assert Graph.optimize(app, {"files": DOCUMENTS}).sizes == {"files": 1, "chunks": 2}

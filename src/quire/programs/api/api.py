@@ -17,6 +17,7 @@ from quire.programs.api.adapter import Adapter
 from quire.programs.api.allocate import Allocate
 from quire.programs.api.core import Core, Log, log_to_process
 from quire.programs.api.decode import Decode
+from quire.programs.api.documents import Documents
 from quire.programs.api.encode import Encode
 from quire.programs.api.forward import Forward
 from quire.programs.api.grammar import Grammar
@@ -40,6 +41,7 @@ TRAIT_FUNCTIONS: dict[Trait, type[TraitFunctions]] = {
     for functions in (
         Core, Messaging, Net, Store, Allocate, Forward, InputText, InputImage, Tokenize, OutputText,
         Sample, Decode, Grammar, Adapter, Scores, Reposition, Encode,
+        Documents,
     )
 }  # fmt: skip
 """The class with the functions of each trait."""
@@ -112,6 +114,7 @@ class Api:
     available_encoders = bound(Encode, lambda trait: trait.available_encoders)
     embed = bound(Encode, lambda trait: trait.embed)
     rerank = bound(Encode, lambda trait: trait.rerank)
+    read_document = bound(Documents, lambda trait: trait.read_document)
     store_put = bound(Store, lambda trait: trait.store_put)
     store_get = bound(Store, lambda trait: trait.store_get)
     store_delete = bound(Store, lambda trait: trait.store_delete)

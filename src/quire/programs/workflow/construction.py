@@ -7,7 +7,7 @@ a graph can be used again for another query of the same sizes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +16,7 @@ from quire.core.errors import InvalidArgument
 from quire.programs.workflow.chunker import num_chunks
 from quire.programs.workflow.components import Site, Value
 from quire.programs.workflow.components.documents import chunking_of
-from quire.programs.workflow.documents import checked_documents, parsed
+from quire.programs.workflow.documents import checked_documents
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.primitives import Primitive
 from quire.programs.workflow.template import App, Node
@@ -26,7 +26,11 @@ NodeConfig = Mapping[str, Mapping[str, Any]]
 MAX_PRIMITIVES = 4096
 
 
-def checked_query(app: App, query: Mapping[str, Any]) -> dict[str, Any]:
+def checked_query(
+    app: App,
+    query: Mapping[str, Any],
+    check_documents: Callable[[Any], Any] = checked_documents,
+) -> dict[str, Any]:
     """The inputs of ``query``, of the types that the template names.
 
     Raises:
@@ -40,7 +44,12 @@ def checked_query(app: App, query: Mapping[str, Any]) -> dict[str, Any]:
     for name in wanted:
         if name not in query:
             raise InvalidArgument(f"{app.name}: the input {name!r} is missing: give it", param=name)
-    return {name: _checked(name, kind, query[name]) for name, kind in wanted.items()}
+    return {
+        name: check_documents(query[name])
+        if kind is ValueType.DOCUMENTS
+        else _checked(name, kind, query[name])
+        for name, kind in wanted.items()
+    }
 
 
 def measured(app: App, query: Mapping[str, Any], config: NodeConfig) -> dict[str, int]:
@@ -54,7 +63,7 @@ def measured(app: App, query: Mapping[str, Any], config: NodeConfig) -> dict[str
         kind = app.engines[node.engine].kind if node.engine in app.engines else ""
         given = [documents[name] for name in node.inputs if name in documents]
         if kind == "parser" and given:
-            documents[next(iter(node.outputs))] = [parsed(one) for one in given[0]]
+            documents[next(iter(node.outputs))] = given[0]
         if kind == "chunker" and given:
             size, overlap = chunking_of(_site(app, node, config, {}, {}, {}))
             total = sum(num_chunks(one["text"], size, overlap) for one in given[0])
@@ -162,8 +171,6 @@ def _check_effects(graph: PrimitiveGraph) -> None:
 
 
 def _checked(name: str, kind: ValueType, value: Any) -> Any:
-    if kind is ValueType.DOCUMENTS:
-        return checked_documents(value)
     if kind is ValueType.TEXT and isinstance(value, str) and value:
         return value
     is_list = kind is ValueType.TEXTS and isinstance(value, list) and bool(value)

@@ -1,65 +1,121 @@
 """Documents as a query brings them, and their texts.
 
-Owns the bounds of what a query may bring, and which kinds of documents this release reads.
+Owns the bounds of what a query may bring. Files of other kinds than text are read by the node
+before a graph is built, because the graph's size depends on their texts.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from quire.core.errors import InvalidArgument
+from quire.programs.services.documents import KINDS, MAX_FILE_BYTES, DocumentKind, kind_of
 
 MAX_DOCUMENTS = 1024
 MAX_CHARS = 16 << 20
-"""Characters of all documents of a query."""
-_TEXT_SUFFIXES = (".txt", ".md", ".markdown")
-_NOT_YET = (".html", ".htm", ".pdf")
+"""Characters of the texts of all documents of a query."""
+MAX_BASE64_CHARS = 64 << 20
+"""Of all documents of a query that come as base64."""
+
+Document = Mapping[str, str]
+
+
+class ReadDocument(Protocol):
+    """``Api.read_document``, or what stands for it where there is no node."""
+
+    async def __call__(self, content: bytes, *, name: str, kind: DocumentKind) -> str: ...
+
+
+_FORM = '{"name": text, "text": text} or {"name": text, "base64": text}'
 
 
 def checked_documents(given: Any) -> list[dict[str, str]]:
-    """``[{"name": ..., "text": ...}]`` within the bounds.
+    """``[{"name": ..., "text": ...}]`` of plain texts, within the bounds.
 
     Raises:
-        InvalidArgument: another form, too many, empty, too large, or of a kind that this release
-            cannot read.
+        InvalidArgument: another form, too many, empty, too large, or a document that must be read
+            first.
     """
+    checked = checked_files(given)
+    for one in checked:
+        if not is_text(one):
+            raise _refused(
+                f"has {one['name']!r}, whose text is not read yet: use run_query or "
+                "workflow(app), which read it, or api.read_document"
+            )
+    return checked
+
+
+def checked_files(given: Any) -> list[dict[str, str]]:
+    """Documents of any kind, each as text or base64, within the bounds. Raises as
+    ``checked_documents``."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise _refused(f"is {type(given).__name__}: give a list of documents")
     if not 1 <= len(given) <= MAX_DOCUMENTS:
         raise _refused(f"has {len(given)} documents: give 1 to {MAX_DOCUMENTS}")
-    num_chars = 0
     for place, one in enumerate(given):
         _check(place, one)
-        num_chars += len(one["text"])
-    if num_chars > MAX_CHARS:
-        raise _refused(f"has {num_chars} characters; at most {MAX_CHARS} are allowed: give fewer")
-    return [{"name": one["name"], "text": one["text"]} for one in given]
+    for field, most in (("text", MAX_CHARS), ("base64", MAX_BASE64_CHARS)):
+        num_chars = sum(len(one.get(field, "")) for one in given)
+        if num_chars > most:
+            raise _refused(f"has {num_chars} characters; at most {most} are allowed: give fewer")
+    return [dict(one) for one in given]
 
 
-def parsed(document: Mapping[str, str]) -> dict[str, str]:
-    """The document as plain text. Text and Markdown are used as they are.
+def is_text(document: Document) -> bool:
+    """Whether the document is the text that a chunker cuts."""
+    return "text" in document and _kind(document) == "text"
+
+
+async def texts_read(read_document: ReadDocument, given: Any) -> list[dict[str, str]]:
+    """The documents as plain texts: what is none yet is read.
 
     Raises:
-        InvalidArgument: another kind of document.
+        InvalidArgument: as ``checked_documents``, or a document that cannot be read.
+        ConfigError: the node lacks the extra that reads a kind.
     """
-    name = document["name"]
-    if name.lower().endswith(_NOT_YET):
-        raise _refused(
-            f"has {name!r}, and this release reads text and Markdown alone: convert it first"
-        )
-    if "." in name and not name.lower().endswith(_TEXT_SUFFIXES):
-        raise _refused(f"has {name!r}: give names that end in {', '.join(_TEXT_SUFFIXES)}")
-    return dict(document)
+    read: list[dict[str, str]] = []
+    for one in checked_files(given):
+        if is_text(one):
+            read.append(one)
+            continue
+        content = _content(one)
+        text = await read_document(content, name=one["name"], kind=_kind(one))
+        read.append({"name": one["name"], "text": text, "kind": "text"})
+    return checked_documents(read)
+
+
+def _content(document: Document) -> bytes:
+    if "text" in document:
+        return document["text"].encode("utf-8", "surrogatepass")
+    try:
+        return base64.b64decode(document["base64"], validate=True)
+    except ValueError as exc:
+        raise _refused(f"has {document['name']!r}, whose base64 is damaged ({exc})") from exc
+
+
+def _kind(document: Document) -> DocumentKind:
+    given = next((kind for kind in KINDS if kind == document.get("kind")), None)
+    return given or kind_of(document["name"])
 
 
 def _check(place: int, one: Any) -> None:
-    fields = one.keys() if isinstance(one, Mapping) else set[str]()
-    if set(fields) != {"name", "text"} or not all(isinstance(one[f], str) for f in fields):
-        raise _refused(f'[{place}] must be {{"name": text, "text": text}}')
-    if not one["text"].strip():
+    fields: set[str] = set(one.keys()) if isinstance(one, Mapping) else set()
+    forms = ({"name", "text"}, {"name", "base64"})
+    if fields - {"kind"} not in forms or not all(isinstance(one[f], str) for f in fields):
+        raise _refused(f"[{place}] must be {_FORM}, if you like with 'kind'")
+    if one.get("kind", "text") not in KINDS:
+        raise _refused(f"[{place}] is of kind {one['kind']!r}: give one of {', '.join(KINDS)}")
+    if not (one.get("text") or one.get("base64", "")).strip():
         raise _refused(f"[{place}] ({one['name']!r}) is empty: leave it out")
-    parsed(one)
+    if len(one.get("base64", "")) > MAX_FILE_BYTES * 4 // 3 + 4:
+        raise _refused(
+            f"[{place}] ({one['name']!r}) has more than {MAX_FILE_BYTES} bytes: divide it"
+        )
+    if _kind(one) == "pdf" and "text" in one:
+        raise _refused(f"[{place}] ({one['name']!r}) is a PDF given as text: give it as 'base64'")
 
 
 def _refused(text: str) -> InvalidArgument:

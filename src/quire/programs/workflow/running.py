@@ -12,11 +12,13 @@ from typing import Annotated, Any
 
 from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet
-from quire.programs.workflow.construction import NodeConfig
+from quire.programs.workflow.construction import NodeConfig, checked_query
+from quire.programs.workflow.documents import ReadDocument, checked_files, texts_read
 from quire.programs.workflow.optimizer import NO_CONFIG, Graph, GraphCache
 from quire.programs.workflow.passes import OptPass
 from quire.programs.workflow.scheduler import Step
 from quire.programs.workflow.template import App
+from quire.programs.workflow.values import ValueType
 
 Query = Annotated[dict[str, Any], "The inputs of the query, by name."]
 Config = Annotated[dict[str, Any], "Changes to the configuration of components, by their names."]
@@ -33,10 +35,34 @@ async def run_query(
     on_step: Callable[[Step], object] = lambda step: None,
 ) -> dict[str, Any]:
     """Build, optimise and run the graph of ``query`` with the node's engines; returns the results
-    by name. See ``Graph.optimize`` for the other arguments and the errors."""
-    optimize = partial(Graph.optimize, app, query, config, passes, cache)
+    by name. See ``Graph.optimize`` for the other arguments and the errors.
+
+    HTML and PDF documents are read first, by the node: a graph's size depends on their texts."""
+    read = await with_texts(api.read_document, app, query, config)
+    optimize = partial(Graph.optimize, app, read, config, passes, cache)
     graph = await asyncio.to_thread(optimize)  # documents may be long
     return await graph.schedule(api, on_step)
+
+
+async def with_texts(
+    read_document: ReadDocument, app: App, query: Mapping[str, Any], config: NodeConfig
+) -> dict[str, Any]:
+    """``query`` with the texts of its documents. What can be refused is refused before any is
+    read.
+
+    Raises:
+        InvalidArgument: an input or configuration that the application does not take, or a document
+            that cannot be read.
+        ConfigError: the node lacks the extra that reads a kind of document.
+    """
+    app.configured(config)
+    given = checked_query(app, query, checked_files)
+    return {
+        name: await texts_read(read_document, given[name])
+        if kind is ValueType.DOCUMENTS
+        else given[name]
+        for name, kind in app.query_inputs.items()
+    }
 
 
 def workflow(app: App, passes: OptPass | None = None) -> Inferlet:

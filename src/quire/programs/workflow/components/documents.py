@@ -13,7 +13,8 @@ CHUNK_TOKENS, OVERLAP_TOKENS = 256, 30
 
 
 class Parsing(Component):
-    """Documents as they came to their texts."""
+    """Documents to their texts. They are read before the graph is built, because its size depends
+    on them; this hands them on."""
 
     config = frozenset[str]()
     shape = Shape(("documents",), ("documents",))

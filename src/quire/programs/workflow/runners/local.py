@@ -9,7 +9,6 @@ from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.chunker import chunks
-from quire.programs.workflow.documents import parsed
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import check_elements
 from quire.programs.workflow.values import LISTS, ValueType
@@ -22,7 +21,7 @@ class DocumentRunner:
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         documents: list[dict[str, str]] = inputs["documents"]
         if primitive.op is Op.PARSE:
-            return {"out": [parsed(one) for one in documents]}
+            return {"out": documents}  # they were read before the graph was built
         size, overlap = primitive.config["chunk_size"], primitive.config["overlap"]
         return {"out": await asyncio.to_thread(_cut, documents, size, overlap)}
 

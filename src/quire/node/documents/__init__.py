@@ -1,0 +1,1 @@
+"""Documents to text, in processes of their own."""
