@@ -22,9 +22,11 @@ def test_what_control_exports() -> None:
     assert sorted(control.POLICIES) == [
         "atlas",
         "fcfs",
+        "invocation",
         "mlfq",
         "plas",
         "program_fcfs",
         "quire",
         "round_robin",
+        "topology",
     ]

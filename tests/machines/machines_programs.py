@@ -64,7 +64,7 @@ class ProgramsMachine(RuleBasedStateMachine):
 
     @initialize(
         page_size=st.sampled_from([1, 2, 16]),
-        policy=st.sampled_from(["fcfs", "round_robin"]),
+        policy=st.sampled_from(["fcfs", "round_robin", "topology", "invocation"]),
         dispatch=st.sampled_from([None, None, Eager(), KOnly(8), TOnly(0.005)]),
         run_ahead=st.booleans(),
         max_batch_tokens=st.sampled_from([12, 64]),

@@ -184,7 +184,8 @@ class World:
 
     def create_lane(self, actor: Actor, *, priority: int = 0) -> Lane:
         queue = QueueId(next(actor.ids))
-        self.harness.call(actor.program, CreateQueue(queue, ModelId("fake"), priority=priority))
+        made = CreateQueue(queue, ModelId("fake"), depth=queue % 3, priority=priority)
+        self.harness.call(actor.program, made)
         lane = Lane(actor, queue, ReferenceProgram(self.pool.page_size))
         actor.lanes.append(lane)
         return lane

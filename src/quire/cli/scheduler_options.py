@@ -10,7 +10,17 @@ import typer
 from quire.core.errors import ConfigError
 from quire.core.scheduler_config import LevelsConfig, PausingConfig, SchedulerConfig
 
-PolicyOption = Literal["fcfs", "program_fcfs", "round_robin", "mlfq", "plas", "atlas", "quire"]
+PolicyOption = Literal[
+    "fcfs",
+    "program_fcfs",
+    "round_robin",
+    "mlfq",
+    "plas",
+    "atlas",
+    "quire",
+    "topology",
+    "invocation",
+]
 BalancerOption = Literal["round_robin", "least_used", "autellix", "quire"]
 PriorityScopeOption = Literal["tenant", "node"]
 UnitOption = Literal["tokens", "seconds"]
@@ -25,7 +35,8 @@ Policy = Annotated[
         envvar="QUIRE_POLICY",
         help="Order of a tenant's commands: of arrival (by call or by program), in turns, or by "
         "what a call (mlfq), its program (plas) or its program's critical path (atlas) was "
-        "served, or by what is left, learned from programs of its kind (quire).",
+        "served, or by what is left, learned from programs of its kind (quire); for workflows by "
+        "depth in the graph (topology) or with the requests of a step together (invocation).",
         rich_help_panel=_PANEL,
     ),
 ]

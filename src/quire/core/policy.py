@@ -152,6 +152,22 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class StagedPolicy(Policy, Protocol):
+    """A policy under which the commands of a program go by stages (Ayo, algorithm 2).
+
+    For each message control takes, of each program, the commands that wait with the program's
+    smallest stage; programs by the smallest key of all their commands that wait. What is left of
+    the message goes to the programs' next stages, and so on. An encoder's batch is such a message,
+    and so are the sequences of an engine that are given away at one time. Who gives up memory is
+    decided by keys alone.
+    """
+
+    def stage(self, command: ReadyCommand) -> float:
+        """Asked once, behind ``on_arrival``; it never changes."""
+        ...
+
+
+@runtime_checkable
 class DispatchPolicy(Protocol):
     """Decides *when* a batch is sent (Pie 5.2, Table 5); the policy decides *what* is in it."""
 

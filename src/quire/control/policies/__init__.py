@@ -7,12 +7,14 @@ from types import MappingProxyType
 
 from quire.control.policies.atlas import ThreadAttainedService
 from quire.control.policies.fcfs import FirstComeFirstServed
+from quire.control.policies.invocation import InvocationsTogether
 from quire.control.policies.levels import LevelQueues
 from quire.control.policies.mlfq import MultiLevelFeedback
 from quire.control.policies.plas import ProgramAttainedService
 from quire.control.policies.program_fcfs import ProgramFirstComeFirstServed
 from quire.control.policies.quire import LeastLeft
 from quire.control.policies.round_robin import RoundRobin
+from quire.control.policies.topology import DeepestFirst
 from quire.core.errors import ConfigError
 from quire.core.policy import Policy
 from quire.core.scheduler_config import LevelsConfig
@@ -22,6 +24,8 @@ _PLAIN: Mapping[str, Callable[[], Policy]] = MappingProxyType(
         "fcfs": FirstComeFirstServed,
         "program_fcfs": ProgramFirstComeFirstServed,
         "round_robin": RoundRobin,
+        "topology": DeepestFirst,
+        "invocation": InvocationsTogether,
     }
 )
 _LEVELS: Mapping[str, Callable[[LevelsConfig], Policy]] = MappingProxyType(
@@ -52,7 +56,9 @@ def create_policy(name: str, levels: LevelsConfig | None = None) -> Policy:
 
 __all__ = [
     "POLICIES",
+    "DeepestFirst",
     "FirstComeFirstServed",
+    "InvocationsTogether",
     "LeastLeft",
     "LevelQueues",
     "MultiLevelFeedback",

@@ -249,7 +249,7 @@ class Entry:
     ``reply``  what will be delivered once it is at the front ·
     ``rank``  its place in the order, once it could be scheduled, among those of its ``rank_class``;
     ``rank_number`` no other has, ``placed_in`` is the backlog that keeps its place, ``view`` what
-    the policy sees.
+    the policy sees, ``stage`` what a policy with stages says of it.
     """
 
     __slots__ = (
@@ -287,6 +287,7 @@ class Entry:
         "sent_s",
         "service_s",
         "service_tokens",
+        "stage",
         "state",
         "view",
         "waiting_s",
@@ -328,6 +329,7 @@ class Entry:
         self.rank: tuple[float, ...] | None = None
         self.rank_class = 0
         self.rank_number = 0
+        self.stage = 0.0
         self.placed_in: object | None = None
         self.view: ReadyCommand | None = None
 

@@ -42,7 +42,7 @@ class EncoderScheduler:
         tracer: Tracer,
     ) -> None:
         self.pool = pool
-        self.waiting = FairOrder(share)
+        self.waiting = FairOrder(share, staged=ranking.is_staged)
         self._share = share
         self._ranking = ranking
         self._flow = flow
@@ -98,6 +98,7 @@ class EncoderScheduler:
         not fit keeps its tenant's turn."""
         parts: list[EncodePart] = []
         num_tokens = 0
+        self.waiting.begin()
         while (entry := self.waiting.first()) is not None:
             run = entry.run
             assert isinstance(run, EncodeRun)
@@ -111,7 +112,7 @@ class EncoderScheduler:
             _append(parts, self.pool.take(run))
             self._share.charge(entry.program.tenant, length)
             if not run.is_waiting:
-                self.waiting.discard(entry)
+                self.waiting.take(entry)
         return parts
 
     def _send(self, instance: EncoderInstance, parts: list[EncodePart]) -> None:

@@ -127,6 +127,7 @@ class MessagePlanner:
         starved, self.blocked = [e for e in self.blocked if e in self._engine.running], {}
         self.backlog.sync()
         self.restorer.sweep()
+        self.backlog.begin_message()
         self.seating.choose()
         self._advance_time()
         budget = self._engine.info.pool.max_batch_tokens
@@ -150,7 +151,7 @@ class MessagePlanner:
         self._builder, self._is_ahead = builder, True
         for entry in entries:
             self.backlog.arrive(entry)
-        for entry in self._fairness.ordered(entries, _tenant_of, rank_of):
+        for entry in self._fairness.ordered(entries, _tenant_of, self.ranking.order_of(entries)):
             self._windows[entry.queue] = QueueWindow()
             if self.backlog.work.discard(entry):
                 self._again[entry] = None
@@ -183,6 +184,7 @@ class MessagePlanner:
 
     def prompts_to_come(self) -> list[Entry]:
         """The prompts that would stand in a message planned now, if nothing else would."""
+        self.backlog.begin_message()
         self.seating.give_free_seats()
         work = self.backlog.work
         if len(work) > self._seats.capacity:

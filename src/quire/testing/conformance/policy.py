@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from math import isfinite
 
+from quire.control.scheduler.order.requests import RequestOrder
 from quire.core.ids import CommandId, ProgramId, QueueId, TenantId, ThreadId
-from quire.core.policy import DispatchPolicy, Policy, ReadyCommand, ServiceFigures
+from quire.core.policy import DispatchPolicy, Policy, ReadyCommand, ServiceFigures, StagedPolicy
 
 
 def ready(
@@ -15,6 +17,9 @@ def ready(
     thread: int = 0,
     arrival_s: float = 0.0,
     service_tokens: int = 0,
+    depth: int = 0,
+    invocation: int = 0,
+    remaining_us: int = 0,
     family_figures: ServiceFigures | None = None,
     program_figures: ServiceFigures | None = None,
     thread_figures: ServiceFigures | None = None,
@@ -27,7 +32,9 @@ def ready(
         queue=QueueId(1),
         command=CommandId(command),
         priority=0,
-        depth=0,
+        depth=depth,
+        invocation=invocation,
+        remaining_us=remaining_us,
         arrival_s=arrival_s,
         ready_s=arrival_s,
         service_tokens=service_tokens,
@@ -96,7 +103,7 @@ class PolicySuite:
             policy = self.make_policy()
             for number in range(num_programs):
                 now_s = float(number)
-                command = ready(1, program=number, arrival_s=now_s)
+                command = ready(1, program=number, arrival_s=now_s, invocation=1 + number)
                 policy.on_arrival(command, now_s)
                 _serve(policy, command, 100, 0.5, now_s)
                 policy.on_time(now_s)
@@ -113,6 +120,42 @@ class PolicySuite:
         policy.on_arrival(command, 0.0)
         policy.on_ended(command, 1.0)
         policy.on_program_ended(command.program, 1.0)
+
+    def test_a_stage_never_changes(self) -> None:
+        """For those that have stages: a command's bucket relies on it."""
+        policy = self.make_policy()
+        if not isinstance(policy, StagedPolicy):
+            return
+        commands = [ready(i, program=i % 3, depth=i, remaining_us=7 * i) for i in range(9)]
+        for command in commands:
+            policy.on_arrival(command, 0.0)
+        stages = [policy.stage(command) for command in commands]
+        assert all(isfinite(stage) for stage in stages)
+        for turn in range(1, 50):
+            _serve(policy, commands[turn % 9], 100, 0.5, float(turn))
+            policy.on_time(float(turn))
+        assert [policy.stage(command) for command in commands] == stages
+
+    def test_a_deep_program_does_not_take_every_batch(self) -> None:
+        """A program has one old command, and new ones that are deeper come endlessly; so a command
+        of a program without a graph, which came between them, waits with them."""
+        policy = self.make_policy()
+        order = RequestOrder(policy, {})
+        order.add(ready(0, program=1, remaining_us=1), 0.0)
+        other = ready(1, program=2, arrival_s=0.5)
+        order.add(other, 0.5)
+        for turn in range(2, 2000):
+            now_s = float(turn)
+            more = ready(turn, arrival_s=now_s, depth=turn, invocation=turn, remaining_us=turn)
+            order.add(more, now_s)
+            (taken,) = order.take(1, now_s)
+            if taken is other:
+                return
+            _serve(policy, taken, 1, 0.01, now_s)
+            order.end(taken, now_s)
+            for figures in (other.family_figures, other.program_figures, other.thread_figures):
+                figures.waiting_s += 1.0
+        raise AssertionError(f"{policy.name}: a command waited for 2000 others")
 
     def test_nobody_starves(self) -> None:
         """With one command served at a time, an old command runs despite an endless stream of new

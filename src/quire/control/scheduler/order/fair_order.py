@@ -2,7 +2,8 @@
 
 Owns sorted lines, one for each tenant, and the order between them under the fair share. What
 arrives or changes costs the logarithm of those that wait, and only who is taken is looked at: a
-message costs the same however many wait behind. Does not know what an entry's rank means.
+message costs the same however many wait behind. Does not know what an entry's rank means. Under a
+policy with stages the order is another one for each message (``buckets``), which ``begin`` starts.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from quire.control.programs.program import Entry
+from quire.control.scheduler.order.buckets import Buckets, Rank
 from quire.control.scheduler.order.fairness import FairShare
-from quire.control.scheduler.order.ranking import Rank, class_of, rank_of
+from quire.control.scheduler.order.ranking import class_of, rank_of
 from quire.core.ids import TenantId
 
 LineKey = tuple[int, TenantId]
@@ -31,6 +33,12 @@ class Line:
         self.ranks: list[Rank] = []
         self.entries: list[Entry] = []
 
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def first(self) -> Entry | None:
+        return self.entries[0] if self.entries else None
+
     def add(self, entry: Entry) -> None:
         rank = rank_of(entry)
         index = bisect_left(self.ranks, rank)
@@ -43,20 +51,65 @@ class Line:
         del self.ranks[index]
         del self.entries[index]
 
+    def take(self, entry: Entry) -> None:
+        """``remove``, for the message that is being made."""
+        self.remove(entry)
+
+    def begin(self) -> None:
+        """Another message is made."""
+
     def check_invariants(self) -> None:
         assert self.ranks == sorted(self.ranks), "a line is not in order"
         assert self.ranks == [rank_of(entry) for entry in self.entries]
         assert len(set(self.ranks)) == len(self.ranks), "two entries have one rank"
 
 
+class StagedLine(Line):
+    """Entries under a policy with stages. ``entries`` stays empty."""
+
+    __slots__ = ("_buckets",)
+
+    def __init__(self, key: LineKey, serial: int) -> None:
+        super().__init__(key, serial)
+        self._buckets: Buckets[Entry] = Buckets()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def first(self) -> Entry | None:
+        return self._buckets.first()
+
+    def add(self, entry: Entry) -> None:
+        self._buckets.add(entry, rank_of(entry), entry.stage, entry.program.id)
+
+    def remove(self, entry: Entry) -> None:
+        self._buckets.remove(rank_of(entry), entry.stage, entry.program.id)
+
+    def take(self, entry: Entry) -> None:
+        self._buckets.take(rank_of(entry), entry.stage, entry.program.id)
+
+    def begin(self) -> None:
+        self._buckets.begin()
+
+    def check_invariants(self) -> None:
+        self._buckets.check_invariants()
+
+
+def new_line(key: LineKey, serial: int, *, staged: bool) -> Line:
+    return StagedLine(key, serial) if staged else Line(key, serial)
+
+
 class FairOrder:
     """Waiting entries: the tenant that is furthest behind goes first, within it the best rank.
 
-    The heap of lines is put right lazily, because a tenant's virtual time only grows.
+    The heap of lines is put right lazily, because a tenant's virtual time only grows. ``staged``:
+    whether entries go by stages.
     """
 
-    def __init__(self, share: FairShare) -> None:
+    def __init__(self, share: FairShare, *, staged: bool = False) -> None:
         self._share = share
+        self._staged = staged
+        self._touched: dict[Line, None] = {}
         self._lines: dict[LineKey, Line] = {}
         self._line_of: dict[Entry, Line] = {}
         self._heap: list[tuple[int, float, int, Line]] = []
@@ -76,10 +129,10 @@ class FairOrder:
         key = (class_of(entry), tenant)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(key, self._num_lines)
+            line = self._lines[key] = new_line(key, self._num_lines, staged=self._staged)
             self._num_lines += 1
             heapq.heappush(self._heap, (key[0], self._share.start(tenant), line.serial, line))
-        if not line.entries:
+        if not len(line):
             self._share.enter(tenant)
         line.add(entry)
         self._line_of[entry] = line
@@ -92,12 +145,25 @@ class FairOrder:
         line.remove(entry)  # an empty line goes when it is found at the top of the heap
         return True
 
+    def take(self, entry: Entry) -> None:
+        """Take ``entry``, which stands here, into the message that is being made."""
+        line = self._line_of.pop(entry)
+        line.take(entry)
+        if self._staged:
+            self._touched[line] = None
+
+    def begin(self) -> None:
+        """Another message is made."""
+        for line in self._touched:
+            line.begin()
+        self._touched.clear()
+
     def first(self) -> Entry | None:
         """Who goes first; it stays."""
         heap = self._heap
         while heap:
             level, start, serial, line = heap[0]
-            if not line.entries:
+            if not len(line):
                 heapq.heappop(heap)
                 del self._lines[line.key]
                 continue
@@ -105,14 +171,14 @@ class FairOrder:
             if now > start:
                 heapq.heapreplace(heap, (level, now, serial, line))
                 continue
-            return line.entries[0]
+            return line.first()
         return None
 
     def pop(self) -> Entry | None:
-        """Take out who goes first."""
+        """Take who goes first."""
         entry = self.first()
         if entry is not None:
-            self.discard(entry)
+            self.take(entry)
         return entry
 
     def check_invariants(self) -> None:
@@ -123,4 +189,4 @@ class FairOrder:
             assert id(line) in in_heap, "a line is never looked at"
             line.check_invariants()
             assert all(self._line_of.get(entry) is line for entry in line.entries)
-        assert sum(len(line.entries) for line in self._lines.values()) == len(self._line_of)
+        assert sum(len(line) for line in self._lines.values()) == len(self._line_of)

@@ -7,16 +7,14 @@ commands stand is known to ``order`` and ``seats``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from quire.control.event_time import EventTime
 from quire.control.programs.program import Entry
 from quire.control.programs.states import ENDS
+from quire.control.scheduler.order.buckets import Rank, in_rounds
 from quire.core.ids import CommandId, ProgramId
-from quire.core.policy import Policy, ReadyCommand
-
-Rank = tuple[float, ...]
-"""Priority (the higher, the smaller), the policy's key, and a number that no other has."""
+from quire.core.policy import Policy, ReadyCommand, StagedPolicy
 
 
 def priority_of(entry: Entry) -> int:
@@ -53,11 +51,17 @@ class Ranking:
         self._time = time
         self.changed: dict[Entry, None] = {}
         self._keeps_state = policy.keeps_state
+        self._stages = policy if isinstance(policy, StagedPolicy) else None
         self._across_tenants = across_tenants
         self._num_arrived = 0
         self._entries: dict[tuple[ProgramId, CommandId], Entry] = {}
         self._num_of: dict[ProgramId, int] = {}
         self._over: set[ProgramId] = set()
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether commands go by stages (``buckets``)."""
+        return self._stages is not None
 
     def arrive(self, entry: Entry) -> None:
         """``entry`` can be scheduled for the first time."""
@@ -66,6 +70,8 @@ class Ranking:
         entry.path_s = entry.program.figures.path_s
         entry.path_tokens = entry.program.figures.path_tokens
         entry.view = _view(entry)
+        if self._stages is not None:
+            entry.stage = self._stages.stage(entry.view)
         if self._keeps_state:
             program = entry.program.id
             self._entries[program, entry.id] = entry
@@ -136,6 +142,14 @@ class Ranking:
             entry = self._entries.get((command.program, command.command))
             if entry is not None:
                 self.changed[entry] = None
+
+    def order_of(self, entries: Collection[Entry]) -> Callable[[Entry], Rank]:
+        """By what a message of these few, all of which have arrived, sorts them."""
+        if self._stages is None or len(entries) < 2:
+            return rank_of
+        standing = [(rank_of(entry), entry.stage, entry.program.id) for entry in entries]
+        order = in_rounds(standing)
+        return lambda entry: order[rank_of(entry)]
 
     def outranks(self, entry: Entry, other: Entry) -> bool:
         """Whether ``other`` gives up memory for ``entry``: within a tenant by rank, between two by

@@ -48,9 +48,9 @@ class Backlog:
         self._ranking = ranking
         self._gate = gate
         self.paused = FairOrder(share)
-        self.work = FairOrder(share)
+        self.work = FairOrder(share, staged=ranking.is_staged)
         self.claims = FairOrder(share)
-        self.seats = Seats(engine.info.pool.max_sequences, share)
+        self.seats = Seats(engine.info.pool.max_sequences, share, staged=ranking.is_staged)
         self._claims_of: dict[ProgramId, dict[Entry, None]] = {}
         self._held_up: dict[Entry, Page] = {}
         self._held_by: dict[Page, dict[Entry, None]] = {}
@@ -128,6 +128,11 @@ class Backlog:
             self.claims.add(entry)
         if is_paused:
             self.paused.add(entry)
+
+    def begin_message(self) -> None:
+        """Another message is planned."""
+        self.work.begin()
+        self.seats.begin()
 
     # -- placing ---------------------------------------------------------------------------------
 

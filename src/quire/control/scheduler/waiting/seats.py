@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.programs.program import Entry, Program
-from quire.control.scheduler.order.fair_order import Line, LineKey
+from quire.control.scheduler.order.fair_order import Line, LineKey, new_line
 from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.order.ranking import class_of, level_of
 from quire.core.commands import Decode
@@ -46,13 +46,13 @@ class SeatLine:
         "weight",
     )
 
-    def __init__(self, key: LineKey, serial: int, weight: float) -> None:
+    def __init__(self, key: LineKey, serial: int, weight: float, *, staged: bool) -> None:
         self.key = key
         self.serial = serial
         self.weight = weight
         self.turn = 0
         self.seated = Line(key, serial)
-        self.asking = Line(key, serial)
+        self.asking = new_line(key, serial, staged=staged)
         self.giving_place: _Place | None = None
         self.asking_place: _Place | None = None
 
@@ -66,11 +66,14 @@ class SeatLine:
 
 
 class Seats:
-    """``capacity`` seats. ``num_asked``: how often one was asked for. ``most_tokens``: what those
-    that have one may take at most, prompts and answers together."""
+    """``capacity`` seats. ``staged``: whether who asks goes by stages. ``num_asked``: how often one
+    was asked for. ``most_tokens``: what those that have one may take at most, prompts and answers
+    together."""
 
-    def __init__(self, capacity: int, share: FairShare) -> None:
+    def __init__(self, capacity: int, share: FairShare, *, staged: bool = False) -> None:
         self.capacity = capacity
+        self._staged = staged
+        self._touched: dict[SeatLine, None] = {}
         self._share = share
         self._lines: dict[LineKey, SeatLine] = {}
         self._by_serial: dict[int, SeatLine] = {}
@@ -117,12 +120,20 @@ class Seats:
         """``entry``, which asks, has a seat from now on."""
         line = self._line_of[entry]
         assert self.num_free > 0, "a seat is given twice"
-        line.asking.remove(entry)
+        line.asking.take(entry)
+        if self._staged:
+            self._touched[line] = None
         line.seated.add(entry)
         self._count(entry, 1)
         self._num_given += 1
         line.turn = self._num_given
         self._replace(line)
+
+    def begin(self) -> None:
+        """Seats are given for another message."""
+        for line in self._touched:
+            line.asking.begin()
+        self._touched.clear()
 
     def take_back(self, entry: Entry) -> None:
         """``entry`` makes way, and asks again."""
@@ -172,7 +183,8 @@ class Seats:
         key = (class_of(entry), tenant)
         line = self._lines.get(key)
         if line is None:
-            line = SeatLine(key, self._num_lines, self._share.weight(tenant))
+            weight = self._share.weight(tenant)
+            line = SeatLine(key, self._num_lines, weight, staged=self._staged)
             self._num_lines += 1
             self._lines[key] = self._by_serial[line.serial] = line
         return line
@@ -185,13 +197,13 @@ class Seats:
         if line.giving_place is not None:
             del self._giving[bisect_left(self._giving, line.giving_place)]
             line.giving_place = None
-        if line.asking.entries:
+        if len(line.asking):
             line.asking_place = (line.key[0], line.next_share, line.turn, line.serial)
             insort(self._asking, line.asking_place)
         if line.seated.entries:
             line.giving_place = (line.key[0], line.share, line.turn, line.serial)
             insort(self._giving, line.giving_place)
-        elif not line.asking.entries:
+        elif not len(line.asking):
             del self._lines[line.key], self._by_serial[line.serial]
 
     # -- who is next, who makes way --------------------------------------------------------------
@@ -200,7 +212,7 @@ class Seats:
         """Who gets the next free seat."""
         if not self._asking:
             return None
-        return self._by_serial[self._asking[0][3]].asking.entries[0]
+        return self._by_serial[self._asking[0][3]].asking.first()
 
     def exchange(self) -> tuple[Entry, Entry] | None:
         """Who displaces whom, if anybody, when no seat is free or memory has no room for who is
@@ -208,15 +220,16 @@ class Seats:
         if not self._asking:
             return None
         line = self._by_serial[self._asking[0][3]]
-        entry = line.asking.entries[0]
+        entry = line.asking.first()
         victim = self._victim_elsewhere(line)
-        if victim is not None:
+        if victim is not None and entry is not None:
             return entry, victim
         for place in self._giving:
             line = self._by_serial[place[3]]
-            victim = self._victim_within(line)
-            if victim is not None:
-                return line.asking.entries[0], victim
+            asking = line.asking.first()
+            victim = None if asking is None else self._victim_within(line, asking)
+            if asking is not None and victim is not None:
+                return asking, victim
         return None
 
     def _victim_elsewhere(self, line: SeatLine) -> Entry | None:
@@ -232,11 +245,9 @@ class Seats:
                     return entry
         return None
 
-    def _victim_within(self, line: SeatLine) -> Entry | None:
-        """Whom the first of ``line`` that asks displaces in it."""
-        if not line.asking.entries:
-            return None
-        level = level_of(line.asking.entries[0])
+    def _victim_within(self, line: SeatLine, asking: Entry) -> Entry | None:
+        """Whom ``asking``, the first of ``line`` that asks, displaces in it."""
+        level = level_of(asking)
         for entry in reversed(line.seated.entries):
             if level_of(entry) <= level:
                 return None
@@ -255,7 +266,7 @@ class Seats:
         assert self._giving == sorted(self._giving)
         for line in self._lines.values():
             assert self._by_serial[line.serial] is line
-            assert (line.asking_place in self._asking) == bool(line.asking.entries)
+            assert (line.asking_place in self._asking) == bool(len(line.asking))
             assert (line.giving_place in self._giving) == bool(line.seated.entries)
             line.asking.check_invariants()
             line.seated.check_invariants()
@@ -263,6 +274,8 @@ class Seats:
             assert not any(entry in self._seated for entry in line.asking.entries)
             for entry in (*line.seated.entries, *line.asking.entries):
                 assert self._line_of[entry] is line
+        num_asking = sum(len(line.asking) for line in self._lines.values())
+        assert num_asking == self.num_asking
         assert sum(len(line.seated.entries) for line in self._lines.values()) == len(self._seated)
         assert sum(self._num_of.values()) == len(self._seated)
         assert self.most_tokens == sum(most_tokens(entry) for entry in self._seated)
