@@ -15,6 +15,7 @@ from quire.control.commands.holdings import Holdings
 from quire.control.commands.host_commands import HostCommands
 from quire.control.encoding import Encoding
 from quire.control.engine_life import EngineLife
+from quire.control.engines.awake import Awake
 from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
@@ -85,6 +86,8 @@ class Controller:
         self._engines: dict[EngineId, EngineState] = {}
         self._places: dict[EngineId, ControlledEngine] = {}
         self._schedulers: dict[EngineId, EngineScheduler] = {}
+        self._by_number: list[EngineScheduler] = []
+        self._awake = Awake()
         self._holdings = Holdings(self._engines)
         self._host = HostCommands(self._engines, self._holdings)
         self._deployments = Deployments(create_balancer(config.balancer), self._host.exports)
@@ -129,6 +132,8 @@ class Controller:
             deployments=self._deployments,
             moves=self._moves,
             schedulers=self._schedulers,
+            by_number=self._by_number,
+            awake=self._awake,
             table=self._table,
             flow=self._flow,
             host=self._host,
@@ -189,21 +194,28 @@ class Controller:
         """End what has expired, let go on what can, send what may be sent, ask for a tick."""
         self._expire(now_s)
         self._retry_stalled()
-        for scheduler in self._schedulers.values():
+        number = self._awake.after(-1)
+        while number is not None:
+            scheduler = self._by_number[number]
             if scheduler.has_news():
                 scheduler.pump()
+            number = self._awake.after(number)
         self._encoding.pump()
         self._retry_stalled()
-        schedulers = self._schedulers.values()
-        due_s = [at for one in schedulers if (at := one.next_dispatch_s) is not None]
+        awake = [self._by_number[number] for number in self._awake.all()]
+        due_s = [at for one in awake if (at := one.next_dispatch_s) is not None]
+        self._awake.keep([one.engine.number for one in awake if not one.may_rest])
         at_s = self._timers.next_timer_s(due_s)
         if at_s is not None:
             self._outbox.set_timer(at_s)
 
     def _retry_stalled(self) -> None:
-        for engine in self._engines.values():
+        number = self._awake.after(-1)
+        while number is not None:
+            engine = self._by_number[number].engine
             if engine.stalled or engine.starved:
                 self._flow.retry_stalled(engine)
+            number = self._awake.after(number)
 
     # -- engines ---------------------------------------------------------------------------------
 
@@ -269,7 +281,7 @@ class Controller:
     def _transfers_completed(self, event: e.TransfersCompleted) -> None:
         engine = self._engines.get(event.engine)
         if engine is not None and engine.is_up:
-            engine.is_touched = True
+            engine.touch()
             transfers, failed = event.ended.transfers.tolist(), event.ended.failed.tolist()
             ended = engine.end_transfers(transfers, failed, self._table.programs())
             self._schedulers[engine.id].tiering.observe(event.ended.elapsed_s, ended)
@@ -345,6 +357,8 @@ class Controller:
             check_family(program)
         for engine in self._engines.values():
             engine.check_invariants(programs, self._host.exports, self._host.leases)
-        for scheduler in self._schedulers.values():
+        for number, scheduler in enumerate(self._by_number):
             scheduler.check_invariants()
+            assert scheduler.engine.number == number
+            assert scheduler.may_rest or number in self._awake, "an engine is never looked at"
         self._encoding.check_invariants()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from quire.control.commands.flow import Flow
 from quire.control.commands.host_commands import HostCommands
+from quire.control.engines.awake import Awake
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.forward_run import ForwardRun
@@ -48,7 +49,8 @@ them, and would take one replica after the other."""
 @dataclass(slots=True)
 class EngineLife:
     """Handles ``EngineUp`` and ``EngineDown`` of engines with memory. ``engines``, ``places``
-    (everything on which queues can be placed) and ``schedulers`` are shared with the controller."""
+    (everything on which queues can be placed), ``schedulers`` (``by_number`` in the order in which
+    they came up first) and ``awake`` are shared with the controller."""
 
     config: SchedulerConfig
     engines: dict[EngineId, EngineState]
@@ -56,6 +58,8 @@ class EngineLife:
     deployments: Deployments
     moves: Moves
     schedulers: dict[EngineId, EngineScheduler]
+    by_number: list[EngineScheduler]
+    awake: Awake
     table: ProcessTable
     flow: Flow
     host: HostCommands
@@ -78,12 +82,14 @@ class EngineLife:
         if known is not None:
             if known.is_up:
                 self._lose(known, _replaced(event.engine))
+            known.wake()
             self._end_outdated(known, known.restart(info))
             self._note_capacity()
             self._resume(known)
             self.moves.join(known)
             return
-        engine = EngineState(event.engine, event.model, info)
+        number = len(self.schedulers)
+        engine = EngineState(event.engine, event.model, info, number, self.awake)
         admission = Admission(engine, self.table, self.config.output_share)
         chunk_time = ChunkTime(self.config.chunk_steps)
         gate = ProgramGate(engine, self.config.pausing, admission, chunk_time, self.time)
@@ -112,7 +118,7 @@ class EngineLife:
         )
         self.engines[event.engine] = self.places[event.engine] = engine
         self.deployments.add(engine)
-        self.schedulers[event.engine] = EngineScheduler(
+        scheduler = EngineScheduler(
             engine,
             self.config,
             self.dispatch,
@@ -125,6 +131,8 @@ class EngineLife:
             self.time,
             self.tracer,
         )
+        self.schedulers[event.engine] = scheduler
+        self.by_number.append(scheduler)
         self._note_capacity()
         self.moves.join(engine)
 
@@ -159,6 +167,7 @@ class EngineLife:
 
     def _lose(self, engine: EngineState, error: ErrorRecord) -> None:
         engine.is_up = False
+        engine.wake()
         self._note_capacity()
         saved = self._end_flight(engine, error)
         planner = self.schedulers[engine.id].planner

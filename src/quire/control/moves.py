@@ -133,6 +133,7 @@ class Moves:
 
     def _withdraw(self, queue: CommandQueue, engine: EngineState) -> None:
         scheduler = self._schedulers[engine.id]
+        engine.wake()
         scheduler.planner.withdraw(queue)
         scheduler.anticipation.forget(queue)
         engine.stalled.pop(queue, None)

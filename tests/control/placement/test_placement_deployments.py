@@ -111,7 +111,8 @@ def test_an_event_of_one_engine_is_none_of_the_others(world: World) -> None:
     schedulers = world.controller._schedulers
     assert world.harness.num_in_flight(OTHER)
     assert [one.has_news() for one in schedulers.values()] == [False, False]
-    schedulers[OTHER].engine.is_touched = True
+    assert world.controller._awake.all() == [], "nobody is even asked"
+    schedulers[OTHER].engine.touch()
     world.harness.step_engine(ENGINE)
     assert not schedulers[OTHER].engine.is_touched, "what was touched is looked at by any event"
     world.run()
@@ -127,8 +128,9 @@ def test_an_event_of_one_engine_costs_nothing_for_those_that_have_no_work(world:
     assert [one.has_news() for one in idle] == [False] * 9
     while world.harness.num_in_flight(ENGINE):
         assert [one.has_news() for one in idle] == [False] * 9
+        assert not any(one.engine.number in world.controller._awake for one in idle)
         world.harness.step_engine(ENGINE)
     assert not busy.has_news(), "its work has ended"
     assert outcome.tokens == alone([1, 2, 3], 8)
-    idle[0].engine.is_touched = True
+    idle[0].engine.touch()
     assert [one.has_news() for one in idle] == [True] + [False] * 8

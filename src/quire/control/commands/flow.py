@@ -160,7 +160,7 @@ class Flow:
         if queue.placed_on is None:
             return None
         engine = self._engines[queue.placed_on]
-        engine.is_touched = True
+        engine.touch()
         engine.ready.discard(queue)
         engine.stalled.pop(queue, None)
         engine.starved.pop(queue, None)
@@ -350,7 +350,9 @@ class Flow:
                 self.fail(dependent, poisoned(entry.id).record())
             elif not dependent.num_blockers:
                 dependent.ready_s = self._time.now_s
-            self._engines[dependent.queue.engine].stalled[dependent.queue] = None
+            engine = self._engines[dependent.queue.engine]
+            engine.stalled[dependent.queue] = None
+            engine.wake()
         entry.dependents = ()
 
 

@@ -6,13 +6,15 @@ Owns which of these queues may start a command and what the others wait for. ``s
 
 from __future__ import annotations
 
+from quire.control.engines.awake import Awake
 from quire.control.engines.ready import ReadyQueues
 from quire.control.programs.program import CommandQueue, Entry
 from quire.core.ids import EngineId, ModelId
 
 
 class ControlledEngine:
-    """The queues and ended commands of one engine.
+    """The queues and ended commands of one engine. ``number``: how many came up for the first time
+    before it; ``awake`` has it while the engine is to be looked at.
 
     ``ready``    queues whose next command needs a batch message and may start now.
     ``is_touched``  something has happened to its queues or messages that its scheduler has not
@@ -23,15 +25,28 @@ class ControlledEngine:
     ``starved``  queues whose next command waits for free embeds, in the order of arrival.
     """
 
-    def __init__(self, engine: EngineId, model: ModelId) -> None:
+    def __init__(
+        self, engine: EngineId, model: ModelId, number: int = 0, awake: Awake | None = None
+    ) -> None:
         self.id = engine
         self.model = model
+        self.number = number
+        self.awake = awake or Awake()
         self.ready = ReadyQueues()
         self.is_touched = False
         self.ended: list[Entry] = []
         self.stalled: dict[CommandQueue, None] = {}
         self.num_ended_before = -1
         self.starved: dict[CommandQueue, None] = {}
+
+    def wake(self) -> None:
+        """The next decision looks at it, if only for what is stalled."""
+        self.awake.add(self.number)
+
+    def touch(self) -> None:
+        """Something has happened that its scheduler has to look at."""
+        self.is_touched = True
+        self.awake.add(self.number)
 
     def take_ended(self) -> list[Entry]:
         ended, self.ended = self.ended, []

@@ -21,7 +21,7 @@ def end_lease(engine: EngineState, leases: LeaseTable, lease: Lease, why: str) -
     if not lease.is_complete:
         engine.operations.close_receive(lease.name.number)
         engine.fenced += lease.received
-        engine.is_touched = True
+        engine.touch()
     release_all(engine, lease.contents)
 
 

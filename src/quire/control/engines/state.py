@@ -13,6 +13,7 @@ from struct import pack
 import numpy as np
 
 from quire.control.engines.adapters import find_adapter
+from quire.control.engines.awake import Awake
 from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.engine import ControlledEngine
@@ -53,8 +54,15 @@ class EngineState(ControlledEngine):
     ``num_freed_embeds``  ``embeds.num_freed`` when ``starved`` was last examined.
     """
 
-    def __init__(self, engine: EngineId, model: ModelId, info: EngineInfo) -> None:
-        super().__init__(engine, model)
+    def __init__(
+        self,
+        engine: EngineId,
+        model: ModelId,
+        info: EngineInfo,
+        number: int = 0,
+        awake: Awake | None = None,
+    ) -> None:
+        super().__init__(engine, model, number, awake)
         self.info = info
         self.operations = OperationList()
         self.memory = Memory(engine, info, self.operations)
@@ -374,6 +382,7 @@ class EngineState(ControlledEngine):
         """``entry`` ends: close its sequence, unlock its pages, forget it. Only the contents of its
         pages remain."""
         run, entry.run = entry.run, None
+        self.wake()
         if entry.rank is not None:
             self.ended.append(entry)
         if isinstance(run, DecodeRun | ForwardRun):

@@ -88,6 +88,15 @@ class EngineScheduler:
         return due_s is not None and due_s <= self._time.now_s
 
     @property
+    def may_rest(self) -> bool:
+        """Whether nothing is to be done before something happens to the engine: then it need not be
+        asked for news."""
+        engine = self.engine
+        if engine.is_touched or engine.ended or engine.unlocked or engine.stalled or engine.starved:
+            return False
+        return self.next_dispatch_s is None and (bool(engine.in_flight) or not self._has_work)
+
+    @property
     def _has_work(self) -> bool:
         """Whether anything runs, waits, or has to be moved."""
         engine, planner = self.engine, self.planner
@@ -316,7 +325,7 @@ class EngineScheduler:
                 "is broken, restart it"
             )
         message = engine.in_flight.popleft()
-        engine.is_touched = True
+        engine.touch()
         self._tracer.message_ended(
             engine.id,
             message.number,

@@ -227,7 +227,7 @@ class Exchange:
         Raises:
             EngineFault: it was not asked to.
         """
-        self._engine.is_touched = True
+        self._engine.touch()
         if isinstance(ended, SendEnded):
             self._sent(ended)
         else:
