@@ -165,6 +165,27 @@ def test_a_prompt_that_came_is_one_that_was_computed(
 
 
 @needs_kernel
+@pytest.mark.parametrize(("page_size", "begin"), [(64, 0), (64, 13), (1, 0)])
+def test_equal_layouts_exchange_their_tiles(
+    make_peer: MakePeer, page_size: int, begin: int
+) -> None:
+    sender, receiver = make_peer(backend="cpu"), make_peer(backend="cpu", page_size=page_size)
+    tokens = range(len(PROMPT))
+    sender.prompt(tokens)
+    receiver.good(operations=[receiver.open_receive(tokens)])
+    for part in (tokens[begin:], tokens[:begin]):
+        if part:
+            sender.good(operations=[sender.send_to(receiver, part, first=part[0])])
+            _bytes_sent(sender)
+    ended = receiver.report()
+    assert isinstance(ended, ReceiveEnded)
+    per_slot = sender.info.pool.groups[0].bytes_per_block // sender.page_size
+    num_tiles = 3 + (begin > 0)  # the one in which both parts meet is sent twice
+    assert ended.num_bytes == num_tiles * 16 * per_slot + 4 * len(PROMPT)
+    np.testing.assert_allclose(receiver.go_on(), sender.go_on(), atol=1e-5)
+
+
+@needs_kernel
 def test_bfloat16_loses_nothing(make_peer: MakePeer) -> None:
     settings = {"dtype": "bfloat16", "backend": "cpu"}
     sender, back = make_peer(**settings), make_peer(**settings)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from tile_tokens import keys_by_token, take, values_by_token
 
 from quire.core.errors import ConfigError
 from quire.engine.cpu.library import load_kernel
@@ -109,6 +110,52 @@ def test_what_was_written_is_read(
         numbers[1:, :, slots] = pool.form.view(written, 2)
         found = pool.form.view(read(pool, everywhere, range(NUM_LAYERS)), NUM_LAYERS)
         assert torch.equal(found, numbers), "nothing else has changed"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("head_dim", [16, 12, 13], ids=["whole vectors", "padded", "odd"])
+def test_the_kernel_reads_what_its_tiles_hold(head_dim: int, dtype: torch.dtype) -> None:
+    """Its translation is compared with PyTorch's, from the memory itself."""
+    pool = native_pool(16, head_dim, dtype)
+    assert isinstance(pool, NativeKVPool)
+    everywhere = np.arange(NUM_SLOTS, dtype=np.int64)
+    pool.write_tokens(everywhere, range(NUM_LAYERS), random_tokens(pool, NUM_SLOTS, NUM_LAYERS, 1))
+    for slots in SPANS.values():
+        found = pool.form.view(read(pool, slots, range(NUM_LAYERS)), NUM_LAYERS)
+        for layer, (keys, values) in enumerate(pool.layers):
+            of_slots = torch.empty(2, NUM_SLOTS, NUM_HEADS, head_dim, dtype=dtype)
+            for half, by_token in enumerate((keys_by_token, values_by_token)):
+                tiles = (keys, values)[half].view(dtype)[: NUM_SLOTS * NUM_HEADS * 16]
+                take(by_token(tiles, NUM_HEADS, 16), of_slots[half], 16)
+            assert torch.equal(found[layer], of_slots[:, slots])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("span", SPANS)
+def test_raw_tokens_are_the_same_tokens(span: str, dtype: torch.dtype) -> None:
+    """Also where what is a tile in one pool is not one in the other."""
+    one, other = native_pool(16, 12, dtype), native_pool(64, 12, dtype)
+    assert one.raw is not None
+    assert other.raw is not None
+    assert one.raw.layout == other.raw.layout
+    slots = SPANS[span]
+    one.write_tokens(slots, range(1, 3), random_tokens(one, len(slots), 2, 1))
+    raw = np.zeros(one.raw.num_bytes(len(slots), 2), np.uint8)
+    one.raw.read(slots, range(1, 3), raw)
+    target = np.random.default_rng(3).permutation(NUM_SLOTS)[: len(slots)].astype(np.int64)
+    for to in target, np.arange(len(slots), dtype=np.int64):
+        other.raw.write(to, range(1, 3), raw)
+        assert np.array_equal(read(other, to, range(1, 3)), read(one, slots, range(1, 3)))
+
+
+def test_layouts_differ_by_what_a_tile_holds() -> None:
+    names = {
+        pool.raw.layout
+        for dtype in (torch.float32, torch.bfloat16)
+        for pool in (native_pool(16, 12, dtype), native_pool(1, 17, dtype))
+        if pool.raw is not None
+    }
+    assert len(names) == 4
 
 
 @pytest.mark.parametrize(("make", "page_size"), POOLS)

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import struct
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,11 +17,12 @@ from quire.core.exchange import SendTarget
 from quire.core.kv_transport import Piece, Sent
 from quire.core.wire import PROTOCOL_VERSION
 from quire.exchange import ExchangeLimits, TcpTransport
-from quire.exchange.tcp_frames import Greeting, Part, Refusal, ToSender, Welcome, Written
+from quire.exchange.tcp_frames import Greeting, Part, Refusal, ToSender, Welcome, Written, checksum
 from quire.testing.conformance.kv_transport import (
     CONTENT,
     KEY,
     LEASE,
+    RAW_MARK,
     TOKEN_BYTES,
     Ends,
     TokenSink,
@@ -36,10 +36,10 @@ SHORT_S = 0.05
 GREETS_QUICKLY = ExchangeLimits(greeting_s=SHORT_S, silence_s=PATIENT_S)
 GOES_ON_QUICKLY = ExchangeLimits(greeting_s=PATIENT_S, silence_s=SHORT_S)
 PRELUDE = struct.Struct("<4sII")
-GREETING = Greeting(version=PROTOCOL_VERSION, lease=LEASE, key=KEY, content=CONTENT)
+GREETING = Greeting(version=PROTOCOL_VERSION, lease=LEASE, key=KEY, content=CONTENT, layout="")
 ALL = b"".join(map(bytes_of, range(8)))
 PIECE = Piece(first=0, num_tokens=8, first_layer=0, num_layers=1)
-PART = Part(piece=PIECE, crc32=zlib.crc32(ALL))
+PART = Part(piece=PIECE, checksum=checksum(ALL))
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ class RawPeer:
 
     def say(self, message: msgspec.Struct, body: bytes = b"") -> None:
         header = msgspec.msgpack.encode(message)
-        self.socket.sendall(PRELUDE.pack(b"QKV1", len(header), len(body)) + header + body)
+        self.socket.sendall(PRELUDE.pack(b"QKV2", len(header), len(body)) + header + body)
 
     def hear(self, kind: Any = ToSender) -> Any:
         _, header_size, size = PRELUDE.unpack(self._take(PRELUDE.size))
@@ -143,8 +143,8 @@ def serves_others(transport: TcpTransport) -> bool:
     [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
         bytes(64),
-        PRELUDE.pack(b"QKV1", 1 << 31, 0),
-        PRELUDE.pack(b"QKV1", 3, 0) + b"abc",
+        PRELUDE.pack(b"QKV2", 1 << 31, 0),
+        PRELUDE.pack(b"QKV2", 3, 0) + b"abc",
     ],
     ids=["http", "zeros", "long header", "no message"],
 )
@@ -194,8 +194,24 @@ def test_a_body_of_another_size_takes_no_memory(
     peer = connect(transport)
     peer.greet()
     header = msgspec.msgpack.encode(PART)
-    peer.socket.sendall(PRELUDE.pack(b"QKV1", len(header), size) + header)
+    peer.socket.sendall(PRELUDE.pack(b"QKV2", len(header), size) + header)
     assert peer.hear().error.code == ProtocolMismatch.code
+
+
+@pytest.mark.parametrize(("layout", "is_raw"), [("", True), ("a", False)])
+def test_a_piece_in_another_form_than_agreed(
+    transport: TcpTransport, connect: Connect, layout: str, is_raw: bool
+) -> None:
+    sink = TokenSink(8, layout="a")
+    transport.accept(LEASE, KEY, sink)
+    peer = connect(transport)
+    peer.say(msgspec.structs.replace(GREETING, layout=layout))
+    assert peer.hear().is_raw is (layout == "a")
+    body = RAW_MARK + ALL if is_raw else ALL
+    piece = msgspec.structs.replace(PIECE, is_raw=is_raw)
+    peer.say(Part(piece=piece, checksum=checksum(body)), body)
+    assert peer.hear().error.code == ProtocolMismatch.code
+    assert sink.tokens == {}
 
 
 @pytest.mark.parametrize("transport", [ExchangeLimits(piece_bytes=len(ALL) - 1)], indirect=True)
@@ -222,12 +238,12 @@ def test_a_silent_sender_is_given_up(transport: TcpTransport, connect: Connect, 
     transport.accept(LEASE, KEY, sink)
     peer = connect(transport)
     if stage == "in a greeting":
-        peer.socket.sendall(PRELUDE.pack(b"QKV1", 50, 0) + b"x")
+        peer.socket.sendall(PRELUDE.pack(b"QKV2", 50, 0) + b"x")
     elif stage != "connected":
         peer.greet()
     if stage == "in a piece":
         header = msgspec.msgpack.encode(PART)
-        peer.socket.sendall(PRELUDE.pack(b"QKV1", len(header), len(ALL)) + header + ALL[:-1])
+        peer.socket.sendall(PRELUDE.pack(b"QKV2", len(header), len(ALL)) + header + ALL[:-1])
     assert peer.has_ended()
     assert sink.tokens == {}
 
@@ -240,7 +256,7 @@ def test_a_sender_that_is_cut_off_leaves_the_lease_open(
     peer = connect(transport)
     peer.greet()
     header = msgspec.msgpack.encode(PART)
-    peer.socket.sendall(PRELUDE.pack(b"QKV1", len(header), len(ALL)) + header + ALL[:-1])
+    peer.socket.sendall(PRELUDE.pack(b"QKV2", len(header), len(ALL)) + header + ALL[:-1])
     peer.socket.close()
     transport.send(target(transport), TokenSource(8), ends)
     assert ends.take().error is None
@@ -278,7 +294,7 @@ def test_a_silent_receiver_is_given_up(
     transport.send(receiver.target, TokenSource(8), ends)
     peer = receiver.accept()
     if is_welcoming:
-        peer.say(Welcome(piece_bytes=1 << 20))
+        peer.say(Welcome(piece_bytes=1 << 20, is_raw=False))
     error = error_of(ends)
     assert isinstance(error, TransferFailed)
     assert "silent" in error.message
@@ -286,7 +302,7 @@ def test_a_silent_receiver_is_given_up(
 
 
 @pytest.mark.parametrize(
-    "answer", [Written(num_bytes=10**6), Written(num_bytes=0), Welcome(piece_bytes=1)]
+    "answer", [Written(num_bytes=10**6), Written(num_bytes=0), Welcome(piece_bytes=1, is_raw=False)]
 )
 def test_a_receiver_that_tells_nonsense(
     transport: TcpTransport, listen: Listen, answer: msgspec.Struct
@@ -294,7 +310,7 @@ def test_a_receiver_that_tells_nonsense(
     receiver, ends = listen(), Ends()
     transport.send(receiver.target, TokenSource(8), ends)
     peer = receiver.accept()
-    peer.say(Welcome(piece_bytes=1 << 20))
+    peer.say(Welcome(piece_bytes=1 << 20, is_raw=False))
     peer.say(answer)
     assert isinstance(error_of(ends), ProtocolMismatch)
     assert peer.has_ended()
@@ -304,7 +320,7 @@ def test_a_receiver_that_is_cut_off(transport: TcpTransport, listen: Listen) -> 
     receiver, ends = listen(), Ends()
     transport.send(receiver.target, TokenSource(8), ends)
     peer = receiver.accept()
-    peer.say(Welcome(piece_bytes=1 << 20))
+    peer.say(Welcome(piece_bytes=1 << 20, is_raw=False))
     peer.socket.close()
     assert isinstance(error_of(ends), TransferFailed)
 
@@ -362,12 +378,12 @@ def test_sends_beyond_their_number_wait(transport: TcpTransport, listen: Listen)
     peers = [receiver.accept() for receiver in receivers[:2]]
     for peer, event in zip(peers, read, strict=False):
         peer.hear(Greeting)
-        peer.say(Welcome(piece_bytes=1 << 20))
+        peer.say(Welcome(piece_bytes=1 << 20, is_raw=False))
         assert event.wait(PATIENT_S)
     assert not read[2].is_set()
     peers[0].socket.close()
     third = receivers[2].accept()
-    third.say(Welcome(piece_bytes=1 << 20))
+    third.say(Welcome(piece_bytes=1 << 20, is_raw=False))
     assert read[2].wait(PATIENT_S)
 
 

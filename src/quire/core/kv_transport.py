@@ -1,9 +1,10 @@
 """``KVTransport``: how K and V get from the memory of one engine into that of another.
 
-A transport moves *pieces*: some layers of some tokens of a lease, in canonical form. It knows
-addresses, leases, keys, windows and checksums. It does not know pools: it reads pieces from a
-``KVSource`` and writes them to a ``KVSink``, both owned by the engine. It is one-sided: the
-receiver's engine thread takes no part, so that its steps never wait for a transfer.
+A transport moves *pieces*: some layers of some tokens of a lease, in canonical form or, between
+engines whose memory is alike, as they lie there. It knows addresses, leases, keys, windows and
+checksums. It does not know pools: it reads pieces from a ``KVSource`` and writes them to a
+``KVSink``, both owned by the engine. It is one-sided: the receiver's engine thread takes no part,
+so that its steps never wait for a transfer.
 
 The conformance suite is ``quire.testing.conformance.KVTransportSuite``.
 """
@@ -22,12 +23,13 @@ from quire.core.exchange import SendTarget
 
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """``num_layers`` layers from ``first_layer`` of ``num_tokens`` tokens from index ``first`` of
-    the lease."""
+    the lease. ``is_raw``: its bytes are those of a layout, not the canonical form."""
 
     first: int
     num_tokens: int
     first_layer: int
     num_layers: int
+    is_raw: bool = False
 
 
 class KVSource(Protocol):
@@ -38,12 +40,19 @@ class KVSource(Protocol):
         """``EngineInfo.content`` of the sender."""
         ...
 
-    def pieces(self) -> Iterator[Piece]:
-        """In the order in which they are to be sent."""
+    @property
+    def layout(self) -> str:
+        """Names how tokens lie in the sender's memory; "" if it sends the canonical form alone."""
         ...
 
-    def read(self, piece: Piece) -> memoryview:
-        """The bytes of a piece; valid until the next call."""
+    def pieces(self, *, is_raw: bool) -> Iterator[Piece]:
+        """In the order in which they are to be sent. ``is_raw``: the receiver has this layout."""
+        ...
+
+    def num_bytes(self, piece: Piece) -> int: ...
+
+    def read(self, piece: Piece, payload: memoryview) -> None:
+        """Fill ``payload``, which has the size of the piece, with its bytes."""
         ...
 
 
@@ -56,11 +65,17 @@ class KVSink(Protocol):
         """``EngineInfo.content`` of the receiver."""
         ...
 
+    @property
+    def layout(self) -> str:
+        """Raw pieces of this layout are taken; "": none are."""
+        ...
+
     def num_bytes(self, piece: Piece) -> int:
         """How many bytes the piece has.
 
         Raises:
-            InvalidArgument: it is not inside of the lease, or is too large.
+            InvalidArgument: it is not inside of the lease, is too large, or is raw and must not
+                be.
         """
         ...
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from quire.core.errors import InvalidArgument, ProtocolMismatch, QuireError, TransferFailed
 from quire.core.exchange import SendTarget
 from quire.core.kv_transport import KVSink, KVSource, Sent
+from quire.exchange.buffers import Buffer
 from quire.exchange.leases import Leases
 
 logger = logging.getLogger(__name__)
@@ -89,26 +90,30 @@ class InProcessTransport:
             on_end(self._send(target, source))
 
     def _send(self, target: SendTarget, source: KVSource) -> Sent:
-        num_bytes = 0
+        num_bytes, buffer = 0, Buffer()
         try:
-            for piece in source.pieces():
+            sink = self._sink(target, source)
+            for piece in source.pieces(is_raw=sink.layout == source.layout != ""):
                 if self._closed:
                     raise _ended_here()
-                leases = self._exchange.at(target.address)
-                sink = leases.sink_of(target.lease, target.key, source.content)
-                expected, payload = sink.num_bytes(piece), source.read(piece)
-                if payload.nbytes != expected:
-                    raise ProtocolMismatch(
-                        f"a piece of {payload.nbytes} bytes, where {piece} has {expected}"
-                    )
+                sink = self._sink(target, source)
+                expected, size = sink.num_bytes(piece), source.num_bytes(piece)
+                if size != expected:
+                    raise ProtocolMismatch(f"a piece of {size} bytes, where {piece} has {expected}")
+                payload = buffer.room(size)
+                source.read(piece, payload)
                 sink.write(piece, payload)
-                num_bytes += payload.nbytes
+                num_bytes += size
         except QuireError as exc:
             return Sent(num_bytes, exc)
         except Exception as exc:  # of the source
             logger.exception("a send has failed")
             return Sent(num_bytes, TransferFailed(f"K and V cannot be read: {exc!r}"))
         return Sent(num_bytes)
+
+    def _sink(self, target: SendTarget, source: KVSource) -> KVSink:
+        leases = self._exchange.at(target.address)
+        return leases.sink_of(target.lease, target.key, source.content)
 
 
 def _ended_here() -> QuireError:

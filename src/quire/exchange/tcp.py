@@ -1,8 +1,8 @@
 """``KVTransport`` over TCP: one thread, one listening socket, a connection for each send.
 
-Pieces are framed (``tcp_frames``), verified by CRC-32 and acknowledged when they are written, so
-that a sender has at most a window of them under way. Connections are not encrypted; a lease's key
-protects its slots from engines that were not given it, not from who can read the network.
+Pieces are framed (``tcp_frames``), verified by a checksum and acknowledged when they are written,
+so that a sender has at most a window of them under way. Connections are not encrypted; a lease's
+key protects its slots from engines that were not given it, not from who can read the network.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from quire.core.errors import ConfigError, InvalidArgument, QuireError, TransferFailed
 from quire.core.exchange import SendTarget
 from quire.core.kv_transport import KVSink, KVSource, Sent
+from quire.exchange.buffers import Buffers
 from quire.exchange.leases import Leases
 from quire.exchange.limits import ExchangeLimits
 from quire.exchange.tcp_frames import Frames, to_receiver, to_sender
@@ -53,6 +54,7 @@ class TcpTransport:
         self._closed = False
         self._lock = threading.Lock()
         self._loop = asyncio.SelectorEventLoop()
+        self._buffers = Buffers(self._limits.num_sends)
         self._sending = asyncio.Semaphore(self._limits.num_sends)
         self._thread = threading.Thread(target=self._run, name="quire-exchange", daemon=True)
         self._thread.start()
@@ -149,10 +151,14 @@ class TcpTransport:
             connection.close()
 
     async def _receive(self, connection: socket.socket) -> None:
+        buffer = self._buffers.take()
         try:
-            await receive(Frames(connection, to_receiver), self._leases, self._limits)
+            frames = Frames(connection, to_receiver)
+            await receive(frames, self._leases, self._limits, buffer)
         except Exception:
             logger.exception("a connection from another engine has failed")
+        finally:
+            self._buffers.give(buffer)
 
     async def _send(
         self, target: SendTarget, source: KVSource, window: Window
@@ -183,9 +189,12 @@ class TcpTransport:
             except BaseException:
                 connection.close()
                 raise
+        buffer = self._buffers.take()
         try:
-            await send(Frames(connection, to_sender), target, source, self._limits, window)
+            frames = Frames(connection, to_sender)
+            await send(frames, target, source, self._limits, window, buffer)
         finally:
+            self._buffers.give(buffer)
             connection.close()
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-import zlib
 from typing import Any, Generic, TypeVar
 
 import msgspec
+import xxhash
 
 from quire.core.errors import ErrorRecord, ProtocolMismatch
 from quire.core.kv_transport import Piece
@@ -20,30 +20,34 @@ from quire.core.kv_transport import Piece
 _PRELUDE = struct.Struct("<4sII")
 """Mark, bytes of the header, bytes of the body."""
 
-_MARK = b"QKV1"
+_MARK = b"QKV2"
 _MAX_HEADER_BYTES = 1 << 16
 
 
 class Greeting(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The sender's first message. ``version``: ``PROTOCOL_VERSION``."""
+    """The sender's first message. ``version``: ``PROTOCOL_VERSION``; ``layout``: see
+    ``KVSource``."""
 
     version: int
     lease: int
     key: bytes
     content: str
+    layout: str
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The receiver takes pieces for the lease. ``piece_bytes``: the largest."""
+    """The receiver takes pieces for the lease, raw ones if ``is_raw``. ``piece_bytes``: the
+    largest."""
 
     piece_bytes: int
+    is_raw: bool
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A piece, whose bytes are the body."""
 
     piece: Piece
-    crc32: int
+    checksum: int
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -138,4 +142,5 @@ class Frames(Generic[Heard]):
 
 
 def checksum(payload: Any) -> int:
-    return zlib.crc32(payload)
+    """XXH3: damage is found as surely as by CRC-32, at the speed of memory."""
+    return xxhash.xxh3_64_intdigest(payload)

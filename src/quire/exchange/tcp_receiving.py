@@ -9,6 +9,7 @@ import logging
 from quire.core.errors import ProtocolMismatch, QuireError, TransferFailed
 from quire.core.kv_transport import KVSink
 from quire.core.wire import PROTOCOL_VERSION
+from quire.exchange.buffers import Buffer
 from quire.exchange.leases import Leases
 from quire.exchange.limits import ExchangeLimits
 from quire.exchange.tcp_frames import (
@@ -25,13 +26,15 @@ from quire.exchange.tcp_frames import (
 logger = logging.getLogger(__name__)
 
 
-async def receive(frames: Frames[ToReceiver], leases: Leases, limits: ExchangeLimits) -> None:
+async def receive(
+    frames: Frames[ToReceiver], leases: Leases, limits: ExchangeLimits, buffer: Buffer
+) -> None:
     """Serve one connection until its end. A peer that breaks the protocol, is silent or is cut off
     ends its own connection alone."""
     try:
         async with asyncio.timeout(limits.greeting_s):
-            sink = await _greet(frames, leases, limits)
-        await _take_all(frames, sink, limits)
+            sink, is_raw = await _greet(frames, leases, limits)
+        await _take_all(frames, sink, is_raw, limits, buffer)
     except ConnectionEnded:
         return
     except QuireError as exc:
@@ -43,7 +46,10 @@ async def receive(frames: Frames[ToReceiver], leases: Leases, limits: ExchangeLi
         logger.info("a transfer of K and V from another engine was cut off: %s", exc)
 
 
-async def _greet(frames: Frames[ToReceiver], leases: Leases, limits: ExchangeLimits) -> KVSink:
+async def _greet(
+    frames: Frames[ToReceiver], leases: Leases, limits: ExchangeLimits
+) -> tuple[KVSink, bool]:
+    """The sink, and whether raw pieces were agreed on."""
     greeting, _ = await frames.hear()
     if not isinstance(greeting, Greeting):
         raise ProtocolMismatch(f"{type(greeting).__name__} came before a greeting")
@@ -53,12 +59,18 @@ async def _greet(frames: Frames[ToReceiver], leases: Leases, limits: ExchangeLim
             f"{PROTOCOL_VERSION}: run the same release of quire on both sides"
         )
     sink = leases.sink_of(greeting.lease, greeting.key, greeting.content)
-    await frames.say(Welcome(piece_bytes=limits.piece_bytes))
-    return sink
+    is_raw = greeting.layout == sink.layout != ""
+    await frames.say(Welcome(piece_bytes=limits.piece_bytes, is_raw=is_raw))
+    return sink, is_raw
 
 
-async def _take_all(frames: Frames[ToReceiver], sink: KVSink, limits: ExchangeLimits) -> None:
-    buffer = bytearray()
+async def _take_all(
+    frames: Frames[ToReceiver],
+    sink: KVSink,
+    is_raw: bool,
+    limits: ExchangeLimits,
+    buffer: Buffer,
+) -> None:
     num_bytes = 0
     while True:
         await asyncio.sleep(0)  # a socket that is ready does not yield to the other transfers
@@ -66,12 +78,12 @@ async def _take_all(frames: Frames[ToReceiver], sink: KVSink, limits: ExchangeLi
             part, size = await frames.hear()
             if not isinstance(part, Part):
                 raise ProtocolMismatch(f"{type(part).__name__} came where a piece was due")
+            if part.piece.is_raw != is_raw:
+                raise ProtocolMismatch("a piece is in another form than was agreed on")
             _check_size(sink, part, size, limits)
-            if len(buffer) < size:
-                buffer = bytearray(size)
-            payload = memoryview(buffer)[:size]
+            payload = buffer.room(size)
             await frames.fill(payload)
-        if checksum(payload) != part.crc32:
+        if checksum(payload) != part.checksum:
             raise TransferFailed(
                 f"{size} bytes came damaged (tokens {part.piece.first} to "
                 f"{part.piece.first + part.piece.num_tokens - 1}): send them again"

@@ -10,6 +10,7 @@ from quire.core.errors import ProtocolMismatch, QuireError, TransferFailed, from
 from quire.core.exchange import SendTarget
 from quire.core.kv_transport import KVSource, Piece
 from quire.core.wire import PROTOCOL_VERSION
+from quire.exchange.buffers import Buffer
 from quire.exchange.limits import ExchangeLimits
 from quire.exchange.tcp_frames import (
     ConnectionEnded,
@@ -70,6 +71,7 @@ async def send(
     source: KVSource,
     limits: ExchangeLimits,
     window: Window,
+    buffer: Buffer,
 ) -> None:
     """Send all pieces; returns when the receiver has written them.
 
@@ -84,12 +86,13 @@ async def send(
                 lease=target.lease,
                 key=target.key,
                 content=source.content,
+                layout=source.layout,
             )
         )
-        await _welcomed(frames)
+        welcome = await _welcomed(frames)
     hearing = asyncio.create_task(_hear_all(frames, window))
     try:
-        await _send_all(frames, source, limits, window)
+        await _send_all(frames, source, welcome, limits, window, buffer)
     except TimeoutError:  # which is an OSError
         raise
     except OSError:
@@ -103,7 +106,7 @@ async def send(
             await hearing
 
 
-async def _welcomed(frames: Frames[ToSender]) -> None:
+async def _welcomed(frames: Frames[ToSender]) -> Welcome:
     try:
         answer, _ = await frames.hear()
     except ConnectionEnded:
@@ -112,25 +115,33 @@ async def _welcomed(frames: Frames[ToSender]) -> None:
         raise from_record(answer.error)
     if not isinstance(answer, Welcome):
         raise ProtocolMismatch(f"the receiver answered a greeting with {type(answer).__name__}")
+    return answer
 
 
 async def _send_all(
-    frames: Frames[ToSender], source: KVSource, limits: ExchangeLimits, window: Window
+    frames: Frames[ToSender],
+    source: KVSource,
+    welcome: Welcome,
+    limits: ExchangeLimits,
+    window: Window,
+    buffer: Buffer,
 ) -> None:
-    for piece in source.pieces():
+    for piece in source.pieces(is_raw=welcome.is_raw):
         await asyncio.sleep(0)  # a socket that is ready does not yield to the other transfers
-        payload = _read(source, piece)
+        payload = _read(source, piece, buffer)
         size = payload.nbytes
         await window.shrink_to(max(0, limits.window_bytes - size))
         window.num_sent += size
         async with asyncio.timeout(limits.silence_s):
-            await frames.say(Part(piece=piece, crc32=checksum(payload)), payload)
+            await frames.say(Part(piece=piece, checksum=checksum(payload)), payload)
     await window.shrink_to(0)
 
 
-def _read(source: KVSource, piece: Piece) -> memoryview:
+def _read(source: KVSource, piece: Piece, buffer: Buffer) -> memoryview:
     try:
-        return source.read(piece)
+        payload = buffer.room(source.num_bytes(piece))
+        source.read(piece, payload)
+        return payload
     except Exception as exc:
         logger.exception("K and V cannot be read")
         raise TransferFailed(f"K and V cannot be read: {exc!r}") from exc

@@ -158,6 +158,8 @@ SIGNATURES: Mapping[str, Signature] = {
         c_int32,
         (POINTER(CacheView), c_void_p, POINTER(CacheView), c_void_p, c_int64),
     ),
+    "quire_read_tokens": (None, (POINTER(CacheView), c_void_p, c_int64, c_void_p)),
+    "quire_write_tokens": (None, (POINTER(CacheView), c_void_p, c_int64, c_void_p)),
     "quire_turn_keys": (
         c_int32,
         (c_void_p, POINTER(CacheView), c_void_p, c_int64, POINTER(KeyTurns)),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,10 @@ from quire.core.batch import I32
 from quire.core.errors import EngineFault
 from quire.engine.cpu.model_abi import SIGNATURES, CacheView, KeyTurns
 from quire.engine.cpu.packed_matrix import huge_page_buffer
+from quire.engine.cpu.raw_tiles import TILE_SLOTS, RawTiles, part_of
 from quire.engine.cpu.team import Team
-from quire.engine.cpu.tile_tokens import TILE_SLOTS, keys_by_token, put, take, values_by_token
 from quire.engine.kv_cache.pool import BlockShape, slots_of
-from quire.engine.kv_cache.token_form import I64, U8, TokenForm
+from quire.engine.kv_cache.token_form import I64, U8, RawTokens, TokenForm
 from quire.engine.layers.key_turn import KeyTurn
 
 
@@ -70,6 +69,7 @@ class NativeKVPool:
         self._host_layers = self._allocate(num_host_slots, head_dim)
         self._view, self._pointers = self._pointers_of(self.layers)
         self._host_view, self._host_pointers = self._pointers_of(self._host_layers)
+        self.raw: RawTokens | None = RawTiles(team.library, self._view, shape.dtype)
         self.positions_AS = np.full((num_axes, num_slots), -1, np.int32)
         self.host_positions_AS = np.full((num_axes, num_host_slots), -1, np.int32)
 
@@ -121,36 +121,19 @@ class NativeKVPool:
         self._read(self._host_view, slots, layers, tokens)
 
     def _read(self, view: CacheView, slots: I64, layers: range, tokens: U8) -> None:
-        staged = self._stage(len(slots), len(layers))
-        self._copy(_part(view, layers), slots, staged.view, _first_slots(slots))
-        size = self.shape.num_kv_heads, self.shape.head_dim
-        tokens_L2TKD = self.form.view(tokens, len(layers))
-        for (keys, values), (keys_TKD, values_TKD) in zip(staged.layers, tokens_L2TKD, strict=True):
-            take(keys_by_token(keys, *size), keys_TKD, self.shape.head_dim)
-            take(values_by_token(values, *size), values_TKD, self.shape.head_dim)
+        self._library.native.quire_read_tokens(
+            part_of(view, layers), slots.ctypes.data, len(slots), tokens.ctypes.data
+        )
 
     def write_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
         """The reverse. Positions are set by ``place``."""
-        staged = self._stage(len(slots), len(layers))
-        size = self.shape.num_kv_heads, self.shape.head_dim
-        tokens_L2TKD = self.form.view(tokens, len(layers))
-        for (keys, values), (keys_TKD, values_TKD) in zip(staged.layers, tokens_L2TKD, strict=True):
-            put(keys_by_token(keys, *size), keys_TKD, self.shape.head_dim)
-            put(values_by_token(values, *size), values_TKD, self.shape.head_dim)
-        self._copy(staged.view, _first_slots(slots), _part(self._view, layers), slots)
+        self._library.native.quire_write_tokens(
+            part_of(self._view, layers), slots.ctypes.data, len(slots), tokens.ctypes.data
+        )
 
     def place(self, slots: I64, positions_AT: I32) -> None:
         """Set the positions of slots."""
         self.positions_AS[:, slots] = positions_AT
-
-    def _stage(self, num_slots: int, num_layers: int) -> _Staged:
-        """Tiles for some consecutive tokens in some layers."""
-        elements = self._library.native.quire_cache_elements(
-            -(-num_slots // TILE_SLOTS) * TILE_SLOTS, self.shape.num_kv_heads, self._head_dim
-        )
-        tiles = torch.empty(num_layers, 2, int(elements), dtype=self.shape.dtype)
-        layers = [(keys, values) for keys, values in tiles]
-        return _Staged(layers, *self._pointers_of(layers))
 
     def _copy(self, view: CacheView, source: I64, to: CacheView, target: I64) -> None:
         status = self._library.native.quire_copy_slots(
@@ -185,29 +168,3 @@ class NativeKVPool:
             self.kv_type,
         )
         return view, (keys, values)
-
-
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    """Tiles that hold consecutive tokens. ``pointers`` keep what ``view`` names."""
-
-    layers: list[tuple[Tensor, Tensor]]
-    view: CacheView
-    pointers: tuple[Any, Any]
-
-
-def _first_slots(slots: I64) -> I64:
-    return np.arange(len(slots), dtype=np.int64)
-
-
-def _part(view: CacheView, layers: range) -> CacheView:
-    """The view of some layers of a cache."""
-    size = ctypes.sizeof(ctypes.c_void_p)
-    return CacheView(
-        view.keys + layers.start * size,
-        view.values + layers.start * size,
-        len(layers),
-        view.num_kv_heads,
-        view.head_dim,
-        view.type,
-    )

@@ -1,7 +1,7 @@
 """What one piece holds in an exchange between engines, and how tokens are cut into pieces.
 
 The bytes of a piece: if it has layer 0, the positions of its tokens (int32 ``[axis][token]``); then
-K and V in canonical form.
+K and V in canonical form, or raw.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.batch import I32
+from quire.core.errors import InvalidArgument
 from quire.core.kv_transport import Piece
-from quire.engine.kv_cache.token_form import U8, TokenForm
+from quire.engine.kv_cache.token_form import U8, RawTokens, TokenForm
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 4 << 20
 """About what is sent at a time: more would not go faster, and less would."""
 
 _TOGETHER = 16
-"""Pieces hold whole multiples of so many tokens where they can, because tiles do."""
+"""Pieces begin and end at whole multiples of so many tokens where they can, because tiles do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +29,28 @@ class PieceForm:
 
     tokens: TokenForm
     num_axes: int
+    raw: RawTokens | None = None
+
+    @property
+    def layout(self) -> str:
+        return "" if self.raw is None else self.raw.layout
 
     def position_bytes(self, piece: Piece) -> int:
         return 4 * self.num_axes * piece.num_tokens if piece.first_layer == 0 else 0
 
     def num_bytes(self, piece: Piece) -> int:
-        per_token = piece.num_layers * self.tokens.bytes_per_layer
-        return self.position_bytes(piece) + piece.num_tokens * per_token
+        if piece.is_raw:
+            num_bytes = self.raw_tokens.num_bytes(piece.num_tokens, piece.num_layers)
+        else:
+            num_bytes = piece.num_tokens * piece.num_layers * self.tokens.bytes_per_layer
+        return self.position_bytes(piece) + num_bytes
+
+    @property
+    def raw_tokens(self) -> RawTokens:
+        """Raises ``InvalidArgument`` where there is no raw form."""
+        if self.raw is None:
+            raise InvalidArgument("a raw piece, which this engine does not take: send tokens")
+        return self.raw
 
     def split(self, piece: Piece, payload: U8) -> tuple[I32, U8]:
         """Views of the positions ``[axes, tokens]`` (no tokens without layer 0), and of K and V."""
@@ -42,19 +58,31 @@ class PieceForm:
         positions = payload[:size].view(np.int32).reshape(self.num_axes, -1)
         return positions, payload[size:]
 
-    def cut(self, first: int, num_tokens: int) -> Iterator[Piece]:
+    def cut(self, first: int, num_tokens: int, *, is_raw: bool = False) -> Iterator[Piece]:
         """All layers of ``num_tokens`` tokens from index ``first``, layer by layer."""
-        per_token = self.tokens.bytes_per_layer
-        most_tokens = max(1, PIECE_BYTES // per_token)
-        if most_tokens >= _TOGETHER:
-            most_tokens -= most_tokens % _TOGETHER
-        most_layers = max(1, PIECE_BYTES // (per_token * max(1, min(num_tokens, most_tokens))))
+        spans = self._spans(first, num_tokens)
+        longest = max((count for _, count in spans), default=1)
+        most_layers = max(1, PIECE_BYTES // (self.tokens.bytes_per_layer * longest))
         num_layers = self.tokens.num_layers
         for layer in range(0, num_layers, most_layers):
-            for token in range(0, num_tokens, most_tokens):
+            for start, count in spans:
                 yield Piece(
-                    first=first + token,
-                    num_tokens=min(most_tokens, num_tokens - token),
+                    first=start,
+                    num_tokens=count,
                     first_layer=layer,
                     num_layers=min(most_layers, num_layers - layer),
+                    is_raw=is_raw,
                 )
+
+    def _spans(self, first: int, num_tokens: int) -> list[tuple[int, int]]:
+        """Where pieces begin, and how many tokens they have."""
+        most = max(1, PIECE_BYTES // self.tokens.bytes_per_layer)
+        if most >= _TOGETHER:
+            most -= most % _TOGETHER
+        spans, last = [], first + num_tokens
+        while first < last:
+            lead = _TOGETHER - first % _TOGETHER
+            count = min(last - first, most if lead == _TOGETHER else min(lead, most))
+            spans.append((first, count))
+            first += count
+        return spans

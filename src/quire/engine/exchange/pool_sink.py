@@ -38,7 +38,7 @@ class PoolSink:
         self._lease = lease
         self._slots = slots
         self._on_end = on_end
-        self._form = PieceForm(pool.form, len(pool.positions_AS))
+        self._form = PieceForm(pool.form, len(pool.positions_AS), pool.raw)
         self._num_layers = pool.form.num_layers
         self._lock = threading.Lock()
         self._closed = False
@@ -51,6 +51,10 @@ class PoolSink:
         return self._content
 
     @property
+    def layout(self) -> str:
+        return self._form.layout
+
+    @property
     def is_closed(self) -> bool:
         return self._closed
 
@@ -58,7 +62,8 @@ class PoolSink:
         """How many bytes the piece has.
 
         Raises:
-            InvalidArgument: it is not inside of the lease.
+            InvalidArgument: it is not inside of the lease, or is raw and this engine's tokens have
+                no such form.
         """
         tokens, layers = len(self._slots), self._num_layers
         if not (
@@ -104,7 +109,10 @@ class PoolSink:
         layers = range(piece.first_layer, piece.first_layer + piece.num_layers)
         positions, tokens = self._form.split(piece, np.frombuffer(payload, np.uint8))
         with torch.inference_mode():
-            self._pool.write_tokens(slots, layers, tokens)
+            if piece.is_raw:
+                self._form.raw_tokens.write(slots, layers, tokens)
+            else:
+                self._pool.write_tokens(slots, layers, tokens)
             if piece.first_layer == 0:
                 self._pool.place(slots, positions)
 

@@ -20,28 +20,32 @@ class PoolSource:
         self._content = content
         self._slots = slots
         self._first = first
-        self._form = PieceForm(pool.form, len(pool.positions_AS))
-        self._buffer = np.empty(0, np.uint8)
+        self._form = PieceForm(pool.form, len(pool.positions_AS), pool.raw)
 
     @property
     def content(self) -> str:
         return self._content
 
-    def pieces(self) -> Iterator[Piece]:
-        return self._form.cut(self._first, len(self._slots))
+    @property
+    def layout(self) -> str:
+        return self._form.layout
 
-    def read(self, piece: Piece) -> memoryview:
-        """The bytes of a piece; valid until the next call."""
-        size = self._form.num_bytes(piece)
-        if len(self._buffer) < size:
-            self._buffer = np.empty(size, np.uint8)
-        payload = self._buffer[:size]
+    def pieces(self, *, is_raw: bool) -> Iterator[Piece]:
+        return self._form.cut(self._first, len(self._slots), is_raw=is_raw)
+
+    def num_bytes(self, piece: Piece) -> int:
+        return self._form.num_bytes(piece)
+
+    def read(self, piece: Piece, payload: memoryview) -> None:
+        """Fill ``payload`` with the bytes of a piece."""
         start = piece.first - self._first
         slots = self._slots[start : start + piece.num_tokens]
-        positions, tokens = self._form.split(piece, payload)
+        positions, tokens = self._form.split(piece, np.frombuffer(payload, np.uint8))
         if piece.first_layer == 0:
             positions[:] = self._pool.positions_AS[:, slots]
         layers = range(piece.first_layer, piece.first_layer + piece.num_layers)
         with torch.inference_mode():
-            self._pool.read_tokens(slots, layers, tokens)
-        return payload.data
+            if piece.is_raw:
+                self._form.raw_tokens.read(slots, layers, tokens)
+            else:
+                self._pool.read_tokens(slots, layers, tokens)

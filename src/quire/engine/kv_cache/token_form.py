@@ -41,13 +41,36 @@ class TokenForm:
         return numbers_N.view(num_layers, 2, -1, self.num_kv_heads, self.head_dim)
 
 
+class RawTokens(Protocol):
+    """How a pool holds consecutive tokens, for exchange with pools of the same ``layout``: it
+    copies where the canonical form translates."""
+
+    @property
+    def layout(self) -> str:
+        """Equal in two pools if and only if they read one another's bytes."""
+        ...
+
+    def num_bytes(self, num_tokens: int, num_layers: int) -> int: ...
+
+    def read(self, slots: I64, layers: range, raw: U8) -> None:
+        """Fill ``raw``; what is not a token becomes zero."""
+        ...
+
+    def write(self, slots: I64, layers: range, raw: U8) -> None:
+        """The reverse. Positions are set by ``TokenPool.place``."""
+        ...
+
+
 @runtime_checkable
 class TokenPool(Protocol):
     """A pool whose tokens can be exchanged, one after another or by several threads at once as long
-    as they name different slots. Slots are flat, ``layers`` a range with step 1."""
+    as they name different slots. Slots are flat, ``layers`` a range with step 1.
+
+    ``raw``: None where the canonical form is as fast as any."""
 
     num_slots: int
     positions_AS: I32
+    raw: RawTokens | None
 
     @property
     def form(self) -> TokenForm: ...

@@ -13,7 +13,7 @@ from torch import Tensor
 from quire.core.batch import I32
 from quire.core.config import EngineConfig
 from quire.engine.kv_cache.pool import BlockShape, slots_of
-from quire.engine.kv_cache.token_form import I64, U8, TokenForm
+from quire.engine.kv_cache.token_form import I64, U8, RawTokens, TokenForm
 from quire.engine.layers.key_turn import KeyTurn
 from quire.engine.layers.rotary import rotate
 
@@ -64,6 +64,7 @@ class TorchKVPool:
         ]
         self.positions_AS = np.full((num_axes, self.null_slot + 1), -1, np.int32)
         self.host_positions_AS = np.full((num_axes, num_host_slots), -1, np.int32)
+        self.raw: RawTokens | None = None
         self._device = device
 
     @classmethod

@@ -25,6 +25,8 @@ KEY, OTHER_KEY = b"k" * 16, b"o" * 16
 LEASE = 3
 CONTENT = "the same K and V"
 TOKEN_BYTES = 48
+RAW_MARK = b"raw"
+"""What raw pieces begin with here."""
 
 _PATIENCE_S = 60.0
 """Longest wait for what must happen: a transport that hangs fails its test."""
@@ -48,9 +50,11 @@ class TokenSource:
         content: str = CONTENT,
         fails_at: int | None = None,
         extra: int = 0,
+        layout: str = "",
         on_read: Callable[[], None] = lambda: None,
     ) -> None:
         self.content = content
+        self.layout = layout
         self.num_read = 0
         self._tokens = range(first, first + num_tokens)
         self._step = step
@@ -58,18 +62,23 @@ class TokenSource:
         self._extra = extra
         self._on_read = on_read
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self, *, is_raw: bool) -> Iterator[Piece]:
         for first in self._tokens[:: self._step]:
             count = min(self._step, self._tokens.stop - first)
-            yield Piece(first=first, num_tokens=count, first_layer=0, num_layers=1)
+            yield Piece(first=first, num_tokens=count, first_layer=0, num_layers=1, is_raw=is_raw)
 
-    def read(self, piece: Piece) -> memoryview:
+    def num_bytes(self, piece: Piece) -> int:
+        mark = len(RAW_MARK) if piece.is_raw else 0
+        return mark + piece.num_tokens * TOKEN_BYTES + self._extra
+
+    def read(self, piece: Piece, payload: memoryview) -> None:
         if self.num_read == self._fails_at:
             raise OSError("the memory is gone")
         self.num_read += 1
         self._on_read()
         tokens = range(piece.first, piece.first + piece.num_tokens)
-        return memoryview(b"".join(map(bytes_of, tokens)) + bytes(self._extra))
+        raw = RAW_MARK if piece.is_raw else b""
+        payload[:] = raw + b"".join(map(bytes_of, tokens)) + bytes(self._extra)
 
 
 class TokenSink:
@@ -80,9 +89,12 @@ class TokenSink:
         num_tokens: int,
         *,
         content: str = CONTENT,
+        layout: str = "",
         before_write: Callable[[], None] = lambda: None,
     ) -> None:
         self.content = content
+        self.layout = layout
+        self.num_raw = 0
         self.tokens: dict[int, bytes] = {}
         self.is_closed = False
         self._num_tokens = num_tokens
@@ -92,12 +104,16 @@ class TokenSink:
         last = piece.first + piece.num_tokens
         if piece.first < 0 or piece.num_tokens < 1 or last > self._num_tokens:
             raise InvalidArgument(f"{piece} is outside of 0..{self._num_tokens - 1}")
-        return piece.num_tokens * TOKEN_BYTES
+        return piece.num_tokens * TOKEN_BYTES + (len(RAW_MARK) if piece.is_raw else 0)
 
     def write(self, piece: Piece, payload: memoryview) -> None:
         self._before_write()
         if self.is_closed:
             raise Forbidden("the lease takes nothing more")
+        if piece.is_raw:
+            assert payload[: len(RAW_MARK)] == RAW_MARK
+            payload = payload[len(RAW_MARK) :]
+            self.num_raw += 1
         for index in range(piece.num_tokens):
             found = bytes(payload[index * TOKEN_BYTES : (index + 1) * TOKEN_BYTES])
             self.tokens[piece.first + index] = found
@@ -176,6 +192,20 @@ class KVTransportSuite:
         sender.send(target(receiver), TokenSource(num_tokens, step=step), ends)
         assert ends.take() == Sent(num_tokens * TOKEN_BYTES)
         assert sink.holds(range(num_tokens))
+
+    @pytest.mark.parametrize(
+        ("here", "there", "num_raw"), [("a", "a", 3), ("a", "b", 0), ("", "", 0), ("", "a", 0)]
+    )
+    def test_pieces_are_raw_between_equal_layouts_alone(
+        self, pair: tuple[KVTransport, KVTransport], here: str, there: str, num_raw: int
+    ) -> None:
+        sender, receiver = pair
+        sink, ends = TokenSink(10, layout=there), Ends()
+        receiver.accept(LEASE, KEY, sink)
+        sender.send(target(receiver), TokenSource(10, layout=here), ends)
+        assert ends.take() == Sent(10 * TOKEN_BYTES + num_raw * len(RAW_MARK))
+        assert sink.holds(range(10))
+        assert sink.num_raw == num_raw
 
     def test_several_senders_fill_one_lease(self, pair: tuple[KVTransport, KVTransport]) -> None:
         sender, receiver = pair

@@ -6,6 +6,7 @@
 #include "decode_loop.h"
 #include "decoder.h"
 #include "key_turn.h"
+#include "token_form.h"
 
 namespace quire {
 
@@ -99,6 +100,13 @@ QUIRE_EXPORT int64_t quire_cache_elements(int64_t num_slots, int64_t num_kv_head
 QUIRE_EXPORT int32_t quire_copy_slots(const quire::CacheView* from, const int64_t* source,
                                       const quire::CacheView* to, const int64_t* target,
                                       int64_t count);
+
+// Tokens in canonical form, [num_layers][2][count][num_kv_heads][head_dim] (token_form.h), from
+// slots of `cache` and back. On the caller's thread.
+QUIRE_EXPORT void quire_read_tokens(const quire::CacheView* cache, const int64_t* slots,
+                                    int64_t count, void* tokens);
+QUIRE_EXPORT void quire_write_tokens(const quire::CacheView* cache, const int64_t* slots,
+                                     int64_t count, const void* tokens);
 
 // Rotates K of `slots`, each named once, in every layer of `cache` (key_turn.h). Returns a Status.
 QUIRE_EXPORT int32_t quire_turn_keys(quire::Team* team, const quire::CacheView* cache,
