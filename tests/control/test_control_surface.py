@@ -10,13 +10,17 @@ def test_what_control_exports() -> None:
         "POLICIES",
         "Controller",
         "EncoderStatistics",
+        "EngineIndex",
         "EngineStatistics",
+        "IndexPlace",
         "InstanceStatistics",
         "ProcessChanges",
         "ProcessRow",
         "Statistics",
         "Wait",
         "WaitsFor",
+        "prompt_keys",
+        "root_key",
     ]
     assert all(hasattr(control, name) for name in control.__all__)
     assert sorted(control.POLICIES) == [

@@ -6,6 +6,8 @@ no bytes and reads no clock; the node, the tests and the simulator are shells ar
 
 from quire.control.controller import Controller
 from quire.control.feed import ProcessChanges
+from quire.control.index_reader import EngineIndex, IndexPlace
+from quire.control.memory.content import prompt_keys, root_key
 from quire.control.policies import POLICIES
 from quire.control.rows import ProcessRow
 from quire.control.statistics import (
@@ -20,11 +22,15 @@ __all__ = [
     "POLICIES",
     "Controller",
     "EncoderStatistics",
+    "EngineIndex",
     "EngineStatistics",
+    "IndexPlace",
     "InstanceStatistics",
     "ProcessChanges",
     "ProcessRow",
     "Statistics",
     "Wait",
     "WaitsFor",
+    "prompt_keys",
+    "root_key",
 ]

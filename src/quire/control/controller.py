@@ -20,6 +20,7 @@ from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.feed import Feed, ProcessChanges
+from quire.control.index_reader import EngineIndex, IndexPlace, new_of_indexes
 from quire.control.moves import Moves
 from quire.control.outbox import Outbox
 from quire.control.placement.balancers import create_balancer
@@ -318,6 +319,10 @@ class Controller:
         """What has changed of ``tenant``'s programs (None: of all) since change number ``since``;
         0 is before all."""
         return self._feed.look(since, tenant)
+
+    def index_changes(self, known: Mapping[EngineId, IndexPlace]) -> tuple[EngineIndex, ...]:
+        """What has changed of the engines' prefix indexes since the places in ``known``."""
+        return new_of_indexes(self._engines, known)
 
     def process(self, program: ProgramId) -> ProcessRow | None:
         """One line of the process table."""

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from struct import pack
 
-from quire.core.ids import BlockId, DiskBlockId, HostBlockId, ProgramId
+from quire.core.ids import BlockId, DiskBlockId, HostBlockId, ProgramId, TenantId
 
 
 class ChainNode:
@@ -42,9 +42,26 @@ class ChainNode:
         return iter(self.path())
 
 
+def root_key(kv_content: str, tenant: TenantId, adapter_digest: str | None) -> bytes:
+    """The key before a prompt's first page. ``kv_content``: ``EngineInfo.content``."""
+    salt = hashlib.sha256(b"tenant\0" + tenant.encode()).digest()
+    digest = hashlib.sha256(kv_content.encode()).digest()
+    used = "none" if adapter_digest is None else adapter_digest
+    return hashlib.sha256(digest + salt + b"adapter:" + used.encode()).digest()
+
+
 def page_key(parent_key: bytes, tokens: Sequence[int]) -> bytes:
     """The key of one full page: SHA-256 of the preceding key and the page's tokens."""
     return hashlib.sha256(parent_key + pack(f"{len(tokens)}q", *tokens)).digest()
+
+
+def prompt_keys(root: bytes, page_size: int, tokens: Sequence[int]) -> list[bytes]:
+    """The keys of the full pages of a prompt, in order."""
+    keys: list[bytes] = []
+    for end in range(page_size, len(tokens) + 1, page_size):
+        root = page_key(root, tokens[end - page_size : end])
+        keys.append(root)
+    return keys
 
 
 class Content:

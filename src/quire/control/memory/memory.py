@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable
 from quire.control.memory.blocks import NumberPool
 from quire.control.memory.content import ChainNode, Content
 from quire.control.memory.disk_tier import DiskTier
+from quire.control.memory.index_journal import IndexJournal
 from quire.control.memory.lower_tier import LowerTier
 from quire.control.memory.move_counts import MoveCounts
 from quire.control.memory.movement import Movement
@@ -37,6 +38,7 @@ class Memory:
         self.transfers = TransferTable()
         self.promises = Promises()
         self._counts = MoveCounts()
+        self._journal = IndexJournal()
         self.resize(info)
 
     def resize(self, info: EngineInfo) -> None:
@@ -68,7 +70,8 @@ class Memory:
             self.disk_tier,
         )
         adapters = [adapter.digest for adapter in info.adapters]
-        self.index = PrefixIndex(info.content, self.page_size, adapters)
+        self._journal.forget()
+        self.index = PrefixIndex(info.content, self.page_size, adapters, self._journal)
 
     @property
     def num_available(self) -> int:

@@ -6,13 +6,13 @@ know programs; the root key includes the tenant, so tenants never share pages.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from quire.control.memory.content import ChainNode, Content, page_key
+from quire.control.memory.content import ChainNode, Content, page_key, root_key
+from quire.control.memory.index_journal import IndexChanges, IndexJournal
 from quire.core.ids import TenantId
 
 
@@ -33,18 +33,24 @@ class PrefixIndex:
     """SHA-256 chains over (the model's K and V, tenant salt, adapter digest, tokens).
 
     ``kv_content``: ``EngineInfo.content``. ``adapter_digests``: those of the engine's adapters, by
-    index; index -1 means no adapter.
+    index; index -1 means no adapter. ``journal``: is told of each key that comes and goes while
+    somebody reads it.
 
     A prompt mostly goes on as one before it did. So behind each page the index remembers the page
     that was indexed last: to compare its tokens takes less time than to compute its key.
     """
 
     def __init__(
-        self, kv_content: str, page_size: int, adapter_digests: Sequence[str] = ()
+        self,
+        kv_content: str,
+        page_size: int,
+        adapter_digests: Sequence[str] = (),
+        journal: IndexJournal | None = None,
     ) -> None:
         self._kv_content = kv_content
         self._page_size = page_size
         self._adapter_digests = tuple(adapter_digests)
+        self._journal = IndexJournal() if journal is None else journal
         self._roots: dict[tuple[TenantId, int], bytes] = {}
         self._contents: dict[bytes, Content] = {}
         self._latest: dict[bytes, ChainNode] = {}
@@ -57,11 +63,8 @@ class PrefixIndex:
     def root_key(self, tenant: TenantId, adapter: int = -1) -> bytes:
         key = self._roots.get((tenant, adapter))
         if key is None:
-            salt = hashlib.sha256(b"tenant\0" + tenant.encode()).digest()
-            digest = hashlib.sha256(self._kv_content.encode()).digest()
-            used = "none" if adapter < 0 else self._adapter_digests[adapter]
-            key = hashlib.sha256(digest + salt + b"adapter:" + used.encode()).digest()
-            self._roots[tenant, adapter] = key
+            used = None if adapter < 0 else self._adapter_digests[adapter]
+            key = self._roots[tenant, adapter] = root_key(self._kv_content, tenant, used)
         return key
 
     def child(
@@ -137,6 +140,8 @@ class PrefixIndex:
         if node.parent is not None:
             self._latest[node.parent.key] = node
         content.indexed = True
+        if self._journal.is_on:
+            self._journal.note(node.key, is_new=True)
         return True
 
     def remove(self, content: Content) -> None:
@@ -148,6 +153,8 @@ class PrefixIndex:
         if node.parent is not None and self._latest.get(node.parent.key) is node:
             del self._latest[node.parent.key]
         content.indexed = False
+        if self._journal.is_on:
+            self._journal.note(node.key, is_new=False)
 
     def cache(self, content: Content) -> None:
         """``content`` has no references and is on the device: keep it until its memory is
@@ -214,7 +221,18 @@ class PrefixIndex:
         self._contents.clear()
         self._latest.clear()
         self._cached.clear()
+        self._journal.forget()
         return cached
+
+    def changes(self, since: int | None) -> IndexChanges:
+        """What has changed behind number ``since``; all that is indexed, if that is None or too
+        long ago. Whoever asks is expected to ask again."""
+        journal = self._journal
+        if since is not None and journal.has(since):
+            return journal.since(since)
+        journal.begin()
+        keys = self._contents
+        return IndexChanges(None, journal.number, b"".join(keys), b"\1" * len(keys))
 
     def statistics(self) -> PrefixStatistics:
         return PrefixStatistics(
