@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -400,3 +401,65 @@ def test_bodies_and_answers_may_be_msgpack(nodes: tuple[RunningServer, RunningSe
         assert refused.status_code == 400, refused.text
     people = nodes[1].url + "/v1/completions"
     assert httpx.post(people, content=msgspec.msgpack.encode(body), headers=headers).is_error
+
+
+async def index_of(http: httpx.AsyncClient, headers: dict[str, str]) -> list[dict[str, Any]]:
+    """What the index stream of a node says at its beginning."""
+    found = []
+    async with http.stream("GET", "/v1/microserving/index", headers=headers) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        async for line in answer.aiter_lines():
+            if line.startswith("data: "):
+                found.append(msgspec.json.decode(line[6:]))
+            if found and found[-1]["part"] + 1 == found[-1]["num_parts"]:
+                return found
+    raise AssertionError("the stream has ended")
+
+
+@pytest.mark.parametrize("kind", ["ids", "text", "chat"])
+def test_the_pages_of_a_prompt_are_those_that_the_index_tells(
+    nodes: tuple[RunningServer, RunningServer], kind: str
+) -> None:
+    text = f"The {kind} of it all, told at some length so that it fills pages. " * 3
+    route, asked = {
+        "ids": ("completions", {"prompt": new_prompt(300, 100)}),
+        "text": ("completions", {"prompt": text}),
+        "chat": ("chat/completions", {"messages": [{"role": "user", "content": text}]}),
+    }[kind]
+    red = {"authorization": "Bearer red-key", "x-quire-cluster-key": KEY}
+
+    async def calls() -> None:
+        async with httpx.AsyncClient(base_url=nodes[0].url, headers=red) as http:
+            answer = await http.post(f"/v1/{route}", json={**asked, "max_tokens": 1})
+            num_tokens = answer.json()["usage"]["prompt_tokens"]
+            pages = (await http.post("/v1/microserving/pages", json=asked)).json()
+            keys = keys_of(pages["keys"])
+            assert (len(pages["tokens"]), len(keys)) == (num_tokens, num_tokens // SIZE)
+            (event,) = await index_of(http, {})
+            assert (event["since"], event["page_size"]) == (None, SIZE)
+            assert keys <= keys_of(event["inserted"])
+            blue = {"authorization": "Bearer blue-key"}
+            others = await http.post("/v1/microserving/pages", json=asked, headers=blue)
+            assert not keys & keys_of(others.json()["keys"]), "a tenant's pages are its own"
+
+    asyncio.run(calls())
+
+
+def keys_of(text: str) -> set[bytes]:
+    packed = b64decode(text)
+    return {packed[at : at + 8] for at in range(0, len(packed), 8)}
+
+
+@pytest.mark.parametrize(("key", "status"), [(None, 401), ("another", 403)])
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/v1/microserving/index"), ("POST", "/v1/microserving/pages")]
+)
+def test_only_the_cluster_hears_of_the_index(
+    nodes: tuple[RunningServer, RunningServer], method: str, path: str, key: str | None, status: int
+) -> None:
+    headers = {"authorization": "Bearer red-key"}
+    if key is not None:
+        headers["x-quire-cluster-key"] = key
+    body = {"prompt": "x"} if method == "POST" else None
+    answer = httpx.request(method, nodes[0].url + path, json=body, headers=headers)
+    assert answer.status_code == status

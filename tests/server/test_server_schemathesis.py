@@ -109,6 +109,8 @@ def test_the_document_has_every_route() -> None:
         "/v1/microserving/leases",
         "/v1/microserving/leases/renew",
         "/v1/microserving/engines",
+        "/v1/microserving/index",
+        "/v1/microserving/pages",
         "/health",
         "/ping",
         "/ready",

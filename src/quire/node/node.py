@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from quire.control import ProcessRow
+from quire.control import EngineIndex, IndexPlace, ProcessRow
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.decoding import GrammarSpec
 from quire.core.encoding import EncoderKind
 from quire.core.errors import NeverWithinQuota, UnknownHandle
 from quire.core.events import Quotas
-from quire.core.ids import ProgramId, TenantId
+from quire.core.ids import EngineId, ProgramId, TenantId
 from quire.core.interfaces import EngineTransport, ServedModel
 from quire.core.policy import DispatchPolicy
 from quire.node.conversations import ConversationTurn
@@ -197,6 +197,10 @@ class Node:
             unix_s=unix_s,
             unix_offset_s=unix_s - clock.now_s(),
         )
+
+    def index_changes(self, known: Mapping[EngineId, IndexPlace]) -> tuple[EngineIndex, ...]:
+        """What has changed of the engines' prefix indexes since the places in ``known``."""
+        return self._parts.control.call(lambda controller: controller.index_changes(known))
 
     def statistics(self) -> NodeStatistics:
         parts = self._parts

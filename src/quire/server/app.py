@@ -31,6 +31,7 @@ from quire.server.files.store import FileLimits, FileStore
 from quire.server.live_changes import LiveChanges
 from quire.server.metrics import ServerMetrics
 from quire.server.microserving.addresses import KvAddresses
+from quire.server.microserving.live_index import LiveIndex
 from quire.server.microserving.once import OnceByRequest
 from quire.server.page import read_page_files
 from quire.server.responses.conversations import ConversationLimits, ConversationStore
@@ -119,6 +120,7 @@ def _context(node: Node, config: ServerConfig, calls: Calls) -> ServerContext:
         files=files,
         batches=BatchService(files, calls, time.time, config.max_body_bytes),
         live=LiveChanges(node.changes, node.is_over, started_unix_s),
+        index=LiveIndex(node.index_changes, node.is_over),
         addresses=KvAddresses(config.cluster_key, time.time),
         once=OnceByRequest(),
         page=read_page_files(),

@@ -18,6 +18,7 @@ from quire.server.files.store import FileStore
 from quire.server.live_changes import LiveChanges
 from quire.server.metrics import ServerMetrics
 from quire.server.microserving.addresses import KvAddresses
+from quire.server.microserving.live_index import LiveIndex
 from quire.server.microserving.once import OnceByRequest
 from quire.server.page import PageFile
 from quire.server.responses.conversations import ConversationStore
@@ -37,6 +38,7 @@ class ServerContext:
     files: FileStore
     batches: BatchService
     live: LiveChanges
+    index: LiveIndex
     addresses: KvAddresses
     once: OnceByRequest
     page: Mapping[str, PageFile]

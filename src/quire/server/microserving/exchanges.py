@@ -6,11 +6,13 @@ Must not know routes.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 
 import msgspec
 from starlette.requests import Request
 
+from quire.control import prompt_keys, root_key
 from quire.core.errors import InvalidArgument, UnknownHandle
 from quire.core.interfaces import ServedModel
 from quire.core.lease_commands import Leased, LeaseName, Sent
@@ -24,16 +26,20 @@ from quire.programs.builtin.exchange import (
     prepare_receive,
     remote_send,
 )
+from quire.server.chat.tokens import tokens_of
 from quire.server.context import caller_of, context_of
 from quire.server.identity import priority_of
 from quire.server.microserving.addresses import KvAddress, KvAddresses, digest_of
 from quire.server.microserving.calls import Caller, result_of
+from quire.server.microserving.live_index import SHORT_KEY_BYTES, packed
 from quire.server.microserving.once import OnceByRequest
 from quire.server.microserving.prompts import place_in, prompt_tokens
 from quire.server.schemas.generation import IdentityFields
 from quire.server.schemas.microserving import (
     PrepRecvAnswer,
     PrepRecvRequest,
+    PromptPages,
+    PromptPagesRequest,
     Rank,
     RemoteSendAnswer,
     RemoteSendRequest,
@@ -195,6 +201,25 @@ class Exchanges:
 
     async def cancel(self, request: Request, kv_addr_info: str) -> None:
         await self._change(request, self._opened(request, kv_addr_info), None)
+
+    async def pages(self, request: Request, body: PromptPagesRequest) -> PromptPages:
+        """The tokens and keys of a prompt of the caller's tenant."""
+        model = self.node.model(body.model)
+        if body.messages is None:
+            assert body.prompt is not None
+            tokens = await prompt_tokens(model, body.prompt, body.add_special_tokens)
+        else:
+            tokens = await tokens_of(context_of(request).renderer, model, body)
+        info = model.info
+        root = root_key(info.content, caller_of(request), _adapter_of(model))
+        page_size = info.pool.page_size
+        keys = await asyncio.to_thread(prompt_keys, root, page_size, tokens)
+        return PromptPages(
+            tokens=list(tokens),
+            content=info.content,
+            page_size=page_size,
+            keys=packed(key[:SHORT_KEY_BYTES] for key in keys),
+        )
 
     def _opened(self, request: Request, kv_addr_info: str) -> KvAddress:
         return self.addresses.open(kv_addr_info, caller_of(request))

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import msgspec
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from quire.control.statistics import EngineStatistics
 from quire.node import Node
 from quire.server.completion_fields import completion_work
+from quire.server.context import context_of
 from quire.server.direct_routes import MSGPACK
 from quire.server.microserving.exchanges import exchanges_of
+from quire.server.microserving.live_index import IndexStream
 from quire.server.planning import begin
 from quire.server.schemas.base import ResponseModel, Responses
 from quire.server.schemas.completions import Completion
@@ -24,6 +26,8 @@ from quire.server.schemas.microserving import (
     LeaseRequest,
     PrepRecvAnswer,
     PrepRecvRequest,
+    PromptPages,
+    PromptPagesRequest,
     RemoteSendAnswer,
     RemoteSendRequest,
     RenewAnswer,
@@ -72,6 +76,21 @@ async def cancel_lease(request: Request, body: LeaseRequest) -> Response:
     """End a lease in any state. What it holds is free when the engine writes it no more."""
     await exchanges_of(request).cancel(request, body.kv_addr_info)
     return Response(status_code=204)
+
+
+@router.post("/v1/microserving/pages", response_model=PromptPages)
+async def prompt_pages(request: Request, body: PromptPagesRequest) -> Response:
+    """The tokens of a prompt, and by which keys its pages are found in prefix indexes."""
+    return _answer(request, await exchanges_of(request).pages(request, body))
+
+
+@router.get("/v1/microserving/index", response_class=StreamingResponse, responses=_EVENTS)
+async def index(request: Request) -> Response:
+    """The prefix indexes of this node's engines, as server-sent events: each whole at first, then
+    what comes and goes."""
+    exchanges_of(request)  # checks the cluster key
+    context = context_of(request)
+    return IndexStream(context.index, context.config.write_timeout_s)
 
 
 @router.get("/v1/microserving/engines", response_model=EngineRows)

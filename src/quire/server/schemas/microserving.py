@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
@@ -17,6 +17,7 @@ from quire.server.schemas.base import (
 )
 from quire.server.schemas.completions import CompletionsRequest
 from quire.server.schemas.generation import IdentityFields
+from quire.server.schemas.service import TokenizeRequest
 
 MAX_TTL_S = 3600
 
@@ -102,6 +103,23 @@ class StartGenerateRequest(CompletionsRequest):
     num_generated: Annotated[int, Field(ge=0, le=MAX_PROMPT_TOKENS)] | None = Field(
         None, description="How many of the prompt's last tokens were sampled before"
     )
+
+
+class PromptPagesRequest(TokenizeRequest):
+    """A prompt as text or token ids, or messages as in a chat."""
+
+    prompt: OnePrompt | None = None  # type: ignore[assignment]
+    return_token_strs: Literal[False] = False
+
+
+class PromptPages(ResponseModel):
+    """``keys``: those of the prompt's full pages, as ``/v1/microserving/index`` tells them of
+    engines with this ``content`` and ``page_size``: eight bytes each, in base64."""
+
+    tokens: list[int]
+    content: str
+    page_size: int
+    keys: str
 
 
 class LeaseRequest(RequestModel):

@@ -1,0 +1,31 @@
+"""A prompt, or a chat rendered by the model's template, as tokens."""
+
+from __future__ import annotations
+
+import asyncio
+
+from quire.core.interfaces import ServedModel
+from quire.server.chat.conversation import template_messages
+from quire.server.chat.images import ImageReader
+from quire.server.chat.prompt import ChatRenderer, TemplateInput
+from quire.server.plain_text import text_tokens
+from quire.server.schemas.service import TokenizeRequest
+
+
+async def tokens_of(
+    renderer: ChatRenderer, model: ServedModel, body: TokenizeRequest
+) -> tuple[int, ...]:
+    """What ``body`` is in tokens of ``model``."""
+    if body.messages is None:
+        text, special = body.prompt or "", body.add_special_tokens
+        return tuple(await asyncio.to_thread(text_tokens, model, text, special))
+    images = ImageReader(model.info.images)
+    conversation = TemplateInput(
+        template_messages(body.messages, images),
+        tools=[tool.model_dump(exclude_none=True) for tool in body.tools] if body.tools else None,
+        add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
+        continue_final_message=body.continue_final_message,
+        variables=body.chat_template_kwargs or {},
+        images=images.files,
+    )
+    return (await renderer.render(model, conversation)).token_ids
