@@ -105,6 +105,8 @@ class StandInNode:
         call = asked.path.rpartition("/")[2]
         if call == "engines":
             return said({"engines": [self._described()]})
+        if call == "index":
+            return refused(404, "not_found", "it tells nothing of its cache")
         body = asked.json
         self.calls.append((call, body))
         self.has_been_called.set()

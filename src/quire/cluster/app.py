@@ -12,7 +12,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from quire.cluster.config import RouterConfig
 from quire.cluster.engines.node_engine import ClusterKey, NodeEngine
 from quire.cluster.metrics import RouterMetrics
+from quire.cluster.nodes.index_feed import IndexFeed
 from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.page_tree import PageTree
 from quire.cluster.nodes.watch import NodeWatch
 from quire.cluster.own_routes import AdminKey, OwnRoutes
 from quire.cluster.passing.attaching import Attachments
@@ -39,9 +41,15 @@ class Router:
             for address in config.nodes
         ]
         self.watches = [NodeWatch(node, config.times, cluster_key.headers()) for node in self.nodes]
+        self.pages = PageTree()
         self.engines = [
-            NodeEngine(node, cluster_key, watch.suspect)
+            NodeEngine(node, cluster_key, watch.suspect, self.pages)
             for node, watch in zip(self.nodes, self.watches, strict=True)
+        ]
+        self.feeds = [
+            IndexFeed(node, self.pages, cluster_key.headers())
+            for node in self.nodes
+            if config.cluster_key is not None
         ]
         self.strategy = RunningStrategy(strategy)
         self.metrics = RouterMetrics(self.engines, self.strategy)
@@ -65,6 +73,7 @@ class Router:
         await asyncio.gather(*(watch.probe() for watch in self.watches))
         tasks = [asyncio.create_task(watch.run()) for watch in self.watches]
         tasks.append(asyncio.create_task(self.strategy.follow_file()))
+        tasks += [asyncio.create_task(feed.run()) for feed in self.feeds]
         guard.start()
         try:
             yield self

@@ -6,11 +6,13 @@ answer. The three calls are those of the paper "A System for Microserving of LLM
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
+from quire.cluster.nodes.page_tree import Keys
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.request import Request
 
@@ -36,6 +38,18 @@ class Sent(msgspec.Struct, frozen=True):
     num_tokens: int
     num_bytes: int = 0
     elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A prompt, and where its beginning is: ``num_matched`` tokens from the first are in the prefix
+    cache of an engine, by its name; engines that have none are left out. ``keys``: of its pages of
+    ``page_size`` tokens."""
+
+    tokens: list[int]
+    keys: Keys
+    page_size: int
+    num_matched: Mapping[str, int]
 
 
 class Engine(Protocol):
@@ -72,6 +86,16 @@ class Engine(Protocol):
 
         Raises:
             QuireError: the engine refuses.
+        """
+        ...
+
+    async def locate(self, request: Request) -> Located | None:
+        """Where the prompt of ``request`` is, at all engines: this one is asked for its tokens
+        alone. Nothing, where that cannot be known: the nodes tell no router what they have, or it
+        is no request that ``is_divisible``.
+
+        Raises:
+            EngineLost: this engine is lost.
         """
         ...
 

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from quire.cluster.engines.interfaces import Prompt, Received, Sent
+from quire.cluster.engines.interfaces import Located, Prompt, Received, Sent
 from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.page_tree import PageTree, unpacked
 from quire.cluster.requests.answer import Answer, NodeAnswer
-from quire.cluster.requests.request import RawHeaders, Request
+from quire.cluster.requests.request import PromptPages, RawHeaders, Request
 from quire.core.errors import (
     ConfigError,
     EngineFault,
@@ -67,12 +68,16 @@ class ClusterKey:
 
 
 class NodeEngine:
-    """Implements ``Engine``. ``on_lost`` is told when a request has lost the node."""
+    """Implements ``Engine``. ``on_lost`` is told when a request has lost the node. ``tree`` is that
+    of all engines of the router."""
 
-    def __init__(self, node: Node, cluster_key: ClusterKey, on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self, node: Node, cluster_key: ClusterKey, on_lost: Callable[[], None], tree: PageTree
+    ) -> None:
         self._node = node
         self._cluster_key = cluster_key
         self._on_lost = on_lost
+        self._tree = tree
         self._ending: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
@@ -130,11 +135,29 @@ class NodeEngine:
         prompt = request.prompt
         if isinstance(prompt, list):
             return prompt
-        names = _OF_TEXT if prompt is not None else _OF_CHAT
-        asked = {name: request.fields[name] for name in names if name in request.fields}
-        if prompt is not None:
-            asked["prompt"] = prompt
+        if request.pages is not None:
+            return request.pages.tokens
+        asked = _unread(request)
         return (await self._call(request, "/tokenize", asked, request.headers, _Tokens)).tokens
+
+    async def locate(self, request: Request) -> Located | None:
+        if not self._tree.num_keys or not request.is_divisible:
+            return None
+        if request.pages is None:
+            asked, headers = _unread(request), self._headers(request)
+            try:
+                request.pages = await self._call(
+                    request, f"{_CALLS}/pages", asked, headers, PromptPages
+                )
+            except EngineLost:
+                raise
+            except QuireError:  # the node says it better of the request itself
+                return None
+        pages = request.pages
+        keys = unpacked(pages.keys)
+        num_pages = self._tree.matched(keys)
+        matched = {name: num * pages.page_size for name, num in num_pages.items()}
+        return Located(pages.tokens, keys, pages.page_size, matched)
 
     async def prep_recv(
         self, request: Request, end: int, *, prompt: Prompt | None = None
@@ -294,6 +317,14 @@ class NodeEngine:
                     await exchange.head()
         except (EngineLost, TimeoutError) as exc:
             logger.warning("a lease at %s stays until it expires: %s", self.name, exc)
+
+
+def _unread(request: Request) -> dict[str, Any]:
+    """The fields by which a node reads the prompt of ``request``."""
+    prompt = request.prompt
+    names = _OF_TEXT if prompt is not None else _OF_CHAT
+    asked = {name: request.fields[name] for name in names if name in request.fields}
+    return asked if prompt is None else {**asked, "prompt": prompt}
 
 
 def _call_id() -> str:

@@ -9,7 +9,7 @@ import asyncio
 
 import msgspec
 
-from quire.cluster.engines.interfaces import Engine, Prompt, Received, Route, Sent
+from quire.cluster.engines.interfaces import Engine, Located, Prompt, Received, Route, Sent
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.request import Request
@@ -42,19 +42,23 @@ class TrialAnswer:
 
 
 class TrialEngine:
-    """Implements ``Engine`` without doing anything."""
+    """Implements ``Engine`` without doing anything. ``located``: what it says of every prompt."""
 
     load = queue = num_blocks = num_free_blocks = epoch = 0
     is_alive = True
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, located: Located | None = None) -> None:
         self.name = name
+        self.located = located
 
     async def send(self, request: Request) -> Answer:
         return TrialAnswer(self.name)
 
     async def prompt_tokens(self, request: Request) -> list[int]:
         return list(range(_NUM_TOKENS))
+
+    async def locate(self, request: Request) -> Located | None:
+        return self.located
 
     async def prep_recv(
         self, request: Request, end: int, *, prompt: Prompt | None = None
@@ -94,7 +98,10 @@ def trial(route: Route) -> None:
         InvalidArgument: it returns no answer.
         Exception: what it raises.
     """
-    engines: list[Engine] = [TrialEngine(f"trial-{number}") for number in range(_NUM_ENGINES)]
+    located = Located(list(range(_NUM_TOKENS)), range(_NUM_TOKENS), 1, {"trial-1": _NUM_TOKENS})
+    engines: list[Engine] = [
+        TrialEngine(f"trial-{number}", located) for number in range(_NUM_ENGINES)
+    ]
 
     async def run() -> None:
         for path, fields in _REQUESTS:

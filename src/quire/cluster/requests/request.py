@@ -46,6 +46,15 @@ class Upload:
     length: int | None
 
 
+class PromptPages(msgspec.Struct, frozen=True):
+    """A prompt as a node reads it. ``keys``: of its full pages of ``page_size`` tokens each, eight
+    bytes a key."""
+
+    tokens: list[int]
+    page_size: int
+    keys: bytes
+
+
 class Work:
     """What has been begun at engines for one request, so that all of it can be ended. ``leases``
     are those that no ``start_generate`` has used, each with what gives it up; ``lost`` the names of
@@ -89,6 +98,8 @@ class Request:
         """Whether its events tell what is needed to go on at another engine."""
         self.tells_tokens = True
         """Whether its client has asked for the tokens that the events tell."""
+        self.pages: PromptPages | None = None
+        """Its prompt as a node has read it, once one was asked."""
 
     @cached_property
     def fields(self) -> Mapping[str, Any]:

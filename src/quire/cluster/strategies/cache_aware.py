@@ -1,11 +1,12 @@
-"""The engine that has computed the longest beginning of the prompt, unless it has too much to do.
+"""The engine that has the longest beginning of the prompt, unless it has too much to do.
 
-Which engine has computed what is known from what was routed where, in a radix tree.
+Which engine has what the nodes tell (their prefix indexes); where they do not, it is taken from
+what was routed where, in a radix tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quire.cluster.engines.interfaces import Engine
@@ -13,6 +14,7 @@ from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.prefix_tree import PrefixTree
 from quire.cluster.requests.request import Request
 from quire.cluster.strategies.choices import Life, least_used_of, life_of
+from quire.cluster.strategies.computing import Computing
 
 
 @dataclass
@@ -23,22 +25,35 @@ class CacheAware:
     min_match: float = 0.3
     max_extra: int = 8
     tree: PrefixTree[Life] = field(default_factory=PrefixTree, init=False)
+    computing: Computing = field(default_factory=Computing, init=False)
 
     async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
-        engine = self._choose(request, engines)
+        located = await least_used_of(engines).locate(request)
+        if located is None:
+            return await self._by_history(request, engines)
+        matched = dict(located.num_matched)
+        for name, num_pages in self.computing.matched(located.keys).items():
+            matched[name] = max(matched.get(name, 0), num_pages * located.page_size)
+        engine = self._choose(engines, matched, len(located.tokens))
+        with self.computing.at(engine.name, located.keys):
+            return await engine.send(request)
+
+    async def _by_history(self, request: Request, engines: Sequence[Engine]) -> Answer:
+        seen = self.tree.matched(request.prefix)
+        matched = {engine.name: seen.get(life_of(engine), 0) for engine in engines}
+        engine = self._choose(engines, matched, len(request.prefix))
         self.tree.add(request.prefix, life_of(engine))
         return await engine.send(request)
 
-    def _choose(self, request: Request, engines: Sequence[Engine]) -> Engine:
+    def _choose(self, engines: Sequence[Engine], matched: Mapping[str, int], length: int) -> Engine:
+        """``matched``: how much of the prompt's ``length`` each engine has, by name."""
         least = least_used_of(engines)
-        matched = self.tree.matched(request.prefix)
-        wanted = self.min_match * len(request.prefix)
         fitting = [
             engine
             for engine in engines
-            if matched.get(life_of(engine), 0) > wanted
+            if matched.get(engine.name, 0) > self.min_match * length
             and engine.load - least.load <= self.max_extra
         ]
         if not fitting:
             return least
-        return max(fitting, key=lambda engine: (matched[life_of(engine)], -engine.load))
+        return max(fitting, key=lambda engine: (matched[engine.name], -engine.load))

@@ -1,0 +1,105 @@
+"""Follows what one node tells of its prefix indexes, into the router's tree.
+
+Owns the conversation: when it begins anew, and how long a node may be silent. Must not know what
+the tree is used for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import b64decode
+from collections.abc import Mapping
+from http import HTTPStatus
+
+import msgspec
+
+from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.page_tree import PageChange, PageTree, unpacked
+from quire.core.errors import EngineLost
+from quire.server.microserving.live_index import IndexEvent
+
+logger = logging.getLogger(__name__)
+
+SILENCE_S = 10.0
+"""A node says something every two seconds."""
+
+RETRY_S = 1.0
+_MAX_EVENT_BYTES = 8 << 20
+_DATA, _DONE = b"data: ", b"data: [DONE]"
+
+
+class IndexFeed:
+    """The feed of ``node`` into ``tree``. ``cluster_headers`` show the cluster's key."""
+
+    def __init__(self, node: Node, tree: PageTree, cluster_headers: Mapping[str, str]) -> None:
+        self._node = node
+        self._tree = tree
+        self._headers = [(name.encode(), value.encode()) for name, value in cluster_headers.items()]
+        self._complaint = ""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                await self.follow()
+            except (EngineLost, TimeoutError, ValueError, msgspec.MsgspecError) as exc:
+                self._tell_once(str(exc) or f"nothing was heard for {SILENCE_S:g} s")
+            await asyncio.sleep(RETRY_S)
+
+    async def follow(self) -> None:
+        """One conversation: the node tells all that it has, then what changes; until it ends, or
+        something is missing.
+
+        Raises:
+            EngineLost: it breaks off, or is refused.
+            TimeoutError: the node is silent.
+            ValueError: what the node says cannot be read.
+        """
+        async with asyncio.timeout(SILENCE_S):
+            exchange = await self._node.ask("GET", "/v1/microserving/index", self._headers)
+        with exchange:
+            status = (await exchange.head()).status
+            if status != HTTPStatus.OK:
+                raise EngineLost(f"/v1/microserving/index is {status}")
+            self._tell_once("")
+            self._tree.forget(self._node.name)
+            held = b""
+            while True:
+                async with asyncio.timeout(SILENCE_S):
+                    piece = await exchange.read()
+                *events, held = (held + piece).split(b"\n\n")
+                if not piece or not all(map(self._take, events)):
+                    return
+                if len(held) > _MAX_EVENT_BYTES:
+                    raise EngineLost(f"an event has more than {_MAX_EVENT_BYTES} bytes")
+                await asyncio.sleep(0)  # a large index must not keep requests waiting
+
+    def _take(self, event: bytes) -> bool:
+        """Whether the conversation goes on."""
+        if not event.startswith(_DATA):
+            return True
+        if event == _DONE:
+            return False
+        said = msgspec.json.decode(event[len(_DATA) :], type=IndexEvent)
+        change = PageChange(
+            engine=said.engine,
+            epoch=said.epoch,
+            since=said.since,
+            number=said.number,
+            inserted=unpacked(b64decode(said.inserted, validate=True)),
+            evicted=unpacked(b64decode(said.evicted, validate=True)),
+            part=said.part,
+            num_parts=said.num_parts,
+        )
+        if self._tree.apply(self._node.name, change):
+            return True
+        logger.warning("node %s: a change of its prefix index is missing", self._node.name)
+        return False
+
+    def _tell_once(self, complaint: str) -> None:
+        if complaint and complaint != self._complaint:
+            logger.warning(
+                "node %s tells nothing of its prefix index: %s", self._node.name, complaint
+            )
+        self._complaint = complaint

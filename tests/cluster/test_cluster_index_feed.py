@@ -1,0 +1,91 @@
+"""Routers know what nodes have: over HTTP, from real nodes with fake engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from real_nodes import RealNode, real_nodes
+from router_world import World, until, world
+
+PROMPT = [(7 * i) % 200 + 20 for i in range(300)]
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[list[RealNode]]:
+    with real_nodes(3) as nodes:
+        yield nodes
+
+
+async def complete(url: str, prompt: list[int], **fields: object) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=url) as http:
+        return await http.post(
+            "/v1/completions", json={"prompt": prompt, "max_tokens": 4, **fields}
+        )
+
+
+async def heard(w: World, node: RealNode, num_pages: int) -> None:
+    """Until the router knows of so many pages of ``node``."""
+
+    def known() -> int:
+        return sum(len(tree.keys) for tree in w.router.pages.trees(node.name).values())
+
+    await until(lambda: known() >= num_pages)
+
+
+async def test_cache_aware_goes_to_what_others_have_computed(nodes: list[RealNode]) -> None:
+    prompts = [[number, *PROMPT[1:]] for number in (20, 21, 22)]
+    for node, prompt in zip(nodes, prompts, strict=True):
+        alone = await complete(node.peer.url, prompt)
+        assert alone.status_code == 200
+    async with world(nodes=nodes, strategy="cache_aware") as w:
+        for node in nodes:
+            await heard(w, node, 300 // 16)
+        for node, prompt in [*zip(nodes, prompts, strict=True)] * 2:
+            answer = await w.http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 4})
+            assert answer.headers["x-quire-node"] == node.name
+            cached = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+            assert cached == 300 // 16 * 16
+        w.router.pages.check_invariants()
+
+
+async def test_what_is_computed_while_a_router_listens_is_known(nodes: list[RealNode]) -> None:
+    node, chat = nodes[1], [{"role": "user", "content": "What rain does to roofs. " * 20}]
+    async with world(nodes=nodes, strategy="cache_aware") as w:
+        await heard(w, node, 1)
+        (tree,) = w.router.pages.trees(node.name).values()
+        before = len(tree.keys)
+        async with httpx.AsyncClient(base_url=node.peer.url) as http:
+            body = {"messages": chat, "max_tokens": 2}
+            alone = (await http.post("/v1/chat/completions", json=body)).json()
+        await heard(w, node, before + (alone["usage"]["prompt_tokens"] - 1) // 16)
+        for engine in w.router.engines:  # none of them has more to do than the others
+            assert engine.load == 0
+        answer = await w.http.post("/v1/chat/completions", json=body)
+        assert answer.headers["x-quire-node"] == node.name
+        assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 100
+
+
+async def test_requests_that_come_together_meet_where_the_first_went(
+    nodes: list[RealNode],
+) -> None:
+    prompt = [40, *PROMPT[1:]]
+    async with world(nodes=nodes, strategy="cache_aware") as w:
+        await heard(w, nodes[0], 1)
+        body = {"prompt": prompt, "max_tokens": 2}
+        answers = await asyncio.gather(
+            *(w.http.post("/v1/completions", json=body) for _ in range(4))
+        )
+        assert len({answer.headers["x-quire-node"] for answer in answers}) == 1
+
+
+async def test_a_prompt_that_is_refused_is_refused_by_the_node_itself(
+    nodes: list[RealNode],
+) -> None:
+    async with world(nodes=nodes, strategy="cache_aware") as w:
+        await heard(w, nodes[0], 1)
+        answer = await w.http.post("/v1/completions", json={"prompt": [9] * 5000})
+        assert answer.status_code == 400
+        assert "microserving" not in answer.json()["error"]["message"]
