@@ -10,6 +10,8 @@ import pytest
 from real_nodes import RealNode, real_nodes
 from router_world import World, until, world
 
+from quire.cluster.routing.strategy import StrategySource
+
 PROMPT = [(7 * i) % 200 + 20 for i in range(300)]
 
 
@@ -89,3 +91,17 @@ async def test_a_prompt_that_is_refused_is_refused_by_the_node_itself(
         answer = await w.http.post("/v1/completions", json={"prompt": [9] * 5000})
         assert answer.status_code == 400
         assert "microserving" not in answer.json()["error"]["message"]
+
+
+async def test_pages_of_a_busy_node_are_brought_to_another(nodes: list[RealNode]) -> None:
+    prompt, body = [50, *PROMPT[1:]], {"max_tokens": 8, "temperature": 0}
+    expected = (await complete(nodes[1].peer.url, prompt, **body)).json()["choices"][0]["text"]
+    strategy = StrategySource("quire", options={"call_s": 0.0, "bytes_per_s": 1e12})
+    async with world(nodes=nodes, strategy=strategy) as w:
+        await heard(w, nodes[1], 1)
+        w.router.nodes[1].num_others = 1_000_000  # so that nothing else may be cheaper
+        answer = await w.http.post("/v1/completions", json={"prompt": prompt, **body})
+        assert answer.headers["x-quire-node"] != nodes[1].name
+        said = answer.json()
+        assert said["choices"][0]["text"] == expected
+        assert said["usage"]["prompt_tokens_details"]["cached_tokens"] == 300 // 16 * 16

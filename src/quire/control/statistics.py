@@ -30,7 +30,7 @@ class EngineStatistics:
     next message, and begun ones without a sequence. ``num_paused``: programs (each with all
     below it) that are paused now, ``num_pauses``: how often one was; ``num_working_set_blocks``: of
     those that are not. ``num_prefetched``: blocks fetched from the host before anybody asked for
-    them. ``step_s``: average time of a decode step.
+    them. ``step_s``: average time of a decode step, ``prompt_token_s``: of one token of a prompt.
     ``num_batches``, ``num_rows``, ``num_tokens``: dispatched since start. ``batch_sizes``: number
     of messages by their number of rows, in the buckets of ``BATCH_BOUNDS``.
     """
@@ -57,6 +57,7 @@ class EngineStatistics:
     num_tokens: int
     batch_sizes: tuple[int, ...]
     step_s: float | None
+    prompt_token_s: float | None
     messages: tuple[MessageStatistics, ...]
 
 

@@ -6,13 +6,13 @@ answer. The three calls are those of the paper "A System for Microserving of LLM
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 
-from quire.cluster.nodes.page_tree import Keys
+from quire.cluster.nodes.page_tree import Keys, Matches
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.request import Request
 
@@ -49,13 +49,15 @@ class Located:
     tokens: list[int]
     keys: Keys
     page_size: int
-    num_matched: Mapping[str, int]
+    num_matched: Matches
 
 
 class Engine(Protocol):
     """One engine behind the router: the same object for every request, so that a strategy may use
     it as a key. ``load``: requests that it has and has not finished, this router's as they come and
-    go, and others' as it told last. ``queue``: those that wait there, as it told last."""
+    go, and others' as it told last. ``queue``: those that wait there, as it told last.
+    ``token_bytes``: K and V of a token, 0 as long as it has not told; ``prompt_token_s``: how long
+    it computes one token of a prompt, None as long as it does not know."""
 
     @property
     def name(self) -> str: ...
@@ -69,6 +71,10 @@ class Engine(Protocol):
     def num_free_blocks(self) -> int: ...
     @property
     def epoch(self) -> int: ...
+    @property
+    def token_bytes(self) -> int: ...
+    @property
+    def prompt_token_s(self) -> float | None: ...
     @property
     def is_alive(self) -> bool: ...
 

@@ -74,6 +74,7 @@ class NodeEngine:
     def __init__(
         self, node: Node, cluster_key: ClusterKey, on_lost: Callable[[], None], tree: PageTree
     ) -> None:
+        self.name = node.name
         self._node = node
         self._cluster_key = cluster_key
         self._on_lost = on_lost
@@ -82,10 +83,6 @@ class NodeEngine:
 
     def __repr__(self) -> str:
         return f"<Engine {self.name}>"
-
-    @property
-    def name(self) -> str:
-        return self._node.name
 
     @property
     def node(self) -> Node:
@@ -110,6 +107,14 @@ class NodeEngine:
     @property
     def epoch(self) -> int:
         return self._node.figures.epoch
+
+    @property
+    def token_bytes(self) -> int:
+        return self._node.figures.token_bytes
+
+    @property
+    def prompt_token_s(self) -> float | None:
+        return self._node.figures.prompt_token_s
 
     @property
     def is_alive(self) -> bool:
@@ -155,8 +160,7 @@ class NodeEngine:
                 return None
         pages = request.pages
         keys = unpacked(pages.keys)
-        num_pages = self._tree.matched(keys)
-        matched = {name: num * pages.page_size for name, num in num_pages.items()}
+        matched = self._tree.matched(keys, pages.page_size)
         return Located(pages.tokens, keys, pages.page_size, matched)
 
     async def prep_recv(

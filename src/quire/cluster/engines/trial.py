@@ -11,6 +11,7 @@ import msgspec
 
 from quire.cluster.engines.interfaces import Engine, Located, Prompt, Received, Route, Sent
 from quire.cluster.nodes.connection import AnswerHead, Sink
+from quire.cluster.nodes.page_tree import PageChange, PageTree
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.request import Request
 from quire.core.errors import InvalidArgument
@@ -44,7 +45,8 @@ class TrialAnswer:
 class TrialEngine:
     """Implements ``Engine`` without doing anything. ``located``: what it says of every prompt."""
 
-    load = queue = num_blocks = num_free_blocks = epoch = 0
+    load = queue = num_blocks = num_free_blocks = epoch = token_bytes = 0
+    prompt_token_s: float | None = None
     is_alive = True
 
     def __init__(self, name: str, located: Located | None = None) -> None:
@@ -98,7 +100,9 @@ def trial(route: Route) -> None:
         InvalidArgument: it returns no answer.
         Exception: what it raises.
     """
-    located = Located(list(range(_NUM_TOKENS)), range(_NUM_TOKENS), 1, {"trial-1": _NUM_TOKENS})
+    tree, keys = PageTree(), range(_NUM_TOKENS)
+    tree.apply("trial-1", PageChange("trial", 0, None, 0, keys, ()))
+    located = Located(list(keys), keys, 1, tree.matched(keys))
     engines: list[Engine] = [
         TrialEngine(f"trial-{number}", located) for number in range(_NUM_ENGINES)
     ]

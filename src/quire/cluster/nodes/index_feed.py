@@ -56,8 +56,12 @@ class IndexFeed:
             TimeoutError: the node is silent.
             ValueError: what the node says cannot be read.
         """
-        async with asyncio.timeout(SILENCE_S):
-            exchange = await self._node.ask("GET", "/v1/microserving/index", self._headers)
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                exchange = await self._node.ask("GET", "/v1/microserving/index", self._headers)
+        except (EngineLost, TimeoutError):
+            self._tree.forget(self._node.name)
+            raise
         with exchange:
             status = (await exchange.head()).status
             if status != HTTPStatus.OK:

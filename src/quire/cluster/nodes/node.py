@@ -34,7 +34,9 @@ _OWN_HEADERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NodeFigures:
-    """What a node has told last. ``epoch`` grows with each start of an engine."""
+    """What a node has told last. ``epoch`` grows with each start of an engine. ``token_bytes``: K
+    and V of a token; ``prompt_token_s``: time of one token of a prompt, None: not known yet. Of
+    several engines, those of the one with the most."""
 
     models: tuple[str, ...] = ()
     num_running: int = 0
@@ -42,6 +44,8 @@ class NodeFigures:
     num_blocks: int = 0
     num_free_blocks: int = 0
     epoch: int = 0
+    token_bytes: int = 0
+    prompt_token_s: float | None = None
 
 
 class Node:
@@ -55,6 +59,7 @@ class Node:
         hysteresis: Hysteresis | None = None,
     ) -> None:
         self.address = address
+        self.name = address.name
         self.liveness = Liveness(hysteresis)
         self.pool = ConnectionPool(address)
         self.figures = NodeFigures()
@@ -63,10 +68,6 @@ class Node:
         self.num_others = 0
         """Requests that the node had from elsewhere when it was asked last."""
         self._key = None if node_key is None else f"Bearer {node_key}".encode()
-
-    @property
-    def name(self) -> str:
-        return self.address.name
 
     @property
     def load(self) -> int:

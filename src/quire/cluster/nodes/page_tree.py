@@ -8,7 +8,7 @@ many look-ups as it has pages, however many engines there are. Pure bookkeeping.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Keys = Sequence[int]
@@ -50,6 +50,39 @@ class EngineTree:
             num_left = change.num_parts - change.part
             return (change.number, num_left) == (self.number, self.num_missing)
         return change.since == self.number and not self.num_missing
+
+
+class Matches(Mapping[str, int]):
+    """By node, how many tokens of a prompt it has; nodes that have none are left out. To be read
+    before the tree changes. ``runs``: the engines (as bits) that have so many, the most first: a
+    thousand engines with one system prompt are one entry."""
+
+    def __init__(self, runs: Sequence[tuple[int, int]], tree: PageTree) -> None:
+        self._runs = runs
+        self._tree = tree
+
+    def __getitem__(self, node: str) -> int:
+        bits = sum(tree.bit for tree in self._tree.trees(node).values())
+        for num_tokens, having in self._runs:
+            if having & bits:
+                return num_tokens
+        raise KeyError(node)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.longest(None))
+
+    def __len__(self) -> int:
+        return len(self.longest(None))
+
+    def longest(self, limit: int | None) -> dict[str, int]:
+        """Those that have most, at most ``limit``."""
+        found: dict[str, int] = {}
+        for num_tokens, bits in self._runs:
+            for node in self._tree.names(bits):
+                if limit is not None and len(found) >= limit:
+                    return found
+                found.setdefault(node, num_tokens)
+        return found
 
 
 class PageTree:
@@ -99,10 +132,9 @@ class PageTree:
 
     # -- what is where -----------------------------------------------------------------------------
 
-    def matched(self, keys: Keys) -> dict[str, int]:
-        """How many pages of a prompt, from its start, each node has in one of its engines; nodes
-        without any are left out."""
-        found: dict[str, int] = {}
+    def matched(self, keys: Keys, page_size: int = 1) -> Matches:
+        """How much of a prompt, from its start, each node has in one of its engines."""
+        runs: list[tuple[int, int]] = []
         holders = self._holders
         going = holders.get(keys[0], 0) if keys else 0
         for depth in range(1, len(keys)):
@@ -110,15 +142,17 @@ class PageTree:
                 break
             here = going & holders.get(keys[depth], 0)
             if here != going:
-                self._note(found, going & ~here, depth)
+                runs.append((depth * page_size, going & ~here))
                 going = here
-        self._note(found, going, len(keys))
-        return found
+        if going:
+            runs.append((len(keys) * page_size, going))
+        runs.reverse()
+        return Matches(runs, self)
 
-    def _note(self, found: dict[str, int], bits: int, depth: int) -> None:
-        """The engines of ``bits`` have ``depth`` pages; those that are noted later have more."""
+    def names(self, bits: int) -> Iterator[str]:
+        """The nodes of these engines."""
         for bit in _each(bits):
-            found[self._by_bit[bit].node] = depth
+            yield self._by_bit[bit].node
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -41,6 +41,8 @@ class _Row(msgspec.Struct):
     waiting: int
     num_blocks: int
     free_blocks: int
+    token_bytes: int = 0
+    prompt_token_s: float | None = None
 
 
 class _Unhealthy(EngineLost):
@@ -136,6 +138,9 @@ class NodeWatch:
                 num_blocks=sum(one.num_blocks for one in engines),
                 num_free_blocks=sum(one.free_blocks for one in engines),
                 epoch=max((one.epoch for one in engines), default=0),
+                token_bytes=max((one.token_bytes for one in engines), default=0),
+                prompt_token_s=max((one.prompt_token_s or 0.0 for one in engines), default=0.0)
+                or None,
             )
         )
 

@@ -12,6 +12,7 @@ from quire.cluster.strategies.disaggregated import Disaggregated
 from quire.cluster.strategies.handing_over import handed_over
 from quire.cluster.strategies.least_used import least_used
 from quire.cluster.strategies.migrating import Migrating
+from quire.cluster.strategies.quire import Quire
 
 SHIPPED: dict[str, Callable[..., Any]] = {
     "autellix": Autellix,
@@ -21,6 +22,7 @@ SHIPPED: dict[str, Callable[..., Any]] = {
     "disaggregated": Disaggregated,
     "least_used": least_used,
     "migrating": Migrating,
+    "quire": Quire,
 }
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "DataParallel",
     "Disaggregated",
     "Migrating",
+    "Quire",
     "handed_over",
     "least_used",
 ]

@@ -420,5 +420,6 @@ class EngineScheduler:
             num_tokens=self.num_tokens,
             batch_sizes=tuple(self.batch_sizes.counts),
             step_s=self.step_time.step_s,
+            prompt_token_s=self.chunk_time.token_s,
             messages=tuple([message_statistics(message) for message in engine.in_flight]),
         )

@@ -118,6 +118,9 @@ def _row(node: Node, engine: EngineStatistics) -> EngineRow:
         running=engine.num_running,
         waiting=engine.num_waiting,
         load=num_busy / info.pool.max_sequences,
+        token_bytes=engine.pool.bytes_per_block // info.pool.page_size,
+        step_s=engine.step_s,
+        prompt_token_s=engine.prompt_token_s,
     )
 
 

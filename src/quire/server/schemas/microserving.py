@@ -140,7 +140,9 @@ class RenewAnswer(ResponseModel):
 class EngineRow(ResponseModel):
     """One engine of the node. ``content``: engines with equal ones exchange K and V; ``layout``:
     those with equal ones copy them as they are. ``free_blocks``: free or cached. ``load``: running
-    and waiting calls over the sequences that it decodes at once."""
+    and waiting calls over the sequences that it decodes at once. ``token_bytes``: K and V of a
+    token. ``step_s`` and ``prompt_token_s``: average times of a decode step and of one token of a
+    prompt; null: none was measured yet."""
 
     engine: str
     epoch: int
@@ -155,6 +157,9 @@ class EngineRow(ResponseModel):
     running: int
     waiting: int
     load: float
+    token_bytes: int
+    step_s: float | None
+    prompt_token_s: float | None
 
 
 class EngineRows(ResponseModel):

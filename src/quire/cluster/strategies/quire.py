@@ -1,0 +1,191 @@
+"""By cost: each request goes where its first token comes soonest and delays others least.
+
+It goes to the pages, if their engine has time; they are brought to an engine that has, if the
+transfer takes less than computing them again; or they are computed again there. What an engine
+owes and what a token costs it are known from its node; what a transfer costs is learnt from those
+before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from quire.cluster.engines.interfaces import Engine, Located, Sent
+from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.request import Request
+from quire.cluster.strategies.choices import least_used_of
+from quire.cluster.strategies.computing import Computing
+from quire.cluster.strategies.handing_over import handed_over
+from quire.core.errors import EngineLost, InvalidArgument, QuireError
+
+_MAX_HOLDERS = 8
+"""Engines with the longest beginnings of a prompt, beside the one with the least to do."""
+
+_DEFAULT_TOKEN_S = 1e-4
+_CHARS_PER_TOKEN = 4
+_SMOOTHING = 0.2
+
+
+class _Profile(msgspec.Struct):
+    """Of the file that ``quire profile`` writes."""
+
+    cost: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``num_computed`` tokens of the prompt are computed at ``engine``, after those up to
+    ``brought`` have come from ``source``, if there is one."""
+
+    engine: Engine
+    cost_s: float
+    num_computed: int
+    source: Engine | None = None
+    brought: int = 0
+
+
+@dataclass
+class Quire:
+    """``decode_tokens``: an unfinished answer delays others as so many tokens of a prompt do.
+    ``bytes_per_s`` and ``call_s`` (of the calls of a transfer, without its bytes): at first.
+    ``profile``: a file of ``quire profile``, for engines that have measured nothing yet."""
+
+    decode_tokens: int = 64
+    bytes_per_s: float = 1e9
+    call_s: float = 0.01
+    profile: str = ""
+    owed: Counter[str] = field(default_factory=Counter, init=False)
+    computing: Computing = field(default_factory=Computing, init=False)
+    routes_sessions = True
+
+    def __post_init__(self) -> None:
+        if self.bytes_per_s <= 0:
+            raise InvalidArgument(f"bytes_per_s is {self.bytes_per_s}: choose more than 0")
+        self._token_s = self._profiled_token_s() if self.profile else _DEFAULT_TOKEN_S
+
+    async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
+        located = await least_used_of(engines).locate(request)
+        if located is None:
+            engine = min(engines, key=self._num_owed)
+            with self._owing(engine, len(request.prefix) // _CHARS_PER_TOKEN):
+                return await engine.send(request)
+        plan = self.plan(located, engines, request.home)
+        with (
+            self._owing(plan.engine, plan.num_computed),
+            self.computing.at(plan.engine.name, located.keys),
+        ):
+            if plan.source is not None:
+                try:
+                    return await handed_over(
+                        request, plan.source, plan.engine, plan.brought, self._learn
+                    )
+                except EngineLost:
+                    raise
+                except QuireError:  # the two do not fit, or the pages are gone: it can be computed
+                    request.work.end()
+            return await plan.engine.send(request)
+
+    # -- the decision ------------------------------------------------------------------------------
+
+    def plan(self, located: Located, engines: Sequence[Engine], home: str | None = None) -> Plan:
+        """What costs the least time. Of equals the session's ``home``, then the first."""
+        there = located.num_matched.longest(_MAX_HOLDERS)
+        coming = self.computing.matched(located.keys)
+        idlest, holders = self._scanned(engines, {*there, *coming, home})
+        matched = {
+            engine.name: self._matched(engine, located, coming) for engine in (*holders, idlest)
+        }
+        plans = [self._alone(engine, located, matched) for engine in (*holders, idlest)]
+        # only the longest beginning is brought, and only from where it is
+        best = max(holders, key=lambda one: there.get(one.name, 0), default=None)
+        if best is not None and best.name in there:
+            for engine in (*holders, idlest):
+                plan = self._brought(engine, best, located, matched)
+                if plan is not None:
+                    plans.append(plan)
+        return min(plans, key=lambda plan: (plan.cost_s, plan.engine.name != home))
+
+    def _scanned(
+        self, engines: Sequence[Engine], names: Container[str | None]
+    ) -> tuple[Engine, list[Engine]]:
+        """The engine that owes least, and those with these names: in one pass over thousands."""
+        idlest, least, named = engines[0], math.inf, []
+        for engine in engines:
+            num_owed = self._num_owed(engine)
+            if num_owed < least:
+                idlest, least = engine, num_owed
+            if engine.name in names:
+                named.append(engine)
+        return idlest, named
+
+    def _matched(self, engine: Engine, located: Located, coming: Mapping[str, int]) -> int:
+        """How many tokens ``engine`` has or will soon have; the last one is always computed."""
+        num_coming = coming.get(engine.name, 0) * located.page_size
+        num_there = located.num_matched.get(engine.name, 0)
+        return min(max(num_coming, num_there), len(located.tokens) - 1)
+
+    def _alone(self, engine: Engine, located: Located, matched: Mapping[str, int]) -> Plan:
+        """``engine`` computes what it has not."""
+        num_computed = len(located.tokens) - matched[engine.name]
+        cost_s = self._compute_s(engine, self._num_owed(engine))
+        return Plan(engine, cost_s + self._work_s(engine, num_computed), num_computed)
+
+    def _brought(
+        self, engine: Engine, source: Engine, located: Located, matched: Mapping[str, int]
+    ) -> Plan | None:
+        """``source`` sends what it has; ``engine`` computes the rest."""
+        end = min(located.num_matched.get(source.name, 0), len(located.tokens) - 1)
+        num_sent = end - matched[engine.name]
+        if num_sent <= 0 or not source.token_bytes:
+            return None
+        transfer_s = self.call_s + num_sent * source.token_bytes / self.bytes_per_s
+        num_computed = len(located.tokens) - end
+        # while the pages come the engine works on what it owes
+        begin_s = max(transfer_s, self._compute_s(engine, self._num_owed(engine)))
+        cost_s = begin_s + self._work_s(engine, num_computed)
+        return Plan(engine, cost_s, num_computed, source, end)
+
+    # -- costs -------------------------------------------------------------------------------------
+
+    def _num_owed(self, engine: Engine) -> int:
+        """In tokens of prompts."""
+        return self.owed.get(engine.name, 0) + self.decode_tokens * engine.load
+
+    def _work_s(self, engine: Engine, num_tokens: int) -> float:
+        """The request waits while its tokens are computed, and so do others behind it."""
+        return 2 * self._compute_s(engine, num_tokens)
+
+    def _compute_s(self, engine: Engine, num_tokens: int) -> float:
+        """How long ``engine`` computes so many tokens of prompts."""
+        return num_tokens * (engine.prompt_token_s or self._token_s)
+
+    @contextmanager
+    def _owing(self, engine: Engine, num_tokens: int) -> Iterator[None]:
+        """While ``engine`` has ``num_tokens`` of a prompt to compute."""
+        self.owed[engine.name] += num_tokens
+        try:
+            yield
+        finally:
+            self.owed[engine.name] -= num_tokens
+
+    def _learn(self, sent: Sent) -> None:
+        """From a transfer of more than a few pages."""
+        if sent.num_bytes >= 1 << 20 and sent.elapsed_s > 0:
+            speed = sent.num_bytes / sent.elapsed_s
+            self.bytes_per_s += _SMOOTHING * (speed - self.bytes_per_s)
+
+    def _profiled_token_s(self) -> float:
+        try:
+            profile = msgspec.json.decode(Path(self.profile).read_bytes(), type=_Profile)
+            return profile.cost["prompt_token_s"]
+        except (OSError, KeyError, msgspec.MsgspecError) as exc:
+            raise InvalidArgument(
+                f"profile {self.profile!r} is no file of 'quire profile': {exc}"
+            ) from exc

@@ -1,0 +1,173 @@
+"""The strategy ``quire``: which of going to the pages, bringing them and computing them costs
+least."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+from router_world import until
+
+from quire.cluster.engines.interfaces import Located, Received, Sent
+from quire.cluster.engines.trial import TrialEngine
+from quire.cluster.nodes.page_tree import PageChange, PageTree
+from quire.cluster.requests.request import Request
+from quire.cluster.strategies import Quire
+from quire.cluster.strategies.quire import Plan
+from quire.core.errors import InvalidArgument, PoolExhausted
+
+SIZE, NUM_PAGES = 16, 100
+KEYS = range(1, NUM_PAGES + 1)
+NUM_TOKENS = SIZE * NUM_PAGES + 5
+
+
+class FakeEngine(TrialEngine):
+    """``moves``: what it was asked to receive and send."""
+
+    token_bytes = 1000
+    prompt_token_s: float | None = 1e-3
+    error: Exception | None = None
+    sends_bytes = 2 << 20
+
+    def __init__(self, name: str, load: int = 0) -> None:
+        super().__init__(name)
+        self.load = load
+        self.moves: list[tuple[str, int, int]] = []
+
+    async def prep_recv(self, request: Request, end: int, **_: object) -> Received:
+        self.moves.append(("receives", 0, end))
+        return Received("lease", 0, num_tokens=end, end=end)
+
+    async def remote_send(
+        self, request: Request, received: Received, *, begin: int, end: int, **_: object
+    ) -> Sent:
+        if self.error is not None:
+            raise self.error
+        self.moves.append(("sends", begin, end))
+        return Sent(end - begin, num_bytes=self.sends_bytes, elapsed_s=0.5)
+
+
+def located(pages: Mapping[str, int], num_tokens: int = NUM_TOKENS) -> Located:
+    """A prompt of which engines have so many pages, by name."""
+    tree = PageTree()
+    for name, num in pages.items():
+        tree.apply(name, PageChange("e", 0, None, 0, KEYS[:num], ()))
+    keys = KEYS[: num_tokens // SIZE]
+    return Located([7] * num_tokens, keys, SIZE, tree.matched(keys, SIZE))
+
+
+def request() -> Request:
+    body = {"prompt": [7] * NUM_TOKENS, "max_tokens": 2}
+    return Request("POST", "/v1/completions", [], msgspec.json.encode(body), "r")
+
+
+def shown(plan: Plan) -> tuple[str, str | None, int]:
+    return plan.engine.name, plan.source.name if plan.source else None, plan.num_computed
+
+
+@pytest.mark.parametrize(
+    ("loads", "pages", "expected"),
+    [
+        ((0, 0, 0), {"b": 90}, ("b", None, NUM_TOKENS - 90 * SIZE)),  # to the pages
+        ((0, 5, 3), {"b": 90}, ("a", "b", NUM_TOKENS - 90 * SIZE)),  # they are brought
+        ((0, 5, 3), {"b": 1}, ("a", None, NUM_TOKENS)),  # too few to be brought
+        ((2, 1, 0), {}, ("c", None, NUM_TOKENS)),
+        ((9, 9, 9), {"a": 100, "b": 90}, ("a", None, 5)),
+        ((0, 90, 0), {"b": 100, "a": 50}, ("a", "b", 5)),  # the missing pages alone
+        ((0, 0, 0), {"gone": 100, "b": 10}, ("b", None, NUM_TOKENS - 10 * SIZE)),
+    ],
+)
+def test_the_cheapest_is_chosen(
+    loads: tuple[int, ...], pages: dict[str, int], expected: tuple[str, str | None, int]
+) -> None:
+    engines = [FakeEngine(name, load) for name, load in zip("abc", loads, strict=True)]
+    strategy = Quire(bytes_per_s=1e8, call_s=0.05)
+    assert shown(strategy.plan(located(pages), engines)) == expected
+
+
+def test_slow_networks_and_fast_engines_compute_again() -> None:
+    engines = [FakeEngine("a"), FakeEngine("b", load=50)]
+    there = located({"b": 90})
+    assert shown(Quire(bytes_per_s=1e8).plan(there, engines))[1] == "b"
+    assert shown(Quire(bytes_per_s=1e5).plan(there, engines))[1] is None
+    assert shown(Quire(call_s=9.0).plan(there, engines))[1] is None
+    engines[0].prompt_token_s = 1e-7
+    assert shown(Quire(bytes_per_s=1e8).plan(there, engines))[1] is None
+    engines[0].prompt_token_s = 1e-3
+    engines[1].token_bytes = 0  # it has not told
+    assert shown(Quire(bytes_per_s=1e8).plan(there, engines))[1] is None
+
+
+def test_a_prompt_that_is_there_whole_computes_its_last_token() -> None:
+    plan = Quire().plan(located({"a": 100}, NUM_PAGES * SIZE), [FakeEngine("a"), FakeEngine("b")])
+    assert shown(plan) == ("a", None, 1)
+
+
+def test_of_equals_the_sessions_home_is_taken() -> None:
+    engines = [FakeEngine("a"), FakeEngine("b"), FakeEngine("c")]
+    assert Quire().plan(located({}), engines, home="c").engine.name == "c"
+
+
+async def test_pages_are_brought_and_the_speed_is_learnt() -> None:
+    strategy, engines = Quire(bytes_per_s=1e9), [FakeEngine("a"), FakeEngine("b", load=50)]
+    engines[0].located = engines[1].located = located({"b": 90})
+    answer = await strategy(request(), engines)
+    assert answer.engine == "a"
+    assert engines[0].moves == [("receives", 0, 90 * SIZE)]
+    assert engines[1].moves == [("sends", 0, 90 * SIZE)]
+    assert strategy.bytes_per_s == pytest.approx(0.8e9 + 0.2 * (4 << 20))
+    engines[1].sends_bytes = 100
+    await strategy(request(), engines)
+    assert strategy.bytes_per_s == pytest.approx(0.8e9 + 0.2 * (4 << 20)), "too little to tell"
+    assert not any(strategy.owed.values())
+    assert strategy.computing.matched(KEYS) == {}
+
+
+async def test_what_cannot_be_brought_is_computed() -> None:
+    engines = [FakeEngine("a"), FakeEngine("b", load=50)]
+    engines[0].located = engines[1].located = located({"b": 90})
+    engines[1].error = PoolExhausted("no room to send from")
+    assert (await Quire()(request(), engines)).engine == "a"
+
+
+async def test_requests_that_come_together_share_what_the_first_computes() -> None:
+    strategy, opened, sent = Quire(), asyncio.Event(), []
+
+    class Slow(FakeEngine):
+        async def send(self, request: Request) -> object:  # type: ignore[override]
+            sent.append(self.name)
+            await opened.wait()
+            return await super().send(request)
+
+    engines = [Slow("a"), Slow("b")]
+    for engine in engines:
+        engine.located = located({})
+    tasks = [asyncio.create_task(strategy(request(), engines)) for _ in range(3)]
+    await until(lambda: len(sent) == 3)
+    assert sent == ["a", "a", "a"]
+    opened.set()
+    await asyncio.gather(*tasks)
+
+
+async def test_without_indexes_the_one_that_owes_least_is_asked() -> None:
+    engines = [FakeEngine("a", load=3), FakeEngine("b", load=1)]
+    assert (await Quire()(request(), engines)).engine == "b"
+
+
+def test_a_profile_tells_what_no_engine_has_measured(tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps({"cost": {"prompt_token_s": 0.5, "step_s": 1.0}, "model": "m"}))
+    engine = FakeEngine("a")
+    engine.prompt_token_s = None
+    plan = Quire(profile=str(file)).plan(located({}), [engine])
+    assert plan.cost_s == pytest.approx(2 * 0.5 * NUM_TOKENS)
+    for text in ("{}", "no JSON", '{"cost": {}}'):
+        file.write_text(text)
+        with pytest.raises(InvalidArgument, match="quire profile"):
+            Quire(profile=str(file))
+    with pytest.raises(InvalidArgument, match="bytes_per_s"):
+        Quire(bytes_per_s=0.0)
