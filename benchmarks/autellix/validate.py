@@ -185,6 +185,7 @@ def drift_of(samples: Sequence[Sample], cost: Mapping[str, float]) -> float:
         + cost["step_s"] * one.num_steps
         + cost["row_s"] * one.num_rows
         + cost["context_token_s"] * one.num_context_tokens
+        + cost["prompt_s"] * (one.num_prompt_tokens > 0)
         + cost["prompt_token_s"] * one.num_prompt_tokens
         + cost["moved_block_s"] * one.num_moved_blocks
         for one in samples

@@ -55,7 +55,7 @@ def test_chats_fit_the_context_of_the_model() -> None:
 def test_drift_is_what_messages_took_beyond_the_profile() -> None:
     cost = {
         "message_s": 1.0, "step_s": 0.5, "row_s": 0.25, "context_token_s": 0.125,
-        "prompt_token_s": 0.1, "moved_block_s": 0.01,
+        "prompt_s": 2.0, "prompt_token_s": 0.1, "moved_block_s": 0.01,
     }  # fmt: skip
-    sample = Sample(6.0, 2, 4, 8, 5, 50, 3, None, None)  # 1 + 1 + 1 + 1 + 0.5 + 0.5
+    sample = Sample(8.4, 2, 4, 8, 5, 50, 3, None, None)  # 1 + 1 + 1 + 1 + 2 + 0.5 + 0.5
     assert validate.drift_of([sample, sample], cost) == pytest.approx(0.2)

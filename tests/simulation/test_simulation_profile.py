@@ -26,8 +26,9 @@ from quire.simulation.trial import SimulationRun
 from quire.simulation.workloads import create_workload, draw_programs
 
 COST = StepCost(
-    message_s=0.002, step_s=0.01, row_s=0.0003, context_token_s=2e-6, prompt_token_s=0.0004,
-    moved_block_s=0.0002, gap_s=0.001, gap_row_s=0.0001, behind_s=0.0004, behind_row_s=0.00005,
+    message_s=0.002, step_s=0.01, row_s=0.0003, context_token_s=2e-6, prompt_s=0.003,
+    prompt_token_s=0.0004, moved_block_s=0.0002, gap_s=0.001, gap_row_s=0.0001, behind_s=0.0004,
+    behind_row_s=0.00005,
 )  # fmt: skip
 COSTS = {name: value for name, value in asdict(COST).items() if name != "disk_block_s"}
 """Those that a profile has: a real engine uses its disk beside the messages."""
@@ -111,17 +112,20 @@ def test_overheads_are_means_and_never_negative(monkeypatch: pytest.MonkeyPatch)
     assert fitted(early, times.info).cost["behind_s"] == 0.0
 
 
-def test_a_profile_of_the_first_format_is_read_without_the_costs_it_has_not(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("number", "new"),
+    [(1, ("gap_row_s", "behind_s", "behind_row_s", "prompt_s")), (2, ("prompt_s",))],
+)
+def test_a_profile_of_an_older_format_is_read_without_the_costs_it_has_not(
+    monkeypatch: pytest.MonkeyPatch, number: int, new: tuple[str, ...]
 ) -> None:
     times = measured(monkeypatch, COST)
     values = msgspec.to_builtins(fitted(times.samples, times.info))
-    new = ("gap_row_s", "behind_s", "behind_row_s")
     old = {name: value for name, value in values["cost"].items() if name not in new}
     cost = decode_profile(
-        json.dumps({**values, "format": "quire profile 1", "cost": old}), "p"
+        json.dumps({**values, "format": f"quire profile {number}", "cost": old}), "p"
     ).step_cost()
-    assert (cost.gap_row_s, cost.behind_s, cost.behind_row_s) == (0.0, 0.0, 0.0)
+    assert [getattr(cost, name) for name in new] == [0.0] * len(new)
     assert cost.gap_s == values["cost"]["gap_s"]
     with pytest.raises(ConfigError, match="it must have"):
         decode_profile(json.dumps({**values, "cost": old}), "p")

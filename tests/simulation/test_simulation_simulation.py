@@ -115,6 +115,7 @@ def test_a_message_that_comes_late_begins_when_it_is_there() -> None:
         (StepCost(message_s=0.0, step_s=2.0, row_s=0.0, prompt_token_s=0.0), 6.0),
         (StepCost(message_s=0.0, step_s=0.0, row_s=0.5, prompt_token_s=0.0), 1.5),
         (StepCost(message_s=0.0, step_s=0.0, row_s=0.0, prompt_token_s=0.25), 2.0),
+        (StepCost(message_s=1.0, step_s=0.0, row_s=0.0, prompt_s=4.0, prompt_token_s=0.0), 7.0),
     ],
 )
 def test_each_part_of_the_cost_counts(make_world: Any, cost: StepCost, expected_s: float) -> None:

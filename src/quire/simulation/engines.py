@@ -98,6 +98,7 @@ class EngineSpec:
         seconds = num_output * ((message_s + cost.step_s) / batch + row_s)
         seconds += cost.context_token_s * num_attended
         seconds += cost.prompt_token_s * sum(plan.num_prompt_tokens for plan in plans)
+        seconds += cost.prompt_s * sum(len(plan.calls) for plan in plans)
         return self.num_engines * len(plans) / seconds
 
 

@@ -49,11 +49,12 @@ _MAX_TOKENS = int(SequenceEnd.MAX_TOKENS)
 @dataclass(frozen=True, slots=True)
 class StepCost:
     """The cost of a message in seconds: ``message_s`` per message, ``step_s`` per decode step,
-    ``row_s`` per row of a step, ``context_token_s`` per token that a row attends to,
-    ``prompt_token_s`` per prompt token, ``moved_block_s`` per block whose move between device and
-    host begins, ``disk_block_s`` per block that begins to move to the disk or from there (real
-    engines do that beside their messages; here the message waits). Beside that, the work of control
-    and the way, as ``Overhead`` has them: ``gap_s`` for a message to an idle engine and
+    ``row_s`` per row of a step, ``context_token_s`` per token that a row attends to, ``prompt_s``
+    per message that runs tokens of prompts, however few (a decode that was displaced begins again
+    with one), ``prompt_token_s`` per such token, ``moved_block_s`` per block whose move between
+    device and host begins, ``disk_block_s`` per block that begins to move to the disk or from there
+    (real engines do that beside their messages; here the message waits). Beside that, the work of
+    control and the way, as ``Overhead`` has them: ``gap_s`` for a message to an idle engine and
     ``gap_row_s`` for each of its rows, ``behind_s`` and ``behind_row_s`` for one that waits behind
     another."""
 
@@ -61,6 +62,7 @@ class StepCost:
     step_s: float = 0.008
     row_s: float = 0.0002
     context_token_s: float = 0.0
+    prompt_s: float = 0.0
     prompt_token_s: float = 0.0001
     moved_block_s: float = 0.0
     disk_block_s: float = 0.0
@@ -299,7 +301,9 @@ class LightEngine:
 
     def _elapsed_s(self, runs: _Runs, num_prompt: int) -> float:
         cost = self._cost
-        elapsed_s = cost.message_s + cost.prompt_token_s * num_prompt
+        elapsed_s = cost.message_s
+        if num_prompt:
+            elapsed_s += cost.prompt_s + cost.prompt_token_s * num_prompt
         if runs.ends:
             elapsed_s += cost.step_s * runs.most_steps + cost.row_s * len(runs.tokens)
         return elapsed_s + cost.context_token_s * runs.num_context

@@ -23,13 +23,18 @@ from quire.simulation.message_times import Sample
 MIN_SAMPLES = 50
 
 _COSTS = (
-    "message_s", "step_s", "row_s", "context_token_s", "prompt_token_s", "moved_block_s",
+    "message_s", "step_s", "row_s", "context_token_s", "prompt_s", "prompt_token_s",
+    "moved_block_s",
 )  # fmt: skip
 """In the order of ``_features``."""
 
 _OVERHEADS = ("gap_s", "gap_row_s", "behind_s", "behind_row_s")
-_NEW_COSTS = ("gap_row_s", "behind_s", "behind_row_s")
-"""What a profile of format 1 has not: there a message behind another one began at once."""
+_NEW_COSTS = {
+    "quire profile 1": ("gap_row_s", "behind_s", "behind_row_s", "prompt_s"),
+    "quire profile 2": ("prompt_s",),
+}
+"""What profiles of older formats have not. In the first a message behind another one began at
+once, in both a prompt of one token cost as little as a token of a long one."""
 
 _NUM_WEIGHINGS = 4
 
@@ -49,7 +54,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """``cost``: by the names of ``StepCost``. ``most``: the largest value of each feature that was
     measured; beyond it the profile is a guess, and a cost whose feature never occurred is 0."""
 
-    format: Literal["quire profile 1", "quire profile 2"] = "quire profile 2"
+    format: Literal["quire profile 1", "quire profile 2", "quire profile 3"] = "quire profile 3"
     model: str
     machine: str
     date: str
@@ -129,6 +134,7 @@ def _features(sample: Sample) -> tuple[int, ...]:
         sample.num_steps,
         sample.num_rows,
         sample.num_context_tokens,
+        int(sample.num_prompt_tokens > 0),
         sample.num_prompt_tokens,
         sample.num_moved_blocks,
     )
@@ -218,8 +224,8 @@ def decode_profile(text: str, name: str) -> EngineProfile:
         profile = msgspec.convert(found, EngineProfile)
     except msgspec.ValidationError as exc:
         raise ConfigError(f"{name} is not a profile of 'quire profile': {exc}") from exc
-    if profile.format == "quire profile 1":
-        profile.cost.update(dict.fromkeys(set(_NEW_COSTS) - profile.cost.keys(), 0.0))
+    new = _NEW_COSTS.get(profile.format, ())
+    profile.cost.update(dict.fromkeys(set(new) - profile.cost.keys(), 0.0))
     _check(profile, name)
     return profile
 
