@@ -9,8 +9,9 @@ node with the Python API, in real time, and in the simulator with that profile. 
 first run: eight sequences, one thread of the engine (the node and the clients have the other core),
 chats that fit the model's context, one seed, 40 seconds of arrivals for each run. The bars: means
 of response and of latency of a token within 10 %, P95 within 20 %, policies in the same order
-unless they are within 5 % of each other on the node. Beside that each run is simulated with the
-costs of its own messages: what is off there is the model's fault, the rest the machine's.
+unless they are within 5 % of each other on the node. Policies take turns at each load, so that a
+machine that changes meanwhile does so for all. Beside that each run is simulated with the costs of
+its own messages: what is off there is the model's fault, the rest the machine's.
 """
 
 from __future__ import annotations
@@ -151,32 +152,28 @@ def loads_of(engines: EngineSpec, seconds: float, shares: Sequence[float], seed:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a node did under one policy. ``drift`` and ``drift_between``: how much longer its
-    messages took, together, than the profile says, and what passed between them; a machine that has
-    changed since shows here. ``own``: the profile of these messages themselves."""
+    """What a node did with one load under one policy. ``drift`` and ``drift_between``: how much
+    longer its messages took, together, than the profile says, and what passed between them; a
+    machine that has changed since shows here. ``own``: the profile of these messages themselves."""
 
-    played: Sequence[Sequence[Played]]
+    played: Sequence[Played]
     drift: float
     drift_between: float
     own: EngineProfile
 
 
-async def on_node(
-    policy: str, loads: Sequence[Load], seed: int, cost: Mapping[str, float]
-) -> Served:
-    """All loads on one node, one after the other, behind a warm-up."""
-    found = []
+async def on_node(policy: str, load: Load, seed: int, cost: Mapping[str, float]) -> Served:
+    """``load`` on a node of its own, behind a warm-up."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.log"
         scheduler = SchedulerConfig(policy=policy)
         async with started(NodeConfig((ENGINE,), scheduler=scheduler, record_path=path)) as node:
             await play_plans(node, chats(WARM_UP, ~seed), [0.0] * WARM_UP, seed=~seed)
-            for number, load in enumerate(loads):
-                tell(f"{policy} at {load.share:g}: {len(load.plans)} programs")
-                found.append(await play_plans(node, load.plans, load.times_s, seed + number))
+            tell(f"{policy} at {load.share:g}: {len(load.plans)} programs")
+            played = await play_plans(node, load.plans, load.times_s, seed)
         times = read_times(path)
         drifts = drift_of(times.samples, cost), drift_between(times.samples, cost)
-        return Served(found, *drifts, _profile_of(times))
+        return Served(played, *drifts, _profile_of(times))
 
 
 def drift_of(samples: Sequence[Sample], cost: Mapping[str, float]) -> float:
@@ -291,26 +288,23 @@ def main() -> None:
         )
     loads = loads_of(engines, seconds, arguments.loads, arguments.seed)
     rows: list[Row] = []
-    drifts: dict[str, dict[str, float]] = {}
-    for policy in arguments.policies:
-        served = asyncio.run(on_node(policy, loads, arguments.seed, profile.cost))
-        drifts[policy] = {
-            "messages": round(served.drift, 3),
-            "between": round(served.drift_between, 3),
-        }
-        own_engines = served.own.engines()
-        for load, programs in zip(loads, served.played, strict=True):
-            real = figures_of(load.plans, [one.response_s for one in programs])
+    for load in loads:
+        for policy in arguments.policies:
+            served = asyncio.run(on_node(policy, load, arguments.seed, profile.cost))
             model, _ = simulated(load.plans, load.times_s, engines, policy)
-            own, _ = simulated(load.plans, load.times_s, own_engines, policy)
-            late_s = max(one.late_s for one in programs)
-            rows.append(row_of(load, policy, real, model, own, late_s))
-    rows.sort(key=lambda row: row["load"])
+            own, _ = simulated(load.plans, load.times_s, served.own.engines(), policy)
+            real = figures_of(load.plans, [one.response_s for one in served.played])
+            late_s = max(one.late_s for one in served.played)
+            row = row_of(load, policy, real, model, own, late_s)
+            row["messages drift"] = round(served.drift, 3)
+            row["between drift"] = round(served.drift_between, 3)
+            rows.append(row)
     print_table("node and simulator", [line for row in rows for line in shown(row)])
-    for policy, drift in drifts.items():
+    for row in rows:
         tell(
-            f"{policy}: beside the profile the node's messages took {100 * drift['messages']:+.0f} "
-            f"%, what passed between them {100 * drift['between']:+.0f} %"
+            f"{row['policy']} at {row['load']:g}: beside the profile the node's messages took "
+            f"{100 * row['messages drift']:+.0f} %, what passed between them "
+            f"{100 * row['between drift']:+.0f} %"
         )
     found = verdicts(rows)
     print_table("bars", [{name: "yes" if met else "no" for name, met in found.items()}])
@@ -321,7 +315,6 @@ def main() -> None:
         seconds=seconds,
         cost=profile.cost,
         fit=profile.errors.total,
-        drifts=drifts,
         verdicts=found,
         rows=rows,
     )
