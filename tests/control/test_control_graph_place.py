@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from control_world import World
 from encoding_world import MODEL as ENCODER
 from encoding_world import EncodingWorld, encode_command
 
 from quire.control import Controller
-from quire.control.policies import FirstComeFirstServed
 from quire.core.calls import AskEncoder, SetQueueDepth
 from quire.core.ids import ProgramId, QueueId
 from quire.core.policy import GraphPlace, ReadyCommand
 from quire.core.scheduler_config import SchedulerConfig
 
 
-class Listening(FirstComeFirstServed):
-    """Remembers what it is told of."""
+class Listening:
+    """First come, first served; remembers what it is told of."""
 
     def __init__(self) -> None:
         self.seen: list[ReadyCommand] = []
 
     @property
+    def name(self) -> str:
+        return "listening"
+
+    @property
     def keeps_state(self) -> bool:
         return True
 
+    def key(self, command: ReadyCommand) -> tuple[float, ...]:
+        return (0.0, command.arrival_s)
+
     def on_arrival(self, command: ReadyCommand, now_s: float) -> None:
         self.seen.append(command)
+
+    def on_served(
+        self, command: ReadyCommand, num_tokens: int, service_s: float, now_s: float
+    ) -> None: ...
+
+    def on_ended(self, command: ReadyCommand, now_s: float) -> None: ...
+
+    def on_program_ended(self, program: ProgramId, now_s: float) -> None: ...
+
+    def on_capacity(self, num_sequences: int) -> None: ...
+
+    def on_time(self, now_s: float) -> Sequence[ReadyCommand]:
+        return ()
 
     @property
     def places(self) -> list[GraphPlace]:
