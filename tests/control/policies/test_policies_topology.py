@@ -6,11 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from control_world import World
+from control_world import ENGINE, World
 from encoding_world import MODEL as ENCODER
 from encoding_world import EncodingWorld, encode_command
 
 from quire.control import Controller
+from quire.control.engines.builder import BatchBuilder
 from quire.control.policies import create_policy
 from quire.core.batch import Batch
 from quire.core.calls import AskEncoder, SetQueueDepth
@@ -131,6 +132,32 @@ def test_a_program_without_a_graph_has_its_turn() -> None:
     world.run()
 
 
+def test_each_message_begins_with_whoever_came_first() -> None:
+    """Also behind one that took only the first program's deepest prompt."""
+    world = model_world("topology", max_batch_tokens=4)
+    busy(world)
+    world.program(1, queues=0)
+    world.program(2, queues=0)
+    prefill(world, 1, 2, depth=1)
+    prefill(world, 1, 3, depth=2)
+    prefill(world, 2, 4, depth=0)
+    world.run()
+    assert messages(world) == [[3], [2], [4]]
+
+
+def test_a_message_behind_the_one_in_flight_has_the_same_order() -> None:
+    world = model_world("topology", max_batch_tokens=8)
+    busy(world)
+    for program in (1, 2):
+        world.program(program, queues=0)
+        prefill(world, program, 2 * program, depth=1)
+        prefill(world, program, 2 * program + 1, depth=2)
+    planner = world.controller._schedulers[ENGINE].planner
+    builder = BatchBuilder(world.controller._engines[ENGINE].next_step, 8)
+    planner.add_behind(builder, planner.prompts_to_come())
+    assert [part.entry.queue.id for part in builder.parts] == [3, 5]
+
+
 def test_requests_of_one_invocation_stay_together() -> None:
     def order(policy: str) -> list[list[int]]:
         world = model_world(policy, max_batch_tokens=8)
@@ -165,6 +192,18 @@ def test_sequences_go_to_the_deepest_of_each_program(policy: str, order: list[in
     while world.harness.step():
         began += [queue for queue, one in waiting.items() if one.tokens and queue not in began]
     assert began == order
+
+
+def test_one_sequence_goes_to_each_program_in_its_turn() -> None:
+    world = model_world("topology", max_sequences=1)
+    for program in (1, 2, 9):
+        world.program(program, queues=0)
+    prefill(world, 9, 1, 0)
+    waiting = {2: decode(world, 1, 2, 1), 3: decode(world, 1, 3, 5), 4: decode(world, 2, 4, 0)}
+    began: list[int] = []
+    while world.harness.step():
+        began += [queue for queue, one in waiting.items() if one.tokens and queue not in began]
+    assert began == [3, 2, 4]
 
 
 def decode(world: World, program: int, queue: int, depth: int, max_tokens: int = 6) -> Outcome:
@@ -206,6 +245,15 @@ def test_an_encoders_batch_has_the_deepest_of_each_query() -> None:
 
     assert batches_of("fcfs", asked()) == [[1, 2], [3, 4]]
     assert batches_of("topology", asked()) == [[1, 3], [2, 4]]
+
+
+def test_each_batch_of_an_encoder_begins_with_whoever_came_first() -> None:
+    asked = [
+        {"program": 1, "depth": 1, "num": 2},
+        {"program": 1, "depth": 2, "num": 2},
+        {"program": 2, "depth": 0, "num": 2},
+    ]
+    assert batches_of("topology", asked) == [[2, 2], [1, 1], [3, 3]]
 
 
 def test_an_encoders_batches_keep_an_invocation_together() -> None:
