@@ -15,6 +15,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def measure(num_engines: int, num_blocks: int, count: int) -> dict[str, Any]:
     row: dict[str, Any] = {"engines": num_engines, "blocks": num_blocks}
     strategy = Quire()
     for name, keys in prompts.items():
-        times = times_us(lambda keys=keys: decide(strategy, engines, tree, keys), count)
+        times = times_us(partial(decide, strategy, engines, tree, keys), count)
         row[f"{name}, us"] = figure(times).rounded()
         row[f"{name}, p99 us"] = round(float(np.percentile(times, 99)), 1)
     row["who takes work, us"] = figure(times_us(lambda: ready(engines), count)).rounded()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -42,6 +42,7 @@ class Said:
     body: bytes = b""
     pieces: AsyncIterator[bytes] | None = None
     kind: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 Answerer = Callable[[Asked], Awaitable[Said]]
@@ -145,6 +146,7 @@ class _Connection(asyncio.Protocol):
         try:
             answer = await self._peer._answer(asked)
             head = f"HTTP/1.1 {answer.status} X\r\ncontent-type: {answer.kind}\r\n"
+            head += "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
             if answer.pieces is None:
                 head += f"content-length: {len(answer.body)}\r\n\r\n"
                 body = b"" if asked.method == "HEAD" else answer.body

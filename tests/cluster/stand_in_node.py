@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import zlib
+from array import array
+from base64 import urlsafe_b64decode
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +18,8 @@ from typing import Any
 
 import msgspec
 from http_peer import Asked, Cut, HttpPeer, Said, refused, said
+
+from quire.server.going_on import COMMENT, GENERATED_HEADER, TELLS_HEADER, Generated, Told
 
 MODEL = "stand-in"
 CLUSTER_KEY = "the-cluster-key"
@@ -69,6 +74,8 @@ class StandInNode:
         self.cut_after: int | None = None
         """Its next answers break off after so many tokens."""
         self.num_streams = 0
+        self.begun_behind: list[str] = []
+        """What of each told stream was generated elsewhere."""
         self.refusal: Said | None = None
         self.tokens: asyncio.Semaphore | None = None
         """Streamed answers take one of it for each token."""
@@ -95,6 +102,9 @@ class StandInNode:
             return said({"id": name}) if name in self.stored else refused(404, "x", "not here")
         if asked.path == "/v1/completions":
             return self._generate(asked.json["prompt"], asked.json, 0)
+        if asked.headers.get(TELLS_HEADER) and asked.json.get("stream"):
+            pieces = self._told_events(asked, asked.json.get("max_tokens", 16))
+            return Said(pieces=pieces, kind="text/event-stream", headers={TELLS_HEADER: "1"})
         if asked.json.get("messages"):
             self._prefill(_rendered(asked.json))
         return said({"node": self.name, "path": asked.target})
@@ -230,6 +240,29 @@ class StandInNode:
             }
             yield _event({"id": f"cmpl-{number_of_stream}", "choices": [], "usage": usage})
         yield b"data: [DONE]\n\n"
+
+    async def _told_events(self, asked: Asked, num_tokens: int) -> AsyncIterator[bytes]:
+        """A chat's stream that another node can go on with. Two events for each token; where it is
+        cut, one of them."""
+        self.num_streams += 1
+        prompt, before, key = _rendered(asked.json), "", f"key-{next(_numbers)}"
+        if text := asked.headers.get(GENERATED_HEADER):
+            generated = msgspec.msgpack.decode(urlsafe_b64decode(text), type=Generated)
+            before = "".join(map(chr, array("i", zlib.decompress(generated.tokens))))
+            key = generated.key
+        self.begun_behind.append(before)
+        answer = continuation(prompt + before, num_tokens - len(before))
+        assert continuation(prompt, num_tokens) == before + answer
+        cut_after = self.cut_after
+        for number, token in enumerate(answer):
+            yield _event({"id": key, "of": token})
+            if cut_after == number:
+                raise Cut
+            told = Told(key, 1, 2, [ord(token)])
+            last = number == len(answer) - 1
+            comment = b"" if last else COMMENT + msgspec.json.encode(told) + b"\n\n"
+            yield _event({"id": key, "text": token}) + comment
+        yield b"event: message_stop\n\n" if "messages" in asked.path else b"data: [DONE]\n\n"
 
     async def _cut(self) -> AsyncIterator[bytes]:
         raise Cut

@@ -99,7 +99,7 @@ class Router:
             Attachments(locator, server, self._config.node_key),
             self.metrics,
             server,
-            resumes=self._config.resumes,
+            resume_key=self._config.cluster_key if self._config.resumes else None,
         )
         app = KeyMiddleware(app, authenticator=Authenticator(self._config.tenants))
         app = OwnRoutes(

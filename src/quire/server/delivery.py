@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from quire.core.errors import QuireError
 from quire.server.events import DATA_EVENTS, EVENT_HEADERS, EventStyle
 from quire.server.generation import GenerationStream, PromptChunk
+from quire.server.going_on import Telling
 from quire.server.observation import RequestObserver
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,8 @@ class GenerationResponse(Response):
     ``write_timeout_s`` limits each write: the server buffers 64 KiB per connection and then makes
     the writer wait, so a slow reader delays the calls, and after this time ends them.
     ``on_finished`` is called after a complete answer, before its last bytes are sent. ``style``:
-    how the formatter's events are framed.
+    how the formatter's events are framed. ``telling``: tells other nodes' routers of each chunk
+    what they need to go on; the last chunk comes with the end of the stream, or not at all.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class GenerationResponse(Response):
         on_finished: Callable[[], None],
         headers: dict[str, str],
         style: EventStyle = DATA_EVENTS,
+        telling: Telling | None = None,
     ) -> None:
         super().__init__(
             headers={**EVENT_HEADERS, **headers} if stream else headers,
@@ -117,6 +120,7 @@ class GenerationResponse(Response):
         self._writes = WriteLimit(write_timeout_s)
         self._on_finished = on_finished
         self._style = style
+        self._telling = telling
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Deliver; raises the call's ``QuireError`` if nothing has been sent yet."""
@@ -168,6 +172,8 @@ class GenerationResponse(Response):
                 async for item in items:
                     self._observer.on_chunk(item.chunk)
                     events = b"".join(map(frame, self._formatter.feed(item)))
+                    if self._telling is not None and item.chunk.finish_reason is None:
+                        events += self._telling.comment(item.chunk.token_ids)
                     await self._write(send, events, headers=None if started else self.raw_headers)
                     started = True
             self._finish()

@@ -19,7 +19,8 @@ from quire.programs.builtin import CompletionRequest, PromptImage
 from quire.server.context import ServerContext, caller_of, context_of, request_id_of
 from quire.server.delivery import Formatter, GenerationResponse
 from quire.server.events import DATA_EVENTS, EventStyle
-from quire.server.generation import GenerationStream
+from quire.server.generation import GenerationStream, PromptChunk
+from quire.server.going_on import GENERATED_HEADER, TELLS_HEADER, Telling, telling_of
 from quire.server.identity import identify
 from quire.server.observation import RequestLabels, RequestObserver
 from quire.server.refusals import mark_begun
@@ -133,7 +134,8 @@ class Work:
     """What a route has decided; ``begin`` does the rest.
 
     ``turns``: the conversation so far, from which the session is inferred. ``on_finished`` is
-    called with the session after a complete answer. ``style``: how events are framed.
+    called with the session after a complete answer. ``style``: how events are framed. ``telling``:
+    its stream can go on at another node.
     """
 
     fields: GenerationFields
@@ -143,6 +145,7 @@ class Work:
     turns: Sequence[ConversationTurn] = ()
     on_finished: Callable[[SessionHandle], None] | None = None
     style: EventStyle = DATA_EVENTS
+    telling: Telling | None = None
 
     def then(self, on_finished: Callable[[SessionHandle], None]) -> Work:
         """The same work with another ``on_finished``."""
@@ -164,7 +167,11 @@ def begin(request: Request, work: Work) -> GenerationResponse:
     Raises:
         Draining, QuotaExceeded: see ``Node.session``.
     """
+    work = _told(work)
     begun = open_generation(request, work)
+    headers = {"x-quire-program-id": begun.generation.session.id}
+    if work.telling is not None:
+        headers[TELLS_HEADER] = "1"
     return GenerationResponse(
         begun.generation,
         work.formatter,
@@ -172,9 +179,38 @@ def begin(request: Request, work: Work) -> GenerationResponse:
         stream=bool(work.fields.stream),
         write_timeout_s=context_of(request).config.write_timeout_s,
         on_finished=begun.finished,
-        headers={"x-quire-program-id": begun.generation.session.id},
+        headers=headers,
         style=work.style,
+        telling=work.telling,
     )
+
+
+def told_stream(request: Request, model: ServedModel) -> Telling | None:
+    """How ``request`` wants its stream told, if a router of the cluster may go on with it.
+
+    Raises:
+        Unauthorized, Forbidden: it does not come from the cluster.
+        InvalidArgument: what it says was generated cannot be read.
+    """
+    if TELLS_HEADER in request.headers or GENERATED_HEADER in request.headers:
+        context_of(request).addresses.check_sender(request.headers)
+    return telling_of(request, model)
+
+
+def _told(work: Work) -> Work:
+    """``work``, behind what another node has sampled of it. Only the stream of one choice can be
+    told so that it goes on elsewhere."""
+    telling = work.telling
+    if telling is None:
+        return work
+    (asked,) = work.requests
+    if not work.fields.stream or asked.num_choices > 1:
+        return replace(work, telling=None)
+    if asked.sampler.seed is not None:
+        telling = replace(telling, seed=asked.sampler.seed)
+    for chunk in telling.before(asked, work.model):
+        work.formatter.feed(PromptChunk(0, chunk))  # its events are with the client
+    return replace(work, requests=[telling.continued(asked)], telling=telling)
 
 
 def open_generation(request: Request, work: Work) -> Begun:

@@ -27,7 +27,10 @@ class UsageCounter:
             prompt_tokens=self._num_prompt,
             completion_tokens=self._num_completion,
             total_tokens=self._num_prompt + self._num_completion,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=self._num_cached),
+            prompt_tokens_details=PromptTokensDetails(
+                # of an answer that goes on here, cached tokens may be its own
+                cached_tokens=min(self._num_cached, self._num_prompt)
+            ),
         )
         if num_reasoning is not None:
             usage.completion_tokens_details = CompletionTokensDetails(

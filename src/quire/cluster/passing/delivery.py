@@ -19,12 +19,21 @@ from quire.server.anthropic.errors import error_events
 from quire.server.delivery import WriteLimit
 from quire.server.errors import body_of
 from quire.server.events import DATA_EVENTS, named_event
+from quire.server.going_on import TELLS_HEADER
 from quire.server.piece_writer import PieceWriter
 
 logger = logging.getLogger(__name__)
 
 _NOT_PASSED_ON = frozenset(
-    {b"connection", b"keep-alive", b"transfer-encoding", b"date", b"server", b"x-request-id"}
+    {
+        b"connection",
+        b"date",
+        b"keep-alive",
+        b"server",
+        b"transfer-encoding",
+        b"x-request-id",
+        TELLS_HEADER.encode(),
+    }
 )
 _MAX_EVENT_BYTES = 4 << 20
 _SEQUENCE = re.compile(rb'"sequence_number": ?(\d{1,12})')

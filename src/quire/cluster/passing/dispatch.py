@@ -15,11 +15,12 @@ from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.engines.trial import why_no_answer
 from quire.cluster.passing.opened import EVENTS, Opened, open_answer, unopened
 from quire.cluster.passing.resuming import ResumingAnswer
+from quire.cluster.passing.retelling import RetoldAnswer
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.locating import Locator
 from quire.cluster.requests.places import Free, Holder, Home, Pinned, Spread
 from quire.cluster.requests.rendezvous import by_preference
-from quire.cluster.requests.request import Request
+from quire.cluster.requests.request import COMPLETIONS, Request
 from quire.cluster.routing.running import RunningStrategy, Shift
 from quire.core.errors import (
     CapacityError,
@@ -29,6 +30,7 @@ from quire.core.errors import (
     QuireError,
     UnknownHandle,
 )
+from quire.server.going_on import TELLS_HEADER
 
 logger = logging.getLogger(__name__)
 
@@ -173,16 +175,34 @@ class Dispatcher:
                 f"node {engine.name}, which has what was asked for, is lost: {liveness.reason}; "
                 "try again when it is back"
             )
-        return unopened(await engine.send(request, may_repeat=False))
+        return unopened(self._resuming(request, await engine.send(request, may_repeat=False)))
 
     # -- going on elsewhere -----------------------------------------------------------------------
 
     async def _opened(self, request: Request, answer: Answer) -> Opened:
         """``answer``, begun; one that can go on elsewhere does."""
-        opened_for = answer
-        if request.is_resumable and answer.head.get(b"content-type").startswith(EVENTS):
-            opened_for = ResumingAnswer(answer, request, self._go_on)
-        return await open_answer(opened_for)
+        return await open_answer(self._resuming(request, answer))
+
+    def _resuming(self, request: Request, answer: Answer) -> Answer:
+        if not (request.is_resumable and answer.head.get(b"content-type").startswith(EVENTS)):
+            return answer
+        if request.path == COMPLETIONS:
+            return ResumingAnswer(answer, request, self._go_on)
+        is_told = answer.head.get(TELLS_HEADER.encode())
+        return RetoldAnswer(answer, request, self._send_on) if is_told else answer
+
+    async def _send_on(self, request: Request) -> Answer:
+        """Send ``request`` to the least used engine that is left."""
+        self._note_lost(request)
+        for engine in sorted(self._ready(request), key=lambda engine: engine.load):
+            try:
+                answer = await engine.send(request)
+            except EngineLost:
+                continue
+            if answer.head.status == HTTPStatus.OK:
+                return answer
+            answer.close()
+        raise self._nobody(request)
 
     async def _go_on(self, request: Request, prompt: list[int], num_generated: int) -> Answer:
         """Generate behind ``prompt`` at the least used engine that is left."""

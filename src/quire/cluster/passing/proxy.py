@@ -19,6 +19,7 @@ from quire.cluster.passing.dispatch import Dispatcher
 from quire.cluster.passing.everywhere import Everyone
 from quire.cluster.passing.opened import Opened
 from quire.cluster.passing.resuming import resumable
+from quire.cluster.passing.retelling import retold
 from quire.cluster.refusing import refuse
 from quire.cluster.requests.places import Elsewhere, Everywhere, Listed, place_of
 from quire.cluster.requests.reading import read_request
@@ -33,7 +34,8 @@ logger = logging.getLogger(__name__)
 
 
 class Proxy:
-    """Answers HTTP and WebSockets. ``resumes``: completions go on at another engine."""
+    """Answers HTTP and WebSockets. ``resume_key``: the cluster's key, if streams are to go on at
+    another engine."""
 
     def __init__(
         self,
@@ -43,9 +45,9 @@ class Proxy:
         metrics: RouterMetrics,
         config: ServerConfig,
         *,
-        resumes: bool,
+        resume_key: str | None,
     ) -> None:
-        self._resumes = resumes
+        self._resume_key = resume_key
         self._dispatcher = dispatcher
         self._everyone = everyone
         self._attachments = attachments
@@ -62,8 +64,8 @@ class Proxy:
         except HttpError as error:
             await refuse(error, scope, receive, send)
             return
-        if self._resumes:
-            request = resumable(request)
+        if self._resume_key is not None:
+            request = retold(resumable(request), self._resume_key)
         call = _Call(self, request, scope, send, started)
         work = asyncio.create_task(call.run())
         # of an upload, whose body is still to come, the work itself hears of the end

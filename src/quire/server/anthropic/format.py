@@ -70,7 +70,8 @@ class MessageFormatter:
         chunk = item.chunk
         if chunk.finish_reason == "cancelled":
             raise ProgramCancelled("the message was cancelled before its end")
-        self._num_cached += chunk.num_cached_tokens
+        # of an answer that goes on here, cached tokens may be its own
+        self._num_cached = min(self._num_cached + chunk.num_cached_tokens, self._num_prompt)
         self._num_output += len(chunk.token_ids)
         events = self._opening()
         for piece in self._parse(chunk):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -9,7 +11,7 @@ from quire.node import SessionHandle
 from quire.server.chat.format import ChatFormatter, ChatOptions
 from quire.server.chat.preparation import prepare_chat
 from quire.server.frame import new_frame
-from quire.server.planning import Work, begin
+from quire.server.planning import Work, begin, told_stream
 from quire.server.schemas.base import Responses
 from quire.server.schemas.chat import ChatCompletion, ChatCompletionRequest
 from quire.server.strict_json import StrictRoute
@@ -32,8 +34,9 @@ _EVENTS: Responses = {
 async def create_chat_completion(request: Request, body: ChatCompletionRequest) -> Response:
     """Answer a conversation; with `stream` as server-sent events that end with `[DONE]`."""
     chat = await prepare_chat(request, body)
+    telling = told_stream(request, chat.model)
     formatter = ChatFormatter(
-        new_frame(chat.model),
+        new_frame(chat.model) if telling is None else telling.frame,
         chat.model.tokenizer,
         chat.prompt.token_ids,
         _options(body, chat.num_logprobs),
@@ -44,7 +47,7 @@ async def create_chat_completion(request: Request, body: ChatCompletionRequest) 
         chat.remember(session, formatter.answers())
 
     work = Work(body, chat.model, [chat.generation], formatter, chat.turns, remember)
-    return begin(request, work)
+    return begin(request, replace(work, telling=telling))
 
 
 def _options(body: ChatCompletionRequest, num_logprobs: int | None) -> ChatOptions:

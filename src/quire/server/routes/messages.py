@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -16,7 +17,7 @@ from quire.server.context import context_of
 from quire.server.errors import HttpError
 from quire.server.events import EventStyle, as_it_is
 from quire.server.frame import new_frame
-from quire.server.planning import Work, begin
+from quire.server.planning import Work, begin, told_stream
 from quire.server.schemas.anthropic import (
     AnswerMessage,
     CountTokensRequest,
@@ -51,13 +52,15 @@ async def create_message(request: Request, body: MessagesRequest) -> Response:
     _check_thread(body)
     fields = chat_request(body)
     chat = await prepare_chat(request, fields)
-    formatter = MessageFormatter(new_frame(chat.model), len(chat.prompt.token_ids), chat.reading)
+    telling = told_stream(request, chat.model)
+    frame = new_frame(chat.model) if telling is None else telling.frame
+    formatter = MessageFormatter(frame, len(chat.prompt.token_ids), chat.reading)
 
     def remember(session: SessionHandle) -> None:
         chat.remember(session, [formatter.answer()])
 
     work = Work(fields, chat.model, [chat.generation], formatter, chat.turns, remember, _STYLE)
-    return begin(request, work)
+    return begin(request, replace(work, telling=telling))
 
 
 @router.post("/v1/messages/count_tokens", response_model=TokenCount)

@@ -1,0 +1,128 @@
+"""A streamed chat whose node is lost goes on at another one: nothing is missing, nothing is told
+twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from router_world import World, until, world
+from stand_in_node import continuation
+
+from quire.cluster.passing.retelling import retold
+from quire.cluster.requests.request import Request
+from quire.server.going_on import COMMENT, TELLS_HEADER, Told, packed
+
+MESSAGES = [{"role": "user", "content": "Once upon a time"}]
+PROMPT = "<user>Once upon a time<assistant>"
+NUM_TOKENS = 12
+PATHS = ["/v1/chat/completions", "/v1/messages"]
+
+
+async def chat(w: World, path: str = PATHS[0], **fields: object) -> str:
+    body = {"messages": MESSAGES, "stream": True, "max_tokens": NUM_TOKENS, **fields}
+    answer = await w.http.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    assert TELLS_HEADER not in answer.headers
+    assert COMMENT.decode() not in answer.text
+    return answer.text
+
+
+def expected(key: str) -> list[dict[str, str]]:
+    told = []
+    for token in continuation(PROMPT, NUM_TOKENS):
+        told += [{"id": key, "of": token}, {"id": key, "text": token}]
+    return told
+
+
+def events(text: str) -> list[dict[str, str]]:
+    lines = [line[6:] for line in text.splitlines() if line.startswith("data: {")]
+    return [msgspec.json.decode(line) for line in lines]
+
+
+@pytest.mark.parametrize("num_before", [1, 5, NUM_TOKENS - 1])
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_client_sees_one_stream(path: str, num_before: int) -> None:
+    async with world(3, resumes=True) as w:
+        w.nodes[0].cut_after = num_before
+        told = events(await chat(w, path))
+        assert told == expected(told[0]["id"])
+        begun = [node.begun_behind for node in w.nodes if node.begun_behind]
+        assert begun == [[""], [continuation(PROMPT, num_before)]]
+        await until(lambda: not any(node.num_outstanding for node in w.router.nodes))
+        assert w.router.nodes[1].pool.num_busy == 0
+
+
+async def test_it_goes_on_as_often_as_needed() -> None:
+    async with world(4, resumes=True) as w:
+        for node, after in zip(w.nodes, (2, 3, 4), strict=False):
+            node.cut_after = after
+        told = events(await chat(w))
+        assert told == expected(told[0]["id"])
+
+
+async def test_what_breaks_before_its_first_token_is_tried_anew() -> None:
+    async with world(2, resumes=True) as w:
+        w.nodes[0].cut_after = 0
+        told = events(await chat(w))
+        assert told == expected(told[0]["id"])
+        assert w.nodes[1].begun_behind == [""]
+
+
+async def test_a_sessions_chat_goes_on_too() -> None:
+    async with world(2, resumes=True) as w:
+        for node in w.nodes:
+            node.cut_after = 3
+        task = asyncio.create_task(chat(w, session_id="mine"))
+        await until(lambda: any(node.num_streams for node in w.nodes))
+        for node in w.nodes:
+            node.cut_after = node.cut_after if node.num_streams else None
+        told = events(await task)
+        assert told == expected(told[0]["id"])
+
+
+async def test_without_another_engine_the_error_is_the_end() -> None:
+    async with world(1, resumes=True) as w:
+        w.nodes[0].cut_after = 4
+        text = await chat(w)
+        assert [event.get("text") for event in events(text)[1:8:2]] == list(continuation(PROMPT, 4))
+        assert "engine_lost" in text
+
+
+async def test_without_resume_nothing_is_asked_for() -> None:
+    async with world(1) as w:
+        await chat(w)
+        assert TELLS_HEADER not in w.nodes[0].asked[-1].headers
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (PATHS[0], {"stream": False}),
+        (PATHS[0], {"n": 2}),
+        ("/v1/responses", {}),
+        ("/v1/embeddings", {}),
+    ],
+)
+def test_what_cannot_go_on_is_left_as_it_is(path: str, fields: dict[str, object]) -> None:
+    body = msgspec.json.encode({"messages": MESSAGES, "stream": True, **fields})
+    request = Request("POST", path, [], body, "r")
+    assert retold(request, "key") is request
+
+
+def test_a_client_cannot_say_what_was_generated() -> None:
+    body = msgspec.json.encode({"messages": MESSAGES, "stream": True})
+    headers = [(b"x-quire-generated", b"mine"), (b"x-quire-cluster-key", b"guessed"), (b"a", b"b")]
+    asked = retold(Request("POST", PATHS[0], headers, body, "r"), "key")
+    assert dict(asked.headers) == {
+        b"a": b"b",
+        b"x-quire-tells": b"1",
+        b"x-quire-cluster-key": b"key",
+    }
+
+
+def test_more_than_a_header_holds_cannot_go_on() -> None:
+    first = Told("k", 1, 2, [])
+    assert packed(first, list(range(3000))) is not None
+    assert packed(first, [7 * at * at % 100_003 for at in range(60_000)]) is None

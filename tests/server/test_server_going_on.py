@@ -1,0 +1,193 @@
+"""A stream that breaks off anywhere goes on, on another request, as if nothing had happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from scripted_server import RunningServer, running_server
+
+from quire.core.config import ServerConfig
+from quire.server.going_on import COMMENT, GENERATED_HEADER, TELLS_HEADER, Told, packed
+
+KEY = "0123456789abcdef"
+CONFIG = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False, cluster_key=KEY)
+CLUSTER = {"x-quire-cluster-key": KEY}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+        },
+    }
+]
+CALLS = (
+    'say Both: <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>\n'
+    '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
+)
+CHATS: dict[str, dict[str, Any]] = {
+    "text": {"said": "say Größe, naïve, and 再见."},
+    "stop string": {
+        "said": "say One two three, four five six, and so on. Two. Three.",
+        "stop": [". Th"],
+    },
+    "limit": {"said": "say A long answer that is cut off.", "max_tokens": 9},
+    "reasoning": {"said": "say <think>I wonder: 1 < 2.</think>Yes."},
+    "calls": {"said": CALLS, "tools": TOOLS},
+    "usage": {"said": "say Some.", "stream_options": {"include_usage": True}},
+}
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RunningServer]:
+    with running_server(CONFIG) as node:
+        yield node
+
+
+def body_of(name: str) -> dict[str, Any]:
+    fields = dict(CHATS[name])
+    said = fields.pop("said")
+    return {"messages": [{"role": "user", "content": said}], "stream": True, **fields}
+
+
+def blocks_of(node: RunningServer, path: str, body: dict[str, Any], **headers: str) -> list[bytes]:
+    answer = httpx.post(node.url + path, json=body, headers={**CLUSTER, **headers}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers[TELLS_HEADER] == "1"
+    return [block for block in answer.content.split(b"\n\n") if block]
+
+
+def parts(blocks: list[bytes]) -> list[Any]:
+    """What a client makes of events: texts of a kind that follow one another are one; the ids of
+    calls, which are random, are left out."""
+    found: list[Any] = []
+    for block in blocks:
+        for line in block.splitlines():
+            if not line.startswith(b"data: ") or line == b"data: [DONE]":
+                continue
+            for part in _parts(msgspec.json.decode(line[6:])):
+                if found and found[-1][0] == part[0] and isinstance(part[1], str):
+                    found[-1] = (part[0], found[-1][1] + part[1])
+                else:
+                    found.append(part)
+    return found
+
+
+def _parts(event: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    if "choices" not in event:  # messages
+        event.pop("message", None)
+        event.get("content_block", {}).pop("id", None)
+        delta = event.get("delta", {})
+        texts = [name for name in ("text", "thinking", "partial_json") if name in delta]
+        if texts:
+            yield (event["type"], event["index"], texts[0]), delta[texts[0]]
+        else:
+            num_tokens = event.get("usage", {}).get("output_tokens")
+            yield (event["type"], str([event.get("index"), delta, num_tokens])), None
+        return
+    for name in ("id", "created"):
+        yield (name, event[name]), None
+    for choice in event["choices"]:
+        for name, value in choice["delta"].items():
+            if name != "tool_calls":
+                yield name, value
+            else:
+                for call in value:
+                    function = call["function"]
+                    if "name" in function:
+                        yield ("call", call["index"], function["name"]), None
+                    yield ("arguments", call["index"]), function.get("arguments", "")
+        if choice.get("finish_reason"):
+            yield ("finish", choice["finish_reason"], choice.get("stop_reason")), None
+    if event.get("usage"):
+        usage = event["usage"] | {"prompt_tokens_details": None}  # caches differ
+        yield ("usage", msgspec.json.encode(usage)), None
+
+
+def without_repeats(found: list[Any]) -> list[Any]:
+    """Of ids and times, the first; of texts, those of a kind in one."""
+    seen: dict[Any, str] = {}
+    rest = []
+    for kind, value in found:
+        if isinstance(value, str):
+            seen[kind] = seen.get(kind, "") + value
+        elif (kind, value) not in rest:
+            rest.append((kind, value))
+    return [sorted(seen.items(), key=str), rest]
+
+
+@pytest.mark.parametrize("name", CHATS)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_it_goes_on_behind_any_chunk(node: RunningServer, path: str, name: str) -> None:
+    body = body_of(name)
+    if path == "/v1/messages":
+        body.pop("stream_options", None)
+        body |= {"max_tokens": body.get("max_tokens", 500)}
+        if "stop" in body:
+            body["stop_sequences"] = body.pop("stop")
+        if "tools" in body:
+            body["tools"] = [{"name": "add", "input_schema": TOOLS[0]["function"]["parameters"]}]
+    whole = blocks_of(node, path, body, **{TELLS_HEADER: "1"})
+    comments = [at for at, block in enumerate(whole) if block.startswith(COMMENT)]
+    assert comments
+    tokens: list[int] = []
+    expected = without_repeats(parts(whole))
+    for at in comments:
+        told = msgspec.json.decode(whole[at][len(COMMENT) :], type=Told)
+        tokens += told.tokens
+        generated = packed(told, tokens)
+        assert generated is not None
+        rest = blocks_of(node, path, body, **{GENERATED_HEADER: generated, TELLS_HEADER: "1"})
+        assert without_repeats(parts([*whole[: at + 1], *rest])) == expected
+
+
+def test_seeds_are_told_and_kept(node: RunningServer) -> None:
+    body = body_of("text")
+    path = "/v1/chat/completions"
+    told = [
+        msgspec.json.decode(block[len(COMMENT) :], type=Told)
+        for block in blocks_of(node, path, {**body, "seed": 7}, **{TELLS_HEADER: "1"})
+        if block.startswith(COMMENT)
+    ]
+    assert {one.seed for one in told} == {7}
+    first = blocks_of(node, path, body, **{TELLS_HEADER: "1"})
+    other = blocks_of(node, path, body, **{TELLS_HEADER: "1"})
+    seeds = {
+        msgspec.json.decode(block[len(COMMENT) :], type=Told).seed
+        for block in (*first, *other)
+        if block.startswith(COMMENT)
+    }
+    assert len(seeds) == 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({TELLS_HEADER: "1"}, 401),
+        ({TELLS_HEADER: "1", "x-quire-cluster-key": "another"}, 403),
+        ({**CLUSTER, GENERATED_HEADER: "none"}, 400),
+        ({**CLUSTER, GENERATED_HEADER: str(packed(Told("k", 1, 2, []), [1 << 20]))}, 400),
+        ({**CLUSTER, GENERATED_HEADER: str(packed(Told("k", 1, 2, []), [5] * 600))}, 400),
+    ],
+)
+def test_only_the_cluster_goes_on_and_only_with_what_it_was_told(
+    node: RunningServer, headers: dict[str, str], status: int
+) -> None:
+    body = {**body_of("text"), "max_tokens": 500}
+    answer = httpx.post(f"{node.url}/v1/chat/completions", json=body, headers=headers)
+    assert answer.status_code == status, answer.text
+
+
+@pytest.mark.parametrize("fields", [{"n": 2}, {"stream": False}])
+def test_others_are_told_as_ever(node: RunningServer, fields: dict[str, Any]) -> None:
+    answer = httpx.post(
+        f"{node.url}/v1/chat/completions",
+        json={**body_of("text"), **fields},
+        headers={**CLUSTER, TELLS_HEADER: "1"},
+    )
+    assert TELLS_HEADER not in answer.headers
+    assert COMMENT not in answer.content
