@@ -1,0 +1,131 @@
+"""What has to be done so that a cluster becomes what its file says.
+
+Pure: what is wanted and what runs go in, waves of steps come out. The steps of a wave are done
+together; a wave begins when everything of the one before is ready, so nodes of a group are replaced
+one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from quire.cluster.deployment.process import ProcessSpec, ProcessState
+from quire.core.errors import ConfigError
+
+Action = Literal["start", "replace", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    action: Action
+    name: str
+    reason: str
+    spec: ProcessSpec | None = None
+
+
+Wave = tuple[Step, ...]
+States = Mapping[str, ProcessState]
+
+_RUNNING = ("starting", "ready", "unready", "waiting")
+
+
+def node_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
+    """Starts what is missing, then replaces what is different. Nodes that are to go stay until
+    routers know that (``leaving_waves``), unless a new one needs their port."""
+    ports = {spec.port for spec in wanted}
+    in_the_way = [
+        Step("stop", state.name, f"another process gets its port {_port(state)}")
+        for state in _leaving(wanted, states, "node")
+        if _port(state) in ports
+    ]
+    return [*_wave(in_the_way), *_changes(wanted, states)]
+
+
+def router_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
+    """As for nodes; routers that are to go do so at the end."""
+    gone = [
+        Step("stop", state.name, "the file has it no more")
+        for state in _leaving(wanted, states, "router")
+    ]
+    return [*_changes(wanted, states), *_wave(gone)]
+
+
+def leaving_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
+    """The end of nodes that no router uses any more."""
+    gone = [
+        Step("stop", state.name, "the file has it no more")
+        for state in _leaving(wanted, states, "node")
+    ]
+    return _wave(gone)
+
+
+def _changes(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
+    missing, different = [], []
+    for spec in wanted:
+        state = states.get(spec.name)
+        if state is None:
+            missing.append(Step("start", spec.name, "it does not run", spec))
+        elif state.digest != spec.digest:
+            different.append(Step("replace", spec.name, _difference(spec, state), spec))
+        elif not state.kept:
+            missing.append(Step("start", spec.name, "it runs, and nothing keeps it", spec))
+        elif state.phase not in _RUNNING:
+            missing.append(Step("start", spec.name, f"it is {state.phase}", spec))
+    return [*_wave(missing), *((step,) for step in _in_order(different, states))]
+
+
+def _in_order(steps: Sequence[Step], states: States) -> list[Step]:
+    """So that each finds its port free: where ports move by one, the last process goes first.
+
+    Raises:
+        ConfigError: processes exchange their ports.
+    """
+    waiting, found = list(steps), []
+    while waiting:
+        taken = {_port(states[step.name]): step.name for step in waiting}
+        for step in waiting:
+            assert step.spec is not None
+            if taken.get(step.spec.port, step.name) == step.name:
+                break
+        else:
+            names = ", ".join(step.name for step in waiting)
+            raise ConfigError(
+                f"{names} would exchange their ports while they serve: move one group to free "
+                "ports first, and to the others' afterwards"
+            )
+        waiting.remove(step)
+        found.append(step)
+    return found
+
+
+def _difference(spec: ProcessSpec, state: ProcessState) -> str:
+    if spec.kind == "router" and spec.nodes != state.nodes:
+        added = sorted(set(spec.nodes) - set(state.nodes))
+        removed = sorted(set(state.nodes) - set(spec.nodes))
+        moved = [
+            name for name in state.nodes if spec.nodes.get(name) not in (None, state.nodes[name])
+        ]
+        told = [
+            f"{word} {', '.join(names)}"
+            for word, names in (("with", added), ("without", removed), ("moved", moved))
+            if names
+        ]
+        return f"its nodes change: {'; '.join(told)}"
+    return "it is configured otherwise"
+
+
+def _leaving(wanted: Sequence[ProcessSpec], states: States, kind: str) -> list[ProcessState]:
+    names = {spec.name for spec in wanted}
+    return [
+        state for name, state in sorted(states.items()) if state.kind == kind and name not in names
+    ]
+
+
+def _port(state: ProcessState) -> int:
+    return int(state.url.rpartition(":")[2])
+
+
+def _wave(steps: Sequence[Step]) -> list[Wave]:
+    return [tuple(steps)] if steps else []

@@ -1,0 +1,128 @@
+"""One process of a cluster: what it is to be, and what is known of it.
+
+Owns the two records that pass between ``quire up``, the keepers and the files beside a process.
+They are JSON, so that another release understands them or refuses them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from quire.cluster.deployment.spec import Listens, Placement
+from quire.core.errors import ConfigError
+
+Kind = Literal["node", "router"]
+Phase = Literal[
+    "starting",  # its process runs and has not been ready
+    "ready",
+    "unready",  # it has been ready, and answers now that it takes no work
+    "waiting",  # it ended, and is started again after a pause
+    "stopping",  # it has been asked to end
+    "stopped",
+    "failed",  # its keeper cannot go on
+    "unknown",  # its keeper does not answer
+]
+
+CLUSTER_KEY_FILE = "cluster.key"
+ADMIN_KEY_FILE = "admin.key"
+
+
+class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``nodes``: the names and URLs that a router is told. ``keys``: contents of key files by name.
+    ``directory``: where it runs. ``state_dir``: the cluster's files on its machine."""
+
+    cluster: str
+    name: str
+    group: str
+    index: int
+    kind: Kind
+    arguments: tuple[str, ...]
+    port: int
+    listens: Listens
+    directory: str
+    state_dir: str
+    cpus: float
+    gpus: float
+    placement: Placement
+    drain_s: float
+    environment: dict[str, str] = {}
+    keys: dict[str, str] = {}
+    nodes: dict[str, str] = {}
+
+    @property
+    def digest(self) -> str:
+        """What two processes have in common that need not be exchanged for one another."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:16]
+
+    def command(self, host: str, keys_in: str) -> list[str]:
+        """The command line at the address ``host``, with its key files in the folder
+        ``keys_in``."""
+        word = "serve" if self.kind == "node" else "router"
+        decided = [f"--host={host}", f"--port={self.port}"]
+        if CLUSTER_KEY_FILE in self.keys:
+            decided.append(f"--cluster-key-file={keys_in}/{CLUSTER_KEY_FILE}")
+            if self.kind == "node":
+                decided.append(f"--data-host={host}")
+        if ADMIN_KEY_FILE in self.keys:
+            decided.append(f"--admin-key-file={keys_in}/{ADMIN_KEY_FILE}")
+        decided += [f"--node={name}={url}" for name, url in sorted(self.nodes.items())]
+        return [sys.executable, "-m", "quire.cli", word, *decided, *self.arguments]
+
+
+class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
+    """``restarts``: how often it was started again since it was placed. ``since_unix_s``: since
+    when its process runs, ``None`` if none does. ``said``: the last lines of its log. ``adopted``:
+    its keeper found it running. ``kept``: it has a keeper."""
+
+    name: str
+    group: str
+    kind: Kind
+    digest: str
+    phase: Phase
+    url: str
+    nodes: dict[str, str] = {}
+    machine: str = ""
+    keeper_pid: int | None = None
+    pid: int | None = None
+    since_unix_s: float | None = None
+    restarts: int = 0
+    adopted: bool = False
+    kept: bool = True
+    detail: str = ""
+    said: tuple[str, ...] = ()
+
+
+def url_of(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def child_environment(inherited: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process. Of what its keeper has, it does not get what Ray set for
+    itself, nor options of ``quire`` commands: the file alone decides those."""
+    dropped = ("RAY_", "QUIRE_")
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if not name.startswith(dropped) and name not in _OF_RAY
+    }
+    return {**kept, **own}
+
+
+_OF_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "PYTHONUNBUFFERED")
+"""Ray sets the threads of a worker from its share of the processors."""
+
+
+def decoded(raw: bytes, what: str) -> ProcessSpec:
+    """Raises ``ConfigError`` for what another release may have written."""
+    try:
+        return msgspec.json.decode(raw, type=ProcessSpec)
+    except msgspec.MsgspecError as exc:
+        raise ConfigError(
+            f"{what} was written by another release of Quire ({exc}): run 'quire down' with that "
+            "release, or install the same one on every machine"
+        ) from exc

@@ -1,0 +1,263 @@
+"""From ``cluster.yaml`` to a checked ``ClusterSpec``.
+
+Owns the names of its keys and what must agree in one file. Everything is refused here that can be
+refused before anything is started.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from quire.cluster.deployment.options import CommandOptions
+from quire.cluster.deployment.section import Section, refuse
+from quire.cluster.deployment.spec import (
+    NUM_HEAD_PORTS,
+    ClusterSpec,
+    KeyFiles,
+    Listens,
+    OtherRay,
+    OwnHead,
+    Placement,
+    ProcessGroup,
+    Resources,
+    ScalingRange,
+)
+from quire.cluster.deployment.yaml_file import read_yaml
+from quire.core.config import ServerConfig
+from quire.core.errors import ConfigError
+
+_CLUSTER = ("name", "nodes", "routers", "ray", "keys", "listen", "ready_timeout")
+_GROUP = ("port", "count", "cpus", "gpus", "placement", "environment", "options")
+_NODES = ("name", "models", "scaling", *_GROUP)
+_ROUTERS = ("strategy", "strategy_options", *_GROUP)
+_OF_ONE = ("data-dir", "record")
+"""Options of which no two processes may share the value."""
+
+_MAX_PROCESSES = 1000
+_MAX_AT_OWN_HEAD = 80
+"""Each has a keeper, which has one of the ports of Ray's workers."""
+
+_ROUTER_CPUS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """The two commands of which a cluster consists."""
+
+    serve: CommandOptions
+    router: CommandOptions
+
+
+def read_cluster(path: Path, commands: Commands) -> ClusterSpec:
+    """The cluster that the file describes.
+
+    Raises:
+        ConfigError: the file cannot be read, or something in it is not right.
+    """
+    folder = path.absolute().parent
+    try:
+        return _cluster(read_yaml(path), folder, commands)
+    except ConfigError as exc:
+        told = exc.message
+        raise ConfigError(told if told.startswith(str(path)) else f"{path}: {told}") from exc
+
+
+def _cluster(content: Any, folder: Path, commands: Commands) -> ClusterSpec:
+    file = Section(content, "", _CLUSTER)
+    groups = file.required("nodes", "write a list of groups of nodes")
+    if not isinstance(groups, list) or not groups:
+        raise refuse("nodes", groups, "write a list of at least one group")
+    ray = _ray(file.raw("ray", {}), folder)
+    default = "loopback" if isinstance(ray, OwnHead) else "machine"
+    cluster = ClusterSpec(
+        name=file.name("name"),
+        folder=folder,
+        nodes=tuple(_nodes(one, f"nodes[{n}]", commands) for n, one in enumerate(groups)),
+        routers=_routers(file.required("routers", "write a mapping with a port"), commands),
+        ray=ray,
+        keys=_keys(file.raw("keys", {}), folder),
+        listens=cast(Listens, file.choice("listen", default, get_args(Listens))),
+        ready_timeout_s=file.number("ready_timeout", 600.0, 1.0, 86_400.0),
+    )
+    _check_names(cluster)
+    _check_ports(cluster)
+    _check_reach(cluster)
+    return cluster
+
+
+def _nodes(content: Any, place: str, commands: Commands) -> ProcessGroup:
+    section = Section(content, place, _NODES)
+    models = section.texts("models")
+    options = section.mapping("options")
+    arguments = (*commands.serve.arguments(options, section.place("options")), "--", *models)
+    group = _group(section, section.name("name", "node"), arguments, commands.serve, cpus=1.0)
+    ranks = options.get("tensor-parallel", 1)
+    if group.resources.gpus and isinstance(ranks, int) and group.resources.gpus < ranks:
+        raise ConfigError(
+            f"{place}: an engine of {ranks} ranks needs as many GPUs of one machine, and gpus is "
+            f"{group.resources.gpus:g}: raise it, or lower options.tensor-parallel"
+        )
+    return group
+
+
+def _routers(content: Any, commands: Commands) -> ProcessGroup:
+    section = Section(content, "routers", _ROUTERS)
+    arguments = list(
+        commands.router.arguments(section.mapping("options"), section.place("options"))
+    )
+    strategy = section.text("strategy")
+    if strategy is not None:
+        arguments.append(f"--strategy={strategy}")
+    for name, value in section.mapping("strategy_options").items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        arguments.append(f"--strategy-option={name}={text}")
+    return _group(section, "router", arguments, commands.router, cpus=_ROUTER_CPUS)
+
+
+def _group(
+    section: Section,
+    name: str,
+    arguments: Sequence[str],
+    command: CommandOptions,
+    *,
+    cpus: float,
+) -> ProcessGroup:
+    scaling = _scaling(section)
+    most = _MAX_PROCESSES
+    count = section.whole("count", 1 if scaling is None else scaling.min_count, 1, most)
+    if scaling is not None and not scaling.min_count <= count <= scaling.max_count:
+        raise refuse(
+            section.place("count"),
+            count,
+            f"it must be from scaling.min {scaling.min_count} to scaling.max {scaling.max_count}",
+        )
+    environment = section.mapping("environment")
+    for key, value in environment.items():
+        if not isinstance(value, str) or not key.isidentifier():
+            raise refuse(f"{section.place('environment')}.{key}", value, "write a text")
+    try:
+        command.check(arguments)
+    except ConfigError as exc:
+        raise ConfigError(f"{section.place('options')}: {exc.message}") from exc
+    options = section.mapping("options")
+    for option in _OF_ONE:
+        several = count > 1 or (scaling is not None and scaling.max_count > 1)
+        if several and option in options and "{name}" not in str(options[option]):
+            raise ConfigError(
+                f"{section.place('options')}.{option} would be shared by {name}-0, {name}-1, ...: "
+                "put {name} into it"
+            )
+    return ProcessGroup(
+        name=name,
+        count=count,
+        port=section.whole("port", 0, 1, 65_535),
+        arguments=tuple(arguments),
+        resources=Resources(
+            section.number("cpus", cpus, 0.01, 4096.0), section.number("gpus", 0.0, 0.0, 1024.0)
+        ),
+        placement=cast(Placement, section.choice("placement", "spread", get_args(Placement))),
+        environment=dict(environment),
+        drain_s=float(options.get("drain-timeout", ServerConfig().drain_timeout_s)),
+        scaling=scaling,
+    )
+
+
+def _scaling(section: Section) -> ScalingRange | None:
+    if not section.has("scaling"):
+        return None
+    place = section.place("scaling")
+    scaling = Section(section.raw("scaling"), place, ("min", "max"))
+    least = scaling.whole("min", 1, 1, _MAX_PROCESSES)
+    scaling.required("max", "write the largest number of nodes")
+    return ScalingRange(least, scaling.whole("max", 0, least, _MAX_PROCESSES))
+
+
+def _ray(content: Any, folder: Path) -> OwnHead | OtherRay:
+    own = ("port", "cpus", "gpus", "object_store_bytes")
+    other = ("address", "token_file")
+    section = Section(content, "ray", (*other, *own))
+    address = section.text("address")
+    if address is None:
+        if section.has("token_file"):
+            raise ConfigError("ray.token_file is of a Ray that runs already: write ray.address too")
+        return OwnHead(
+            port=section.whole("port", OwnHead().port, 1024, 65_535 - NUM_HEAD_PORTS),
+            cpus=section.whole("cpus", 0, 1, 65_536) if section.has("cpus") else None,
+            gpus=section.whole("gpus", 0, 0, 1024),
+            object_store_bytes=section.whole("object_store_bytes", 100 << 20, 80 << 20, 1 << 40),
+        )
+    for key in own:
+        if section.has(key):
+            raise ConfigError(
+                f"ray.{key} is of a Ray that 'quire up' starts: leave it out, or ray.address"
+            )
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or not port.isdecimal():
+        raise refuse("ray.address", address, "write HOST:PORT of a Ray head")
+    return OtherRay(address, _path(section, "token_file", folder))
+
+
+def _keys(content: Any, folder: Path) -> KeyFiles:
+    section = Section(content, "keys", ("cluster", "admin"))
+    return KeyFiles(_path(section, "cluster", folder), _path(section, "admin", folder))
+
+
+def _path(section: Section, key: str, folder: Path) -> Path | None:
+    text = section.text(key)
+    return None if text is None else folder / Path(text).expanduser()
+
+
+def _check_names(cluster: ClusterSpec) -> None:
+    names = [group.name for group in cluster.nodes]
+    for name in names:
+        if names.count(name) > 1 or name == cluster.routers.name:
+            raise ConfigError(f"two groups have the name {name!r}: name each group once")
+
+
+def _check_ports(cluster: ClusterSpec) -> None:
+    """Any two processes may be on one machine, so no port may occur twice."""
+    taken: list[tuple[str, range]] = []
+    if isinstance(cluster.ray, OwnHead):
+        most = sum(len(group.ports) for group in (*cluster.nodes, cluster.routers))
+        if most > _MAX_AT_OWN_HEAD:
+            raise ConfigError(
+                f"{most} processes: a Ray that 'quire up' starts keeps at most {_MAX_AT_OWN_HEAD}; "
+                "write ray.address of one that runs"
+            )
+        taken.append(("ray", range(cluster.ray.port, cluster.ray.port + NUM_HEAD_PORTS)))
+    for group in (*cluster.nodes, cluster.routers):
+        ports = group.ports
+        if ports[-1] > 65_535:
+            raise ConfigError(f"{group.name}: {len(ports)} ports from {group.port} on end at 65535")
+        for name, others in taken:
+            if ports[0] <= others[-1] and others[0] <= ports[-1]:
+                raise ConfigError(
+                    f"{group.name} has the ports {_span(ports)} and {name} {_span(others)}: move "
+                    "one of them, as both may be on one machine"
+                )
+        taken.append((group.name, ports))
+
+
+def _check_reach(cluster: ClusterSpec) -> None:
+    """What listens for other machines asks for keys, unless the file says that it must not."""
+    if cluster.listens == "loopback":
+        if isinstance(cluster.ray, OtherRay) and not cluster.ray.address.startswith("127."):
+            raise ConfigError(
+                "with listen: loopback, nodes on other machines of ray.address are not reached: "
+                "leave it out"
+            )
+        return
+    for group in (*cluster.nodes, cluster.routers):
+        if not any(one.startswith(("--api-keys-file=", "--no-auth")) for one in group.arguments):
+            raise ConfigError(
+                f"{group.name}: other machines reach it, so it needs options.api-keys-file, or "
+                "options.no-auth: true where all who reach it may use it"
+            )
+
+
+def _span(ports: range) -> str:
+    return str(ports[0]) if len(ports) == 1 else f"{ports[0]} to {ports[-1]}"

@@ -1,0 +1,127 @@
+"""Processes of this machine, named so that no other one is taken for them.
+
+Owns identity (a process id is used again, with its time of start it is not), signals, and waiting
+for the end of a process that is nobody's child. Needs Linux: /proc and pidfds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from quire.core.errors import ConfigError
+
+_PROC = Path("/proc")
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """``start_ticks``: when it was started, in the clock ticks of the boot ``boot_id``."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+
+class Stat(NamedTuple):
+    """What /proc says of a process that is alive."""
+
+    session: int
+    start_ticks: int
+
+
+def parse_stat(text: str) -> Stat | None:
+    """The content of ``/proc/PID/stat``; ``None`` for a zombie, which has ended."""
+    fields = text.rpartition(")")[2].split()  # the name in parentheses may have spaces
+    if len(fields) < 20 or fields[0] in ("Z", "X"):
+        return None
+    return Stat(session=int(fields[3]), start_ticks=int(fields[19]))
+
+
+def read_stat(pid: int) -> Stat | None:
+    """``None``: there is no such process, or it has ended."""
+    try:
+        return parse_stat((_PROC / str(pid) / "stat").read_text())
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def boot_id() -> str:
+    """Raises ``ConfigError`` where there is no /proc."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError as exc:
+        raise ConfigError(
+            f"processes of a cluster are kept with Linux's /proc, which is missing here: {exc}"
+        ) from exc
+
+
+def identify(pid: int) -> Identity | None:
+    """The identity of the process that has ``pid`` now."""
+    stat = read_stat(pid)
+    return None if stat is None else Identity(pid, stat.start_ticks, boot_id())
+
+
+def is_running(process: Identity) -> bool:
+    return identify(process.pid) == process
+
+
+def send(process: Identity, number: signal.Signals) -> bool:
+    """Signal exactly this process; whether it was still there."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not is_running(process):  # behind the pidfd: what it names cannot change any more
+            return False
+        signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+async def wait_ended(process: Identity) -> None:
+    """Returns when it has ended, whoever's child it is."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    try:
+        if not is_running(process):
+            return
+        loop.add_reader(fd, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(fd)
+    finally:
+        os.close(fd)
+
+
+def end_session(session: int, since_ticks: int) -> int:
+    """Kill what is left of a session whose leader started at ``since_ticks``; returns how many.
+
+    A session's number is not given to another process while a member lives, and a member is never
+    older than its session."""
+    num_killed = 0
+    for entry in _PROC.iterdir():
+        if not entry.name.isdecimal():
+            continue
+        stat = read_stat(int(entry.name))
+        if stat is None or stat.session != session or stat.start_ticks < since_ticks:
+            continue
+        with contextlib.suppress(ProcessLookupError):
+            num_killed += send(
+                Identity(int(entry.name), stat.start_ticks, boot_id()), signal.SIGKILL
+            )
+    return num_killed

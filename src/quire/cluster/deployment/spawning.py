@@ -1,0 +1,71 @@
+"""Starts a process that belongs to nobody.
+
+It gets a session of its own and no parent of ours, so that it outlives whoever started it, and Ray,
+which ends the children of its workers.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from quire.cluster.deployment.running import Identity, boot_id, parse_stat
+
+_START = """
+log=$1; file=$2; shift 2
+"$@" </dev/null >>"$log" 2>&1 &
+cat "/proc/$!/stat" >"$file.new" && mv "$file.new" "$file"
+"""
+"""The shell writes who the process is: whoever is killed meanwhile leaves none unknown."""
+
+_TIMEOUT_S = 30.0
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    log: Path,
+    file: Path,
+    directory: Path,
+    environment: Mapping[str, str],
+) -> Identity | None:
+    """Start ``command``; its /proc/PID/stat is in ``file`` when this returns, and its output goes
+    to ``log``. ``None``: it has ended already. Blocks for some milliseconds."""
+    os.close(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    subprocess.run(
+        ["/bin/sh", "-c", _START, "quire-start", str(log), str(file), *command],
+        cwd=directory,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        check=False,
+        timeout=_TIMEOUT_S,
+    )
+    return spawned(file, boot_id())
+
+
+def spawned(file: Path, boot: str) -> Identity | None:
+    """The process that ``file`` describes, of the boot in which it was written."""
+    found = _read(file)
+    return None if found is None else Identity(found[0], found[1], boot)
+
+
+def session_of(file: Path) -> int | None:
+    """The session of what ``file`` describes."""
+    found = _read(file)
+    return None if found is None else found[2]
+
+
+def _read(file: Path) -> tuple[int, int, int] | None:
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        return None
+    stat = parse_stat(text)
+    return (
+        None if stat is None else (int(text.split(maxsplit=1)[0]), stat.start_ticks, stat.session)
+    )

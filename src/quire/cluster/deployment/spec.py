@@ -1,0 +1,104 @@
+"""What a cluster is to be, as values: the content of ``cluster.yaml``, checked.
+
+Owns what can be said about a cluster. Must not know how a file spells it, nor how it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Placement = Literal["spread", "pack"]
+Listens = Literal["loopback", "machine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one process is given of its machine. Ray counts it and never divides it between
+    machines, so the ranks of a tensor-parallel engine are together. ``cpus`` is a figure for
+    placing and limits nobody."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingRange:
+    """Between how many nodes a group may change by itself."""
+
+    min_count: int
+    max_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """``count`` processes of one kind: NAME-0, NAME-1, ... on ``port``, ``port`` + 1, ...
+
+    ``arguments`` are those of its command (``quire serve`` or ``quire router``), without what the
+    cluster decides. ``{name}`` in one is the process's name. ``drain_s``: how long a process that
+    is asked to end may take."""
+
+    name: str
+    count: int
+    port: int
+    arguments: tuple[str, ...] = ()
+    resources: Resources = Resources()
+    placement: Placement = "spread"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    drain_s: float = 30.0
+    scaling: ScalingRange | None = None
+
+    @property
+    def ports(self) -> range:
+        """All that it may use."""
+        most = self.count if self.scaling is None else self.scaling.max_count
+        return range(self.port, self.port + most)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnHead:
+    """A Ray of the cluster's own on this machine, reachable from this machine alone. It takes
+    ``NUM_HEAD_PORTS`` ports from ``port`` on."""
+
+    port: int = 6500
+    cpus: int | None = None
+    gpus: int = 0
+    object_store_bytes: int = 100 << 20
+
+
+NUM_HEAD_PORTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRay:
+    """A Ray that runs already. ``token_file``: its authentication token."""
+
+    address: str
+    token_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFiles:
+    """Keys that are shared by routers and nodes, and the routers' admin key. ``None``: one is
+    made."""
+
+    cluster: Path | None = None
+    admin: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """``folder``: the folder of the file; processes run in it, so that paths in options mean what
+    they mean there. ``listens``: whether processes listen on loopback, or at the address of their
+    machine."""
+
+    name: str
+    folder: Path
+    nodes: tuple[ProcessGroup, ...]
+    routers: ProcessGroup
+    ray: OwnHead | OtherRay = OwnHead()
+    keys: KeyFiles = KeyFiles()
+    listens: Listens = "loopback"
+    ready_timeout_s: float = 600.0

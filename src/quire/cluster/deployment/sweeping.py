@@ -1,0 +1,95 @@
+"""Processes of a cluster on this machine that no keeper has: what they are, and their end.
+
+Owns what is done without Ray. Only what a folder describes exactly (process id, time of start,
+boot) is ever signalled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+import httpx
+
+from quire.cluster.deployment.child import end_child, running_child
+from quire.cluster.deployment.folder import ProcessFolder, process_folders
+from quire.cluster.deployment.process import Phase, ProcessState
+
+_KILL_MARGIN_S = 10.0
+_PROBE_TIMEOUT_S = 2.0
+
+
+def unkept_states(state_dir: Path, kept: Collection[str]) -> dict[str, ProcessState]:
+    """What runs here and is not among ``kept``."""
+    found = {}
+    for folder in process_folders(state_dir):
+        if folder.name in kept:
+            continue
+        state = _state(folder)
+        if state is not None:
+            found[folder.name] = state
+    return found
+
+
+def end_unkept(state_dir: Path, kept: Collection[str] = ()) -> list[str]:
+    """Drain and end what runs here, is not among ``kept`` and has no keeper, and remove its files;
+    returns the names of what ran. Blocks for as long as they drain."""
+    return asyncio.run(_end_all([f for f in process_folders(state_dir) if f.name not in kept]))
+
+
+def remove_state(state_dir: Path) -> None:
+    """Remove the cluster's folder and, where it was the last one, the folders above that are for
+    clusters alone."""
+    shutil.rmtree(state_dir, ignore_errors=True)
+    with contextlib.suppress(OSError):  # other clusters are there
+        state_dir.parent.rmdir()
+
+
+def _state(folder: ProcessFolder) -> ProcessState | None:
+    record, child = folder.record(), running_child(folder)
+    if record is None or child is None:
+        return None
+    spec = record.spec
+    return ProcessState(
+        name=spec.name,
+        group=spec.group,
+        kind=spec.kind,
+        digest=spec.digest,
+        phase=_phase(record.url),
+        url=record.url,
+        nodes=spec.nodes,
+        machine="this machine",
+        pid=child.pid,
+        since_unix_s=record.started_unix_s,
+        restarts=record.restarts,
+        kept=False,
+        detail="nothing keeps it",
+        said=folder.said(),
+    )
+
+
+def _phase(url: str) -> Phase:
+    try:
+        answer = httpx.get(f"{url}/ready", timeout=_PROBE_TIMEOUT_S, trust_env=False)
+    except httpx.HTTPError:
+        return "unready"
+    return "ready" if answer.status_code == httpx.codes.OK else "unready"
+
+
+async def _end_all(folders: list[ProcessFolder]) -> list[str]:
+    ended = await asyncio.gather(*(_end(folder) for folder in folders))
+    return [name for name in ended if name is not None]
+
+
+async def _end(folder: ProcessFolder) -> str | None:
+    with folder.locked() as is_free:
+        if not is_free:
+            return None
+        record, child = folder.record(), running_child(folder)
+        if record is not None and child is not None:
+            await end_child(folder, child, record.spec.drain_s + _KILL_MARGIN_S)
+        folder.remove()
+    return folder.name if child is not None else None

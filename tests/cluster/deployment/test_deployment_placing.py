@@ -1,0 +1,39 @@
+"""Which placement groups processes need."""
+
+from __future__ import annotations
+
+from small_processes import spec
+
+from quire.cluster.deployment.placing import Places, missing_places, parse_places, place_of
+
+NODES = [spec("node-0"), spec("node-1"), spec("big-0", cpus=4.0, gpus=2.0, placement="pack")]
+
+
+def test_a_group_is_placed_together_and_a_process_is_one_bundle() -> None:
+    spread, packed = missing_places(NODES, [])
+    assert spread == Places("node", "spread", 1.0, 0.0, (0, 1))
+    assert packed.strategy == "pack"
+    assert packed.bundle == {"CPU": 4.0, "GPU": 2.0}  # all ranks of its engine, on one machine
+    assert spread.bundle == {"CPU": 1.0}
+
+
+def test_names_tell_what_they_hold() -> None:
+    for places in missing_places(NODES, []):
+        assert parse_places(places.name) == places
+    for name in ("", "mine", "a/b/c/d/e", "node/spread/1.0/0.0/"):
+        assert parse_places(name) is None
+
+
+def test_who_has_a_place_needs_no_other() -> None:
+    present = missing_places(NODES, [])
+    assert missing_places(NODES, present) == []
+    assert place_of(NODES[1], present) == (present[0], 1)
+    added = [*NODES, spec("node-2")]
+    assert missing_places(added, present) == [Places("node", "spread", 1.0, 0.0, (2,))]
+
+
+def test_other_resources_are_another_place() -> None:
+    present = missing_places(NODES, [])
+    larger = spec("node-0", cpus=2.0)
+    assert not present[0].holds(larger)
+    assert missing_places([larger], present) == [Places("node", "spread", 2.0, 0.0, (0,))]

@@ -1,0 +1,204 @@
+"""How a plan is carried out, by keepers that only pretend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from quire.cluster.deployment.expansion import Expansion, Keys
+from quire.cluster.deployment.plan import Wave
+from quire.cluster.deployment.process import ProcessSpec, ProcessState
+from quire.cluster.deployment.rollout import Rollout, planned_waves
+from quire.cluster.deployment.spec import ClusterSpec, ProcessGroup
+from quire.core.errors import EngineLost, PoolExhausted
+
+
+@dataclass(slots=True)
+class PretendedKeepers:
+    """Each process is ready, or has ended, at the third look; ``never``: those of which that is not
+    so. ``broken``: those that end again and again. ``done``: what was asked for, in order."""
+
+    found: dict[str, ProcessState] = field(default_factory=dict)
+    looks: dict[str, int] = field(default_factory=dict)
+    never: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)
+    places: set[str] = field(default_factory=set)
+    num_places: int = 100
+    done: list[str] = field(default_factory=list)
+
+    def states(self) -> dict[str, ProcessState]:
+        for name, state in self.found.items():
+            self.looks[name] = self.looks.get(name, 0) + 1
+            if name in self.broken:
+                said = ("no such model",)
+                state = msgspec.structs.replace(state, restarts=self.looks[name], said=said)
+            elif self.looks[name] >= 3 and name not in self.never:
+                after = {"starting": "ready", "stopping": "stopped"}
+                state = msgspec.structs.replace(state, phase=after.get(state.phase, state.phase))
+            self.found[name] = state
+        return dict(self.found)
+
+    def reserve(self, specs: Sequence[ProcessSpec]) -> None:
+        if len(self.places | {one.name for one in specs}) > self.num_places:
+            raise PoolExhausted("no room")
+        self.places |= {one.name for one in specs}
+
+    def release(self, specs: Sequence[ProcessSpec]) -> None:
+        self.places &= {one.name for one in specs}
+
+    def assign(self, specs: Sequence[ProcessSpec]) -> None:
+        for one in specs:
+            assert one.name in self.places
+            former = self.found.get(one.name)
+            assert former is None or not former.kept or former.phase == "stopped"
+            self.done.append(f"assign {one.name}")
+            self.looks[one.name] = 0
+            self.found[one.name] = ProcessState(
+                name=one.name,
+                group=one.group,
+                kind=one.kind,
+                digest=one.digest,
+                phase="starting",
+                url=f"http://127.0.0.1:{one.port}",
+                nodes=one.nodes,
+            )
+
+    def stop(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.done.append(f"stop {name}")
+            self.looks[name] = 0
+            self.found[name] = msgspec.structs.replace(self.found[name], phase="stopping")
+
+    def forget(self, names: Sequence[str]) -> None:
+        for name in names:
+            assert self.found.pop(name).phase == "stopped"
+
+
+@dataclass(slots=True)
+class Told:
+    waves: list[Wave] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
+
+    def planned(self, wave: Wave) -> None:
+        self.waves.append(wave)
+
+    def changed(self, state: ProcessState) -> None:
+        self.changes.append(f"{state.name} {state.phase}")
+
+
+@dataclass(slots=True)
+class Time:
+    now: float = 0.0
+
+    def now_s(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def wanted(num_nodes: int = 2, num_routers: int = 1, argument: str = "a") -> Expansion:
+    cluster = ClusterSpec(
+        name="small",
+        folder=Path("/"),
+        nodes=(ProcessGroup("node", num_nodes, 8101, (argument,)),),
+        routers=ProcessGroup("router", num_routers, 8000),
+    )
+    return Expansion(cluster, Path("/state"), Keys("c", "a"), {})
+
+
+def rollout(keepers: PretendedKeepers, told: Told | None = None) -> Rollout:
+    time = Time()
+    return Rollout(
+        keepers, told or Told(), ready_timeout_s=60.0, now_s=time.now_s, sleep=time.sleep
+    )
+
+
+def test_nodes_come_up_before_the_router_that_is_told_of_them() -> None:
+    keepers, told = PretendedKeepers(), Told()
+    rollout(keepers, told).up(wanted())
+    assert keepers.done == ["assign node-0", "assign node-1", "assign router-0"]
+    assert told.changes.index("node-1 ready") < told.changes.index("router-0 starting")
+    assert keepers.found["router-0"].nodes == {
+        "node-0": "http://127.0.0.1:8101",
+        "node-1": "http://127.0.0.1:8102",
+    }
+    assert {state.phase for state in keepers.found.values()} == {"ready"}
+
+
+def test_done_again_it_does_nothing() -> None:
+    keepers = PretendedKeepers()
+    rollout(keepers).up(wanted())
+    done = list(keepers.done)
+    rollout(keepers).up(wanted())
+    assert keepers.done == done
+    assert planned_waves(wanted(), keepers.states()) == []
+
+
+def test_a_change_rolls_through_the_nodes() -> None:
+    keepers = PretendedKeepers()
+    rollout(keepers).up(wanted())
+    keepers.done.clear()
+    rollout(keepers).up(wanted(argument="b"))
+    assert keepers.done == ["stop node-0", "assign node-0", "stop node-1", "assign node-1"]
+
+
+def test_nodes_leave_when_the_router_has_gone_over_to_the_others() -> None:
+    keepers = PretendedKeepers()
+    rollout(keepers).up(wanted(num_nodes=3))
+    keepers.done.clear()
+    expected = planned_waves(wanted(num_nodes=1), keepers.states())
+    told = Told()
+    rollout(keepers, told).up(wanted(num_nodes=1))
+    assert keepers.done == ["stop router-0", "assign router-0", "stop node-1", "stop node-2"]
+    assert told.waves == expected
+    assert keepers.places == {"node-0", "router-0"}
+
+
+def test_without_room_nothing_is_touched() -> None:
+    keepers = PretendedKeepers(num_places=3)
+    rollout(keepers).up(wanted())
+    done = list(keepers.done)
+    with pytest.raises(PoolExhausted):
+        rollout(keepers).up(wanted(num_nodes=3, argument="b"))
+    assert keepers.done == done
+
+
+def test_one_that_is_never_ready_holds_up_the_rest() -> None:
+    keepers = PretendedKeepers()
+    rollout(keepers).up(wanted())
+    keepers.never.add("node-2")
+    keepers.done.clear()
+    with pytest.raises(EngineLost, match=r"node-2 is not ready after 60 s \(ready_timeout\)"):
+        rollout(keepers).up(wanted(num_nodes=3, argument="b"))
+    assert keepers.done == ["assign node-2"]
+
+
+def test_one_that_ends_again_and_again_is_given_up_with_its_last_words() -> None:
+    keepers = PretendedKeepers(broken={"node-1"})
+    with pytest.raises(EngineLost, match=r"node-1 does not become ready.*\n.*no such model"):
+        rollout(keepers).up(wanted())
+    assert "assign router-0" not in keepers.done
+
+
+def test_down_ends_routers_before_nodes() -> None:
+    keepers = PretendedKeepers()
+    rollout(keepers).up(wanted())
+    keepers.done.clear()
+    rollout(keepers).down()
+    assert keepers.done == ["stop router-0", "stop node-0", "stop node-1"]
+    assert keepers.found == {}
+    assert keepers.places == set()
+    rollout(keepers).down()  # there is nothing left to do
+
+
+def test_a_lost_keeper_does_not_hold_up_down_for_ever() -> None:
+    keepers = PretendedKeepers()
+    rollout(keepers).up(wanted())
+    keepers.never.add("node-1")
+    with pytest.raises(EngineLost, match="node-1 has not ended after 60 s"):
+        rollout(keepers).down()
