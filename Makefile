@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help answers demo test compiled test-compiled test-clients chaos mutate lint types bench bench-pie bench-autellix model-eval install install-dev lock docs clean
+.PHONY: help answers demo test compiled test-compiled test-clients test-ray chaos mutate lint types bench bench-pie bench-autellix model-eval install install-dev lock docs clean
 
 # The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
@@ -46,6 +46,17 @@ test-clients: install-dev .venv-clients/installed.stamp ## agent frameworks that
 .venv-clients/installed.stamp: requirements-clients.lock
 	"$(PYTHON)" -m venv --clear .venv-clients
 	.venv-clients/bin/python -m pip install --disable-pip-version-check -q -r requirements-clients.lock
+	touch $@
+
+test-ray: install-dev .venv-ray/installed.stamp ## a cluster on a real Ray, in an environment of its own beside .venv
+	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest tests/cluster/deployment/test_deployment_ray.py
+
+# It has Ray alone; everything else is that of .venv.
+.venv-ray/installed.stamp: requirements-ray.lock
+	"$(PYTHON)" -m venv --clear .venv-ray
+	.venv-ray/bin/python -m pip install --disable-pip-version-check -q --no-deps -r requirements-ray.lock
+	$(BIN)/python -c 'import site; print(f"import site; site.addsitedir({site.getsitepackages()[0]!r})")' \
+		> "$$(.venv-ray/bin/python -c 'import site; print(site.getsitepackages()[0])')/beside.pth"
 	touch $@
 
 chaos: install-dev ## faults for an hour, behind which everything is at its level (CHAOS_S=, CHAOS_SEED=)
@@ -98,6 +109,6 @@ docs: install-dev ## write the generated reference pages
 	$(BIN)/python -m quire.programs.guide docs/guide/library-answers.json > docs/guide/library.md
 
 clean: ## remove .venv and every cache
-	rm -rf .venv .venv-clients build dist src/*.egg-info src/quire/engine/cpu/_kernel_* .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+	rm -rf .venv .venv-clients .venv-ray build dist src/*.egg-info src/quire/engine/cpu/_kernel_* .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 		.import_linter_cache .schemathesis
 	find src tests benchmarks training examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

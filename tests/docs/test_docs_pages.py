@@ -10,7 +10,7 @@ from docs_markdown import ROOT, anchors, blocks, links, pages
 
 from quire.cli.reference import reference
 
-LANGUAGES = {"", "python", "bash", "json", "toml", "text"}
+LANGUAGES = {"", "python", "bash", "json", "toml", "yaml", "text"}
 DECISION_PARTS = ("**Context.**", "**Decision.**", "**Consequences.**")
 
 

@@ -15,7 +15,9 @@ from docs_markdown import ROOT, Block, blocks, commands
 from typer.main import get_command
 
 from quire.cli.app import build_app
+from quire.cli.cluster_options import cluster_commands
 from quire.cli.configuration import tenants
+from quire.cluster.deployment.reading import read_cluster
 from quire.programs.library import LIBRARY
 
 BASE_URL = "http://127.0.0.1:8000"
@@ -26,6 +28,7 @@ RUN_BY = {
     "quire attach": "tests/cli/test_cli_processes.py",
     "quire compile": "tests/cli/test_cli_compile.py",
     "quire demo": "tests/cli/test_cli_demo.py",
+    "quire down": "tests/cli/test_cli_cluster.py",
     "quire doctor": "tests/cli/test_cli_doctor.py",
     "quire kill": "tests/cli/test_cli_processes.py",
     "quire logs": "tests/cli/test_cli_processes.py",
@@ -39,8 +42,10 @@ RUN_BY = {
     "quire run": "tests/cli/test_cli_run.py",
     "quire serve": "tests/cli/test_cli_serve.py",
     "quire sim": "tests/cli/test_cli_sim.py",
+    "quire status": "tests/cli/test_cli_cluster.py",
     "quire top": "tests/cli/test_cli_top.py",
     "quire trace": "tests/cli/test_cli_trace.py",
+    "quire up": "tests/cli/test_cli_cluster.py",
     "quire workflow": "tests/cli/test_cli_workflow.py",
 }
 """Where each command of the pages is really run, by its first two words."""
@@ -141,6 +146,16 @@ def test_the_tenants_example_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "tenants.toml"
     path.write_text(block.text, encoding="utf-8")
     assert [tenant.id for tenant in tenants([], path)] == ["alice", "bob"]
+
+
+def test_the_clusters_of_the_pages_are_accepted(tmp_path: Path) -> None:
+    written = [block.text for block in blocks("yaml")]
+    example = (ROOT / "examples" / "cluster" / "local.yaml").read_text("utf-8")
+    assert written
+    for text in (*written, example):
+        path = tmp_path / "cluster.yaml"
+        path.write_text(text, encoding="utf-8")
+        assert read_cluster(path, cluster_commands()).name == "local"
 
 
 def options(*names: str) -> set[str]:

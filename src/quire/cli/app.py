@@ -28,6 +28,11 @@ COMMANDS = {
         "sim": "quire.cli.sim",
         "profile": "quire.cli.profile",
     },
+    "Work with a cluster": {
+        "up": "quire.cli.cluster",
+        "status": "quire.cli.cluster",
+        "down": "quire.cli.cluster",
+    },
     "Work with programs": {
         "new": "quire.cli.new",
         "run": "quire.cli.run",

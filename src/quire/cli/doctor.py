@@ -27,6 +27,7 @@ PURPOSES = {
     "compile": "the control core as machine code, by 'quire compile'",
     "otel": "spans to an OpenTelemetry collector (quire serve --otlp-endpoint)",
     "workflows": "HTML and PDF documents of workflows",
+    "ray": "clusters of several nodes and routers (quire up)",
     "bench": "drawing the figures of benchmarks",
     "dev": "the tests and checks of this repository",
 }

@@ -1,0 +1,184 @@
+"""``quire up``, ``status``, ``down``: a cluster of nodes and routers that one file describes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from quire.cli.cluster_options import cluster_commands
+from quire.cli.console import escaped, messages, output, table
+from quire.cli.exit_codes import EXIT_FAILED
+from quire.cluster.deployment.deployment import Deployment
+from quire.cluster.deployment.plan import Wave
+from quire.cluster.deployment.process import ProcessState
+from quire.cluster.deployment.reading import read_cluster
+from quire.cluster.deployment.report import ClusterReport
+from quire.cluster.deployment.spec import ClusterSpec
+from quire.core.errors import InvalidArgument
+
+_WATCH_S = 2.0
+_WIDTH = 160
+
+File = Annotated[Path, typer.Argument(help="The file that describes the cluster.")]
+StateDir = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="QUIRE_STATE_DIR",
+        show_default="~/.local/state/quire",
+        help="Where clusters keep their keys, logs, and what they know of their processes.",
+    ),
+]
+
+
+class _Progress:
+    """Prints each step and each change as a line. Fulfils ``rollout.Listener``."""
+
+    def planned(self, wave: Wave) -> None:
+        for line in _lines(wave):
+            messages().print(line)
+
+    def changed(self, state: ProcessState) -> None:
+        where = f" (pid {state.pid}, {state.url})" if state.pid is not None else ""
+        detail = f": {state.detail}" if state.detail else ""
+        messages().print(escaped(f"  {state.name} {state.phase}{where}{detail}"))
+
+
+def up(
+    file: File = Path("cluster.yaml"),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
+    ] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Start a cluster, or change a running one to what its file says.
+
+    Nodes are replaced one at a time: each is drained, and the next one waits until it is ready.
+    Routers learn of new nodes before old ones go. Done again without a change, it does nothing;
+    after a loss of Ray it starts Ray again, and finds the processes that went on.
+
+    Needs the extra 'ray': pip install 'quire[ray]'.
+
+    Examples:
+
+        quire up examples/cluster/local.yaml
+
+        quire up cluster.yaml --dry-run
+    """
+    cluster, deployment = _deployment(file, state_dir)
+    if dry_run:
+        waves = deployment.plan()
+        for number, wave in enumerate(waves, start=1):
+            for line in _lines(wave):
+                output().print(f"{number}. {line}")
+        if not waves:
+            output().print(f"{cluster.name} is as {file} says")
+        return
+    report = deployment.up(_Progress())
+    for state in report.processes:
+        if state.kind == "router":
+            url = state.url
+            output().print(f"{cluster.name} serves on {url} (OpenAI clients: base_url={url}/v1)")
+
+
+def status(
+    file: File = Path("cluster.yaml"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Refresh the table until Ctrl-C.")
+    ] = False,
+    state_dir: StateDir = None,
+) -> None:
+    """Show the processes of a cluster: where they run, since when, how often they were started
+    again, and how busy the nodes are.
+
+    Ends with status 1 unless everything is ready and kept.
+
+    Examples:
+
+        quire status cluster.yaml
+
+        quire status cluster.yaml --watch
+
+        quire status cluster.yaml --json
+    """
+    if watch and as_json:
+        raise InvalidArgument("--watch shows a table: leave out --json")
+    _, deployment = _deployment(file, state_dir)
+    if watch:
+        with Live(console=output(), auto_refresh=False) as shown_again:
+            while True:
+                shown_again.update(_table(deployment.status(), time.time()), refresh=True)
+                time.sleep(_WATCH_S)
+    report = deployment.status()
+    if as_json:
+        output(_WIDTH).print(escaped(json.dumps(report.document(), indent=2)))
+    else:
+        output(_WIDTH).print(_table(report, time.time()))
+        output().print(escaped(f"Ray {report.ray}"))
+    if not report.is_whole:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def down(file: File = Path("cluster.yaml"), state_dir: StateDir = None) -> None:
+    """End a cluster: drain and end its processes, routers first, then its Ray; remove its files.
+
+    Ends processes of the cluster that nothing keeps any more, too, and nothing else.
+
+    Examples:
+
+        quire down cluster.yaml
+    """
+    cluster, deployment = _deployment(file, state_dir)
+    unkept = deployment.down(_Progress())
+    for name in unkept:
+        messages().print(f"{name} ended, which nothing had kept")
+    output().print(f"{cluster.name} is down")
+
+
+def _deployment(file: Path, state_dir: Path | None) -> tuple[ClusterSpec, Deployment]:
+    cluster = read_cluster(file, cluster_commands())
+    base = state_dir or Path.home() / ".local" / "state" / "quire"
+    return cluster, Deployment(cluster, base.absolute() / cluster.name, os.environ)
+
+
+def _lines(wave: Wave) -> list[str]:
+    return [escaped(f"{step.action} {step.name}: {step.reason}") for step in wave]
+
+
+def _table(report: ClusterReport, now_unix_s: float) -> Table:
+    columns = (
+        "process",
+        "state",
+        "machine",
+        "pid",
+        "url",
+        "since",
+        "restarts",
+        "running",
+        "waiting",
+    )
+    shown = table(
+        *columns, "detail", right=("pid", "restarts", "running", "waiting"), wrap=("detail",)
+    )
+    for state in report.processes:
+        load = report.loads.get(state.name)
+        since = "" if state.since_unix_s is None else _span(now_unix_s - state.since_unix_s)
+        figures = ("", "") if load is None else (str(load.num_running), str(load.num_waiting))
+        pid = "" if state.pid is None else str(state.pid)
+        row = (state.name, state.phase, state.machine, pid, state.url, since, str(state.restarts))
+        shown.add_row(*row, *figures, escaped(state.detail))
+    return shown
+
+
+def _span(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

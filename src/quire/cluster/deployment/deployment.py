@@ -1,0 +1,138 @@
+"""A cluster of a file, from outside: up, down, and how it is.
+
+Owns the order of the parts: keys, Ray, the rollout, what is removed. One such command at a time
+runs for a cluster on a machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from quire.cluster.deployment.expansion import (
+    Expansion,
+    Keys,
+    make_keys,
+    make_state_dir,
+    read_keys,
+)
+from quire.cluster.deployment.head import RayAccess, RayHead
+from quire.cluster.deployment.plan import Wave
+from quire.cluster.deployment.process import ADMIN_KEY_FILE, ProcessState
+from quire.cluster.deployment.ray_cluster import RayCluster, require_ray
+from quire.cluster.deployment.report import ClusterReport, report
+from quire.cluster.deployment.rollout import Listener, Rollout, planned_waves
+from quire.cluster.deployment.spec import ClusterSpec, OtherRay, OwnHead
+from quire.cluster.deployment.sweeping import end_unkept, remove_state, unkept_states
+from quire.core.errors import AlreadyExists, EngineLost
+
+_LOCK = "command.lock"
+
+
+class Deployment:
+    """``state_dir``: the folder of this cluster's files. ``environment``: what a Ray of its own and
+    with it each process, gets."""
+
+    def __init__(
+        self, cluster: ClusterSpec, state_dir: Path, environment: Mapping[str, str]
+    ) -> None:
+        self._cluster = cluster
+        self._state_dir = state_dir
+        self._head = (
+            RayHead(state_dir, cluster.ray, environment)
+            if isinstance(cluster.ray, OwnHead)
+            else None
+        )
+
+    def plan(self) -> list[Wave]:
+        """What ``up`` would do. Changes nothing; starts no Ray."""
+        keys = read_keys(self._cluster, self._state_dir)
+        return planned_waves(self._expansion(keys), self._states()[1])
+
+    def up(self, listener: Listener) -> ClusterReport:
+        """Make the cluster what its file says. Idempotent.
+
+        Raises:
+            QuireError: something does not start; what was not yet changed stays as it is.
+        """
+        require_ray()
+        make_state_dir(self._state_dir)
+        with self._alone():
+            expansion = self._expansion(make_keys(self._cluster, self._state_dir))
+            if self._head is not None:
+                self._head.start()
+            with self._connected() as keepers:
+                timeout_s = self._cluster.ready_timeout_s
+                Rollout(keepers, listener, ready_timeout_s=timeout_s).up(expansion)
+                return self._report("runs", keepers.states())
+
+    def down(self, listener: Listener) -> list[str]:
+        """End everything of the cluster and remove its files. Returns the names of processes that
+        nothing kept."""
+        if not self._state_dir.exists():
+            return []
+        with self._alone():
+            unkept: list[str] = []
+            if self._head is None or self._head.is_running():
+                try:
+                    unkept = self._end_kept(listener)
+                except EngineLost:
+                    if self._head is None:  # keepers on other machines would start them again
+                        raise
+            if self._head is not None:
+                self._head.stop()
+            unkept += end_unkept(self._state_dir)
+            remove_state(self._state_dir)
+        return unkept
+
+    def status(self) -> ClusterReport:
+        ray, states = self._states()
+        return self._report(ray, states)
+
+    def _end_kept(self, listener: Listener) -> list[str]:
+        with self._connected() as keepers:
+            timeout_s = self._cluster.ready_timeout_s
+            Rollout(keepers, listener, ready_timeout_s=timeout_s).down()
+            return keepers.sweep()
+
+    def _states(self) -> tuple[str, dict[str, ProcessState]]:
+        """How it is with Ray, and the processes: without Ray those of this machine."""
+        if self._head is not None and not self._head.is_running():
+            return "is not running: 'quire up' starts it, processes go on meanwhile", unkept_states(
+                self._state_dir, ()
+            )
+        try:
+            with self._connected() as keepers:
+                return "runs", keepers.states()
+        except EngineLost as exc:
+            return exc.message, unkept_states(self._state_dir, ())
+
+    def _report(self, ray: str, states: Mapping[str, ProcessState]) -> ClusterReport:
+        key = self._cluster.keys.admin or self._state_dir / ADMIN_KEY_FILE
+        admin_key = key.read_text("utf-8").strip() if key.exists() else None
+        return report(self._cluster.name, ray, states, admin_key)
+
+    def _expansion(self, keys: Keys) -> Expansion:
+        return Expansion(self._cluster, self._state_dir, keys, {})
+
+    def _connected(self) -> RayCluster:
+        ray = self._cluster.ray
+        if isinstance(ray, OtherRay):
+            access = RayAccess(ray.address, ray.token_file, is_loopback=False)
+        else:
+            assert self._head is not None
+            access = self._head.access
+        return RayCluster(self._cluster.name, self._state_dir, access)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        with (self._state_dir / _LOCK).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as exc:
+                raise AlreadyExists(
+                    f"another 'quire up' or 'quire down' of {self._cluster.name} runs: wait for it"
+                ) from exc
+            yield
