@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 
 from quire.core.kv_transport import KVTransport
-from quire.exchange import InProcessExchange, TcpTransport
+from quire.exchange import ExchangeLimits, InProcessExchange, TcpTransport
 from quire.testing.conformance import KVTransportSuite
+
+
+class TestSharedMemory(KVTransportSuite):
+    def make_transport(self) -> KVTransport:
+        return TcpTransport()
 
 
 class TestTcp(KVTransportSuite):
     def make_transport(self) -> KVTransport:
-        return TcpTransport()
+        return TcpTransport(limits=ExchangeLimits(shares_memory=False))
 
 
 class TestInProcess(KVTransportSuite):

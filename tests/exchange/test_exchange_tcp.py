@@ -17,7 +17,17 @@ from quire.core.exchange import SendTarget
 from quire.core.kv_transport import Piece, Sent
 from quire.core.wire import PROTOCOL_VERSION
 from quire.exchange import ExchangeLimits, TcpTransport
-from quire.exchange.tcp_frames import Greeting, Part, Refusal, ToSender, Welcome, Written, checksum
+from quire.exchange.shared_window import IS_SUPPORTED, SharedWindow
+from quire.exchange.tcp_frames import (
+    Greeting,
+    Part,
+    Refusal,
+    SharedPart,
+    ToSender,
+    Welcome,
+    Written,
+    checksum,
+)
 from quire.testing.conformance.kv_transport import (
     CONTENT,
     KEY,
@@ -198,6 +208,58 @@ def test_a_body_of_another_size_takes_no_memory(
     assert peer.hear().error.code == ProtocolMismatch.code
 
 
+@pytest.mark.skipif(not IS_SUPPORTED, reason="needs files without names")
+@pytest.mark.parametrize(
+    ("offset", "num_bytes", "body", "is_known"),
+    [
+        (1, len(ALL), b"", True),
+        (-1, len(ALL), b"", True),
+        (0, len(ALL) + 1, b"", True),
+        (2**62, len(ALL), b"", True),
+        (0, len(ALL), b"x", True),
+        (0, len(ALL), b"", False),
+    ],
+)
+def test_a_shared_piece_outside_of_the_memory(
+    transport: TcpTransport,
+    connect: Connect,
+    offset: int,
+    num_bytes: int,
+    body: bytes,
+    is_known: bool,
+) -> None:
+    sink, window = TokenSink(8), SharedWindow(len(ALL))
+    transport.accept(LEASE, KEY, sink)
+    peer = connect(transport)
+    name = window.name if is_known else msgspec.structs.replace(window.name, proof=bytes(16))
+    peer.say(msgspec.structs.replace(GREETING, shared=name))
+    assert peer.hear().is_shared is is_known
+    peer.say(
+        SharedPart(piece=PIECE, checksum=checksum(ALL), offset=offset, num_bytes=num_bytes), body
+    )
+    assert peer.hear().error.code == ProtocolMismatch.code
+    assert sink.tokens == {}
+    window.close()
+
+
+@pytest.mark.skipif(not IS_SUPPORTED, reason="needs files without names")
+def test_shared_memory_is_checked(transport: TcpTransport, connect: Connect) -> None:
+    sink, window = TokenSink(8), SharedWindow(len(ALL))
+    transport.accept(LEASE, KEY, sink)
+    peer = connect(transport)
+    peer.say(msgspec.structs.replace(GREETING, shared=window.name))
+    peer.hear()
+    part = SharedPart(piece=PIECE, checksum=checksum(ALL), offset=0, num_bytes=len(ALL))
+    window.view[:] = ALL
+    peer.say(part)
+    assert peer.hear() == Written(num_bytes=len(ALL))
+    assert sink.holds(range(8))
+    window.view[7] ^= 1
+    peer.say(part)
+    assert "damaged" in peer.hear().error.message
+    window.close()
+
+
 @pytest.mark.parametrize(("layout", "is_raw"), [("", True), ("a", False)])
 def test_a_piece_in_another_form_than_agreed(
     transport: TcpTransport, connect: Connect, layout: str, is_raw: bool
@@ -344,13 +406,13 @@ def test_a_refusal_amid_many_bytes_is_heard(transport: TcpTransport) -> None:
 
 
 def test_the_window_bounds_what_is_read_ahead(transport: TcpTransport) -> None:
-    """While the receiver's memory is busy, the sender reads no more than a window and a piece."""
+    """While the receiver's memory is busy, the sender reads no more than a window."""
     piece_bytes = 4 * TOKEN_BYTES
     sender = TcpTransport(limits=ExchangeLimits(window_bytes=10 * piece_bytes))
     is_full, go_on = threading.Event(), threading.Event()
 
     def on_read() -> None:
-        if source.num_read > 10:
+        if source.num_read >= 10:
             is_full.set()
 
     sink = TokenSink(400, before_write=lambda: _wait(go_on))
@@ -358,7 +420,7 @@ def test_the_window_bounds_what_is_read_ahead(transport: TcpTransport) -> None:
     transport.accept(LEASE, KEY, sink)
     sender.send(target(transport), source, ends)
     assert is_full.wait(PATIENT_S)
-    assert source.num_read == 11
+    assert source.num_read == 10
     go_on.set()
     assert ends.take() == Sent(400 * TOKEN_BYTES)
     sender.close()

@@ -7,9 +7,10 @@ import queue
 import threading
 from collections.abc import Callable
 
-from quire.core.errors import InvalidArgument, ProtocolMismatch, QuireError, TransferFailed
+from quire.core.errors import InvalidArgument, QuireError, TransferFailed
 from quire.core.exchange import SendTarget
 from quire.core.kv_transport import KVSink, KVSource, Sent
+from quire.exchange.agreement import ended_here, is_raw_between, require_size
 from quire.exchange.buffers import Buffer
 from quire.exchange.leases import Leases
 
@@ -73,7 +74,7 @@ class InProcessTransport:
             if not self._closed:
                 self._jobs.put((target, source, on_end))
                 return
-        on_end(Sent(0, _ended_here()))
+        on_end(Sent(0, ended_here()))
 
     def close(self) -> None:
         with self._lock:
@@ -93,13 +94,12 @@ class InProcessTransport:
         num_bytes, buffer = 0, Buffer()
         try:
             sink = self._sink(target, source)
-            for piece in source.pieces(is_raw=sink.layout == source.layout != ""):
+            for piece in source.pieces(is_raw=is_raw_between(source.layout, sink)):
                 if self._closed:
-                    raise _ended_here()
+                    raise ended_here()
                 sink = self._sink(target, source)
-                expected, size = sink.num_bytes(piece), source.num_bytes(piece)
-                if size != expected:
-                    raise ProtocolMismatch(f"a piece of {size} bytes, where {piece} has {expected}")
+                size = source.num_bytes(piece)
+                require_size(sink, piece, size)
                 payload = buffer.room(size)
                 source.read(piece, payload)
                 sink.write(piece, payload)
@@ -114,7 +114,3 @@ class InProcessTransport:
     def _sink(self, target: SendTarget, source: KVSource) -> KVSink:
         leases = self._exchange.at(target.address)
         return leases.sink_of(target.lease, target.key, source.content)
-
-
-def _ended_here() -> QuireError:
-    return TransferFailed("the sending engine is ending")

@@ -14,7 +14,8 @@ class ExchangeLimits:
     ``piece_bytes``: the largest piece that a receiver takes. ``silence_s``: a peer that makes no
     progress for this time has failed. ``greeting_s``: to connect and to agree on a lease.
     ``num_sends`` at a time, others wait; ``num_connections`` at a time from other engines, others
-    are refused.
+    are refused. ``shares_memory``: pieces go to engines of this machine through memory, not through
+    the socket, a window at a time.
     """
 
     window_bytes: int = 16 << 20
@@ -23,3 +24,4 @@ class ExchangeLimits:
     greeting_s: float = 5.0
     num_sends: int = 8
     num_connections: int = 64
+    shares_memory: bool = True

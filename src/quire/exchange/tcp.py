@@ -1,8 +1,10 @@
 """``KVTransport`` over TCP: one thread, one listening socket, a connection for each send.
 
-Pieces are framed (``tcp_frames``), verified by a checksum and acknowledged when they are written,
-so that a sender has at most a window of them under way. Connections are not encrypted; a lease's
-key protects its slots from engines that were not given it, not from who can read the network.
+Between engines of one machine the bytes of pieces are in memory that both share
+(``shared_window``), found out when a send begins; the rest is the same. Pieces are framed
+(``tcp_frames``), verified by a checksum and acknowledged when they are written, so that a sender
+has at most a window of them under way. Connections are not encrypted; a lease's key protects its
+slots from engines that were not given it, not from who can read the network.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from urllib.parse import urlsplit
 from quire.core.errors import ConfigError, InvalidArgument, QuireError, TransferFailed
 from quire.core.exchange import SendTarget
 from quire.core.kv_transport import KVSink, KVSource, Sent
+from quire.exchange.agreement import ended_here
 from quire.exchange.buffers import Buffers
 from quire.exchange.leases import Leases
 from quire.exchange.limits import ExchangeLimits
+from quire.exchange.shared_window import SharedWindows
 from quire.exchange.tcp_frames import Frames, to_receiver, to_sender
 from quire.exchange.tcp_receiving import receive
-from quire.exchange.tcp_sending import Window, send
+from quire.exchange.tcp_sending import PieceMemory, Window, send
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +36,9 @@ T = TypeVar("T")
 _UNTIL_NEXT_S = 0.1
 """Pause after a connection that could not be accepted, which usually means that the process has no
 descriptor left: the next attempt would fail at once, too."""
+
+_KEPT_WINDOWS = 2
+"""Shared windows that are kept for later sends."""
 
 
 class TcpTransport:
@@ -55,6 +62,7 @@ class TcpTransport:
         self._lock = threading.Lock()
         self._loop = asyncio.SelectorEventLoop()
         self._buffers = Buffers(self._limits.num_sends)
+        self._windows = SharedWindows(self._limits.window_bytes, _KEPT_WINDOWS)
         self._sending = asyncio.Semaphore(self._limits.num_sends)
         self._thread = threading.Thread(target=self._run, name="quire-exchange", daemon=True)
         self._thread.start()
@@ -74,7 +82,7 @@ class TcpTransport:
             if not self._closed:
                 self._loop.call_soon_threadsafe(self._begin_send, target, source, on_end)
                 return
-        on_end(Sent(0, _ended_here()))
+        on_end(Sent(0, ended_here()))
 
     def close(self) -> None:
         with self._lock:
@@ -104,7 +112,7 @@ class TcpTransport:
         window = Window(self._limits)
 
         def end(task: asyncio.Task[QuireError | None]) -> None:
-            on_end(Sent(window.num_written, _ended_here() if task.cancelled() else task.result()))
+            on_end(Sent(window.num_written, ended_here() if task.cancelled() else task.result()))
 
         self._begin(self._send(target, source, window)).add_done_callback(end)
 
@@ -129,6 +137,7 @@ class TcpTransport:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._windows.close()
 
     def _listen(self) -> None:
         self._loop.add_reader(self._listener.fileno(), self._accept)
@@ -189,17 +198,19 @@ class TcpTransport:
             except BaseException:
                 connection.close()
                 raise
-        buffer = self._buffers.take()
+        memory = PieceMemory(
+            self._buffers.take(), self._windows.take() if self._limits.shares_memory else None
+        )
+        is_read = False
         try:
             frames = Frames(connection, to_sender)
-            await send(frames, target, source, self._limits, window, buffer)
+            await send(frames, target, source, self._limits, window, memory)
+            is_read = True
         finally:
-            self._buffers.give(buffer)
+            self._buffers.give(memory.buffer)
+            if memory.shared is not None:
+                self._windows.give(memory.shared, is_read=is_read)
             connection.close()
-
-
-def _ended_here() -> QuireError:
-    return TransferFailed("the sending engine is ending")
 
 
 def _parse(address: str, error: type[QuireError]) -> tuple[str, int]:

@@ -16,6 +16,7 @@ import xxhash
 
 from quire.core.errors import ErrorRecord, ProtocolMismatch
 from quire.core.kv_transport import Piece
+from quire.exchange.shared_window import WindowName
 
 _PRELUDE = struct.Struct("<4sII")
 """Mark, bytes of the header, bytes of the body."""
@@ -25,22 +26,24 @@ _MAX_HEADER_BYTES = 1 << 16
 
 
 class Greeting(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The sender's first message. ``version``: ``PROTOCOL_VERSION``; ``layout``: see
-    ``KVSource``."""
+    """The sender's first message. ``version``: ``PROTOCOL_VERSION``; ``layout``: see ``KVSource``;
+    ``shared``: memory for the pieces, if the receiver is on the same machine."""
 
     version: int
     lease: int
     key: bytes
     content: str
     layout: str
+    shared: WindowName | None = None
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The receiver takes pieces for the lease, raw ones if ``is_raw``. ``piece_bytes``: the
-    largest."""
+    largest. ``is_shared``: it has found the memory that the greeting names."""
 
     piece_bytes: int
     is_raw: bool
+    is_shared: bool = False
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -48,6 +51,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     piece: Piece
     checksum: int
+
+
+class SharedPart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A piece whose bytes are in the shared memory from ``offset`` on, until it is written."""
+
+    piece: Piece
+    checksum: int
+    offset: int
+    num_bytes: int
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -62,7 +74,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     error: ErrorRecord
 
 
-ToReceiver = Greeting | Part
+ToReceiver = Greeting | Part | SharedPart
 ToSender = Welcome | Written | Refusal
 
 Heard = TypeVar("Heard")

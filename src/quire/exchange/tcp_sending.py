@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import dataclass
 
 from quire.core.errors import ProtocolMismatch, QuireError, TransferFailed, from_record
 from quire.core.exchange import SendTarget
@@ -12,12 +13,15 @@ from quire.core.kv_transport import KVSource, Piece
 from quire.core.wire import PROTOCOL_VERSION
 from quire.exchange.buffers import Buffer
 from quire.exchange.limits import ExchangeLimits
+from quire.exchange.ring import Ring
+from quire.exchange.shared_window import SharedWindow
 from quire.exchange.tcp_frames import (
     ConnectionEnded,
     Frames,
     Greeting,
     Part,
     Refusal,
+    SharedPart,
     ToSender,
     Welcome,
     Written,
@@ -25,6 +29,14 @@ from quire.exchange.tcp_frames import (
 )
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PieceMemory:
+    """Where the pieces of one send are. ``shared``: None if none may be."""
+
+    buffer: Buffer
+    shared: SharedWindow | None
 
 
 class Window:
@@ -71,7 +83,7 @@ async def send(
     source: KVSource,
     limits: ExchangeLimits,
     window: Window,
-    buffer: Buffer,
+    memory: PieceMemory,
 ) -> None:
     """Send all pieces; returns when the receiver has written them.
 
@@ -87,12 +99,13 @@ async def send(
                 key=target.key,
                 content=source.content,
                 layout=source.layout,
+                shared=None if memory.shared is None else memory.shared.name,
             )
         )
         welcome = await _welcomed(frames)
     hearing = asyncio.create_task(_hear_all(frames, window))
     try:
-        await _send_all(frames, source, welcome, limits, window, buffer)
+        await _send_all(frames, source, welcome, limits, window, memory)
     except TimeoutError:  # which is an OSError
         raise
     except OSError:
@@ -124,22 +137,31 @@ async def _send_all(
     welcome: Welcome,
     limits: ExchangeLimits,
     window: Window,
-    buffer: Buffer,
+    memory: PieceMemory,
 ) -> None:
+    shared = memory.shared.view if memory.shared is not None and welcome.is_shared else None
+    ring = None if shared is None else Ring(shared.nbytes)
     for piece in source.pieces(is_raw=welcome.is_raw):
         await asyncio.sleep(0)  # a socket that is ready does not yield to the other transfers
-        payload = _read(source, piece, buffer)
-        size = payload.nbytes
+        size = source.num_bytes(piece)
         await window.shrink_to(max(0, limits.window_bytes - size))
         window.num_sent += size
         async with asyncio.timeout(limits.silence_s):
-            await frames.say(Part(piece=piece, checksum=checksum(payload)), payload)
+            if shared is None or ring is None or size > shared.nbytes:
+                payload = _read(source, piece, memory.buffer.room(size))
+                await frames.say(Part(piece=piece, checksum=checksum(payload)), payload)
+                continue
+            offset, num_read = ring.place(size, window.num_sent)
+            await window.shrink_to(window.num_sent - num_read)
+            payload = _read(source, piece, shared[offset : offset + size])
+            await frames.say(
+                SharedPart(piece=piece, checksum=checksum(payload), offset=offset, num_bytes=size)
+            )
     await window.shrink_to(0)
 
 
-def _read(source: KVSource, piece: Piece, buffer: Buffer) -> memoryview:
+def _read(source: KVSource, piece: Piece, payload: memoryview) -> memoryview:
     try:
-        payload = buffer.room(source.num_bytes(piece))
         source.read(piece, payload)
         return payload
     except Exception as exc:
