@@ -172,7 +172,7 @@ FRAGMENTS = st.sampled_from(
 
 
 @given(
-    dialect=st.sampled_from([H, L, M]),
+    dialect=st.sampled_from([Dialect.HERMES, H, L, M]),
     fragments=st.lists(FRAGMENTS, max_size=12),
     places=st.lists(st.integers(0, 200), max_size=6),
 )
@@ -182,6 +182,18 @@ def test_nothing_depends_on_how_a_text_comes(
     text = "".join(fragments)
     cuts = [place for place in places if place <= len(text)]
     assert read(text, dialect, cuts) == read(text, dialect)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "begin"), [(Dialect.HERMES, "<tool_call>"), (L, ""), (M, "[TOOL_CALLS]")]
+)
+def test_what_goes_wrong_behind_its_name_is_a_call_however_it_comes(
+    dialect: Dialect, begin: str
+) -> None:
+    text = begin + '{"name": "time", ]'
+    whole = read(text, dialect)
+    assert [one.name for one in whole.calls] == ["time"]
+    assert read(text, dialect, range(len(text))) == whole
 
 
 @pytest.mark.parametrize(

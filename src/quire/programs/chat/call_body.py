@@ -70,6 +70,12 @@ class CallBody:
         self._has_arguments = False
 
     @property
+    def is_no_call(self) -> bool:
+        """Whether it went wrong before its name. Behind the name it is a call for good, as the
+        name is told at once when the text comes in small parts."""
+        return self.phase == "bad" and self.name is None
+
+    @property
     def is_whole(self) -> bool:
         """Whether the call can be executed. Some models omit the last brace."""
         return self.phase == "done" or (self.name is not None and self._has_arguments)

@@ -65,7 +65,7 @@ class HermesCalls(TextReader):
         used = body.add_text(self._held)
         self._raw += self._held[:used]
         self._held = self._held[used:]
-        if body.phase == "bad" and not self._calls.is_started:
+        if body.is_no_call:
             self._no_call(pieces)
             return True
         pieces += self._calls.of_body(body)

@@ -76,7 +76,7 @@ class LlamaCalls(TextReader):
         used = body.add_text(self._held)
         self._raw += self._held[:used]
         self._held = self._held[used:]
-        if not self._calls.is_started and (body.phase == "bad" or not self._is_known(body.name)):
+        if not self._calls.is_started and (body.is_no_call or not self._is_known(body.name)):
             self._state = "content"
             self._held = self._raw + self._held
             return True

@@ -123,7 +123,7 @@ class MistralCalls(TextReader):
     def _object(self, pieces: list[Piece]) -> bool:
         body = self._body
         self._take(body.add_text(self._held))
-        if body.phase == "bad" and not self._calls.is_started:
+        if body.is_no_call:
             self._no_call(pieces)
             return True
         pieces += self._calls.of_body(body)
