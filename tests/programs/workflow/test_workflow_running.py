@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -17,13 +18,34 @@ from quire.core.commands import Decode
 from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed
 from quire.core.events import Called, Event
 from quire.core.ids import QueueId
-from quire.programs.workflow import App, Engine, Graph, GraphCache, Node, OptPass, Step, workflow
+from quire.programs.workflow import (
+    App,
+    Engine,
+    Graph,
+    GraphCache,
+    Node,
+    OptPass,
+    Step,
+    StepLog,
+    workflow,
+)
 from quire.programs.workflow.running import run_query
 from quire.testing import LocalNode
 from quire.testing.local_node import scripted_node
 
 QUESTION = "Who is the baker?"
 NUM_TOKENS = 4
+
+
+class EachStep(StepLog):
+    """Calls ``note`` at the end of each step."""
+
+    def __init__(self, note: Callable[[Step], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    async def ended(self, step: Step) -> None:
+        self._note(step)
 
 
 def upper(queries: list[str]) -> list[str]:
@@ -92,18 +114,18 @@ async def test_a_model_sees_the_same_prompts_by_every_subset(names: list[str]) -
 
 
 async def test_a_prefix_is_computed_while_the_elements_come() -> None:
-    steps: list[Step] = []
+    log = StepLog()
     cache = GraphCache()
 
     async def main(api: Any) -> Any:
         query = {"question": QUESTION}
-        return await run_query(api, expansion(), query, cache=cache, on_step=steps.append)
+        return await run_query(api, expansion(), query, cache=cache, watcher=log)
 
     async with node() as local:
         assert await local.run(main) == {"answer": "Kabo."}
-    ended = [step.primitive.id for step in steps]
+    ended = [step.primitive.id for step in log.steps]
     assert ended.index("last.prefill.0") < ended.index("expand.decode.2")
-    assert {step.primitive.id for step in steps} >= {"last.prefill.2", "last.prefill"}
+    assert {step.primitive.id for step in log.steps} >= {"last.prefill.2", "last.prefill"}
     assert cache.num_misses == 1
 
 
@@ -117,7 +139,7 @@ async def test_the_beginning_of_a_prompt_is_computed_before_its_end_is_known() -
                 num_prefilled.append(row.num_prefilled_tokens)
 
         async def main(api: Any) -> Any:
-            return await run_query(api, expansion(), {"question": QUESTION}, on_step=note)
+            return await run_query(api, expansion(), {"question": QUESTION}, watcher=EachStep(note))
 
         await local.run(main)
     assert len(num_prefilled) == 1
@@ -140,7 +162,7 @@ async def test_a_query_inside_a_program_leaves_nothing_behind(
             app, config = expansion(), {"expand": {"max_tokens": max_tokens}}
             query, passes = {"question": QUESTION}, OptPass(names)
             with suppress(InvalidArgument):
-                await run_query(api, app, query, config, passes=passes, on_step=note)
+                await run_query(api, app, query, config, passes=passes, watcher=EachStep(note))
             await local.idle()  # a queue closes when its last command has been answered
             return await level(local)
 

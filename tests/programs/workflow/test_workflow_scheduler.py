@@ -16,7 +16,8 @@ from quire.programs.workflow import App, Engine, Graph, Node, OptPass, Profile
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.runners.local import ToolRunner
-from quire.programs.workflow.scheduler import GraphScheduler, Runner, Step
+from quire.programs.workflow.scheduler import GraphScheduler, Runner
+from quire.programs.workflow.watching import StepLog
 
 
 class ReferenceRunner:
@@ -55,11 +56,11 @@ def clock() -> float:
 async def test_the_scheduler_gives_the_reference_answer(synthesis: str, names: list[str]) -> None:
     graph = Graph.optimize(advanced(synthesis=synthesis), QUERY, passes=OptPass(names))
     runner, runners = of(graph)
-    steps: list[Step] = []
-    scheduler = GraphScheduler(graph.e_graph, graph.query, runners, clock, steps.append)
+    log = StepLog()
+    scheduler = GraphScheduler(graph.e_graph, graph.query, runners, clock, log)
     result = await scheduler.run()
     assert result == ReferenceRun(graph.p_graph, QUERY, Random(1)).results()
-    assert len(steps) == len(graph.e_graph.primitives)
+    assert len(log.steps) == len(graph.e_graph.primitives)
     assert scheduler.state.num_values == 1, "only the result is kept"
     assert runner.num_closed == len(runners)
     if synthesis == "refine":

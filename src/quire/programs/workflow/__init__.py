@@ -11,8 +11,8 @@ from quire.programs.workflow.engines import Engine, Profile
 from quire.programs.workflow.optimizer import Graph, GraphCache
 from quire.programs.workflow.passes import Note, OptPass, Rewritten
 from quire.programs.workflow.running import run_query, workflow
-from quire.programs.workflow.scheduler import Step
 from quire.programs.workflow.template import App, Node
+from quire.programs.workflow.watching import Step, StepLog, Watcher
 
 __all__ = [
     "App",
@@ -25,6 +25,8 @@ __all__ = [
     "Profile",
     "Rewritten",
     "Step",
+    "StepLog",
+    "Watcher",
     "find_application",
     "run_query",
     "workflow",

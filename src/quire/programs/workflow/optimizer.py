@@ -7,7 +7,7 @@ Owns the fixpoint of the passes, and the cache of what they gave for queries of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, NamedTuple
@@ -24,11 +24,15 @@ from quire.programs.workflow.construction import (
     p_graph,
 )
 from quire.programs.workflow.drawing import drawing
+from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.passes import Note, OptPass
-from quire.programs.workflow.runners import check_encoders, runner_of
-from quire.programs.workflow.scheduler import GraphScheduler, Step
+from quire.programs.workflow.primitives import Op
+from quire.programs.workflow.runners import Streamed, check_encoders, runner_of
+from quire.programs.workflow.scheduler import GraphScheduler
 from quire.programs.workflow.template import App
+from quire.programs.workflow.values import ValueType
+from quire.programs.workflow.watching import Watcher
 
 MAX_ROUNDS = 32
 NO_CONFIG: NodeConfig = {}
@@ -111,17 +115,32 @@ class Graph:
                 cache.keep(key, found)
         return cls(app, checked, sizes, *found)
 
-    async def schedule(
-        self, api: Api, on_step: Callable[[Step], object] = lambda step: None
-    ) -> dict[str, Any]:
-        """Run the e-graph with the node's engines; returns the results by name. ``on_step`` is told
-        of every primitive."""
+    @property
+    def engines(self) -> list[Engine]:
+        """The engines that its primitives need."""
         used = {one.engine for one in self.e_graph.primitives.values()}
-        engines = [engine for name, engine in self.app.engines.items() if name in used]
-        await check_encoders(api, engines)
-        runners = {engine.name: runner_of(engine, api) for engine in engines}
-        scheduler = GraphScheduler(self.e_graph, self.query, runners, api.monotonic, on_step)
+        return [engine for name, engine in self.app.engines.items() if name in used]
+
+    async def schedule(self, api: Api, watcher: Watcher | None = None) -> dict[str, Any]:
+        """Run the e-graph with the node's engines; returns the results by name. ``watcher`` is told
+        of every primitive, and of the text of the results that models write."""
+        await check_encoders(api, self.engines)
+        streamed = self._streamed(watcher)
+        runners = {engine.name: runner_of(engine, api, streamed) for engine in self.engines}
+        scheduler = GraphScheduler(self.e_graph, self.query, runners, api.monotonic, watcher)
         return await scheduler.run()
+
+    def _streamed(self, watcher: Watcher | None) -> Streamed | None:
+        if watcher is None or not watcher.reads_text:
+            return None
+        outputs: dict[str, str] = {}
+        for name, ref in self.e_graph.results.items():
+            source = self.e_graph.primitives.get(ref.primitive)
+            if source is None or source.op is not Op.DECODING:
+                continue
+            if source.outputs[ref.port] is ValueType.TEXT:
+                outputs[source.id] = name
+        return Streamed(outputs, watcher)
 
     def explain(self) -> str:
         """The template, the p-graph and the e-graph as SVG, and what each pass did or why not."""

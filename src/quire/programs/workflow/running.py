@@ -6,7 +6,7 @@ Owns the way from an application and a query to its results.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -16,9 +16,9 @@ from quire.programs.workflow.construction import NodeConfig, checked_query
 from quire.programs.workflow.documents import ReadDocument, checked_files, texts_read
 from quire.programs.workflow.optimizer import NO_CONFIG, Graph, GraphCache
 from quire.programs.workflow.passes import OptPass
-from quire.programs.workflow.scheduler import Step
 from quire.programs.workflow.template import App
 from quire.programs.workflow.values import ValueType
+from quire.programs.workflow.watching import Watcher
 
 Query = Annotated[dict[str, Any], "The inputs of the query, by name."]
 Config = Annotated[dict[str, Any], "Changes to the configuration of components, by their names."]
@@ -32,7 +32,7 @@ async def run_query(
     *,
     passes: OptPass | None = None,
     cache: GraphCache | None = None,
-    on_step: Callable[[Step], object] = lambda step: None,
+    watcher: Watcher | None = None,
 ) -> dict[str, Any]:
     """Build, optimise and run the graph of ``query`` with the node's engines; returns the results
     by name. See ``Graph.optimize`` for the other arguments and the errors.
@@ -41,7 +41,7 @@ async def run_query(
     read = await with_texts(api.read_document, app, query, config)
     optimize = partial(Graph.optimize, app, read, config, passes, cache)
     graph = await asyncio.to_thread(optimize)  # documents may be long
-    return await graph.schedule(api, on_step)
+    return await graph.schedule(api, watcher)
 
 
 async def with_texts(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from quire.core.errors import InvalidArgument, QuireError
@@ -17,6 +16,7 @@ from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.values import ValueType
+from quire.programs.workflow.watching import Step, StepLog, Watcher
 
 
 class Runner(Protocol):
@@ -33,17 +33,8 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One primitive that was carried out; times in seconds of the clock that was given."""
-
-    primitive: Primitive
-    started_s: float
-    ended_s: float
-
-
 class GraphScheduler:
-    """One query. ``runners`` by the engine's name; ``on_step`` is told of every primitive."""
+    """One query. ``runners`` by the engine's name; ``watcher`` is told of every primitive."""
 
     def __init__(
         self,
@@ -51,10 +42,11 @@ class GraphScheduler:
         query: Mapping[str, Any],
         runners: Mapping[str, Runner],
         now_s: Callable[[], float],
-        on_step: Callable[[Step], object] = lambda step: None,
+        watcher: Watcher | None = None,
     ) -> None:
         self.state = GraphState(graph, query)
-        self._runners, self._now_s, self._on_step = runners, now_s, on_step
+        self._runners, self._now_s = runners, now_s
+        self._watcher: Watcher = watcher or StepLog()
 
     async def run(self) -> dict[str, Any]:
         """The results of the query.
@@ -80,8 +72,9 @@ class GraphScheduler:
         outputs = self.state.skipped(primitive)
         if outputs is None:
             started_s = self._now_s()
+            await self._watcher.began(primitive, started_s)
             outputs = await self._outputs(primitive)
-            self._on_step(Step(primitive, started_s, self._now_s()))
+            await self._watcher.ended(Step(primitive, started_s, self._now_s()))
         self._begin(self.state.finish(primitive.id, outputs), group)
 
     async def _outputs(self, primitive: Primitive) -> dict[str, Any]:

@@ -7,24 +7,32 @@ from collections.abc import Callable
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
 from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.runners.encoding import EncoderRunner, check_encoders
+from quire.programs.workflow.runners.encoding import (
+    ENCODER_KINDS,
+    EncoderRunner,
+    check_encoders,
+)
 from quire.programs.workflow.runners.local import DocumentRunner, ToolRunner, VectorRunner
-from quire.programs.workflow.runners.model import ModelRunner
+from quire.programs.workflow.runners.model import ModelRunner, Streamed
 from quire.programs.workflow.scheduler import Runner
 from quire.programs.workflow.vectors import ExactVectors, VectorCollection
 
 
 def runner_of(
-    engine: Engine, api: Api, collection: Callable[[], VectorCollection] = ExactVectors
+    engine: Engine,
+    api: Api,
+    streamed: Streamed | None = None,
+    collection: Callable[[], VectorCollection] = ExactVectors,
 ) -> Runner:
-    """The runner of ``engine`` for one query. ``collection``: makes the query's collection.
+    """The runner of ``engine`` for one query. ``streamed``: answers whose text is told while it is
+    written. ``collection``: makes the query's collection.
 
     Raises:
         InvalidArgument: the node does not serve the model that the engine names.
     """
     match engine.kind:
         case "llm":
-            return ModelRunner(_model(engine, api))
+            return ModelRunner(_model(engine, api), streamed)
         case "embedding" | "rerank":
             return EncoderRunner(api, engine.config.get("model"))
         case "vectors":
@@ -48,4 +56,4 @@ def _model(engine: Engine, api: Api) -> Model:
     )
 
 
-__all__ = ["check_encoders", "runner_of"]
+__all__ = ["ENCODER_KINDS", "Streamed", "check_encoders", "runner_of"]

@@ -13,7 +13,7 @@ from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import check_elements
 
-_KINDS: Mapping[str, EncoderKind] = {"embedding": "embedding", "rerank": "cross_encoder"}
+ENCODER_KINDS: Mapping[str, EncoderKind] = {"embedding": "embedding", "rerank": "cross_encoder"}
 """The kind of the node's encoders that carries out each kind of engine."""
 
 
@@ -23,10 +23,10 @@ async def check_encoders(api: Api, engines: Sequence[Engine]) -> None:
     Raises:
         ModelNotFound: there is none of the kind, or none of the name that an engine gives.
     """
-    wanted = [engine for engine in engines if engine.kind in _KINDS]
+    wanted = [engine for engine in engines if engine.kind in ENCODER_KINDS]
     served = await api.available_encoders() if wanted else []
     for engine in wanted:
-        kind, model = _KINDS[engine.kind], engine.config.get("model")
+        kind, model = ENCODER_KINDS[engine.kind], engine.config.get("model")
         if not any(one.kind == kind and model in (None, one.name) for one in served):
             what = kind.replace("_", " ") + (f" named {model!r}" if model else "")
             known = ", ".join(f"{one.name} ({one.kind})" for one in served) or "none"

@@ -8,6 +8,7 @@ the depth of the part, which comes first.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import InvalidArgument
@@ -15,8 +16,19 @@ from quire.programs.api import Model
 from quire.programs.api.grammar import json_schema
 from quire.programs.chat.template import chat_template
 from quire.programs.sdk import Context, Generated, Generation
+from quire.programs.workflow.answer_text import AnswerText, Said, behind
 from quire.programs.workflow.json_elements import JsonElements
 from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.watching import Watcher
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """The decodings whose answers are results, with the names of these, and who is told their text
+    as it comes."""
+
+    outputs: Mapping[str, str]
+    watcher: Watcher
 
 
 class ModelCall:
@@ -51,6 +63,15 @@ class ModelCall:
         async with self._generate(config) as generation:
             return await generation
 
+    async def told(self, config: Mapping[str, Any], output: str, watcher: Watcher) -> Generated:
+        """The whole answer; ``watcher`` is told its text as it comes."""
+        text = AnswerText(config["answer_after"])
+        async with self._generate(config) as generation:
+            async for piece in generation:
+                await _tell(watcher, output, text.feed(piece))
+            await _tell(watcher, output, text.end())
+            return await generation
+
     async def element(self, number: int, config: Mapping[str, Any]) -> Any:
         """Element ``number`` of the answer, as soon as it is complete."""
         if self._generation is None:
@@ -80,8 +101,8 @@ class ModelCall:
 class ModelRunner:
     """``Runner`` of an engine of kind llm."""
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    def __init__(self, model: Model, streamed: Streamed | None = None) -> None:
+        self._model, self._streamed = model, streamed
         self._calls: list[ModelCall] = []
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -114,10 +135,14 @@ class ModelRunner:
 
     async def _decoded(self, primitive: Primitive, call: ModelCall) -> Any:
         config = primitive.config
-        generated = await call.answer(config)
+        if self._streamed is not None and primitive.id in self._streamed.outputs:
+            output = self._streamed.outputs[primitive.id]
+            generated = await call.told(config, output, self._streamed.watcher)
+        else:
+            generated = await call.answer(config)
         call.context.drop()
         if config["schema"] is None:
-            return _behind(config["answer_after"], generated.text)
+            return behind(config["answer_after"], generated.text)
         call.elements.feed(generated.text)
         if not call.elements.ended:
             raise _cut_off(generated, config)
@@ -131,10 +156,9 @@ class ModelRunner:
         return {"out": [element], "state": call}
 
 
-def _behind(mark: str | None, text: str) -> str:
-    """The text behind the last ``mark``, or all of it if the model has not written it."""
-    found, _, answer = text.rpartition(mark) if mark else ("", "", text)
-    return (answer if found or answer != text else text).strip()
+async def _tell(watcher: Watcher, output: str, said: Said | None) -> None:
+    if said is not None:
+        await watcher.said(output, said)
 
 
 def _cut_off(generated: Generated, config: Mapping[str, Any]) -> InvalidArgument:

@@ -1,0 +1,67 @@
+"""What is told of a query while it runs: its primitives, and the text of its answer.
+
+Must not know who listens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from quire.core.errors import QuireError
+from quire.programs.workflow.answer_text import Said
+from quire.programs.workflow.primitives import Primitive
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One primitive that was carried out; times in seconds of the clock that was given."""
+
+    primitive: Primitive
+    started_s: float
+    ended_s: float
+
+
+class Watcher(Protocol):
+    """Is awaited by what it is told of: a watcher that is slow slows the query down.
+
+    ``reads_text``: whether it wants an answer's text while the model writes it.
+    """
+
+    @property
+    def reads_text(self) -> bool: ...
+
+    async def began(self, primitive: Primitive, started_s: float) -> None: ...
+
+    async def ended(self, step: Step) -> None: ...
+
+    async def said(self, output: str, said: Said) -> None:
+        """Text of the result ``output``."""
+        ...
+
+    async def repeats(self, primitive: Primitive, error: QuireError) -> None:
+        """The primitive has lost its engine and is carried out again."""
+        ...
+
+
+class StepLog:
+    """``Watcher`` that keeps the steps in the order of their ends, and the primitives that were
+    repeated."""
+
+    reads_text = False
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.repeated: list[Primitive] = []
+
+    async def began(self, primitive: Primitive, started_s: float) -> None:
+        """Nothing is kept: its end tells when it began."""
+
+    async def ended(self, step: Step) -> None:
+        self.steps.append(step)
+
+    async def said(self, output: str, said: Said) -> None:
+        """Nothing is kept: the result has the text."""
+
+    async def repeats(self, primitive: Primitive, error: QuireError) -> None:
+        self.repeated.append(primitive)
