@@ -43,7 +43,8 @@ def test_every_option_has_its_place(capsys: Capture, started: Started, tmp_path:
         "--admin-key-file", str(tmp_path / "admin"), "--api-key", "k", "--probe-interval", "0.5",
         "--probe-timeout", "1.5", "--resume", "--host", "::1", "--port", "0",
         "--allowed-host", "router.example",
-        "--max-requests", "7", "--max-body-bytes", "1KiB", "--max-connections", "70",
+        "--max-requests", "7", "--max-body-bytes", "1KiB", "--max-query-bytes", "2KiB",
+        "--max-connections", "70",
         "--head-timeout", "0.5", "--body-timeout", "1.5", "--write-timeout", "2.5",
         "--drain-timeout", "3.5",
     )  # fmt: skip
@@ -61,6 +62,7 @@ def test_every_option_has_its_place(capsys: Capture, started: Started, tmp_path:
     assert (router.times.interval_s, router.times.timeout_s) == (0.5, 1.5)
     assert server == ServerConfig(
         host="::1", port=0, allowed_hosts=("router.example",), max_requests=7, max_body_bytes=1024,
+        max_query_bytes=2048,
         max_connections=70, head_timeout_s=0.5, body_timeout_s=1.5, write_timeout_s=2.5,
         drain_timeout_s=3.5,
     )  # fmt: skip

@@ -12,9 +12,23 @@ from cli_invoke import invoke
 from documents_made import page_of, pdf_of
 from test_cli_run import save_encoder
 
-from quire.cli.exit_codes import EXIT_ERROR, EXIT_FAILED
+from quire.cli.exit_codes import EXIT_ERROR
 
 ASKED = ("--question", "Who?", "--documents", str(Path(__file__).parents[2] / "examples/workflows"))
+MINE = """
+from quire.programs.workflow import App, Engine, Node
+
+app = App("mine", [Engine("tool", config={"functions": {"upper": lambda city: city.upper()}})])
+config = {"function": "upper"}
+app.update_template(
+    [Node("tool", {"city": "text"}, {"loud": "text"}, config=config, name="upper")]
+)
+number = 1
+
+
+def made():
+    return App("empty", [])
+"""
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -77,7 +91,10 @@ def test_files_of_every_kind_are_read_for_a_graph(
     [
         (("run",), "name a workflow to run, or list them"),
         (("run", "naive"), "no workflow 'naive'"),
-        (("run", "naive-rag", "--question", "Who?"), "'run' needs --question and --documents"),
+        (("run", "naive-rag", "--question", "Who?"), "the input 'documents' is missing"),
+        (("run", "naive-rag", *ASKED, "--input", "top=3"), "naive-rag has no input 'top'"),
+        (("run", "naive-rag", "--input", "question"), "--input 'question': write NAME=VALUE"),
+        (("run", "none.py:app"), "no file"),
         (("list", "--question", "Who?"), "'quire workflow list' does not take --question"),
         (("run", "naive-rag", "--svg", "x"), "'quire workflow run' does not take --svg"),
         (("run", "naive-rag", *ASKED, "--url", "http://x", "--encoder", "y"), "--encoder is for a"),
@@ -95,6 +112,25 @@ def test_what_it_cannot_do_is_refused(
     ran = invoke(capsys, "workflow", *arguments)
     assert ran.code == EXIT_ERROR
     assert message in " ".join(ran.err.split())
+
+
+def test_an_application_of_a_file_is_explained(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    ran = invoke(capsys, "workflow", "explain", f"{file}:app", "--input", "city=Oslo")
+    assert (ran.code, "1 primitives" in ran.out) == (0, True), ran.err
+    for name, message in (
+        ("made", "has no template"),
+        ("none", "is NoneType, not an App"),
+        ("number", "is int, not an App"),
+    ):
+        ran = invoke(capsys, "workflow", "explain", f"{file}:{name}")
+        assert (ran.code, message in " ".join(ran.err.split())) == (EXIT_ERROR, True), ran.err
+    file.write_text("1 / 0")
+    ran = invoke(capsys, "workflow", "explain", f"{file}:app")
+    assert (ran.code, "ZeroDivisionError" in ran.err) == (EXIT_ERROR, True)
 
 
 @pytest.mark.e2e
@@ -121,10 +157,7 @@ def test_a_workflow_of_a_running_node_tells_what_the_node_lacks(
     capsys: pytest.CaptureFixture[str], shipped_server: str
 ) -> None:
     ran = invoke(capsys, "workflow", "run", "naive-rag", *ASKED, "--url", shipped_server)
-    assert ran.code == EXIT_FAILED
-    assert (
-        "engine 'embedding' needs a model of kind embedding; the node's encoders are none"
-        in ran.err
-    )
-    ps = invoke(capsys, "ps", "--url", shipped_server, "--name", "naive-rag", "--json")
-    assert '"form": "workflow"' in ps.out
+    assert ran.code == EXIT_ERROR
+    assert "no model of kind embedding is served here" in " ".join(ran.err.split())
+    listed = invoke(capsys, "workflow", "list", "--url", shipped_server)
+    assert "advanced-rag" in listed.out

@@ -17,6 +17,7 @@ from quire.server.schemas.encoding import EmbeddingsRequest, RerankRequest, Scor
 from quire.server.schemas.programs import LaunchRequest
 from quire.server.schemas.responses import ResponsesRequest
 from quire.server.schemas.sessions import SessionRequest
+from quire.server.schemas.workflows import QueryRequest
 
 PAGE = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
 CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
@@ -45,6 +46,7 @@ def test_every_route_is_documented_and_no_other() -> None:
         EmbeddingsRequest,
         LaunchRequest,
         MessagesRequest,
+        QueryRequest,
         RerankRequest,
         ResponsesRequest,
         ScoreRequest,

@@ -37,6 +37,7 @@ from quire.engine.encoders.text import EncoderTexts
 from quire.node import ModelFiles, Node
 from quire.node.encoders.transport import EncoderTransports, in_process_encoder
 from quire.node.transports import InProcessTransport
+from quire.programs.workflow.applications import Applications
 from quire.server import Service
 from quire.testing import FakeEncoder, FakeEngine, FakeTokenizer, ScriptedModel, fake_pool
 from quire.testing.scripted import Answer
@@ -220,6 +221,7 @@ def running_server(
     wait_ready: bool = True,
     send_buffer_bytes: int | None = None,
     port: int = 0,
+    workflows: Applications | None = None,
 ) -> Iterator[RunningServer]:
     """Serve on ``port`` (0: a free one) from a thread of its own; drains and stops on exit."""
     server = server or ServerConfig(drain_timeout_s=1.0, sandbox_upload=False)
@@ -241,7 +243,7 @@ def running_server(
     holder: list[RunningServer] = []
 
     async def main() -> None:
-        service = Service(node, config, server, sock)
+        service = Service(node, config, server, sock, workflows)
         host, port = sock.getsockname()
         loop = asyncio.get_running_loop()
         holder.append(RunningServer(service.url, host, port, node, service, loop))

@@ -101,6 +101,8 @@ def test_the_document_has_every_route() -> None:
         "/v1/programs/{program}/logs",
         "/v1/programs/{program}/signal",
         "/v1/programs/{program}/trace",
+        "/v1/workflows",
+        "/v1/workflows/{workflow}/query",
         "/v1/sessions",
         "/v1/sessions/{session}",
         "/v1/microserving/prep_recv",

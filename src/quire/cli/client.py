@@ -89,6 +89,10 @@ class NodeClient:
         """The programs that the node can launch by name."""
         return list(self._call("GET", "/v1/programs/library")["data"])
 
+    def workflows(self) -> list[dict[str, Any]]:
+        """The workflows that the node serves."""
+        return list(self._call("GET", "/v1/workflows")["data"])
+
     def launch(self, request: dict[str, Any]) -> dict[str, Any]:
         """Start a program; see ``/v1/programs`` in docs/reference/http.md."""
         return self._call("POST", "/v1/programs", request, CODE_TIMEOUT)

@@ -121,6 +121,17 @@ MaxBodyBytes = Annotated[
         rich_help_panel=_HTTP,
     ),
 ]
+MaxQueryBytes = Annotated[
+    int,
+    typer.Option(
+        parser=size_value,
+        show_default=format_size(_SERVER_DEFAULTS.max_query_bytes),
+        metavar="SIZE",
+        envvar="QUIRE_MAX_QUERY_BYTES",
+        help="Largest body of a workflow's query, with its documents.",
+        rich_help_panel=_HTTP,
+    ),
+]
 HeadTimeout = Annotated[
     float,
     typer.Option(

@@ -18,6 +18,17 @@ DataDir = Annotated[
         rich_help_panel=_PROGRAMS,
     ),
 ]
+Workflows = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--workflow",
+        metavar="NAME|FILE.py:NAME",
+        envvar="QUIRE_WORKFLOWS",
+        help="A workflow to serve: a shipped one, or the App of a file, which is executed. "
+        "Repeatable; default: all that are shipped.",
+        rich_help_panel=_PROGRAMS,
+    ),
+]
 McpServers = Annotated[
     Path | None,
     typer.Option(

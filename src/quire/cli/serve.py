@@ -31,6 +31,7 @@ from quire.core.config import (
 from quire.core.ids import ModelId
 from quire.core.interpreter import collect_seldom, settle, take_short_turns
 from quire.core.scheduler_config import PausingConfig
+from quire.programs.workflow.applications import Applications, find_applications
 from quire.server.serve import run as run_server
 
 _PAUSING = PausingConfig()
@@ -75,12 +76,14 @@ def serve(
     record: o.Record = None,
     data_dir: po.DataDir = None,
     mcp_servers: po.McpServers = None,
+    workflow: po.Workflows = None,
     host: ho.Host = _SERVER.host,
     port: ho.Port = _SERVER.port,
     allowed_host: ho.AllowedHosts = None,
     cors_origin: ho.CorsOrigins = None,
     max_requests: ho.MaxRequests = _SERVER.max_requests,
     max_body_bytes: ho.MaxBodyBytes = _SERVER.max_body_bytes,
+    max_query_bytes: ho.MaxQueryBytes = _SERVER.max_query_bytes,
     max_connections: ho.MaxConnections = _SERVER.max_connections,
     head_timeout: ho.HeadTimeout = _SERVER.head_timeout_s,
     body_timeout: ho.BodyTimeout = _SERVER.body_timeout_s,
@@ -129,6 +132,8 @@ def serve(
         quire serve ~/models/Qwen3-0.6B --policy atlas --replicas 2 --balancer autellix
 
         quire serve --encoder bge=~/models/bge-small --encoder-instances bge=2
+
+        quire serve --encoder ~/models/minilm --workflow naive-rag --workflow mine.py:app
 
         quire serve ~/models/Qwen3-0.6B --cluster-key-file cluster.key
     """
@@ -198,6 +203,7 @@ def serve(
         cors_origins=tuple(cors_origin or ()),
         max_requests=max_requests,
         max_body_bytes=max_body_bytes,
+        max_query_bytes=max_query_bytes,
         max_connections=max_connections,
         head_timeout_s=head_timeout,
         body_timeout_s=body_timeout,
@@ -211,10 +217,10 @@ def serve(
         allow_native_upload=allow_upload,
         cluster_key=cluster_key,
     )
-    _run(node, server)
+    _run(node, server, Applications.of(find_applications(workflow)) if workflow else None)
 
 
-def _run(node: NodeConfig, server: ServerConfig) -> None:
+def _run(node: NodeConfig, server: ServerConfig, workflows: Applications | None) -> None:
     names = ", ".join(engine.name for engine in node.engines)
 
     def listening(url: str) -> None:
@@ -231,4 +237,11 @@ def _run(node: NodeConfig, server: ServerConfig) -> None:
     with ExitStack() as starting:
         progress = starting.enter_context(loading_progress())
         starting.enter_context(errors_of_starting_raised_only())
-        run_server(node, server, progress=progress, on_listening=listening, on_ready=ready)
+        run_server(
+            node,
+            server,
+            workflows=workflows,
+            progress=progress,
+            on_listening=listening,
+            on_ready=ready,
+        )

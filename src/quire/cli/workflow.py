@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,20 +15,20 @@ from quire.cli import options as o
 from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
 from quire.cli.console import escaped, output, print_error, print_result, table
-from quire.cli.conversation import converse
 from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
-from quire.client.attachment import Attachment
+from quire.client import Client
 from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, ProgramTerminated
 from quire.node import Node
 from quire.node.documents.readers import DocumentReaders
-from quire.programs import workflow as workflows
 from quire.programs.services.documents import DocumentService, decoded, kind_of
 from quire.programs.workflow import App, Graph, OptPass, find_application
 from quire.programs.workflow.applications import APPLICATIONS
+from quire.programs.workflow.query import Query
 from quire.programs.workflow.running import with_texts
+from quire.programs.workflow.values import ValueType
 
 Action = Literal["list", "run", "explain"]
 SAMPLE_WORDS = 256 * 24
@@ -39,7 +39,11 @@ def workflow(
     context: typer.Context,
     action: Annotated[Action, typer.Argument(help="list, run or explain.")],
     name: Annotated[
-        str | None, typer.Argument(help="The workflow, as 'quire workflow list' shows it.")
+        str | None,
+        typer.Argument(
+            metavar="NAME|FILE.py:NAME",
+            help="The workflow, as 'quire workflow list' shows it, or the App of a file.",
+        ),
     ] = None,
     documents: Annotated[
         list[Path] | None,
@@ -48,6 +52,14 @@ def workflow(
         ),
     ] = None,
     question: Annotated[str | None, typer.Option(help="What is asked.")] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            metavar="NAME=VALUE",
+            help="Another input of the workflow: text, or JSON. Repeatable.",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -77,7 +89,8 @@ def workflow(
 
     'run' prints the answer to --question from --documents. It starts a node for the query, which
     --model, --encoder and --encoder-instances configure, or with --url uses a running one. The node
-    needs an embedding model, for advanced-rag also a cross-encoder.
+    needs an embedding model, for advanced-rag also a cross-encoder. 'list' shows with --url what
+    that node serves.
 
     'explain' prints what each pass did to the graph of a query, or why it did nothing, and draws
     the graphs with --svg; it starts no node. Without --documents it takes a document of 6144 words.
@@ -85,6 +98,8 @@ def workflow(
     Examples:
 
         quire workflow list
+
+        quire workflow list --url http://127.0.0.1:8000
 
         quire workflow run naive-rag --encoder ~/models/minilm --documents notes --question "Why?"
 
@@ -97,45 +112,45 @@ def workflow(
     configure_logging(log_level, log_requests=False)
     _refuse_unread(context, action)
     if action == "list":
-        _show_list()
+        _show_list(_served(url, api_key) if url else _shipped())
         return
     if name is None:
         raise InvalidArgument(
             f"name a workflow to {action}, or list them with 'quire workflow list'"
         )
-    app, chosen = find_application(name), _passes(passes)
     config = _settings(settings or [])
-    if action == "explain":
-        query = {"question": question or "Who?", "documents": _documents(documents) or _sample()}
-        read = asyncio.run(_with_texts(app, query, config))
-        _explain(Graph.optimize(app, read, config, chosen), svg)
-        return
-    if question is None or not documents:
-        raise InvalidArgument("'run' needs --question and --documents: give both")
-    query = {"question": question, "documents": _documents(documents)}
-    if url is not None:
+    query = _inputs(inputs or [], question, documents)
+    if action == "run" and url is not None:
         _refuse_given(context, url)
-        arguments = {"query": query, "config": config}
-        request = {"program": name, "named_args": arguments}
-        _finish(_run_remote(NodeClient(url, api_key), request))
+        _finish(_run_remote(Client(url, api_key), name, query, config))
         return
+    app = find_application(name)
+    if action == "explain":
+        read = asyncio.run(_with_texts(app, {**_examples(app), **query}, config))
+        _explain(Graph.optimize(app, read, config, _passes(passes)), svg)
+        return
+    asked = Query(app, query, config, passes=_passes(passes))
+    asked.prepare()
     node = NodeConfig(
         engine_configs(model or (), None),
         encoders=encoder_configs(encoder or (), encoder_instances or ()),
     )
-    _finish(_run(node, app, chosen, query, config))
+    _finish(_run(node, asked))
 
 
 _READ_BY: Mapping[Action, frozenset[str]] = {
-    "list": frozenset({"action", "log_level"}),
+    "list": frozenset({"action", "url", "api_key", "log_level"}),
     "run": frozenset(
         {
-            "action", "name", "documents", "question", "settings", "passes", "model", "encoder",
-            "encoder_instances", "url", "api_key", "log_level",
+            "action", "name", "documents", "question", "inputs", "settings", "passes", "model",
+            "encoder", "encoder_instances", "url", "api_key", "log_level",
         }
     ),
     "explain": frozenset(
-        {"action", "name", "documents", "question", "settings", "passes", "svg", "log_level"}
+        {
+            "action", "name", "documents", "question", "inputs", "settings", "passes", "svg",
+            "log_level",
+        }
     ),
 }  # fmt: skip
 
@@ -160,12 +175,23 @@ def _refuse_given(context: typer.Context, url: str) -> None:
             )
 
 
-def _show_list() -> None:
-    listed = table("workflow", "components", "what it does", wrap=("components", "what it does"))
+def _shipped() -> Iterator[tuple[str, list[str], str]]:
+    """Name, components and description of each."""
     for name, make in APPLICATIONS.items():
         app = make()
-        components = ", ".join(node.name for node in app.nodes)
-        listed.add_row(name, components, escaped(app.description))
+        yield name, [node.name for node in app.nodes], app.description
+
+
+def _served(url: str, api_key: str | None) -> Iterator[tuple[str, list[str], str]]:
+    with NodeClient(url, api_key) as node:
+        for one in node.workflows():
+            yield one["name"], one["components"], one["description"]
+
+
+def _show_list(workflows: Iterable[tuple[str, list[str], str]]) -> None:
+    listed = table("workflow", "components", "what it does", wrap=("components", "what it does"))
+    for name, components, description in workflows:
+        listed.add_row(escaped(name), escaped(", ".join(components)), escaped(description))
     output().print(listed)
 
 
@@ -188,7 +214,8 @@ def _explain(graph: Graph, svg: Path | None) -> None:
 
 
 def _finish(running: Coroutine[Any, Any, dict[str, Any]]) -> None:
-    """Wait for the results of a query and print its answer."""
+    """Wait for the results of a query and print its answer, or all of them if it has none of that
+    name."""
     try:
         results = asyncio.run(running)
     except ProgramCancelled as exc:
@@ -197,34 +224,27 @@ def _finish(running: Coroutine[Any, Any, dict[str, Any]]) -> None:
     except (ProgramFailed, ProgramTerminated) as exc:
         print_error(exc)
         raise typer.Exit(EXIT_FAILED) from exc
-    print_result(results["answer"])
+    print_result(results.get("answer", results))
 
 
-async def _run(
-    config: NodeConfig,
-    app: App,
-    passes: OptPass,
-    query: Mapping[str, Any],
-    changes: Mapping[str, Any],
-) -> dict[str, Any]:
+async def _run(config: NodeConfig, query: Query) -> dict[str, Any]:
     node = Node(config)
     with errors_of_starting_raised_only(), loading_progress() as progress:
         await node.start(progress)
     try:
-        arguments = (json.dumps(query), json.dumps(changes))
-        handle = node.launch(workflows.workflow(app, passes), arguments, tenant=DEFAULT_TENANT)
-        results: dict[str, Any] = await handle.result()
+        results: dict[str, Any] = await node.launch(query.program(), tenant=DEFAULT_TENANT).result()
         return results
+    except ProgramFailed as exc:
+        raise exc if query.error is None else ProgramFailed(query.error.message) from exc
     finally:
         await node.stop()
 
 
-async def _run_remote(node: NodeClient, request: dict[str, Any]) -> dict[str, Any]:
-    with node:
-        launched = node.launch(request)
-        async with Attachment(node.url, node.headers, launched["id"]) as program:
-            results: dict[str, Any] = await converse(program, lambda message: None, None)
-            return results
+async def _run_remote(
+    node: Client, name: str, query: Mapping[str, Any], config: Mapping[str, Any]
+) -> dict[str, Any]:
+    async with node:
+        return await node.query(name, query, config=config)
 
 
 def _passes(given: str | None) -> OptPass:
@@ -233,8 +253,42 @@ def _passes(given: str | None) -> OptPass:
     return OptPass([] if given == "none" else [name.strip() for name in given.split(",")])
 
 
+def _inputs(given: list[str], question: str | None, documents: list[Path] | None) -> dict[str, Any]:
+    """The query's inputs by name, as far as they are given."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise InvalidArgument(f"--input {text!r}: write NAME=VALUE, e.g. city=Oslo")
+        found[name] = _value(value)
+    if question is not None:
+        found["question"] = question
+    if documents:
+        found["documents"] = _documents(documents)
+    return found
+
+
+def _examples(app: App) -> dict[str, Any]:
+    """Inputs for a drawing."""
+    samples: Mapping[ValueType, Any] = {
+        ValueType.TEXT: "Who?",
+        ValueType.TEXTS: ["Who?"],
+        ValueType.BOOLEAN: True,
+        ValueType.DOCUMENTS: [{"name": "sample", "text": "word " * SAMPLE_WORDS}],
+    }
+    return {name: samples.get(kind) for name, kind in app.query_inputs.items()}
+
+
+def _value(text: str) -> Any:
+    """The value of a setting; what is JSON is read as JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def _settings(given: list[str]) -> dict[str, dict[str, Any]]:
-    """``COMPONENT.KEY=VALUE``; a value that is JSON is read as JSON."""
+    """``COMPONENT.KEY=VALUE`` as changes by component."""
     config: dict[str, dict[str, Any]] = {}
     for setting in given:
         place, equals, text = setting.partition("=")
@@ -243,11 +297,7 @@ def _settings(given: list[str]) -> dict[str, dict[str, Any]]:
             raise InvalidArgument(
                 f"--set {setting!r}: write COMPONENT.KEY=VALUE, e.g. answer.synthesis=tree"
             )
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = text
-        config.setdefault(component, {})[key] = value
+        config.setdefault(component, {})[key] = _value(text)
     return config
 
 
@@ -280,7 +330,3 @@ async def _with_texts(
         return await with_texts(DocumentService(readers.read).read, app, query, changes)
     finally:
         await asyncio.to_thread(readers.close)
-
-
-def _sample() -> list[dict[str, str]]:
-    return [{"name": "sample", "text": "word " * SAMPLE_WORDS}]

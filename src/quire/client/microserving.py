@@ -6,7 +6,6 @@ one that has or computes the K and V, ``start_generate`` where the answer is to 
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +17,7 @@ from quire.client.wire import (
     TIMEOUT,
     answer_of,
     error_of_body,
+    event_of,
     key_headers,
     node_url,
     unreachable,
@@ -113,7 +113,7 @@ class Microserving:
                     raise error_of_body(self._url, answer.status_code, await answer.aread())
                 async for line in answer.aiter_lines():
                     if line.startswith("data: ") and line != "data: [DONE]":
-                        yield _chunk(self._url, line[6:])
+                        yield event_of(self._url, line[6:])
         except httpx.TransportError as exc:
             raise unreachable(self._url, exc) from exc
 
@@ -144,10 +144,3 @@ class Microserving:
 
 def _sent(prompt: Prompt) -> str | list[int]:
     return prompt if isinstance(prompt, str) else list(prompt)
-
-
-def _chunk(url: str, line: str) -> dict[str, Any]:
-    chunk: dict[str, Any] = json.loads(line)
-    if "error" in chunk:
-        raise error_of_body(url, 500, line.encode())
-    return chunk

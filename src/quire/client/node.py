@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,9 +16,12 @@ from quire.client.wire import (
     TIMEOUT,
     answer_of,
     code_body,
+    error_of_body,
+    event_of,
     key_headers,
     node_url,
     program_path,
+    query_path,
     unreachable,
     upload_path,
 )
@@ -128,6 +131,55 @@ class Client:
         body = _launch_body(program, args, named, code, seed, priority, client_id)
         return result_of(await self._call("POST", "/v1/programs", body | {"wait": True}, FOR_EVER))
 
+    async def workflows(self) -> list[dict[str, Any]]:
+        """The workflows that the node serves, with the schemas of their queries."""
+        return list((await self._call("GET", "/v1/workflows"))["data"])
+
+    async def query(
+        self,
+        workflow: str,
+        query: Mapping[str, Any],
+        *,
+        config: Mapping[str, Mapping[str, Any]] | None = None,
+        priority: int | None = None,
+        client_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Ask ``workflow``, and return the results by name. ``query``: its inputs by name;
+        ``config``: changes to its components. If this call is cancelled, so is the query.
+
+        Raises:
+            UnknownHandle: the node serves no such workflow.
+            InvalidArgument: an input or a setting that the workflow does not take.
+        """
+        body = _query_body(query, config, priority, client_id)
+        answer = await self._call("POST", query_path(workflow), body, FOR_EVER)
+        results: dict[str, Any] = answer["results"]
+        return results
+
+    async def query_events(
+        self,
+        workflow: str,
+        query: Mapping[str, Any],
+        *,
+        config: Mapping[str, Mapping[str, Any]] | None = None,
+        priority: int | None = None,
+        client_id: str | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Like ``query``, but yields what happens: ``started``, the primitives, the text of results
+        (``delta``), and ``ended``, which has the results. Closing it cancels the query."""
+        body = _query_body(query, config, priority, client_id) | {"stream": True}
+        try:
+            async with self._http.stream(
+                "POST", query_path(workflow), json=body, timeout=FOR_EVER
+            ) as answer:
+                if not answer.is_success:
+                    raise error_of_body(self._url, answer.status_code, await answer.aread())
+                async for line in answer.aiter_lines():
+                    if line.startswith("data: ") and line != "data: [DONE]":
+                        yield event_of(self._url, line[6:])
+        except httpx.TransportError as exc:
+            raise unreachable(self._url, exc) from exc
+
     async def programs(self) -> list[dict[str, Any]]:
         """The records of this caller's programs, sessions included."""
         return list((await self._call("GET", "/v1/programs"))["data"])
@@ -221,6 +273,16 @@ def _launch_body(
     optional = {"named_args": named, "seed": seed, "priority": priority, "client_id": client_id}
     given = {name: value for name, value in optional.items() if value is not None}
     return {**chosen, "args": list(args), **given}
+
+
+def _query_body(
+    query: Mapping[str, Any],
+    config: Mapping[str, Mapping[str, Any]] | None,
+    priority: int | None,
+    client_id: str | None,
+) -> dict[str, Any]:
+    optional = {"config": config, "priority": priority, "client_id": client_id}
+    return {"query": query} | {name: one for name, one in optional.items() if one is not None}
 
 
 def _read(code: str | bytes | Path) -> bytes:

@@ -58,6 +58,10 @@ def upload_path(name: str) -> str:
     return f"/v1/programs/uploads/{quote(name, safe='')}"
 
 
+def query_path(workflow: str) -> str:
+    return f"/v1/workflows/{quote(workflow, safe='')}/query"
+
+
 def code_body(code: bytes) -> dict[str, Any]:
     """A program's code in the form of a request.
 
@@ -86,6 +90,14 @@ def answer_of(url: str, response: httpx.Response) -> dict[str, Any]:
         raise error_of_body(url, response.status_code, response.content)
     answer: dict[str, Any] = response.json() if response.content else {}
     return answer
+
+
+def event_of(url: str, line: str) -> dict[str, Any]:
+    """The JSON of a streamed event; an error is raised."""
+    event: dict[str, Any] = json.loads(line)
+    if "error" in event:
+        raise error_of_body(url, 500, line.encode())
+    return event
 
 
 def error_of_body(url: str, status: int, body: bytes | None) -> QuireError:

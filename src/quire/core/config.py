@@ -201,11 +201,12 @@ class TenantConfig:
 class ServerConfig:
     """``tenants``: if empty or without keys, no API key is required (bind to loopback only).
 
-    ``head_timeout_s`` bounds the arrival of a request's head, ``body_timeout_s`` that of its body,
-    ``write_timeout_s`` each write to a slow reader. ``max_connections``: clients that may be
-    connected, with or without a request (None: as many as the limit of open files allows). An idle
-    session ends after ``session_ttl_s``, or after the time that its client has chosen for it, at
-    most ``max_session_ttl_s``. A stored
+    ``max_query_bytes``: of the body of a workflow's query, which brings documents;
+    ``max_body_bytes``: of any other. ``head_timeout_s`` bounds the arrival of a request's head,
+    ``body_timeout_s`` that of its body, ``write_timeout_s`` each write to a slow reader.
+    ``max_connections``: clients that may be connected, with or without a request (None: as many as
+    the limit of open files allows). An idle session ends after ``session_ttl_s``, or after the time
+    that its client has chosen for it, at most ``max_session_ttl_s``. A stored
     response is kept for ``response_ttl_s`` after its last use, at most ``max_stored_responses`` per
     tenant. ``data_dir``: where files and batches are kept (None: a temporary directory, removed
     with the server). Uploaded source runs in the sandbox, or (``sandbox_upload`` off) is refused;
@@ -219,6 +220,7 @@ class ServerConfig:
     allowed_hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 4 << 20
+    max_query_bytes: int = 16 << 20
     max_requests: int = 1024
     max_connections: int | None = None
     head_timeout_s: float = 15.0

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from quire.core.config import ServerConfig, TenantConfig
 from quire.core.ids import ModelId, TenantId
 from quire.node import Node
-from quire.programs.workflow.applications import Workflows
+from quire.programs.workflow.applications import Applications
 from quire.server.anthropic.errors import AnthropicErrors
 from quire.server.batches.calls import Calls, RouteCalls
 from quire.server.batches.service import BatchService
@@ -61,8 +61,10 @@ def create_app(
     node: Node,
     config: ServerConfig,
     tenants: Sequence[TenantConfig] = (TenantConfig(TenantId("default")),),
+    workflows: Applications | None = None,
 ) -> FastAPI:
-    """The ASGI application of ``node``. Without any API key every client is the first tenant."""
+    """The ASGI application of ``node``. Without any API key every client is the first tenant.
+    ``workflows``: those that it serves (default: the shipped ones)."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -89,7 +91,7 @@ def create_app(
     routes = [route for route in every if isinstance(route, APIRoute)]
     direct = direct_routes(routes)
     calls = RouteCalls(DirectRoutes(no_app, application=app, routes=direct), app)
-    context = _context(node, config, calls)
+    context = _context(node, config, calls, workflows or Applications())
     app.state.quire = context
     install_handlers(app, routes)
     for router in ROUTERS:
@@ -104,7 +106,9 @@ async def no_app(scope: Scope, receive: Receive, send: Send) -> None:
     raise AssertionError(f"{scope['path']} is no direct route")
 
 
-def _context(node: Node, config: ServerConfig, calls: Calls) -> ServerContext:
+def _context(
+    node: Node, config: ServerConfig, calls: Calls, workflows: Applications
+) -> ServerContext:
     directory = None if config.data_dir is None else config.data_dir / "files"
     files = FileStore(directory, FileLimits(), time.time)
     started_unix_s = int(time.time())
@@ -124,7 +128,7 @@ def _context(node: Node, config: ServerConfig, calls: Calls) -> ServerContext:
         addresses=KvAddresses(config.cluster_key, time.time),
         once=OnceByRequest(),
         page=read_page_files(),
-        workflows=Workflows(),
+        workflows=workflows,
         started_unix_s=started_unix_s,
     )
 

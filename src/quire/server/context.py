@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 from quire.core.config import ServerConfig
 from quire.core.ids import TenantId
 from quire.node import Node
-from quire.programs.inferlet import Inferlet
+from quire.programs.workflow.applications import Applications
 from quire.server.batches.service import BatchService
 from quire.server.chat.prompt import ChatRenderer
 from quire.server.files.store import FileStore
@@ -42,7 +42,7 @@ class ServerContext:
     addresses: KvAddresses
     once: OnceByRequest
     page: Mapping[str, PageFile]
-    workflows: Mapping[str, Inferlet]
+    workflows: Applications
     started_unix_s: int
 
 

@@ -104,6 +104,11 @@ def _usage(used: ResourceUsage | None, process: ProcessRecord | None) -> Program
     return None if used is None else ProgramUsage(**asdict(used))
 
 
+def usage_body(record: ProgramRecord) -> ProgramUsage | None:
+    """What an ended program has used."""
+    return _usage(record.used, None)
+
+
 def parameters_body(parameters: Iterable[Parameter]) -> list[ParameterBody]:
     """The parameters of a program in the API's form."""
     return [ParameterBody(**msgspec.to_builtins(one)) for one in parameters]

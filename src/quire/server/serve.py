@@ -22,6 +22,7 @@ from quire.core.errors import ConfigError
 from quire.core.event_loops import new_event_loop
 from quire.core.interfaces import EngineTransport
 from quire.node import ModelFiles, Node, SessionLimits, read_model_files
+from quire.programs.workflow.applications import Applications
 from quire.server.open_files import allow_connections
 
 logger = logging.getLogger(__name__)
@@ -43,9 +44,18 @@ class Service:
     """One node and its HTTP listener on one event loop.
 
     ``sock`` is bound already (see ``bind``), so that the address is known before anything starts.
+    ``workflows``: those that it serves (default: the shipped ones).
     """
 
-    def __init__(self, node: Node, config: NodeConfig, server: ServerConfig, sock: socket.socket):
+    def __init__(
+        self,
+        node: Node,
+        config: NodeConfig,
+        server: ServerConfig,
+        sock: socket.socket,
+        workflows: Applications | None = None,
+    ):
+        self._workflows = workflows
         self._node = node
         self._config = config
         self._server = server
@@ -80,7 +90,7 @@ class Service:
         from quire.server.chat.prompt import warn_of_broken_templates
         from quire.server.listener import make_listener
 
-        app = create_app(self._node, self._server, self._config.tenants)
+        app = create_app(self._node, self._server, self._config.tenants, self._workflows)
         listener = make_listener(app, self._server)
         listening = asyncio.create_task(listener.serve(sockets=[self._sock]))
         stopping = asyncio.create_task(self._stop.wait())
@@ -168,12 +178,14 @@ def run(
     server: ServerConfig,
     *,
     transport_factory: TransportFactory | None = None,
+    workflows: Applications | None = None,
     progress: Progress | None = None,
     on_listening: Callable[[str], None] | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. Blocks; call it from the main thread.
 
+    ``workflows``: those that the node serves (default: the shipped ones).
     ``on_listening`` is called with the URL once the port is bound, before the models are loaded,
     ``on_ready`` when they all are.
 
@@ -185,7 +197,7 @@ def run(
         allow_connections(server.max_requests)
         with contextlib.closing(bind(server)) as sock:
             node = make_node(config, server, transport_factory=transport_factory)
-            service = Service(node, config, server, sock)
+            service = Service(node, config, server, sock, workflows)
             loop = asyncio.get_running_loop()
             for number in _SIGNALS:
                 loop.add_signal_handler(number, service.request_stop)

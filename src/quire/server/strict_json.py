@@ -20,6 +20,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.core.config import ServerConfig
 from quire.server.errors import HttpError
 
 MAX_DEPTH = 64
@@ -27,6 +28,9 @@ MAX_DEPTH = 64
 
 MAX_INTEGER = 1 << 63
 """JSON integers stay below this magnitude."""
+
+_QUERIES = "/v1/workflows/"
+"""Paths of queries, whose bodies have documents."""
 
 _MAX_BYTES_AT_ONCE = 128 << 10
 """A longer body is read in a thread: this many bytes take about 5 ms."""
@@ -152,23 +156,28 @@ class StrictRequest(Request):
 
     async def _bounded_body(self) -> bytes:
         config = self.app.state.quire.config
-        limit: int = config.max_body_bytes
+        limit = body_limit(config, self.url.path)
         check_encoding(self.headers)
         length = self.headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > limit:
-            raise _too_long(limit)
+            raise too_long(config, self.url.path)
         chunks = bytearray()
         try:
             async with asyncio.timeout(config.body_timeout_s):
                 async for chunk in self.stream():
                     chunks += chunk
                     if len(chunks) > limit:
-                        raise _too_long(limit)
+                        raise too_long(config, self.url.path)
         except TimeoutError as exc:
             raise HttpError(
                 408, f"the body did not arrive within {config.body_timeout_s:g} s"
             ) from exc
         return bytes(chunks)
+
+
+def body_limit(config: ServerConfig, path: str) -> int:
+    """The most bytes of a body sent to ``path``."""
+    return config.max_query_bytes if path.startswith(_QUERIES) else config.max_body_bytes
 
 
 def check_encoding(headers: Headers) -> None:
@@ -183,10 +192,12 @@ def check_encoding(headers: Headers) -> None:
         )
 
 
-def _too_long(limit: int) -> HttpError:
+def too_long(config: ServerConfig, path: str) -> HttpError:
+    """The refusal of a body beyond ``body_limit``."""
+    option = "--max-query-bytes" if path.startswith(_QUERIES) else "--max-body-bytes"
     return HttpError(
         413,
-        f"the body is longer than {limit} bytes: send less or raise --max-body-bytes",
+        f"the body is longer than {body_limit(config, path)} bytes: send less or raise {option}",
         code="request_too_large",
     )
 

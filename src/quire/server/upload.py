@@ -10,7 +10,6 @@ import asyncio
 import base64
 import linecache
 import weakref
-from collections.abc import Mapping
 from typing import Protocol
 
 from quire.core.config import ServerConfig
@@ -22,6 +21,7 @@ from quire.programs.inferlet import Inferlet, load_inferlet
 from quire.programs.library import LIBRARY, suggestion
 from quire.programs.package import is_package, package_code
 from quire.programs.sandbox.program import GuestProgram, is_module
+from quire.programs.workflow.applications import Applications
 from quire.server.schemas.programs import LaunchRequest, UploadRequest
 
 
@@ -38,9 +38,9 @@ async def program_of(
     tenant: TenantId,
     config: ServerConfig,
     sandbox: Sandbox,
-    workflows: Mapping[str, Inferlet],
+    workflows: Applications,
 ) -> Inferlet | GuestProgram:
-    """The program to launch. ``workflows``: the shipped ones, by name.
+    """The program to launch. ``workflows``: those that the node serves.
 
     Raises:
         Forbidden: code was sent and this server does not take it.
@@ -49,7 +49,9 @@ async def program_of(
         ConfigError: this installation has no sandbox.
     """
     if request.program is not None:
-        found = LIBRARY.get(request.program) or workflows.get(request.program)
+        if request.program in workflows:
+            return workflows[request.program].program
+        found = LIBRARY.get(request.program)
         return found or await _uploaded(request.program, tenant, sandbox)
     if request.source is not None and config.allow_native_upload:
         _refuse_several_files(request.source)

@@ -103,6 +103,7 @@ _ASK_A_NODE = (
     "a router does not put it together: ask one node, by its address or with the header "
     "x-quire-node; GET /router/engines lists them"
 )
+_QUERY = re.compile(r"/v1/workflows/[^/]+/query")
 _LIVE = "/v1/programs/changes"
 _LIBRARY = "/v1/programs/library"
 _UPLOADS = "/v1/programs/uploads"
@@ -150,10 +151,12 @@ def _of_making(request: Request) -> Place:
         return Home(session)
     if request.path == "/v1/batches" and (file := request.text_of("input_file_id")):
         return _holder("files", quote(file, safe=""))
-    if request.path == "/v1/programs" and (parent := request.text_of("parent")):
+    is_query = _QUERY.fullmatch(request.path) is not None
+    is_launch = is_query or request.path == "/v1/programs"
+    if is_launch and (parent := request.text_of("parent")):
         return _holder("programs", quote(parent, safe=""))
-    is_stored = request.path.startswith(("/v1/programs", "/v1/files", "/v1/conv", "/v1/sess"))
-    return Spread(is_stored=is_stored)
+    kept = ("/v1/programs", "/v1/files", "/v1/conv", "/v1/sess")
+    return Spread(is_stored=is_query or request.path.startswith(kept))
 
 
 def _holder(kind: str, name: str) -> Holder:

@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope
 from quire.cluster.requests.request import Request, Upload
 from quire.core.config import ServerConfig
 from quire.server.errors import HttpError
+from quire.server.strict_json import body_limit, too_long
 
 _UPLOADS = "/v1/files"
 _UPLOAD_TIMEOUT_S = 900.0
@@ -37,14 +38,14 @@ async def read_request(scope: Scope, receive: Receive, config: ServerConfig) -> 
         known = int(length[:20]) if length.isdecimal() else None
         request.upload = Upload(_pieces(receive, config.body_timeout_s, _UPLOAD_TIMEOUT_S), known)
         return request
-    limit = config.max_body_bytes
+    limit = body_limit(config, request.path)
     if length.isdecimal() and int(length[:20]) > limit:
-        raise _too_long(limit)
+        raise too_long(config, request.path)
     body = bytearray()
     async for piece in _pieces(receive, config.body_timeout_s, config.body_timeout_s):
         body += piece
         if len(body) > limit:
-            raise _too_long(limit)
+            raise too_long(config, request.path)
     request.body = bytes(body)
     return request
 
@@ -70,11 +71,3 @@ async def _pieces(receive: Receive, idle_s: float, total_s: float) -> AsyncItera
         yield message.get("body", b"")
         if not message.get("more_body", False):
             return
-
-
-def _too_long(limit: int) -> HttpError:
-    return HttpError(
-        413,
-        f"the body is longer than {limit} bytes: send less or raise --max-body-bytes",
-        code="request_too_large",
-    )

@@ -134,8 +134,8 @@ class Engine:
         return functions
 
 
-def check_keys(where: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Refuse keys that nothing reads.
+def check_keys(where: str, given: Mapping[str, Any], known: frozenset[str], path: str = "") -> None:
+    """Refuse keys that nothing reads. ``path``: what stands before a key in its field's name.
 
     Raises:
         InvalidArgument: a key that is not in ``known``.
@@ -143,4 +143,4 @@ def check_keys(where: str, given: Mapping[str, Any], known: frozenset[str]) -> N
     for key in given:
         if key not in known:
             takes = ", ".join(sorted(known)) or "nothing"
-            raise InvalidArgument(f"{where} has no {key!r}; it takes {takes}", param=str(key))
+            raise InvalidArgument(f"{where} has no {key!r}; it takes {takes}", param=f"{path}{key}")

@@ -6,6 +6,7 @@ Owns what can be checked without a query. The graph of a query is built by ``con
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -46,7 +47,7 @@ class Node:
         self.name = name
         self.engine = engine.name if isinstance(engine, Engine) else engine
         self.annotation = annotation
-        self.config = MappingProxyType(dict(config))
+        self.config: Mapping[str, Any] = MappingProxyType(dict(config))
         self.when = when
         self.inputs = _typed(f"{name}.inputs", inputs)
         self.outputs = _typed(f"{name}.outputs", outputs)
@@ -143,6 +144,12 @@ class App:
         return COMPONENTS[engine.kind]
 
     @property
+    def used_engines(self) -> list[Engine]:
+        """The engines that its components name."""
+        used = {node.engine for node in self.nodes}
+        return [engine for name, engine in self.engines.items() if name in used]
+
+    @property
     def query_inputs(self) -> Mapping[str, ValueType]:
         """The inputs that no component produces: each query brings them."""
         made = {name for node in self.nodes for name in node.outputs}
@@ -171,14 +178,24 @@ class App:
         """The configuration of every component, with what the query changes.
 
         Raises:
-            InvalidArgument: a component or key that does not exist.
+            InvalidArgument: a component or key that does not exist or that no query may change, or
+                a value with which the component could not be in a template.
         """
         nodes = {node.name: node for node in self.nodes}
         check_keys(f"the configuration of {self.name}", config, frozenset(nodes))
         for name, changes in config.items():
-            known = self.component(nodes[name]).config
-            check_keys(f"the configuration of {name}", changes, known)
-        return {name: {**node.config, **config.get(name, {})} for name, node in nodes.items()}
+            if not isinstance(changes, Mapping):
+                raise InvalidArgument(
+                    f"the configuration of {name} is {changes!r:.80}: give an object", param=name
+                )
+            component = self.component(nodes[name])
+            known = component.changeable(nodes[name])
+            check_keys(f"the configuration of {name}", changes, known, f"{name}.")
+            changed = copy(nodes[name])
+            changed.config = MappingProxyType({**changed.config, **changes})
+            component.check(changed, self.engines.get(changed.engine))
+            nodes[name] = changed
+        return {name: dict(node.config) for name, node in nodes.items()}
 
 
 def _typed(where: str, given: Mapping[str, str]) -> Mapping[str, ValueType]:

@@ -22,6 +22,7 @@ from quire.server.routes import (
     ui,
     uploads,
     version,
+    workflows,
 )
 
 ROUTERS = (
@@ -41,6 +42,7 @@ ROUTERS = (
     programs.router,
     traces.router,
     attach.router,
+    workflows.router,
     sessions.router,
     health.router,
     version.router,

@@ -5,17 +5,13 @@ A caller sees only the programs and sessions of its own tenant.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from quire.node import ProgramHandle
 from quire.programs.library import LIBRARY, summary_of, theme_of
 from quire.server.context import caller_of, context_of
-from quire.server.delivery import disconnected
-from quire.server.errors import HttpError
 from quire.server.program_events import ProgramEvents, place_of
 from quire.server.program_records import launched, parameters_body, session
 from quire.server.schemas.base import Responses
@@ -31,6 +27,7 @@ from quire.server.schemas.programs import (
 )
 from quire.server.strict_json import StrictRoute
 from quire.server.upload import program_of
+from quire.server.waiting import wait_ended
 
 router = APIRouter(route_class=StrictRoute, tags=["programs"])
 
@@ -60,7 +57,7 @@ async def launch(request: Request, body: LaunchRequest) -> Response:
     if body.stream:
         return ProgramEvents(handle, context.config.write_timeout_s, is_launch=True)
     if body.wait:
-        await _ended(request, handle)
+        await wait_ended(request, handle)
     return _json(launched(handle.record(), None), 201)
 
 
@@ -142,22 +139,6 @@ async def terminate(request: Request, program: PublicId) -> Response:
     handle = context_of(request).node.program(program, caller_of(request))
     handle.terminate()
     return _json(launched(handle.record(), None), 202)
-
-
-async def _ended(request: Request, handle: ProgramHandle) -> None:
-    """Return when the program has ended; end it if its client disconnects before."""
-    ended = asyncio.create_task(handle.wait_ended())
-    gone = asyncio.create_task(disconnected(request.receive))
-    try:
-        await asyncio.wait((ended, gone), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        if not handle.ended:
-            handle.terminate("its client, which was to wait for its end, has left")
-        ended.cancel()
-        gone.cancel()
-        await asyncio.gather(ended, gone, return_exceptions=True)
-    if not handle.ended:
-        raise HttpError(499, "the client has disconnected")
 
 
 def _json(body: Program | ProgramList | Library | LogLines, status: int = 200) -> Response:

@@ -78,12 +78,13 @@ class Site:
         }
 
     def option(self, name: str, kind: type, default: Any = None) -> Any:
-        """The configuration ``name``.
+        """The configuration ``name``; null counts as absent.
 
         Raises:
             InvalidArgument: it has another type.
         """
-        given = self.config.get(name, default)
+        given = self.config.get(name)
+        given = default if given is None else given
         wrong = not isinstance(given, kind) or (isinstance(given, bool) and kind is not bool)
         if given is not None and wrong:
             raise self.error(name, f"is {given!r}: give {_NAMES[kind]}")

@@ -45,6 +45,10 @@ class Component(ABC):
     shape: ClassVar[Shape] = Shape()
     splittable: ClassVar[bool] = False
 
+    def changeable(self, node: NodeShape) -> frozenset[str]:
+        """The configuration of ``node`` that a query may change; the rest is the developer's."""
+        return self.config
+
     def check(self, node: NodeShape, engine: Engine | None) -> None:
         """Refuse what can never become primitives, whatever the query.
 

@@ -47,6 +47,9 @@ class Tooling(Component):
 
     config = frozenset({"function", "effects"})
 
+    def changeable(self, node: NodeShape) -> frozenset[str]:
+        return frozenset()
+
     def check(self, node: NodeShape, engine: Engine | None) -> None:
         super().check(node, engine)
         functions = {} if engine is None else engine.functions

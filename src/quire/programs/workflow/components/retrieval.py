@@ -49,6 +49,10 @@ class Vectors(Component):
 
     config = frozenset({"operation", "top_k"})
 
+    def changeable(self, node: NodeShape) -> frozenset[str]:
+        is_search = node.config["operation"] == "search"
+        return self.config - {"operation"} if is_search else frozenset()
+
     def check(self, node: NodeShape, engine: Engine | None) -> None:
         super().check(node, engine)
         operation = node.config.get("operation")

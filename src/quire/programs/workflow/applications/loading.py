@@ -1,0 +1,105 @@
+"""Finds applications by name: shipped ones, and those of a developer's file.
+
+A file's code is executed and trusted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+from quire.programs.tracebacks import one_line, own_traceback
+from quire.programs.workflow.applications.advanced_rag import advanced_rag
+from quire.programs.workflow.applications.naive_rag import naive_rag
+from quire.programs.workflow.template import App
+
+APPLICATIONS: Mapping[str, Callable[[], App]] = MappingProxyType(
+    {"naive-rag": naive_rag, "advanced-rag": advanced_rag}
+)
+"""What makes each shipped application; an application is made for each node that serves it."""
+
+
+def find_application(name: str) -> App:
+    """The shipped application ``name``, or for ``FILE.py:NAME`` that of a file: an ``App``, or a
+    function that makes one.
+
+    Raises:
+        InvalidArgument: there is none, the file cannot be executed, or its application has no
+            template.
+    """
+    file, colon, attribute = name.rpartition(":")
+    if colon and file.endswith(".py"):
+        return _of_file(Path(file), attribute)
+    if name in APPLICATIONS:
+        return APPLICATIONS[name]()
+    near = get_close_matches(name, APPLICATIONS, n=1)
+    asked = f" (did you mean {near[0]}?)" if near else ""
+    raise InvalidArgument(
+        f"no workflow {name!r}{asked}: name one that 'quire workflow list' shows "
+        f"({', '.join(APPLICATIONS)}), or FILE.py:NAME",
+        param="workflow",
+    )
+
+
+def find_applications(names: Sequence[str]) -> dict[str, App]:
+    """Several by their own names.
+
+    Raises:
+        InvalidArgument: see ``find_application``; or two of them have one name.
+    """
+    found: dict[str, App] = {}
+    for name in names:
+        app = find_application(name)
+        if app.name in found:
+            raise InvalidArgument(
+                f"two workflows are named {app.name!r}: rename one, or give it once",
+                param="workflow",
+            )
+        found[app.name] = app
+    return found
+
+
+def _of_file(path: Path, attribute: str) -> App:
+    found = _executed(path).get(attribute)
+    if callable(found) and not isinstance(found, App):
+        found = found()
+    if not isinstance(found, App):
+        raise InvalidArgument(
+            f"{path}:{attribute} is {type(found).__name__}, not an App or a function that makes "
+            "one: name the variable that has the application",
+            param="workflow",
+        )
+    if not found.nodes:
+        raise InvalidArgument(
+            f"{path}:{attribute} has no template: call update_template in the file",
+            param="workflow",
+        )
+    return found
+
+
+def _executed(path: Path) -> dict[str, Any]:
+    """The names of the module, whose code is executed."""
+    path = path.resolve()
+    digest = hashlib.sha256(bytes(path)).hexdigest()[:16]
+    spec = importlib.util.spec_from_file_location(f"quire_workflow_{digest}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise InvalidArgument(f"no file {path}: name a Python file", param="workflow")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # dataclasses and typing look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as exc:
+        text = own_traceback(exc, str(path))
+        raise InvalidArgument(
+            f"{path} cannot be executed: {one_line(exc)}\n{text}", param="workflow"
+        ) from exc
+    finally:
+        del sys.modules[module.__name__]
+    return vars(module)

@@ -1,0 +1,64 @@
+"""``Applications``: the applications that a node serves, with the graphs that were built before.
+
+Made with the node's server; belongs to its loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from quire.core.errors import UnknownHandle
+from quire.programs.workflow.applications.loading import APPLICATIONS
+from quire.programs.workflow.construction import NodeConfig
+from quire.programs.workflow.optimizer import GraphCache
+from quire.programs.workflow.query import Query
+from quire.programs.workflow.running import workflow
+from quire.programs.workflow.template import App
+
+
+class ServedApplication:
+    """One of them. ``program`` answers queries that come as arguments."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.program = workflow(app)
+        self._cache = GraphCache()
+
+    def query(self, query: Mapping[str, Any], config: NodeConfig, *, tells: bool) -> Query:
+        """A query of it, not prepared yet."""
+        return Query(self.app, query, config, cache=self._cache, tells=tells)
+
+
+class Applications(Mapping[str, ServedApplication]):
+    """By name. ``makers``: what makes each application, when it is first asked for (default: all
+    that are shipped)."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], App]] = APPLICATIONS) -> None:
+        self._makers = makers
+        self._made: dict[str, ServedApplication] = {}
+
+    @classmethod
+    def of(cls, apps: Mapping[str, App]) -> Applications:
+        return cls({name: lambda app=app: app for name, app in apps.items()})  # type: ignore[misc]
+
+    def __getitem__(self, name: str) -> ServedApplication:
+        if name not in self._made:
+            self._made[name] = ServedApplication(self._makers[name]())
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def find(self, name: str) -> ServedApplication:
+        """Raises ``UnknownHandle`` if the node does not serve it."""
+        if name not in self._makers:
+            raise UnknownHandle(
+                f"this node serves no workflow {name[:80]!r}; it serves "
+                f"{', '.join(self) or 'none'}: name one of them, or start the node with --workflow",
+                param="workflow",
+            )
+        return self[name]

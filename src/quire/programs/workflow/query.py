@@ -1,0 +1,139 @@
+"""``Query``: one query of an application, as a program of its own.
+
+For whoever answers the query: what can be refused is refused before the program is launched, it has
+the error as it was raised, and with ``tells`` the program sends events to its client. Must not know
+how they reach that client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from quire.core.errors import QuireError
+from quire.programs.api import Api
+from quire.programs.inferlet import Inferlet
+from quire.programs.workflow.answer_text import Said
+from quire.programs.workflow.construction import NodeConfig, checked_query
+from quire.programs.workflow.documents import checked_files, is_text
+from quire.programs.workflow.optimizer import NO_CONFIG, Graph, GraphCache
+from quire.programs.workflow.passes import OptPass
+from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.running import with_texts
+from quire.programs.workflow.template import App
+from quire.programs.workflow.values import ValueType
+from quire.programs.workflow.watching import Step, StepLog
+
+
+class Query:
+    """``graph``: None until it is built. ``error``: why the query failed, once it has. ``log``:
+    what was carried out, unless the query ``tells``."""
+
+    def __init__(
+        self,
+        app: App,
+        query: Mapping[str, Any],
+        config: NodeConfig = NO_CONFIG,
+        *,
+        passes: OptPass | None = None,
+        cache: GraphCache | None = None,
+        tells: bool = False,
+    ) -> None:
+        self.app = app
+        self.graph: Graph | None = None
+        self.error: QuireError | None = None
+        self.log = StepLog()
+        self._query, self._config = query, config
+        self._passes, self._cache, self._tells = passes, cache, tells
+
+    def prepare(self) -> None:
+        """Check the query, and build its graph unless a document must be read first, which the
+        program does. May take long: documents may.
+
+        Raises:
+            InvalidArgument: see ``Graph.optimize``.
+        """
+        self.app.configured(self._config)
+        given = checked_query(self.app, self._query, checked_files)
+        if all(
+            all(map(is_text, given[name]))
+            for name, kind in self.app.query_inputs.items()
+            if kind is ValueType.DOCUMENTS
+        ):
+            self.graph = self._optimized(self._query)
+
+    def program(self) -> Inferlet:
+        """Takes no arguments; to be launched once."""
+
+        async def main(api: Api) -> dict[str, Any]:
+            try:
+                return await self._run(api)
+            except QuireError as exc:
+                self.error = exc
+                raise
+
+        app = self.app
+        return Inferlet(name=app.name, main=main, description=app.description, form="workflow")
+
+    async def _run(self, api: Api) -> dict[str, Any]:
+        telling = Telling(api) if self._tells else None
+        if self.graph is None:
+            read = await with_texts(api.read_document, self.app, self._query, self._config)
+            self.graph = await asyncio.to_thread(self._optimized, read)
+        if telling is not None:
+            await telling.planned(self.graph)
+        return await self.graph.schedule(api, telling or self.log)
+
+    def _optimized(self, query: Mapping[str, Any]) -> Graph:
+        return Graph.optimize(self.app, query, self._config, self._passes, self._cache)
+
+
+class Telling:
+    """``Watcher`` that sends everything to the program's client as JSON. Times are in seconds since
+    the query began."""
+
+    reads_text = True
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._began_s = api.monotonic()
+
+    async def planned(self, graph: Graph) -> None:
+        """The graph is built."""
+        await self._send({"type": "planned", "num_primitives": len(graph.e_graph.primitives)})
+
+    async def began(self, primitive: Primitive, started_s: float) -> None:
+        await self._tell("primitive.started", primitive, time_s=self._since(started_s))
+
+    async def ended(self, step: Step) -> None:
+        await self._tell(
+            "primitive.ended",
+            step.primitive,
+            time_s=self._since(step.ended_s),
+            duration_s=round(step.ended_s - step.started_s, 6),
+        )
+
+    async def said(self, output: str, said: Said) -> None:
+        event = {"type": "delta", "output": output, "text": said.text}
+        await self._send(event | {"begins_again": said.begins_again})
+
+    async def repeats(self, primitive: Primitive, error: QuireError) -> None:
+        await self._tell("primitive.repeated", primitive, error=error.message)
+
+    def _since(self, time_s: float) -> float:
+        return round(time_s - self._began_s, 6)
+
+    async def _tell(self, kind: str, primitive: Primitive, **fields: Any) -> None:
+        event = {
+            "type": kind,
+            "primitive": primitive.id,
+            "op": primitive.op,
+            "component": primitive.node,
+            "size": primitive.size if primitive.batched else None,
+        }
+        await self._send(event | fields)
+
+    async def _send(self, event: dict[str, Any]) -> None:
+        await self._api.send(json.dumps(event))

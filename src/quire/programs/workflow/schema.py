@@ -1,0 +1,106 @@
+"""What a query of an application may bring, as JSON Schema: its inputs, and its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from quire.programs.services.documents import KINDS
+from quire.programs.workflow.components.model import MODES
+from quire.programs.workflow.documents import MAX_CHARS, MAX_DOCUMENTS
+from quire.programs.workflow.template import App
+from quire.programs.workflow.values import ValueType
+
+JsonSchema = dict[str, Any]
+
+_TEXT = MappingProxyType({"type": "string"})
+_COUNT = MappingProxyType({"type": "integer", "minimum": 1})
+_FLAG = MappingProxyType({"type": "boolean"})
+
+SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "answer_after": _TEXT,
+        "chunk_size": _COUNT,
+        "combine_prompt": _TEXT,
+        "context": _TEXT,
+        "equals": _TEXT,
+        "max_tokens": _COUNT,
+        "overlap": {"type": "integer", "minimum": 0},
+        "prompt": _TEXT,
+        "refine_prompt": _TEXT,
+        "schema": {"type": "object"},
+        "separator": _TEXT,
+        "synthesis": {"enum": list(MODES)},
+        "system": _TEXT,
+        "top_k": _COUNT,
+        "top_n": _COUNT,
+        "truncate": _FLAG,
+    }
+)
+"""The configuration that a query may change, whatever the component."""
+
+_DOCUMENT: JsonSchema = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "text": {"type": "string", "minLength": 1},
+        "base64": {"type": "string", "minLength": 1},
+        "kind": {"enum": list(KINDS)},
+    },
+    "required": ["name"],
+    "oneOf": [{"required": ["text"]}, {"required": ["base64"]}],
+    "additionalProperties": False,
+}
+_VALUES: Mapping[ValueType, JsonSchema] = MappingProxyType(
+    {
+        ValueType.TEXT: {"type": "string", "minLength": 1},
+        ValueType.TEXTS: {
+            "type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1
+        },
+        ValueType.DOCUMENTS: {
+            "type": "array", "items": _DOCUMENT, "minItems": 1, "maxItems": MAX_DOCUMENTS,
+            "description": f"At most {MAX_CHARS} characters in all.",
+        },
+        ValueType.BOOLEAN: {"type": "boolean"},
+        ValueType.VECTORS: {
+            "type": "array", "items": {"type": "array", "items": {"type": "number"}}
+        },
+    }
+)  # fmt: skip
+
+
+def query_schema(app: App) -> JsonSchema:
+    """Of the inputs by name, all of which a query has."""
+    inputs = {name: _VALUES[kind] for name, kind in app.query_inputs.items()}
+    return _object(inputs) | {"required": list(inputs)}
+
+
+def results_schema(app: App) -> JsonSchema:
+    """Of the results by name."""
+    results: JsonSchema = {}
+    for name, kind in app.results.items():
+        bounds = ("minLength", "minItems", "maxItems", "description")
+        results[name] = {key: one for key, one in _VALUES[kind].items() if key not in bounds}
+    return _object(results) | {"required": list(results)}
+
+
+def config_schema(app: App) -> JsonSchema:
+    """Of what a query may change of each component; ``default``: what the application says."""
+    components: JsonSchema = {}
+    for node in app.nodes:
+        known = app.component(node).changeable(node)
+        if known:
+            components[node.name] = _object(
+                {key: _setting(key, node.config) for key in sorted(known)}
+            )
+    return _object(components)
+
+
+def _setting(key: str, config: Mapping[str, Any]) -> JsonSchema:
+    default = {"default": config[key]} if config.get(key) is not None else {}
+    return {**SETTINGS.get(key, {}), **default}
+
+
+def _object(properties: JsonSchema) -> JsonSchema:
+    return {"type": "object", "properties": properties, "additionalProperties": False}

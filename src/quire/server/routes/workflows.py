@@ -1,0 +1,127 @@
+"""``/v1/workflows``: the applications that the node serves, and queries of them.
+
+A query is refused before any work where that can be known: its inputs and configuration, and
+engines that the node lacks. Then it is a program of its tenant like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from starlette.responses import Response
+
+from quire.core.errors import InvalidArgument, ProgramFailed
+from quire.node import Node, ProgramHandle
+from quire.programs.workflow import App
+from quire.programs.workflow.query import Query
+from quire.programs.workflow.runners import ENCODER_KINDS
+from quire.programs.workflow.schema import config_schema, query_schema, results_schema
+from quire.server.context import caller_of, context_of
+from quire.server.program_records import usage_body
+from quire.server.query_events import QueryEvents
+from quire.server.schemas.base import Responses
+from quire.server.schemas.workflows import QueryRequest, QueryResult, Workflow, WorkflowList
+from quire.server.strict_json import StrictRoute
+from quire.server.waiting import wait_ended
+
+router = APIRouter(route_class=StrictRoute, tags=["workflows"])
+
+WorkflowName = Annotated[str, Path(max_length=256, description="The `name` of a workflow")]
+
+_EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+
+
+@router.get("/v1/workflows", response_model=WorkflowList)
+async def list_workflows(request: Request) -> Response:
+    """The workflows that this node serves, with the schemas of their queries."""
+    served = context_of(request).workflows
+    listed = [_described(served[name].app) for name in served]
+    return _json(WorkflowList(object="list", data=listed))
+
+
+@router.post("/v1/workflows/{workflow}/query", response_model=QueryResult, responses=_EVENTS)
+async def query_workflow(request: Request, workflow: WorkflowName, body: QueryRequest) -> Response:
+    """Answer a query. With `stream` the answer is server-sent events, as the query runs: its
+    primitives, the text of its results, its end; then `[DONE]`."""
+    context = context_of(request)
+    served = context.workflows.find(workflow)
+    query = served.query(body.query, body.config, tells=body.stream)
+    await _prepare(query, body)
+    _check_engines(context.node, served.app)
+    handle = context.node.launch(
+        query.program(),
+        tenant=caller_of(request),
+        client_id=body.client_id,
+        priority=-(body.priority or 0),
+        parent=body.parent,
+        seed=body.seed,
+        traceparent=request.headers.get("traceparent"),
+    )
+
+    result = partial(_result, query, handle)
+    if body.stream:
+        return QueryEvents(workflow, handle, result, context.config.write_timeout_s)
+    await wait_ended(request, handle)
+    return _json(await result())
+
+
+async def _prepare(query: Query, body: QueryRequest) -> None:
+    """Raises ``InvalidArgument``, whose field is named as in the body."""
+    try:
+        await asyncio.to_thread(query.prepare)
+    except InvalidArgument as exc:
+        field = exc.details.get("param")
+        if not isinstance(field, str):
+            raise
+        top = field.split(".")[0].split("[")[0]
+        where = "query" if top in query.app.query_inputs or top in body.query else "config"
+        raise InvalidArgument(exc.message, param=f"{where}.{field}") from exc
+
+
+def _check_engines(node: Node, app: App) -> None:
+    """Raises as the routes of completions and embeddings do: there is no such model, or it is not
+    loaded yet."""
+    for engine in app.used_engines:
+        if engine.kind in ENCODER_KINDS:
+            assert node.encoder(engine.config.get("model"), ENCODER_KINDS[engine.kind]).info
+        elif engine.kind == "llm":
+            node.model(engine.config.get("model"))
+
+
+async def _result(query: Query, handle: ProgramHandle) -> QueryResult:
+    """Raises why the query has no results: of a failure what the query itself has raised, which
+    names the field or the engine."""
+    try:
+        results = await handle.result()
+    except ProgramFailed as exc:
+        raise query.error or exc from exc
+    assert query.graph is not None, "it has been run"
+    record = handle.record()
+    return QueryResult(
+        id=record.id,
+        object="workflow.result",
+        workflow=query.app.name,
+        results=results,
+        num_primitives=len(query.graph.e_graph.primitives),
+        duration_s=record.duration_s or 0.0,
+        usage=usage_body(record),
+    )
+
+
+def _described(app: App) -> Workflow:
+    return Workflow(
+        name=app.name,
+        object="workflow",
+        description=app.description,
+        components=[node.name for node in app.nodes],
+        query=query_schema(app),
+        config=config_schema(app),
+        results=results_schema(app),
+    )
+
+
+def _json(body: WorkflowList | QueryResult) -> Response:
+    return Response(body.to_json(), media_type="application/json")

@@ -1,0 +1,64 @@
+"""``/v1/workflows``: the applications that the node serves, and their queries."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from quire.server.schemas.base import JsonObject, Name, RequestModel, ResponseModel
+from quire.server.schemas.generation import Priority
+from quire.server.schemas.programs import ProgramUsage
+
+ComponentName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Settings = Annotated[dict[ComponentName, JsonObject], Field(max_length=256)]
+
+
+class QueryRequest(RequestModel):
+    """``query``: the inputs by name; ``config``: changes to the configuration of components, by
+    their names. ``GET /v1/workflows`` has the schemas of both for each application.
+
+    ``client_id`` and ``parent`` place the query in the tenant's process table. ``priority``: as in
+    vLLM, lower runs first. ``seed``: of the program's random numbers. ``stream``: answer with
+    events, as the query runs. A client that disconnects before the end ends the query.
+    """
+
+    query: JsonObject
+    config: Settings = Field(default_factory=dict)
+    client_id: Name | None = None
+    parent: Name | None = None
+    priority: Priority | None = None
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    stream: bool = False
+
+
+class QueryResult(ResponseModel):
+    """``id``: of the program that answered the query. ``results`` by name. ``num_primitives``: how
+    many operations the query was."""
+
+    id: str
+    object: Literal["workflow.result"]
+    workflow: str
+    results: dict[str, Any]
+    num_primitives: int
+    duration_s: float
+    usage: ProgramUsage | None
+
+
+class Workflow(ResponseModel):
+    """``query``, ``config`` and ``results``: JSON Schemas of what a query brings, what it may
+    change, and what it gives. ``components`` in an order in which each stands behind those that it
+    needs."""
+
+    name: str
+    object: Literal["workflow"]
+    description: str
+    components: list[str]
+    query: dict[str, Any]
+    config: dict[str, Any]
+    results: dict[str, Any]
+
+
+class WorkflowList(ResponseModel):
+    object: Literal["list"]
+    data: list[Workflow]

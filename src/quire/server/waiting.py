@@ -1,0 +1,31 @@
+"""A request that waits for the end of the program that it has launched."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import Request
+
+from quire.node import ProgramHandle
+from quire.server.delivery import disconnected
+from quire.server.errors import HttpError
+
+
+async def wait_ended(request: Request, handle: ProgramHandle) -> None:
+    """Return when the program has ended; end it if its client disconnects before.
+
+    Raises:
+        HttpError: 499; the client has disconnected.
+    """
+    ended = asyncio.create_task(handle.wait_ended())
+    gone = asyncio.create_task(disconnected(request.receive))
+    try:
+        await asyncio.wait((ended, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not handle.ended:
+            handle.terminate("its client, which was to wait for its end, has left")
+        ended.cancel()
+        gone.cancel()
+        await asyncio.gather(ended, gone, return_exceptions=True)
+    if not handle.ended:
+        raise HttpError(499, "the client has disconnected")

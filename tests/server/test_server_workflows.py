@@ -1,0 +1,271 @@
+"""``/v1/workflows``: what the node serves, and queries as programs of their tenants."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import jsonschema_rs
+import pytest
+from scripted_server import RunningServer, running_server
+
+from quire.core.config import ServerConfig, TenantConfig
+from quire.core.errors import EngineFault, InvalidArgument
+from quire.core.ids import TenantId
+from quire.programs.workflow import App, Engine, Node
+from quire.programs.workflow.applications import Applications, find_applications
+
+QUESTION = "Who is the baker?"
+DOCUMENTS = [{"name": "a.md", "text": "Kabo is a baker. " * 8}]
+QUERY = {"question": QUESTION, "documents": DOCUMENTS}
+NAIVE, ADVANCED = "/v1/workflows/naive-rag/query", "/v1/workflows/advanced-rag/query"
+KEYS = {name: {"authorization": f"Bearer key-{name}"} for name in ("a", "b")}
+
+
+class Held:
+    """A tool that returns when it is let go."""
+
+    def __init__(self) -> None:
+        self.began, self.cancelled = threading.Event(), threading.Event()
+
+    async def wait(self, question: str) -> str:
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+        return question
+
+
+HELD = Held()
+
+
+async def faulty(question: str) -> str:
+    raise EngineFault(f"cannot do {question}")
+
+
+def tool_app(name: str, function: Any) -> App:
+    app = App(name, [Engine("tool", config={"functions": {"do": function}})])
+    config = {"function": "do"}
+    node = Node("tool", {"question": "text"}, {"answer": "text"}, None, config, name="do")
+    app.update_template([node])
+    return app
+
+
+@pytest.fixture(scope="module")
+def keyed() -> Iterator[RunningServer]:
+    tenants = [TenantConfig(TenantId(name), (f"key-{name}",)) for name in KEYS]
+    apps = {"held": tool_app("held", HELD.wait), "faulty": tool_app("faulty", faulty)}
+    config = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False, max_query_bytes=4096)
+    with running_server(config, tenants, workflows=Applications.of(apps)) as running:
+        yield running
+
+
+def events_of(text: str) -> list[dict[str, Any]]:
+    lines = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def fits(value: Any, schema: dict[str, Any]) -> bool:
+    return bool(jsonschema_rs.validator_for(schema).is_valid(value))
+
+
+def test_the_list_has_schemas_that_queries_fit(http: httpx.Client) -> None:
+    listed = http.get("/v1/workflows").json()["data"]
+    assert [one["name"] for one in listed] == ["naive-rag", "advanced-rag"]
+    (naive, _) = listed
+    assert fits(QUERY, naive["query"])
+    assert fits({"chunk": {"chunk_size": 4, "overlap": 1}}, naive["config"])
+    assert fits({"answer": "x"}, naive["results"])
+    for wrong in ({"question": QUESTION}, {**QUERY, "more": 1}, {**QUERY, "documents": []}):
+        assert not fits(wrong, naive["query"])
+    chunk_size = naive["config"]["properties"]["chunk"]["properties"]["chunk_size"]
+    assert chunk_size == {"type": "integer", "minimum": 1, "default": 256}
+    assert "ingest" not in naive["config"]["properties"], "nothing of it can be changed"
+
+
+def test_a_query_is_answered_and_is_a_program(http: httpx.Client) -> None:
+    body = {"query": QUERY, "client_id": "mine", "priority": 3, "seed": 7}
+    answer = http.post(NAIVE, json=body).raise_for_status().json()
+    assert answer["results"] == {"answer": "Hello there."}
+    assert (answer["object"], answer["workflow"]) == ("workflow.result", "naive-rag")
+    assert answer["num_primitives"] == 7
+    assert answer["usage"]["num_generated_tokens"] > 0
+    program = http.get(f"/v1/programs/{answer['id']}").json()
+    assert (program["form"], program["state"]) == ("workflow", "finished")
+    assert (program["client_id"], program["priority"], program["seed"]) == ("mine", 3, 7)
+
+
+def test_a_stream_has_the_primitives_and_the_text_of_the_answer(http: httpx.Client) -> None:
+    config = {
+        "chunk": {"chunk_size": 4, "overlap": 0},
+        "answer": {"prompt": "say I think. Answer: {question} {context}"},
+    }
+    whole = http.post(NAIVE, json={"query": QUERY, "config": config}).json()
+    answer = http.post(NAIVE, json={"query": QUERY, "config": config, "stream": True})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    first, planned, *others, last = events_of(answer.text)
+    assert (first["type"], first["workflow"]) == ("started", "naive-rag")
+    assert planned == {"type": "planned", "num_primitives": whole["num_primitives"]}
+    assert (last["type"], last["results"]) == ("ended", whole["results"])
+    ended = [one["primitive"] for one in others if one["type"] == "primitive.ended"]
+    assert len(ended) == planned["num_primitives"]
+    assert {"chunk", "search", "answer.decode"} < set(ended)
+    texts = [one["text"] for one in others if one["type"] == "delta"]
+    assert "".join(texts) == whole["results"]["answer"]
+    assert len(texts) > 1
+    assert QUESTION.startswith(texts[0]), "what stands before the mark is not told"
+    assert all(one["time_s"] >= 0 for one in others if one["type"] == "primitive.ended")
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({"query": {"question": "x"}}, "query.documents", "'documents' is missing"),
+        ({"query": {**QUERY, "top": 1}}, "query.top", "has no input 'top'"),
+        ({"query": {**QUERY, "question": ""}}, "query.question", "give a text"),
+        ({"query": {**QUERY, "documents": [{"name": "a"}]}}, "query.documents", "must be"),
+        (
+            {"query": {**QUERY, "documents": [{"name": "a.pdf", "text": "x"}]}},
+            "query.documents", "give it as 'base64'",
+        ),
+        ({"query": QUERY, "config": {"none": {}}}, "config.none", "it takes answer, chunk"),
+        ({"query": QUERY, "config": {"chunk": {"size": 1}}}, "config.chunk.size", "it takes chunk"),
+        ({"query": QUERY, "config": {"chunk": {"chunk_size": 0}}}, "config.chunk.chunk_size", "0"),
+        (
+            {"query": QUERY, "config": {"search": {"operation": "ingest"}}},
+            "config.search.operation", "it takes top_k",
+        ),
+        (
+            {"query": QUERY, "config": {"answer": {"prompt": "{nothing}"}}},
+            "config.answer.prompt", "unknown part {nothing}",
+        ),
+        ({"query": QUERY, "config": {"chunk": 1}}, "config.chunk", "must be an object"),
+        ({"query": QUERY, "questions": 1}, "questions", "no such parameter"),
+        ({"query": QUERY, "parent": "nobody"}, None, "nobody"),
+    ],
+)  # fmt: skip
+def test_what_no_query_can_be_is_refused_before_any_work(
+    http: httpx.Client, body: dict[str, Any], param: str | None, words: str
+) -> None:
+    before = len(http.get("/v1/programs").json()["data"])
+    for stream in (False, True):
+        refused = http.post(NAIVE, json={**body, "stream": stream})
+        assert refused.status_code in (400, 404)
+        error = refused.json()["error"]
+        assert (error["param"], words in error["message"]) == (param, True), error
+    assert len(http.get("/v1/programs").json()["data"]) == before
+
+
+def test_a_null_of_the_configuration_is_the_default(http: httpx.Client) -> None:
+    config = {"chunk": {"chunk_size": None}, "answer": {"answer_after": None, "max_tokens": None}}
+    answer = http.post(NAIVE, json={"query": QUERY, "config": config})
+    assert answer.json()["results"] == {"answer": "Hello there."}
+
+
+def test_a_failure_in_the_middle_names_what_the_query_has_met(http: httpx.Client) -> None:
+    """The scripted model's answer is no JSON."""
+    refused = http.post(ADVANCED, json={"query": QUERY})
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["message"].startswith("expand: "), error
+    *_, last = events_of(http.post(ADVANCED, json={"query": QUERY, "stream": True}).text)
+    assert (last["type"], last["error"]) == ("error", error)
+
+
+def test_a_workflow_that_is_not_served_is_named(keyed: RunningServer) -> None:
+    refused = httpx.post(keyed.url + NAIVE, json={"query": QUERY}, headers=KEYS["a"], timeout=60)
+    assert refused.status_code == 404
+    assert "it serves held, faulty" in refused.json()["error"]["message"]
+
+
+def test_an_encoder_that_the_node_lacks_is_named_before_any_work() -> None:
+    with (
+        running_server() as alone,
+        httpx.Client(base_url=alone.url, timeout=60) as http,
+    ):
+        refused = http.post(NAIVE, json={"query": QUERY})
+        assert refused.status_code == 404
+        assert refused.json()["error"]["code"] == "model_not_found"
+        assert http.get("/v1/programs").json()["data"] == []
+
+
+def test_a_failure_keeps_its_own_status(keyed: RunningServer) -> None:
+    path = f"{keyed.url}/v1/workflows/faulty/query"
+    body = {"query": {"question": "this"}}
+    refused = httpx.post(path, json=body, headers=KEYS["a"], timeout=60)
+    assert (refused.status_code, refused.headers["x-should-retry"]) == (500, "false")
+    error = refused.json()["error"]
+    assert (error["code"], error["message"]) == ("engine_fault", "do: cannot do this")
+
+
+def test_a_query_asks_for_a_key_and_is_its_tenants_alone(keyed: RunningServer) -> None:
+    path = f"{keyed.url}/v1/workflows/held/query"
+    body = {"query": {"question": "x"}, "stream": True}
+    assert httpx.post(path, json=body, timeout=60).status_code == 401
+    HELD.cancelled.clear()
+    with (
+        httpx.Client(base_url=keyed.url, timeout=60) as http,
+        http.stream("POST", path, json=body, headers=KEYS["a"]) as answer,
+    ):
+        lines = (line for line in answer.iter_lines() if line.startswith("data: "))
+        public = json.loads(next(lines)[6:])["id"]
+        assert HELD.began.wait(60)
+        program = f"{keyed.url}/v1/programs/{public}"
+        assert httpx.get(program, headers=KEYS["b"], timeout=60).status_code == 404
+        record = httpx.get(program, headers=KEYS["a"], timeout=60).json()
+        assert (record["name"], record["state"]) == ("held", "running")
+        httpx.delete(program, headers=KEYS["a"], timeout=60).raise_for_status()
+        last = json.loads([*lines][-2][6:])
+    assert last["error"]["code"] == "program_cancelled"
+    assert HELD.cancelled.wait(60)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_ends_its_query(keyed: RunningServer, stream: bool) -> None:
+    HELD.began.clear()
+    HELD.cancelled.clear()
+    body = {"query": {"question": "x"}, "stream": stream}
+
+    async def leave() -> None:
+        async with httpx.AsyncClient(base_url=keyed.url, headers=KEYS["a"]) as http:
+            asking = asyncio.create_task(http.post("/v1/workflows/held/query", json=body))
+            await asyncio.to_thread(HELD.began.wait, 60)
+            asking.cancel()
+            with suppress(asyncio.CancelledError):
+                await asking
+
+    asyncio.run(leave())
+    assert HELD.cancelled.wait(60)
+
+
+def test_a_body_has_a_limit_of_its_own(keyed: RunningServer, http: httpx.Client) -> None:
+    body = {"query": {"question": "x" * 5000}}
+    path = "/v1/workflows/faulty/query"
+    refused = httpx.post(keyed.url + path, json=body, headers=KEYS["a"], timeout=60)
+    assert refused.status_code == 413
+    assert "--max-query-bytes" in refused.json()["error"]["message"]
+    large = [{"name": "a.md", "text": "x" * (5 << 20)}]
+    read = http.post(NAIVE, json={"query": {"documents": large}})
+    assert read.json()["error"]["param"] == "query.question", "beyond the limit of other routes"
+
+
+def test_the_served_workflows_are_those_that_are_launched(keyed: RunningServer) -> None:
+    body = {"program": "faulty", "named_args": {"query": {"question": "x"}}, "wait": True}
+    ran = httpx.post(f"{keyed.url}/v1/programs", json=body, headers=KEYS["a"], timeout=60).json()
+    assert (ran["form"], ran["state"]) == ("workflow", "failed")
+    refused = httpx.post(
+        f"{keyed.url}/v1/programs", json={"program": "naive-rag"}, headers=KEYS["a"], timeout=60
+    )
+    assert refused.status_code == 404
+
+
+def test_two_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="two workflows are named 'naive-rag'"):
+        find_applications(["naive-rag", "naive-rag"])
