@@ -25,6 +25,7 @@ def test_what_control_exports() -> None:
     assert all(hasattr(control, name) for name in control.__all__)
     assert sorted(control.POLICIES) == [
         "atlas",
+        "critical_path",
         "fcfs",
         "invocation",
         "mlfq",

@@ -19,6 +19,7 @@ PolicyOption = Literal[
     "atlas",
     "quire",
     "topology",
+    "critical_path",
     "invocation",
 ]
 BalancerOption = Literal["round_robin", "least_used", "autellix", "quire"]
@@ -36,7 +37,8 @@ Policy = Annotated[
         help="Order of a tenant's commands: of arrival (by call or by program), in turns, or by "
         "what a call (mlfq), its program (plas) or its program's critical path (atlas) was "
         "served, or by what is left, learned from programs of its kind (quire); for workflows by "
-        "depth in the graph (topology) or with the requests of a step together (invocation).",
+        "depth in the graph (topology), by the time that remains (critical_path) or with the "
+        "requests of a step together (invocation).",
         rich_help_panel=_PANEL,
     ),
 ]

@@ -17,7 +17,7 @@ from quire.core.batch import Batch
 from quire.core.calls import AskEncoder, SetQueueDepth
 from quire.core.encoding import EncodeBatch
 from quire.core.ids import ProgramId, QueueId
-from quire.core.policy import Policy
+from quire.core.policy import Policy, ServiceFigures, StagedPolicy
 from quire.core.scheduler_config import SchedulerConfig
 from quire.testing.conformance import PolicySuite
 from quire.testing.conformance.policy import ready
@@ -27,6 +27,11 @@ from quire.testing.harness import Outcome
 class TestTopology(PolicySuite):
     def make_policy(self) -> Policy:
         return create_policy("topology")
+
+
+class TestCriticalPath(PolicySuite):
+    def make_policy(self) -> Policy:
+        return create_policy("critical_path")
 
 
 class TestInvocation(PolicySuite):
@@ -48,6 +53,30 @@ def test_a_request_joins_its_invocation_while_one_of_it_waits() -> None:
     late = ready(5, invocation=3, arrival_s=4.0)
     policy.on_arrival(late, 4.0)
     assert policy.key(other) < policy.key(late), "nobody was left to be joined"
+
+
+def test_the_critical_path_is_that_of_time_and_the_oldest_query_goes_first() -> None:
+    policy = create_policy("critical_path")
+    assert isinstance(policy, StagedPolicy)
+    long = ready(1, depth=1, remaining_us=900, arrival_s=5.0)
+    short = ready(2, depth=7, remaining_us=100, arrival_s=4.0)
+    assert policy.stage(long) < policy.stage(short)
+    old, young = ServiceFigures(arrival_s=1.0), ServiceFigures(arrival_s=2.0)
+    of_old = ready(3, program=2, remaining_us=1, arrival_s=9.0, program_figures=old)
+    of_young = ready(4, program=1, remaining_us=1, arrival_s=3.0, program_figures=young)
+    assert policy.key(of_old) < policy.key(of_young)
+
+
+def test_a_program_without_a_profile_has_no_head_start() -> None:
+    """An agent of yesterday does not go before everybody; nor does one that invents times."""
+    policy = create_policy("critical_path")
+    yesterday = ServiceFigures(arrival_s=0.0)
+    asked = ready(1, program=2, arrival_s=90_000.0)
+    for remaining_us in (0, -5):
+        agent = ready(2, arrival_s=90_001.0, remaining_us=remaining_us, program_figures=yesterday)
+        assert policy.key(asked) < policy.key(agent)
+    inventing = ready(3, arrival_s=90_001.0 + 60, remaining_us=9, program_figures=yesterday)
+    assert policy.key(asked) < policy.key(inventing)
 
 
 # -- prompts of a model ----------------------------------------------------------------------------

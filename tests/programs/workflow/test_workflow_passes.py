@@ -10,7 +10,7 @@ import pytest
 from workflow_apps import DOCUMENTS, QUERY, SCHEMA, advanced, engines
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow import App, Graph, GraphCache, Node, OptPass, Rewritten
+from quire.programs.workflow import App, Graph, GraphCache, Node, OptPass, Profile, Rewritten
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.passes import Profiles
 from quire.programs.workflow.primitives import Op
@@ -49,6 +49,33 @@ def test_synthesis_modes_have_their_numbers_of_calls(synthesis: str, calls: int)
     chain = [one for one in graph.order if one.startswith("answer") and one.endswith("decode")]
     is_chained = all(one in graph.ancestors[other] for one, other in pairwise(chain))
     assert is_chained == (synthesis != "tree")
+
+
+def test_what_remains_is_the_longest_way_by_time() -> None:
+    app = advanced()
+    profiles = {
+        "embedding": Profile(4, times=((4, 2.0), (8, 3.0))),
+        "llm": Profile(times=((1, 0.5), (1000, 0.5)), token_s=0.25),
+    }
+    engines = [
+        replace(one, profile=profiles.get(one.name, one.profile)) for one in app.engines.values()
+    ]
+    profiled = App("profiled", engines)
+    profiled.update_template(list(app.nodes))
+    graph = Graph.optimize(profiled, QUERY, {"answer": {"max_tokens": 8}}).e_graph
+    remaining_us = {one.id: one.remaining_us for one in graph.primitives.values()}
+    last = graph.primitives["answer.2.decode"]
+    assert last.remaining_us == 2_000_000, "eight tokens"
+    assert remaining_us["answer.2.prefill"] == 2_500_000
+    assert remaining_us["embed.0"] == remaining_us["ingest.0"] + 2_000_000
+    numbers = [one.number for one in graph.primitives.values()]
+    assert sorted(numbers) == list(range(1, len(numbers) + 1))
+
+
+def test_a_profile_gives_the_time_of_any_size() -> None:
+    profile = Profile(times=((4, 2.0), (8, 3.0)))
+    assert [profile.seconds(size) for size in (1, 4, 6, 8, 16)] == [2.0, 2.0, 2.5, 3.0, 6.0]
+    assert Profile(3).seconds(5) == 0.0
 
 
 def test_depth_counts_the_primitives_to_a_result() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from quire.control.policies.atlas import ThreadAttainedService
+from quire.control.policies.critical_path import LongestRemaining
 from quire.control.policies.fcfs import FirstComeFirstServed
 from quire.control.policies.invocation import InvocationsTogether
 from quire.control.policies.levels import LevelQueues
@@ -26,6 +27,7 @@ _PLAIN: Mapping[str, Callable[[], Policy]] = MappingProxyType(
         "round_robin": RoundRobin,
         "topology": DeepestFirst,
         "invocation": InvocationsTogether,
+        "critical_path": LongestRemaining,
     }
 )
 _LEVELS: Mapping[str, Callable[[LevelsConfig], Policy]] = MappingProxyType(
@@ -61,6 +63,7 @@ __all__ = [
     "InvocationsTogether",
     "LeastLeft",
     "LevelQueues",
+    "LongestRemaining",
     "MultiLevelFeedback",
     "ProgramAttainedService",
     "ProgramFirstComeFirstServed",

@@ -39,10 +39,12 @@ GAIN = 1.05
 @dataclass(frozen=True, slots=True)
 class Profile:
     """``max_efficient_batch``: the elements of one batch beyond which throughput does not rise, or
-    None if that is unknown. ``times``: measured pairs of elements and seconds."""
+    None if that is unknown. ``times``: measured pairs of elements and seconds; the elements of a
+    model are the tokens of a prompt. ``token_s``: seconds for each token that a model writes."""
 
     max_efficient_batch: int | None = None
     times: tuple[tuple[int, float], ...] = ()
+    token_s: float = 0.0
 
     def __post_init__(self) -> None:
         batch = self.max_efficient_batch
@@ -50,6 +52,17 @@ class Profile:
             raise InvalidArgument(
                 f"profile.max_efficient_batch is {batch}: give 1 or more, or None if unknown"
             )
+
+    def seconds(self, num_elements: int) -> float:
+        """What so many elements take at once: between two measured sizes along the line through
+        them, beyond the last at its rate; 0.0 if nothing was measured."""
+        before, before_s = 0, 0.0
+        for size, time_s in self.times:
+            if num_elements <= size:
+                share = (num_elements - before) / (size - before)
+                return before_s + share * (time_s - before_s) if before else time_s
+            before, before_s = size, time_s
+        return before_s * num_elements / before if before else 0.0
 
     @classmethod
     def of(cls, times: Sequence[tuple[int, float]]) -> Profile:

@@ -86,16 +86,27 @@ class PrimitiveGraph:
             found[one] = parents.union(*(found[parent] for parent in parents))
         return MappingProxyType(found)
 
-    def with_depths(self) -> PrimitiveGraph:
-        """The same graph with ``depth`` set (Algorithm 2, event 1), a result has depth 0; and with
-        ``number``, by which control knows a primitive's requests."""
+    def with_depths(
+        self, seconds: Callable[[Primitive], float] = lambda primitive: 0.0
+    ) -> PrimitiveGraph:
+        """The same graph with ``depth`` set (Algorithm 2, event 1), a result has depth 0; with
+        ``number``, by which control knows a primitive's requests; and with ``remaining_us``.
+        ``seconds``: what a primitive takes alone."""
         depths: dict[str, int] = {}
+        remaining_s: dict[str, float] = {}
         for one in reversed(self.order):
-            below = [depths[child] + 1 for child in self.children[one]]
-            depths[one] = max(below, default=0)
+            children = self.children[one]
+            depths[one] = max((depths[child] + 1 for child in children), default=0)
+            below_s = max((remaining_s[child] for child in children), default=0.0)
+            remaining_s[one] = seconds(self.primitives[one]) + below_s
         numbers = {one: number for number, one in enumerate(self.order, 1)}
         kept = {
-            one: replace(primitive, depth=depths[one], number=numbers[one])
+            one: replace(
+                primitive,
+                depth=depths[one],
+                number=numbers[one],
+                remaining_us=round(1e6 * remaining_s[one]),
+            )
             for one, primitive in self.primitives.items()
         }
         return replace(self, primitives=MappingProxyType(kept))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from quire.programs.workflow.construction import (
     p_graph,
 )
 from quire.programs.workflow.drawing import drawing
+from quire.programs.workflow.durations import seconds_alone
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.passes import Note, OptPass
@@ -161,7 +163,9 @@ def optimized(app: App, config: NodeConfig, sizes: Mapping[str, int], passes: Op
             done += [note for note in result.notes if note.applied]
             idle += [note for note in result.notes if not note.applied]
         if graph is start:
-            return Optimized(before.with_depths(), graph.with_depths(), (*done, *idle))
+            seconds = partial(seconds_alone, profiles=profiles)
+            whole, best = before.with_depths(seconds), graph.with_depths(seconds)
+            return Optimized(whole, best, (*done, *idle))
     names = ", ".join(name for name, _ in passes.passes)
     raise InvalidArgument(
         f"the passes {names} still change the graph after {MAX_ROUNDS} rounds: a pass must return "

@@ -53,7 +53,8 @@ class Primitive:
     how many elements it works on, or None if that is unknown. ``first``: the place of its first
     element among those of the component. ``when``: it runs only if this value is true.
     ``depth``: the most primitives on a way from here to a result (Ayo's Algorithm 2). ``number``:
-    its place in the graph's order, from 1.
+    its place in the graph's order, from 1. ``remaining_us``: microseconds from its beginning to a
+    result, by the engines' profiles; 0 if they have no times.
     """
 
     id: str
@@ -74,6 +75,7 @@ class Primitive:
     when: Ref | None = None
     depth: int = 0
     number: int = 0
+    remaining_us: int = 0
 
     def refs(self) -> Iterator[Ref]:
         """Every value that it uses."""

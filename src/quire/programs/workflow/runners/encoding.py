@@ -60,6 +60,7 @@ class EncoderRunner:
                 truncate=primitive.config["truncate"],
                 depth=primitive.depth,
                 invocation=primitive.number,
+                remaining_us=primitive.remaining_us,
             )
         check_elements(primitive, rows)
         return rows
@@ -77,6 +78,7 @@ class EncoderRunner:
             truncate=primitive.config["truncate"],
             depth=primitive.depth,
             invocation=primitive.number,
+            remaining_us=primitive.remaining_us,
         )
         order = sorted(range(len(texts)), key=lambda place: -scores[place])
         ranked = [texts[place] for place in order]

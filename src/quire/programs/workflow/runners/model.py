@@ -122,7 +122,9 @@ class ModelRunner:
         if call is None:
             call = ModelCall(self._model, primitive, thread=len(self._calls))
             self._calls.append(call)
-        call.context.set_depth(primitive.depth, invocation=primitive.number)
+        call.context.set_depth(
+            primitive.depth, invocation=primitive.number, remaining_us=primitive.remaining_us
+        )
         for part in primitive.parts:
             value = part.text if part.name is None else inputs[part.name]
             joined = value if isinstance(value, str) else primitive.config["separator"].join(value)

@@ -1,0 +1,34 @@
+"""How long a primitive takes alone, by its engine's profile: what ``critical_path`` adds up.
+
+An estimate: a graph has no texts, so the length of a prompt is guessed from its parts, and an
+answer is taken to be as long as it may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quire.programs.workflow.engines import NO_PROFILE, Profile
+from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
+
+CHARS_PER_TOKEN = 4
+TOKENS_OF_A_PART = 128
+"""Of a named part of a prompt: between a question and a chunk."""
+
+
+def seconds_alone(primitive: Primitive, profiles: Mapping[str, Profile]) -> float:
+    """0.0 if its engine has no profile."""
+    profile = profiles.get(primitive.engine or "", NO_PROFILE)
+    if primitive.op in PREFILLS:
+        return profile.seconds(_prompt_tokens(primitive))
+    if primitive.op in (Op.DECODING, Op.PARTIAL_DECODING):
+        max_tokens: int = primitive.config["max_tokens"]
+        is_part = primitive.op is Op.PARTIAL_DECODING
+        return profile.token_s * max_tokens / (primitive.config["elements"] if is_part else 1)
+    return profile.seconds(1 if primitive.size is None else max(1, primitive.size))
+
+
+def _prompt_tokens(primitive: Primitive) -> int:
+    literal = sum(len(part.text) for part in primitive.parts if part.name is None)
+    num_named = sum(part.name is not None for part in primitive.parts)
+    return max(1, literal // CHARS_PER_TOKEN + TOKENS_OF_A_PART * num_named)
