@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help answers demo test compiled test-compiled test-clients test-ray chaos mutate lint types bench bench-pie bench-autellix model-eval install install-dev lock docs clean
+.PHONY: help answers demo test compiled test-compiled test-clients test-ray chaos mutate lint types bench bench-pie bench-autellix bench-microserving model-eval install install-dev lock docs clean
 
 # The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
@@ -89,6 +89,9 @@ bench-pie: install-dev ## every figure of Pie's evaluation (BENCH_ARGS=--quick)
 
 bench-autellix: install-dev ## every figure of Autellix's evaluation (BENCH_ARGS=--quick: a short run)
 	$(BIN)/python benchmarks/autellix/run.py $(BENCH_ARGS)
+
+bench-microserving: install-dev ## every figure of LLM Microserving's evaluation that runs here (BENCH_ARGS=--quick: a short run)
+	$(BIN)/python benchmarks/microserving/run.py $(BENCH_ARGS)
 
 install: ## make .venv and install the pinned packages (no-op when current)
 	@$(if $(SKIP_INSTALL),:,"$(PYTHON)" tools/install.py --set runtime)

@@ -4,16 +4,16 @@ them (Microserving, Table 3).
     python benchmarks/microserving/transfer.py [--models small] [--lengths 1000 3000 5000] [--quick]
 
 One process with the CPU kernel's cache computes a prompt, in messages of 512 tokens, and then sends
-its K and V to a second process over TCP on loopback; the second one has the same cache, or
-PyTorch's in pages of another size. Limits, in the same rounds and with as many bytes: a copy in
-memory, and a plain TCP connection between two threads that neither checks nor converts anything.
+its K and V to a second process, through the memory that engines of one machine share; the second
+one has the same cache, or PyTorch's in pages of another size. Limits, in the same rounds and with
+as many bytes: a copy in memory, and a plain TCP connection on loopback between two threads that
+neither checks nor converts anything.
 The transfer's time ends when the receiver has verified and written everything.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import sys
 import tempfile
@@ -27,9 +27,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np
 
-from benchmarks.measurement import figure, ratio
+from benchmarks.measurement import Figure, figure, ratio
+from benchmarks.microserving.widened import NUM_POSITIONS, widened
 from benchmarks.options import parser, rounds_of
 from benchmarks.peers.catalog import model_directory
+from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
 from quire.core.batch import (
     Batch,
@@ -48,7 +50,6 @@ from quire.core.ids import ModelId, TableId
 from quire.node.transports import ZeroMQTransport
 
 LENGTHS, QUICK_LENGTHS = (1000, 3000, 5000), (1000,)
-NUM_POSITIONS = 8192
 CHUNK = 512
 KEY = bytes(16)
 RECEIVERS: dict[str, dict[str, Any]] = {
@@ -216,21 +217,32 @@ async def _measure_length(
         "GB/s": figure([num_bytes / one / 1e9 for one in sent]).rounded(),
         "GB/s memcpy": figure([num_bytes / one / 1e9 for one in copied]).rounded(),
         "GB/s plain TCP": figure([num_bytes / one / 1e9 for one in plain]).rounded(),
+        "over plain TCP": ratio(plain, sent).rounded(),
         "ms per layer": figure(sent).scaled(1e3 / num_layers).rounded(),
         "ms per layer computed": figure(computed).scaled(1e3 / num_layers).rounded(),
         "transfer over compute": ratio(sent, computed).rounded(),
     }
 
 
-def widened(directory: Path, scratch: Path) -> Path:
-    """The checkpoint with ``NUM_POSITIONS`` positions."""
-    for path in directory.iterdir():
-        if path.name != "config.json":
-            (scratch / path.name).symlink_to(path.resolve())
-    config = json.loads((directory / "config.json").read_text())
-    config["max_position_embeddings"] = NUM_POSITIONS
-    (scratch / "config.json").write_text(json.dumps(config))
-    return scratch
+def draw(rows: list[dict[str, Any]], out: Path) -> None:
+    """Of the first model and number type."""
+    shown = [row for row in rows if all(row[key] == rows[0][key] for key in ("model", "dtype"))]
+    lengths = list(dict.fromkeys(row["tokens"] for row in shown))
+    series = {
+        name: [
+            Figure(**row["transfer over compute"]).scaled(100)
+            for row in shown
+            if row["receiver"] == name
+        ]
+        for name in RECEIVERS
+    }
+    draw_bars(
+        out / "microserving-transfer.png",
+        f"K and V of {shown[0]['model']} to another engine, {shown[0]['dtype']}",
+        "transfer over compute, %",
+        [f"{length} tokens" for length in lengths],
+        series,
+    )
 
 
 def main() -> None:
@@ -253,6 +265,7 @@ def main() -> None:
     ]
     print_table("K and V between two engine processes", shown)
     emit("microserving/transfer", arguments.out, results=rows)
+    draw(rows, arguments.out)
 
 
 if __name__ == "__main__":
