@@ -91,6 +91,18 @@ def test_a_file_that_may_shrink_is_not_taken(window: SharedWindow, tmp_path: Pat
 
 
 @needs_linux
+def test_what_is_no_file_is_not_opened(window: SharedWindow, tmp_path: Path) -> None:
+    """Whoever opens a named pipe waits for its other side."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    descriptor = os.open(pipe, os.O_RDWR)
+    held = os.open(pipe, os.O_RDONLY)
+    os.close(descriptor)
+    assert open_window(msgspec.structs.replace(window.name, descriptor=held), SIZE) is None
+    os.close(held)
+
+
+@needs_linux
 def test_a_window_is_used_again_only_when_it_was_read() -> None:
     windows = SharedWindows(SIZE, 1)
     first = windows.take()

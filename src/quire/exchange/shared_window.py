@@ -12,6 +12,7 @@ import logging
 import mmap
 import os
 import secrets
+import stat
 import sys
 
 import msgspec
@@ -103,14 +104,19 @@ def open_window(name: WindowName, most_bytes: int) -> memoryview | None:
     reached or is larger than ``most_bytes``. It is given back with its last view."""
     if not IS_SUPPORTED or not 0 < name.num_bytes <= most_bytes:
         return None
+    path, size = f"/proc/{name.pid}/fd/{name.descriptor}", name.num_bytes + _PROOF_BYTES
     try:
-        descriptor = os.open(f"/proc/{name.pid}/fd/{name.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+        found = os.stat(path)
+        if (
+            not stat.S_ISREG(found.st_mode) or found.st_size != size
+        ):  # a pipe could block its reader
+            return None
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
     try:
         if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
             return None
-        size = name.num_bytes + _PROOF_BYTES
         if os.fstat(descriptor).st_size != size:
             return None
         # private, though nobody writes to it: PyTorch wants memory that may be written
