@@ -28,29 +28,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from benchmarks.measurement import Figure, figure, ratio
-from benchmarks.microserving.widened import NUM_POSITIONS, widened
+from benchmarks.microserving.engine_process import EngineProcess, i32
+from benchmarks.microserving.widened import widened
 from benchmarks.options import parser, rounds_of
 from benchmarks.peers.catalog import model_directory
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
-from quire.core.batch import (
-    Batch,
-    BatchResult,
-    CloseReceives,
-    EngineAnswer,
-    ForwardRows,
-    OpenReceive,
-    SendSlots,
-    WriteTable,
-)
-from quire.core.config import EngineConfig
-from quire.core.engine_info import EngineInfo
+from quire.core.batch import CloseReceives, OpenReceive, SendSlots
 from quire.core.exchange import ReceiveEnded, SendEnded, SendTarget
-from quire.core.ids import ModelId, TableId
-from quire.node.transports import ZeroMQTransport
 
 LENGTHS, QUICK_LENGTHS = (1000, 3000, 5000), (1000,)
-CHUNK = 512
 KEY = bytes(16)
 RECEIVERS: dict[str, dict[str, Any]] = {
     "equal tiles": {"backend": "cpu", "page_size": 16},
@@ -58,84 +45,12 @@ RECEIVERS: dict[str, dict[str, Any]] = {
 }
 
 
-def i32(values: Any) -> np.ndarray[Any, np.dtype[np.int32]]:
-    return np.asarray(values, np.int32)
-
-
-class Process:
-    """An engine process and its messages."""
-
-    def __init__(self, directory: Path, dtype: str, num_threads: int | None, **cache: Any) -> None:
-        self._config = EngineConfig(
-            source=str(directory),
-            name=ModelId("m"),
-            dtype=dtype,  # type: ignore[arg-type]
-            num_blocks=2 * NUM_POSITIONS // cache["page_size"],
-            host_cache_bytes=0,
-            max_batch_tokens=CHUNK,
-            num_threads=num_threads,
-            data_address="tcp://127.0.0.1:0",
-            **cache,
-        )
-        self._transport = ZeroMQTransport(self._config)
-        self._answers: asyncio.Queue[EngineAnswer] = asyncio.Queue()
-        self._step = 0
-        self.info: EngineInfo
-
-    async def start(self) -> None:
-        self.info = await self._transport.start(self._answers.put_nowait, _lost)
-
-    async def close(self) -> None:
-        await self._transport.close()
-
-    async def run(self, **fields: Any) -> BatchResult:
-        self._transport.send(Batch(step=self._step, **fields))
-        self._step += 1
-        answer = await self.answer()
-        assert isinstance(answer, BatchResult), answer
-        assert not answer.failures, answer.failures
-        return answer
-
-    async def answer(self) -> EngineAnswer:
-        return await self._answers.get()
-
-    async def compute(self, tokens: Sequence[int]) -> float:
-        """Seconds to compute K and V of ``tokens``, in slots 0 and on."""
-        size = self._config.page_size
-        elapsed_s = 0.0
-        for start in range(0, len(tokens), CHUNK):
-            span = np.arange(start, min(start + CHUNK, len(tokens)))
-            visible = np.zeros(-(-len(tokens) // size), np.uint64)
-            for slot in range(start):
-                visible[slot // size] |= np.uint64(1 << slot % size)
-            table = WriteTable(
-                table=TableId(0), start=0, blocks=i32(range(len(visible))), visible=visible
-            )
-            count = len(span)
-            row = ForwardRows(
-                row_starts=i32([0, count]),
-                tables=i32([0]),
-                sequences=i32([-1]),
-                tokens=i32(tokens[start : start + CHUNK]),
-                embeds=i32([-1] * count),
-                positions=i32(span)[None],
-                slots=i32(span)[None],
-                outputs=i32([-1] * count),
-            )
-            elapsed_s += (await self.run(operations=[table], forward=row)).elapsed_s
-        return elapsed_s
-
-
-def _lost(reason: str) -> None:
-    raise SystemExit(f"an engine is lost: {reason}")
-
-
-async def transfer(sender: Process, receiver: Process, num_tokens: int) -> SendEnded:
+async def transfer(sender: EngineProcess, receiver: EngineProcess, num_tokens: int) -> SendEnded:
     slots = i32(range(num_tokens))
     target = SendTarget(address=receiver.info.data_address, lease=1, key=KEY, first=0)
     await receiver.run(operations=[OpenReceive(lease=1, key=KEY, slots=slots)])
     await sender.run(operations=[SendSlots(send=1, slots=slots, target=target)])
-    received, sent = await receiver.answer(), await sender.answer()
+    received, sent = await receiver.report(), await sender.report()
     assert isinstance(received, ReceiveEnded), received
     assert isinstance(sent, SendEnded), sent
     assert sent.error is None, sent.error
@@ -179,8 +94,8 @@ async def measure(
     directory: Path, dtype: str, name: str, lengths: Sequence[int], arguments: Any
 ) -> list[dict[str, Any]]:
     threads = arguments.num_threads
-    sender = Process(directory, dtype, threads, backend="cpu", page_size=16)
-    receiver = Process(directory, dtype, threads, **RECEIVERS[name])
+    sender = EngineProcess(directory, dtype, threads, backend="cpu", page_size=16)
+    receiver = EngineProcess(directory, dtype, threads, **RECEIVERS[name])
     try:
         await sender.start()
         await receiver.start()
@@ -194,7 +109,12 @@ async def measure(
 
 
 async def _measure_length(
-    sender: Process, receiver: Process, name: str, dtype: str, num_tokens: int, num_rounds: int
+    sender: EngineProcess,
+    receiver: EngineProcess,
+    name: str,
+    dtype: str,
+    num_tokens: int,
+    num_rounds: int,
 ) -> dict[str, Any]:
     tokens = np.random.default_rng(0).integers(3, sender.info.vocab_size, num_tokens).tolist()
     num_layers = sender.info.num_layers
