@@ -255,6 +255,8 @@ class StandInNode:
         assert continuation(prompt, num_tokens) == before + answer
         cut_after = self.cut_after
         for number, token in enumerate(answer):
+            if self.tokens is not None:
+                await self.tokens.acquire()
             yield _event({"id": key, "of": token})
             if cut_after == number:
                 raise Cut

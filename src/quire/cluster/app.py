@@ -20,6 +20,7 @@ from quire.cluster.own_routes import AdminKey, OwnRoutes
 from quire.cluster.passing.attaching import Attachments
 from quire.cluster.passing.dispatch import Dispatcher
 from quire.cluster.passing.everywhere import Everyone
+from quire.cluster.passing.moving import Moves
 from quire.cluster.passing.proxy import Proxy
 from quire.cluster.requests.locating import Locator
 from quire.cluster.routing.loop_guard import LoopGuard
@@ -51,6 +52,7 @@ class Router:
             for node in self.nodes
             if config.cluster_key is not None
         ]
+        self.moves = Moves(self.engines)
         self.strategy = RunningStrategy(strategy)
         self.metrics = RouterMetrics(self.engines, self.strategy)
         self._app = self._layers(server)
@@ -94,7 +96,7 @@ class Router:
     def _layers(self, server: ServerConfig) -> ASGIApp:
         locator = Locator(self.nodes)
         app: ASGIApp = Proxy(
-            Dispatcher(self.engines, self.strategy, locator),
+            Dispatcher(self.engines, self.strategy, locator, self.moves),
             Everyone(self.engines),
             Attachments(locator, server, self._config.node_key),
             self.metrics,
@@ -106,6 +108,7 @@ class Router:
             app,
             engines=self.engines,
             strategy=self.strategy,
+            moves=self.moves,
             metrics=self.metrics,
             admin=AdminKey(self._config.admin_key),
             config=server,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.metrics import RouterMetrics
+from quire.cluster.passing.moving import Moves
 from quire.cluster.refusing import refuse
 from quire.cluster.requests.reading import read_request
 from quire.cluster.routing.running import RunningStrategy, Shift
 from quire.cluster.routing.strategy import DEFAULT_NAME, MAX_SOURCE_BYTES, StrategySource
 from quire.cluster.strategies import SHIPPED
 from quire.core.config import ServerConfig
-from quire.core.errors import Forbidden, InvalidArgument, QuireError, Unauthorized
+from quire.core.errors import Forbidden, InvalidArgument, QuireError, Unauthorized, UnknownHandle
 from quire.server.errors import RETRY_AFTER_S, HttpError
 from quire.server.security import OPEN_PATHS
 
@@ -52,8 +54,8 @@ class AdminKey:
         if self._digest is None:
             if changes:
                 raise Forbidden(
-                    "the strategy is code that the router runs: start it with --admin-key-file to "
-                    "exchange the strategy over HTTP"
+                    "the router has no admin key: start it with --admin-key-file to exchange the "
+                    "strategy (which is code that it runs) or to drain nodes over HTTP"
                 )
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -73,6 +75,7 @@ class OwnRoutes:
         *,
         engines: Sequence[NodeEngine],
         strategy: RunningStrategy,
+        moves: Moves,
         metrics: RouterMetrics,
         admin: AdminKey,
         config: ServerConfig,
@@ -80,6 +83,7 @@ class OwnRoutes:
         self._app = app
         self._engines = engines
         self._strategy = strategy
+        self._moves = moves
         self._metrics = metrics
         self._admin = admin
         self._config = config
@@ -100,7 +104,10 @@ class OwnRoutes:
         path, method = scope["path"], scope["method"]
         if path.startswith(_PREFIX):
             self._admin.check(Headers(scope=scope), changes=method not in ("GET", "HEAD"))
-        allowed = _OWN.get(path)
+        draining = _DRAIN.fullmatch(path)
+        if draining is not None and method in ("POST", "DELETE"):
+            return await self._drain(draining[1], is_on=method == "POST")
+        allowed = _OWN.get(path) if draining is None else ("POST", "DELETE")
         if allowed is None:
             raise HttpError(404, f"no route {method} {path}: there are {', '.join(_OWN)}")
         if method not in allowed:
@@ -118,9 +125,18 @@ class OwnRoutes:
             await self._strategy.change(_source(request.body))
         return JSONResponse(self._described_strategy())
 
+    async def _drain(self, name: str, *, is_on: bool) -> Response:
+        """With ``is_on`` the node gets no new work, and what can leaves it now."""
+        engine = next((one for one in self._engines if one.name == name), None)
+        if engine is None:
+            raise UnknownHandle(f"no node {name[:100]!a} here: GET /router/engines lists them")
+        engine.node.is_draining = is_on
+        num_moved = await self._moves.empty(engine) if is_on else 0
+        return JSONResponse({**_described(engine), "num_moved": num_moved})
+
     def _health(self, *, is_ready_wanted: bool) -> Response:
         """A router is alive as long as it answers; it is ready while a node is."""
-        num_ready = sum(engine.node.liveness.state == "ready" for engine in self._engines)
+        num_ready = sum(engine.node.takes_work for engine in self._engines)
         num_alive = sum(engine.node.liveness.is_alive for engine in self._engines)
         body = {
             "status": "ok" if num_ready else "no node",
@@ -150,6 +166,8 @@ _OWN = {
     "/router/strategy": ("GET", "PUT"),
 }
 """The paths with their methods."""
+
+_DRAIN = re.compile(r"/router/nodes/([^/]+)/drain")
 
 
 def _source(body: bytes) -> StrategySource:
@@ -192,6 +210,7 @@ def _described(engine: NodeEngine) -> dict[str, Any]:
         "name": engine.name,
         "url": node.address.url,
         "state": node.liveness.state,
+        "draining": node.is_draining,
         "detail": node.liveness.reason,
         "models": list(figures.models),
         "load": node.load,

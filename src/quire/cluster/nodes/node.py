@@ -67,11 +67,17 @@ class Node:
         """Work of this router that the node has and has not finished."""
         self.num_others = 0
         """Requests that the node had from elsewhere when it was asked last."""
+        self.is_draining = False
+        """The operator of the router wants it empty."""
         self._key = None if node_key is None else f"Bearer {node_key}".encode()
 
     @property
     def load(self) -> int:
         return self.num_outstanding + self.num_others
+
+    @property
+    def takes_work(self) -> bool:
+        return self.liveness.state == "ready" and not self.is_draining
 
     def serves(self, model: str | None) -> bool:
         """Whether it may be asked for ``model``: a node that has not told its models yet may."""

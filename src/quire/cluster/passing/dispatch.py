@@ -13,6 +13,7 @@ from http import HTTPStatus
 
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.engines.trial import why_no_answer
+from quire.cluster.passing.moving import Moves
 from quire.cluster.passing.opened import EVENTS, Opened, open_answer, unopened
 from quire.cluster.passing.resuming import ResumingAnswer
 from quire.cluster.passing.retelling import RetoldAnswer
@@ -50,8 +51,13 @@ class Dispatcher:
     """Places requests at ``engines``. The caller of its methods ends ``request.work``."""
 
     def __init__(
-        self, engines: Sequence[NodeEngine], strategy: RunningStrategy, locator: Locator
+        self,
+        engines: Sequence[NodeEngine],
+        strategy: RunningStrategy,
+        locator: Locator,
+        moves: Moves,
     ) -> None:
+        self._moves = moves
         self._engines = engines
         self._by_name = {engine.name: engine for engine in engines}
         self._strategy = strategy
@@ -186,15 +192,20 @@ class Dispatcher:
     def _resuming(self, request: Request, answer: Answer) -> Answer:
         if not (request.is_resumable and answer.head.get(b"content-type").startswith(EVENTS)):
             return answer
+        movable: ResumingAnswer | RetoldAnswer
         if request.path == COMPLETIONS:
-            return ResumingAnswer(answer, request, self._go_on)
-        is_told = answer.head.get(TELLS_HEADER.encode())
-        return RetoldAnswer(answer, request, self._send_on) if is_told else answer
+            movable = ResumingAnswer(answer, request, self._go_on)
+        elif answer.head.get(TELLS_HEADER.encode()):
+            movable = RetoldAnswer(answer, request, self._send_on)
+        else:
+            return answer
+        self._moves.add(movable)
+        return movable
 
     async def _send_on(self, request: Request) -> Answer:
         """Send ``request`` to the least used engine that is left."""
         self._note_lost(request)
-        for engine in sorted(self._ready(request), key=lambda engine: engine.load):
+        for engine in self._left(request):
             try:
                 answer = await engine.send(request)
             except EngineLost:
@@ -207,7 +218,7 @@ class Dispatcher:
     async def _go_on(self, request: Request, prompt: list[int], num_generated: int) -> Answer:
         """Generate behind ``prompt`` at the least used engine that is left."""
         self._note_lost(request)
-        for engine in sorted(self._ready(request), key=lambda engine: engine.load):
+        for engine in self._left(request):
             try:
                 answer = await engine.start_generate(
                     request, 0, prompt=prompt, num_generated=num_generated
@@ -219,6 +230,12 @@ class Dispatcher:
             answer.close()
         raise self._nobody(request)
 
+    def _left(self, request: Request) -> list[NodeEngine]:
+        """Where ``request`` may go on, the best first."""
+        return sorted(
+            self._ready(request), key=lambda engine: (engine.name != request.prefers, engine.load)
+        )
+
     # -- engines -----------------------------------------------------------------------------------
 
     def _ready(self, request: Request) -> list[NodeEngine]:
@@ -229,7 +246,7 @@ class Dispatcher:
             for engine in self._engines
             if engine.name not in request.work.lost and engine.node.serves(request.model)
         ]
-        ready = [engine for engine in fitting if engine.node.liveness.state == "ready"]
+        ready = [engine for engine in fitting if engine.node.takes_work]
         return ready or [one for one in fitting if one.node.liveness.state == "unknown"]
 
     def _named(self, name: str) -> NodeEngine:

@@ -101,6 +101,33 @@ class ResumingAnswer:
     def close(self) -> None:
         self._answer.close()
 
+    @property
+    def request(self) -> Request:
+        return self._request
+
+    @property
+    def at(self) -> str:
+        return self._answer.engine
+
+    @property
+    def generated(self) -> list[int] | None:
+        """What has been told so far."""
+        if self._is_done or self._num_kept_bytes > MAX_KEPT_BYTES:
+            return None
+        found = [choice for body in self._told() for choice in body.get("choices", ())]
+        return [token for choice in found for token in choice.get("token_ids", ())]
+
+    def leave(self) -> None:
+        """Cut the present stream: it goes on at another engine."""
+        self._answer.close()
+
+    def _told(self) -> list[dict[str, Any]]:
+        return [
+            msgspec.json.decode(event[len(_DATA) :], type=dict[str, Any])
+            for event in self._kept
+            if event.startswith(_DATA) and event != _DONE
+        ]
+
     def _events(self, piece: bytes) -> bytes:
         """The whole events of what has arrived, as the client is to see them.
 
@@ -140,11 +167,7 @@ class ResumingAnswer:
 
     async def _resume(self, error: EngineLost) -> None:
         """Go on elsewhere, or raise ``error``."""
-        told = [
-            msgspec.json.decode(event[len(_DATA) :], type=dict[str, Any])
-            for event in self._kept
-            if event.startswith(_DATA) and event != _DONE
-        ]
+        told = self._told()
         choices = [choice for body in told for choice in body.get("choices", ())]
         is_over = any(choice.get("finish_reason") for choice in choices)
         if is_over and not self._request.fields.get("stream_options"):

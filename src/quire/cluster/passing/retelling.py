@@ -96,6 +96,22 @@ class RetoldAnswer:
     def close(self) -> None:
         self._answer.close()
 
+    @property
+    def request(self) -> Request:
+        return self._request
+
+    @property
+    def at(self) -> str:
+        return self._answer.engine
+
+    @property
+    def generated(self) -> list[int] | None:
+        return None if self._is_over or self._first is None else self._tokens
+
+    def leave(self) -> None:
+        """Cut the present stream: it goes on at another engine."""
+        self._answer.close()
+
     def _events(self, piece: bytes) -> bytes:
         """The events that may be passed on, now that ``piece`` is here.
 
@@ -134,7 +150,7 @@ class RetoldAnswer:
             self._request.body,
             [*own, (TELLS_HEADER, "1"), (GENERATED_HEADER, generated)],
         )
-        again.work = self._request.work
+        again.work, again.prefers = self._request.work, self._request.prefers
         self._answer.close()
         try:
             following = await self._send_on(again)

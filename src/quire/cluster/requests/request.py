@@ -71,6 +71,10 @@ class Work:
             if answer is not kept:
                 answer.close()
         self.answers = [] if kept is None else [kept]
+        self.end_leases()
+
+    def end_leases(self) -> None:
+        """Give up every lease."""
         leases, self.leases = self.leases, {}
         for kv_addr_info, release in leases.items():
             release(kv_addr_info)
@@ -94,6 +98,8 @@ class Request:
         self.work = Work()
         self.home: str | None = None
         """The name of the engine at which the request's session is at home, if it has one."""
+        self.prefers: str | None = None
+        """The name of the engine at which its answer is to go on, if it has to leave its own."""
         self.is_resumable = False
         """Whether its events tell what is needed to go on at another engine."""
         self.tells_tokens = True

@@ -1,0 +1,100 @@
+"""Answers that are under way move to another node by choice: their pages first, while they go on,
+then the rest.
+
+Owns which answers can move and the order of a move. What has been computed goes to the other node's
+prefix cache; then the old stream is cut, and goes on there as after a loss. Must not know how.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+from weakref import WeakSet
+
+from quire.cluster.engines.node_engine import NodeEngine
+from quire.cluster.requests.request import Request
+from quire.core.errors import EngineLost, QuireError
+
+logger = logging.getLogger(__name__)
+
+_MAX_AT_ONCE = 8
+
+
+class Movable(Protocol):
+    """A stream that goes on at another node when its own is lost. ``at`` is the name of the engine
+    that gives it now; ``generated``: what it has told; None: it cannot go on elsewhere now."""
+
+    @property
+    def request(self) -> Request: ...
+    @property
+    def at(self) -> str: ...
+    @property
+    def generated(self) -> list[int] | None: ...
+
+    def leave(self) -> None:
+        """Cut the present stream."""
+        ...
+
+
+class Moves:
+    """The movable answers of a router over ``engines``."""
+
+    def __init__(self, engines: Sequence[NodeEngine]) -> None:
+        self._engines = engines
+        self._running: WeakSet[Movable] = WeakSet()
+
+    def add(self, answer: Movable) -> None:
+        self._running.add(answer)
+
+    async def empty(self, engine: NodeEngine) -> int:
+        """Move what runs at ``engine`` to engines that take work; returns how many answers have
+        left it. The others run to their end."""
+        limit = asyncio.Semaphore(_MAX_AT_ONCE)
+        running = [answer for answer in self._running if answer.at == engine.name]
+
+        async def move(answer: Movable) -> bool:
+            async with limit:
+                try:
+                    return await self._move(answer, engine)
+                finally:  # its request may have ended before the lease was there
+                    answer.request.work.end_leases()
+
+        return sum(await asyncio.gather(*map(move, running)))
+
+    async def _move(self, answer: Movable, source: NodeEngine) -> bool:
+        request = answer.request
+        others = [
+            engine
+            for engine in self._engines
+            if engine is not source
+            and engine.node.takes_work
+            and engine.node.serves(request.model)
+            and engine.name not in request.work.lost
+        ]
+        if not others or answer.generated is None:
+            return False
+        target = min(others, key=lambda engine: engine.load)
+        try:
+            await self._send_ahead(answer, source, target)
+        except EngineLost as exc:  # it stays where it is, or goes on by itself
+            logger.warning("request %s does not move: %s", request.request_id, exc)
+            return False
+        except QuireError as exc:  # the other node computes it again
+            logger.warning("request %s moves without its pages: %s", request.request_id, exc)
+        if answer.at != source.name or answer.generated is None:
+            return False  # it has ended meanwhile, or has gone on elsewhere
+        request.prefers = target.name  # which has the pages, and needs no lease for them
+        answer.leave()
+        return True
+
+    async def _send_ahead(self, answer: Movable, source: NodeEngine, target: NodeEngine) -> None:
+        request = answer.request
+        prompt = await target.prompt_tokens(request)
+        tokens = [*prompt, *(answer.generated or ())]
+        received = await target.prep_recv(request, len(tokens) - 1, prompt=tokens)
+        if (begin := received.matched_len) < received.end:
+            await source.remote_send(
+                request, received, begin=begin, end=received.end, prompt=tokens
+            )
