@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help answers demo test compiled test-compiled test-clients test-ray chaos chaos-cluster mutate lint types bench bench-pie bench-autellix bench-microserving model-eval install install-dev lock docs clean
+.PHONY: help answers demo test compiled test-compiled test-clients test-ray chaos chaos-cluster mutate lint types bench bench-pie bench-autellix bench-ayo bench-microserving model-eval install install-dev lock docs clean
 
 # The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
@@ -76,7 +76,7 @@ lint: install-dev ## ruff and the import layers
 types: install-dev ## mypy --strict
 	$(BIN)/mypy
 	$(BIN)/mypy --explicit-package-bases benchmarks/*.py \
-		benchmarks/{autellix,control,engine,http,library,microserving,pie}/*.py benchmarks/peers/{catalog,checkpoint_tensors,process,install}.py
+		benchmarks/{autellix,ayo,control,engine,http,library,microserving,pie}/*.py benchmarks/peers/{catalog,checkpoint_tensors,process,install}.py
 	$(BIN)/mypy benchmarks/gpu/*.py
 	$(BIN)/mypy --explicit-package-bases tools/mutation/*.py
 
@@ -95,6 +95,9 @@ bench-autellix: install-dev ## every figure of Autellix's evaluation (BENCH_ARGS
 
 bench-microserving: install-dev ## every figure of LLM Microserving's evaluation that runs here (BENCH_ARGS=--quick: a short run)
 	$(BIN)/python benchmarks/microserving/run.py $(BENCH_ARGS)
+
+bench-ayo: install-dev ## Ayo's ablations over paced engines, in virtual time (BENCH_ARGS=--quick: a short run)
+	$(BIN)/python benchmarks/ayo/paced.py $(BENCH_ARGS)
 
 install: ## make .venv and install the pinned packages (no-op when current)
 	@$(if $(SKIP_INSTALL),:,"$(PYTHON)" tools/install.py --set runtime)
