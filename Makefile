@@ -23,7 +23,7 @@ CHAOS_SEED ?= 12
 MUTATE_ARGS ?=
 
 help: ## list the recipes
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: install ## start a node with the shipped model; a chat client and an agent program use it
 	@$(BIN)/quire demo
