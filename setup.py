@@ -17,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).parent
 PACKAGE = "quire/engine/cpu"
 SOURCES = ROOT / "src" / PACKAGE / "csrc"
+OBJECTS = ROOT / "build" / f"kernel-{sysconfig.get_platform()}"
+"""Kept from build to build: setuptools makes an editable install in a temporary directory."""
 RECORD = "_kernel_build.json"
 
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
@@ -40,6 +43,11 @@ COMMON_FLAGS = [
     *("-Wall", "-Wextra", "-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-psabi"),
 ]
 LINK_FLAGS = ["-shared", "-pthread"]
+
+PRELUDE = ("algorithm", "condition_variable", "memory", "mutex", "string", "thread", "vector")
+"""Headers that most sources include, and in which a compiler spends more time than in our code:
+with many sources to compile they (and immintrin.h) are parsed once for each instruction set."""
+MANY = 3
 
 
 def instruction_sets() -> dict:
@@ -73,31 +81,76 @@ def run(command: list) -> None:
 class Library:
     """The kernel for one instruction set."""
 
-    def __init__(self, compiler: list, isa: str, flags: list, objects: Path, target: Path) -> None:
+    def __init__(
+        self, compiler: list, version: str, isa: str, flags: list, objects: Path, target: Path
+    ) -> None:
         self.compiler = compiler
         self.isa = isa
         self.flags = [*COMMON_FLAGS, *flags, f'-DQUIRE_ISA="{isa}"']
+        self.version = version
         self.objects = objects / isa
         self.target = target
 
-    def compile(self, source: Path, headers: bytes) -> Path:
+    def compile_all(self, sources: list, headers: bytes, pool) -> list:
+        """Begin to compile what changed; the jobs, one for each source."""
+        if sum(self.is_stale(source, headers) for source in sources) > MANY:
+            prelude = pool.submit(self.precompile)
+            return [pool.submit(self.compile, source, headers, prelude) for source in sources]
+        return [pool.submit(self.compile, source, headers) for source in sources]
+
+    def precompile(self) -> list:
+        """Parse the headers that most sources include, once for all of them; the arguments with
+        which the compiler uses that. A compiler that cannot do it tells what is wrong when it
+        compiles the sources."""
+        self.objects.mkdir(parents=True, exist_ok=True)
+        header = self.objects / "prelude.h"
+        partial = self.objects / f"prelude.{os.getpid()}"
+        names = [*PRELUDE, "immintrin.h"] if "-mavx2" in self.flags else PRELUDE
+        header.write_text("".join(f"#include <{name}>\n" for name in names))
+        command = [*self.compiler, *self.flags, "-x", "c++-header", str(header)]
+        try:
+            run([*command, "-o", str(partial)])
+        except CompileError:
+            return []
+        partial.replace(self.precompiled)
+        return ["-include", str(header)]
+
+    @property
+    def precompiled(self) -> Path:
+        return self.objects / "prelude.h.gch"
+
+    def inputs(self, source: Path, headers: bytes) -> str:
+        """A hash of everything that the object file of ``source`` depends on."""
+        command = [*self.compiler, *self.flags, "-c", str(source), "-o"]
+        described = repr([self.version, *command]).encode()
+        content = b"\0".join([described, headers, source.read_bytes()])
+        return hashlib.sha256(content).hexdigest()
+
+    def is_stale(self, source: Path, headers: bytes) -> bool:
+        made = self.objects / f"{source.stem}.o"
+        known = made.with_suffix(".inputs")
+        if not made.exists() or not known.exists():
+            return True
+        return known.read_text() != self.inputs(source, headers)
+
+    def compile(self, source: Path, headers: bytes, prelude=None) -> Path:
         """The object file of one source, made again if the source, ``headers`` (the content of all
-        of them) or the command changed.
+        of them) or the command changed; ``prelude`` is the job of ``precompile``.
 
         Contents are compared, as they were before the compiler started: an object is younger than a
         source that is edited while it compiles.
         """
         made = self.objects / f"{source.stem}.o"
-        command = [*self.compiler, *self.flags, "-c", str(source), "-o"]
-        inputs = hashlib.sha256(b"\0".join([repr(command).encode(), headers, source.read_bytes()]))
-        known = made.with_suffix(".inputs")
-        if not made.exists() or not known.exists() or known.read_text() != inputs.hexdigest():
+        inputs = self.inputs(source, headers)
+        if self.is_stale(source, headers):
             made.parent.mkdir(parents=True, exist_ok=True)
+            known = made.with_suffix(".inputs")
             partial = made.with_suffix(f".{os.getpid()}")
-            run([*command, str(partial)])
+            use = prelude.result() if prelude and begins_with_headers(source) else []
+            run([*self.compiler, *self.flags, *use, "-c", str(source), "-o", str(partial)])
             known.unlink(missing_ok=True)
             partial.replace(made)
-            known.write_text(inputs.hexdigest())
+            known.write_text(inputs)
         return made
 
     def link(self, objects: list) -> None:
@@ -119,12 +172,12 @@ class BuildKernel(build_ext):
             reason = "no C++ compiler was found: install g++ or clang++, or set CXX"
             self.write_record(None, dict.fromkeys(sets, reason))
             return
-        temporary = Path(self.build_temp) / "kernel"
+        version = version_of(compiler)
         libraries = [
-            Library(compiler, isa, flags, temporary, self.folder / f"_kernel_{isa}.so")
+            Library(compiler, version, isa, flags, OBJECTS, self.folder / f"_kernel_{isa}.so")
             for isa, flags in sets.items()
         ]
-        self.write_record(version_of(compiler), build(libraries))
+        self.write_record(version, build(libraries))
 
     @property
     def folder(self) -> Path:
@@ -156,6 +209,13 @@ class BuildKernel(build_ext):
             partial.replace(target)
 
 
+def begins_with_headers(source: Path) -> bool:
+    """Whether headers may be included before the source's first line; not before a pragma that
+    changes how they are compiled."""
+    lines = source.read_text(encoding="utf-8").splitlines()
+    return next((line for line in lines if line.startswith("#")), "").startswith("#include")
+
+
 def version_of(compiler: list) -> str:
     result = subprocess.run([*compiler, "--version"], capture_output=True, text=True)
     return result.stdout.split("\n", 1)[0].strip() or " ".join(compiler)
@@ -167,16 +227,15 @@ def build(libraries: list) -> dict:
     headers = b"\0".join(path.read_bytes() for path in sorted(SOURCES.glob("*.h")))
     failures = {}
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        jobs = {
-            library.isa: [pool.submit(library.compile, source, headers) for source in sources]
-            for library in libraries
-        }
+        jobs = {library.isa: library.compile_all(sources, headers, pool) for library in libraries}
         for library in libraries:
             try:
                 library.link([job.result() for job in jobs[library.isa]])
             except (CompileError, OSError) as exc:
                 library.target.unlink(missing_ok=True)
                 failures[library.isa] = first_error(str(exc))
+            finally:
+                library.precompiled.unlink(missing_ok=True)  # 60 MB, and it knows no later headers
     return failures
 
 

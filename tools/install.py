@@ -74,19 +74,60 @@ def make_environment(venv: str) -> None:
 
 def install(venv: str, locks: list) -> None:
     """Install the pins (torch alone and first, so that no other package chooses its build), then
-    Quire."""
-    pip = [os.path.join(venv, "bin", "python"), "-m", "pip", "install"]
-    pip += ["--disable-pip-version-check", "--no-warn-script-location"]
+    Quire.
+
+    Pip uses one core: the kernel is compiled beside it, and pip leaves the byte code to all cores.
+    """
+    python = os.path.join(venv, "bin", "python")
+    pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
+    pip += ["--no-warn-script-location", "--no-compile"]
     online = "read pip's message above; installing needs access to a Python package index"
     pins = pinned(locks)
-    run(f"installing {pins[0]} (the largest part)", pip + pins[:1], online)
-    requirements = [argument for lock in locks for argument in ("-r", lock)]
-    run(f"installing {len(pins)} pinned packages", pip + requirements, online)
+    tools = [pin for pin in pins if pin.startswith("setuptools==")]
+    run("installing " + tools[0], pip + tools, online)
+    kernel = begin_kernel(python)
+    try:
+        constraints = [argument for lock in locks for argument in ("-c", lock)]
+        run(f"installing {pins[0]} (the largest part)", pip + pins[:1] + constraints, online)
+        requirements = [argument for lock in locks for argument in ("-r", lock)]
+        run(f"installing {len(pins)} pinned packages", pip + requirements, online)
+        compile_modules(python)
+        kernel.wait()
+    finally:
+        kernel.kill()
+        kernel.wait()
     run(
         "installing quire from this checkout",
         [*pip, "--no-deps", "--no-build-isolation", "-e", "."],
         "pyproject.toml and the files that it names must be complete",
     )
+
+
+def begin_kernel(python: str) -> subprocess.Popen:
+    """Compile the CPU kernel's objects, which the installation of Quire then only links.
+
+    What fails here fails there again, and is told by ``kernel_line``.
+    """
+    print("==> compiling the CPU kernel meanwhile", flush=True)
+    return subprocess.Popen(
+        [python, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def compile_modules(python: str) -> None:
+    """Write the byte code of all packages, as pip does without ``--no-compile``, on all cores.
+
+    Templates of modules that some packages carry cannot be compiled, which is no error for pip
+    either.
+    """
+    print("==> compiling the packages' modules", flush=True)
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = subprocess.check_output([python, "-c", where], text=True).strip()
+    compiler = [python, "-W", "ignore", "-m", "compileall", "-qq", "-j", "0", packages]
+    subprocess.call(compiler, cwd=ROOT)
 
 
 def kernel_line() -> str:

@@ -18,14 +18,15 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """``setup.py`` as a module, without running it."""
+def build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """``setup.py`` as a module, without running it; its objects are made under ``tmp_path``."""
     monkeypatch.setattr(setuptools, "setup", lambda **options: None)
     spec = importlib.util.spec_from_file_location("quire_setup", ROOT / "setup.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "OBJECTS", tmp_path / "temp")
     return module
 
 
@@ -34,7 +35,6 @@ def command(build: Any, tmp_path: Path) -> Any:
     extension = setuptools.Extension("quire.engine.cpu._kernel_portable", [], optional=True)
     made = build.BuildKernel(setuptools.Distribution({"ext_modules": [extension]}))
     made.build_lib = str(tmp_path / "lib")
-    made.build_temp = str(tmp_path / "temp")
     made.ensure_finalized()
     return made
 
@@ -93,7 +93,8 @@ def library_that_records(
         Path(arguments[-1]).touch()
 
     monkeypatch.setattr(build, "run", fake_run)
-    library = build.Library(["c++"], "portable", [], tmp_path / "objects", tmp_path / "lib.so")
+    objects, target = tmp_path / "objects", tmp_path / "lib.so"
+    library = build.Library(["c++"], "c++ 12", "portable", [], objects, target)
     return library, compiled
 
 
@@ -115,6 +116,9 @@ def test_only_what_changed_is_compiled_again(
     library.flags.append("-g")
     library.compile(source, b"another header")
     assert len(compiled) == 4
+    library.version = "c++ 13"
+    library.compile(source, b"another header")
+    assert len(compiled) == 5
 
 
 def test_a_source_edited_while_it_compiles_is_compiled_again(
@@ -128,6 +132,71 @@ def test_a_source_edited_while_it_compiles_is_compiled_again(
     library.compile(source, b"")
     library.compile(source, b"")
     assert len(compiled) == 2
+
+
+def commands_for(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_sources: int, fails: str = ""
+) -> list[list[str]]:
+    """The compiler's arguments to build a library of ``num_sources``, all new, and the first begun
+    by a pragma; a command with ``fails`` among its arguments fails."""
+    sources = tmp_path / "csrc"
+    sources.mkdir()
+    for number in range(num_sources):
+        first = "#pragma x" if number == 0 else "// One."
+        text = f'{first}\n#include "{number}.h"\n'
+        (sources / f"{number}.cpp").write_text(text, encoding="utf-8")
+    commands: list[list[str]] = []
+
+    def fake_run(arguments: list[str]) -> None:
+        commands.append(arguments)
+        if fails in arguments:
+            raise build.CompileError("error: no such option")
+        Path(arguments[-1]).touch()
+
+    monkeypatch.setattr(build, "run", fake_run)
+    monkeypatch.setattr(build, "SOURCES", sources)
+    objects, target = tmp_path / "objects", tmp_path / "lib.so"
+    assert build.build([build.Library(["c++"], "", "avx2", ["-mavx2"], objects, target)]) == {}
+    assert not list(objects.rglob("*.gch"))
+    return commands
+
+
+def test_headers_are_parsed_once_for_many_sources(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others, _link = commands_for(build, tmp_path, monkeypatch, num_sources=build.MANY + 1)
+    header = tmp_path / "objects" / "avx2" / "prelude.h"
+    assert first[first.index("-x") :][:3] == ["-x", "c++-header", str(header)]
+    assert "#include <immintrin.h>" in header.read_text(encoding="utf-8")
+    assert len(others) == build.MANY + 1
+    without = [other for other in others if "-include" not in other]
+    assert [Path(other[-3]).name for other in without] == ["0.cpp"]
+    used = [other[other.index("-include") + 1] for other in others if other not in without]
+    assert used == [str(header)] * build.MANY
+
+
+def test_no_header_comes_before_a_pragma(build: Any) -> None:
+    """Of this one too, where contracted products would give other tokens."""
+    sources = ROOT / "src" / "quire" / "engine" / "cpu" / "csrc"
+    assert not build.begins_with_headers(sources / "sampling.cpp")
+    assert build.begins_with_headers(sources / "choice.cpp")
+
+
+def test_a_few_sources_parse_their_headers_themselves(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = commands_for(build, tmp_path, monkeypatch, num_sources=build.MANY)
+    assert len(commands) == build.MANY + 1  # and the link
+    assert not any("-include" in command or "-x" in command for command in commands)
+
+
+def test_a_compiler_that_cannot_parse_them_ahead_compiles_without(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num = build.MANY + 1
+    commands = commands_for(build, tmp_path, monkeypatch, num, fails="c++-header")
+    assert len(commands) == num + 2
+    assert not any("-include" in command for command in commands)
 
 
 def test_every_set_has_a_flag_of_its_own(build: Any) -> None:
