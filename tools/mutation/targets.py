@@ -111,4 +111,7 @@ GROUPS = (
         ("control/**/*.py",),
         ("control/**/test_*.py", "programs/api/test_api_scores.py"),
     ),
+    Group("exchange", ("exchange/*.py",), ("exchange/test_*.py",)),
+    Group("cluster", ("cluster/**/*.py",), ("cluster/test_*.py",)),
+    Group("workflow", ("programs/workflow/**/*.py",), ("programs/workflow/test_*.py",)),
 )
