@@ -46,7 +46,7 @@ def leave_running(state_dir: Path) -> int:
     """A small process in the place of node-0, whose keeper has gone; its id."""
     cluster = read_cluster(LOCAL, cluster_commands())
     make_state_dir(state_dir)
-    wanted = Expansion(cluster, state_dir, make_keys(cluster, state_dir), {}).nodes()[0]
+    wanted = Expansion(cluster, state_dir, make_keys(cluster, state_dir)).nodes()[0]
 
     async def start() -> int:
         async def probe(url: str) -> bool:
@@ -167,7 +167,7 @@ def test_the_commands_own_checks_hold(
 
 def test_the_command_of_a_process_is_understood() -> None:
     cluster = read_cluster(LOCAL, cluster_commands())
-    expansion = Expansion(cluster, Path("/state"), Keys("c", "a"), {})
+    expansion = Expansion(cluster, Path("/state"), Keys("c", "a"))
     node = expansion.nodes()[1].command("127.0.0.1", "/keys")
     router = expansion.routers({"node-0": "http://127.0.0.1:8101"})[0].command("h", "/keys")
     assert node[:4] == [sys.executable, "-m", "quire.cli", "serve"]

@@ -8,7 +8,7 @@ import pytest
 
 from quire.cluster.deployment.options import CommandOptions
 from quire.cluster.deployment.reading import Commands, read_cluster
-from quire.cluster.deployment.spec import ClusterSpec, OtherRay, OwnHead, Resources, ScalingRange
+from quire.cluster.deployment.spec import ClusterSpec, OtherRay, OwnHead, Resources
 from quire.core.errors import ConfigError
 
 SMALL = """\
@@ -76,7 +76,6 @@ nodes:
     cpus: 4
     gpus: 2
     placement: pack
-    scaling: {min: 2, max: 4}
     models: [big=org/model]
     environment: {HF_HOME: /models}
     options:
@@ -105,7 +104,7 @@ ready_timeout: 30
         *("--adapter=b=y", "--data-dir=data/{name}", "--drain-timeout=5", "--", "big=org/model"),
     )
     assert (chat.resources, chat.placement, chat.drain_s) == (Resources(4.0, 2.0), "pack", 5.0)
-    assert (chat.scaling, chat.ports) == (ScalingRange(2, 4), range(8101, 8105))
+    assert chat.ports == range(8101, 8103)
     assert chat.environment == {"HF_HOME": "/models"}
     assert (small.count, small.drain_s) == (1, 30.0)
     assert cluster.routers.arguments == (
@@ -179,14 +178,6 @@ REFUSED = {
     "ranks without GPUs": (
         edited(PORT, PORT + "    gpus: 1\n    options: {tensor-parallel: 2}\n"),
         "an engine of 2 ranks needs as many GPUs",
-    ),
-    "scaling without a bound": (
-        edited(PORT, PORT + "    scaling: {min: 1}\n"),
-        "nodes[0].scaling.max is missing",
-    ),
-    "scaling and a count": (
-        edited(PORT, PORT + "    count: 3\n    scaling: {min: 1, max: 2}\n"),
-        "nodes[0].count is 3: it must be from scaling.min 1",
     ),
     "two groups of a name": (
         edited(PORT, PORT + "  - port: 8201\n"),

@@ -108,7 +108,7 @@ def wanted(num_nodes: int = 2, num_routers: int = 1, argument: str = "a") -> Exp
         nodes=(ProcessGroup("node", num_nodes, 8101, (argument,)),),
         routers=ProcessGroup("router", num_routers, 8000),
     )
-    return Expansion(cluster, Path("/state"), Keys("c", "a"), {})
+    return Expansion(cluster, Path("/state"), Keys("c", "a"))
 
 
 def rollout(keepers: PretendedKeepers, told: Told | None = None) -> Rollout:

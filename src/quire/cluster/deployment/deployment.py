@@ -115,7 +115,7 @@ class Deployment:
         return report(self._cluster.name, ray, states, admin_key)
 
     def _expansion(self, keys: Keys) -> Expansion:
-        return Expansion(self._cluster, self._state_dir, keys, {})
+        return Expansion(self._cluster, self._state_dir, keys)
 
     def _connected(self) -> RayCluster:
         ray = self._cluster.ray

@@ -33,19 +33,17 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """The processes of ``cluster``. ``counts``: how many nodes a group has, where that is not what
-    the file says."""
+    """The processes of ``cluster``."""
 
     cluster: ClusterSpec
     state_dir: Path
     keys: Keys
-    counts: Mapping[str, int]
 
     def nodes(self) -> tuple[ProcessSpec, ...]:
         return tuple(
             self._process(group, index, "node", {CLUSTER_KEY_FILE: self.keys.cluster}, {})
             for group in self.cluster.nodes
-            for index in range(self.counts.get(group.name, group.count))
+            for index in range(group.count)
         )
 
     def routers(self, nodes: Mapping[str, str]) -> tuple[ProcessSpec, ...]:

@@ -24,7 +24,6 @@ from quire.cluster.deployment.spec import (
     Placement,
     ProcessGroup,
     Resources,
-    ScalingRange,
 )
 from quire.cluster.deployment.yaml_file import read_yaml
 from quire.core.config import ServerConfig
@@ -32,7 +31,7 @@ from quire.core.errors import ConfigError
 
 _CLUSTER = ("name", "nodes", "routers", "ray", "keys", "listen", "ready_timeout")
 _GROUP = ("port", "count", "cpus", "gpus", "placement", "environment", "options")
-_NODES = ("name", "models", "scaling", *_GROUP)
+_NODES = ("name", "models", *_GROUP)
 _ROUTERS = ("strategy", "strategy_options", *_GROUP)
 _OF_ONE = ("data-dir", "record")
 """Options of which no two processes may share the value."""
@@ -126,15 +125,7 @@ def _group(
     *,
     cpus: float,
 ) -> ProcessGroup:
-    scaling = _scaling(section)
-    most = _MAX_PROCESSES
-    count = section.whole("count", 1 if scaling is None else scaling.min_count, 1, most)
-    if scaling is not None and not scaling.min_count <= count <= scaling.max_count:
-        raise refuse(
-            section.place("count"),
-            count,
-            f"it must be from scaling.min {scaling.min_count} to scaling.max {scaling.max_count}",
-        )
+    count = section.whole("count", 1, 1, _MAX_PROCESSES)
     environment = section.mapping("environment")
     for key, value in environment.items():
         if not isinstance(value, str) or not key.isidentifier():
@@ -145,8 +136,7 @@ def _group(
         raise ConfigError(f"{section.place('options')}: {exc.message}") from exc
     options = section.mapping("options")
     for option in _OF_ONE:
-        several = count > 1 or (scaling is not None and scaling.max_count > 1)
-        if several and option in options and "{name}" not in str(options[option]):
+        if count > 1 and option in options and "{name}" not in str(options[option]):
             raise ConfigError(
                 f"{section.place('options')}.{option} would be shared by {name}-0, {name}-1, ...: "
                 "put {name} into it"
@@ -162,18 +152,7 @@ def _group(
         placement=cast(Placement, section.choice("placement", "spread", get_args(Placement))),
         environment=dict(environment),
         drain_s=float(options.get("drain-timeout", ServerConfig().drain_timeout_s)),
-        scaling=scaling,
     )
-
-
-def _scaling(section: Section) -> ScalingRange | None:
-    if not section.has("scaling"):
-        return None
-    place = section.place("scaling")
-    scaling = Section(section.raw("scaling"), place, ("min", "max"))
-    least = scaling.whole("min", 1, 1, _MAX_PROCESSES)
-    scaling.required("max", "write the largest number of nodes")
-    return ScalingRange(least, scaling.whole("max", 0, least, _MAX_PROCESSES))
 
 
 def _ray(content: Any, folder: Path) -> OwnHead | OtherRay:

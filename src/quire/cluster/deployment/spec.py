@@ -25,14 +25,6 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingRange:
-    """Between how many nodes a group may change by itself."""
-
-    min_count: int
-    max_count: int
-
-
-@dataclass(frozen=True, slots=True)
 class ProcessGroup:
     """``count`` processes of one kind: NAME-0, NAME-1, ... on ``port``, ``port`` + 1, ...
 
@@ -48,13 +40,10 @@ class ProcessGroup:
     placement: Placement = "spread"
     environment: Mapping[str, str] = field(default_factory=dict)
     drain_s: float = 30.0
-    scaling: ScalingRange | None = None
 
     @property
     def ports(self) -> range:
-        """All that it may use."""
-        most = self.count if self.scaling is None else self.scaling.max_count
-        return range(self.port, self.port + most)
+        return range(self.port, self.port + self.count)
 
 
 @dataclass(frozen=True, slots=True)
