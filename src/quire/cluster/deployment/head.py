@@ -128,7 +128,7 @@ class RayHead:
                 asyncio.run(_ended(process, _STOP_TIMEOUT_S))
             session = session_of(self._child_file)
             if session is not None and process.boot_id == boot_id():
-                end_session(session, process.start_ticks)
+                end_session(session, process.start_ticks, self._folder)
         if record is not None:
             shutil.rmtree(record.temp_dir, ignore_errors=True)
         shutil.rmtree(self._folder, ignore_errors=True)

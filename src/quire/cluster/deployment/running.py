@@ -108,11 +108,12 @@ async def wait_ended(process: Identity) -> None:
         os.close(fd)
 
 
-def end_session(session: int, since_ticks: int) -> int:
+def end_session(session: int, since_ticks: int, directory: Path | None = None) -> int:
     """Kill what is left of a session whose leader started at ``since_ticks``; returns how many.
 
     A session's number is not given to another process while a member lives, and a member is never
-    older than its session."""
+    older than its session. ``directory``: in which its members run, for a session whose last member
+    may be gone since long."""
     num_killed = 0
     for entry in _PROC.iterdir():
         if not entry.name.isdecimal():
@@ -120,8 +121,17 @@ def end_session(session: int, since_ticks: int) -> int:
         stat = read_stat(int(entry.name))
         if stat is None or stat.session != session or stat.start_ticks < since_ticks:
             continue
+        if directory is not None and not _runs_in(entry, directory):
+            continue
         with contextlib.suppress(ProcessLookupError):
             num_killed += send(
                 Identity(int(entry.name), stat.start_ticks, boot_id()), signal.SIGKILL
             )
     return num_killed
+
+
+def _runs_in(process: Path, directory: Path) -> bool:
+    try:
+        return (process / "cwd").readlink() == directory.resolve()
+    except OSError:
+        return False
