@@ -9,6 +9,15 @@ import typer
 
 _PROGRAMS = "Programs"
 
+VectorStore = Annotated[
+    str,
+    typer.Option(
+        envvar="QUIRE_VECTOR_STORE",
+        help="Where programs' vectors are kept: exact (memory), lance (LanceDB, in the data "
+        "directory) or postgresql://... (with pgvector).",
+        rich_help_panel=_PROGRAMS,
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

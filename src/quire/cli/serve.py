@@ -75,6 +75,7 @@ def serve(
     max_hold: sco.MaxHold = _PAUSING.max_hold_s,
     record: o.Record = None,
     data_dir: po.DataDir = None,
+    vector_store: po.VectorStore = "exact",
     mcp_servers: po.McpServers = None,
     workflow: po.Workflows = None,
     host: ho.Host = _SERVER.host,
@@ -194,6 +195,7 @@ def serve(
         data_dir=data_dir,
         mcp_servers=read_mcp_servers(mcp_servers, [tenant.id for tenant in known_tenants]),
         otlp_endpoint=otlp_endpoint,
+        vector_store=vector_store,
     )
     server = ServerConfig(
         data_dir=data_dir,

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from quire.cli import options as o
+from quire.cli import program_options as po
 from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
 from quire.cli.console import escaped, output, print_error, print_result, table
@@ -81,6 +82,7 @@ def workflow(
     model: o.ModelOption = None,
     encoder: o.Encoders = None,
     encoder_instances: o.EncoderInstances = None,
+    vector_store: po.VectorStore = "exact",
     url: o.OptionalUrl = None,
     api_key: o.ApiKey = None,
     log_level: o.LogLevel = "warning",
@@ -88,9 +90,9 @@ def workflow(
     """List the workflows, run one, or explain what the optimiser makes of it.
 
     'run' prints the answer to --question from --documents. It starts a node for the query, which
-    --model, --encoder and --encoder-instances configure, or with --url uses a running one. The node
-    needs an embedding model, for advanced-rag also a cross-encoder. 'list' shows with --url what
-    that node serves.
+    --model, --encoder, --encoder-instances and --vector-store configure, or with --url uses a
+    running one. The node needs an embedding model, for advanced-rag also a cross-encoder. 'list'
+    shows with --url what that node serves.
 
     'explain' prints what each pass did to the graph of a query, or why it did nothing, and draws
     the graphs with --svg; it starts no node. Without --documents it takes a document of 6144 words.
@@ -134,6 +136,7 @@ def workflow(
     node = NodeConfig(
         engine_configs(model or (), None),
         encoders=encoder_configs(encoder or (), encoder_instances or ()),
+        vector_store=vector_store,
     )
     _finish(_run(node, asked))
 
@@ -143,7 +146,7 @@ _READ_BY: Mapping[Action, frozenset[str]] = {
     "run": frozenset(
         {
             "action", "name", "documents", "question", "inputs", "settings", "passes", "model",
-            "encoder", "encoder_instances", "url", "api_key", "log_level",
+            "encoder", "encoder_instances", "vector_store", "url", "api_key", "log_level",
         }
     ),
     "explain": frozenset(
@@ -166,7 +169,7 @@ def _refuse_unread(context: typer.Context, action: Action) -> None:
 
 def _refuse_given(context: typer.Context, url: str) -> None:
     """Refuse what only a node of this command takes, unless it stands in the environment."""
-    for name in ("passes", "model", "encoder", "encoder_instances"):
+    for name in ("passes", "model", "encoder", "encoder_instances", "vector_store"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise InvalidArgument(

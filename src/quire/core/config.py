@@ -314,6 +314,8 @@ class NodeConfig:
     ``data_dir``: where the programs' store is kept (None: in memory, lost with the node).
     ``mcp_servers``: those that the node runs for its programs; names are unique.
     ``otlp_endpoint``: the HTTP address of the collector that spans are sent to.
+    ``vector_store``: what keeps programs' vectors: ``exact`` (memory), ``lance`` (LanceDB, in
+    ``data_dir``), or the address of a PostgreSQL database with pgvector.
     """
 
     engines: tuple[EngineConfig, ...]
@@ -328,6 +330,7 @@ class NodeConfig:
     encoders: tuple[EncoderConfig, ...] = ()
     mcp_servers: tuple[McpServerConfig, ...] = ()
     otlp_endpoint: str | None = None
+    vector_store: str = field(default="exact", repr=False)  # it may have a password
 
     def __post_init__(self) -> None:
         names = [str(engine.name) for engine in self.engines]

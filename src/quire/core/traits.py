@@ -29,6 +29,7 @@ class Trait(StrEnum):
     REPOSITION = "Reposition"
     ENCODE = "Encode"
     DOCUMENTS = "Documents"
+    VECTORS = "Vectors"
 
 
 VERSIONS: dict[Trait, int] = {
@@ -57,7 +58,9 @@ SUPERTRAITS: dict[Trait, tuple[Trait, ...]] = {
     Trait.REPOSITION: (Trait.ALLOCATE,),
 }
 
-NODE_TRAITS = frozenset({Trait.CORE, Trait.MESSAGING, Trait.NET, Trait.STORE, Trait.DOCUMENTS})
+NODE_TRAITS = frozenset(
+    {Trait.CORE, Trait.MESSAGING, Trait.NET, Trait.STORE, Trait.DOCUMENTS, Trait.VECTORS}
+)
 """Traits that the node itself serves, for any model."""
 
 ENCODER_TRAITS = frozenset({Trait.ENCODE})

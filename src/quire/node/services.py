@@ -1,5 +1,5 @@
 """The services of programs on this node: topics, queues and stores, MCP servers, encoders,
-documents, children.
+documents, vectors, children.
 
 Owns the services and the calls from a program's loop to the edge's loop, where children are
 launched, texts are encoded and MCP servers are used.
@@ -23,6 +23,7 @@ from quire.node.encoders.programs import FindEncoder, ProgramEncoders
 from quire.node.loops import call_on
 from quire.node.mcp.servers import McpServers
 from quire.node.restarts import Restarts
+from quire.node.vectors.choice import vector_store
 from quire.programs.services.children import ChildService
 from quire.programs.services.documents import DocumentService
 from quire.programs.services.encoding import EncodingService
@@ -30,6 +31,7 @@ from quire.programs.services.mcp import McpService
 from quire.programs.services.operations import Identity, ProgramService, ProgramServices
 from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import Store
+from quire.programs.vectors import VectorService
 
 
 class NodeServices:
@@ -45,6 +47,7 @@ class NodeServices:
         self._shared = SharedServices(clock, self._store)
         self.mcp_servers = McpServers(config.mcp_servers, clock)
         self._documents = DocumentReaders()
+        self._vectors = vector_store(config.vector_store, config.data_dir)
         self._edge: asyncio.AbstractEventLoop
 
     def start(self) -> None:
@@ -57,6 +60,7 @@ class NodeServices:
         documents have ended and the store is written."""
         await self.mcp_servers.close()
         await asyncio.to_thread(self._documents.close)
+        await asyncio.to_thread(self._vectors.close)
         await asyncio.to_thread(self._shared.close)
 
     def of(
@@ -91,6 +95,7 @@ class NodeServices:
         yield McpService(identity, self._ask_mcp)
         yield self._encoding_service(identity, ancestry)
         yield DocumentService(self._documents.read)
+        yield VectorService(identity, self._vectors)
 
     def _child_service(
         self,

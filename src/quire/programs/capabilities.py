@@ -52,6 +52,10 @@ class Capabilities:
         """Raises ``Forbidden`` unless the program may use the namespace ``name``."""
         _check("store", "stores", name, self.stores)
 
+    def allows_store(self, name: str) -> bool:
+        """Whether ``check_store`` would return."""
+        return self.stores is None or any(name_within(name, one) for one in self.stores)
+
     def check_mcp_server(self, name: str) -> None:
         """Raises ``Forbidden`` unless the program may use the node's MCP server ``name``."""
         _check("MCP server", "mcp_servers", name, self.mcp_servers)

@@ -31,6 +31,7 @@ from quire.programs.services.children import ChildService, ChildWanted, Family
 from quire.programs.services.operations import Identity
 from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import Store
+from quire.programs.vectors import ExactStore, VectorService
 from quire.simulation.clock import VirtualClock
 from quire.testing.fake_engine import FakeEngine, fake_pool
 from quire.testing.harness import ControlHarness
@@ -66,6 +67,7 @@ class LocalNode:
         )
         self.clock = LocalClock(self.harness.clock)
         self.services = SharedServices(self.harness.clock, Store(now_s=self.harness.clock.now_s))
+        self.vectors = ExactStore()
         self.fault: Exception | None = None
         self._hold = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -126,7 +128,8 @@ class LocalNode:
                 _here,
                 loop.call_soon_threadsafe,
             )
-            services = self.services.of(children.identity, lambda: [children])
+            vectors = VectorService(children.identity, self.vectors)
+            services = self.services.of(children.identity, lambda: [children, vectors])
             port = LocalPort(self, program, bounds, sink, loop, services, seed)
             self._ports[port.program] = port
             self.submit(

@@ -1,52 +1,75 @@
-"""The embedded collection: nearest rows, whatever the order in which they came."""
+"""The collection of a query in the store of its node: batches, and what is left behind."""
 
 from __future__ import annotations
 
-from random import Random
+from typing import Any
 
 import pytest
 
-from quire.core.errors import InvalidArgument
+from quire.core.errors import ProgramFailed
+from quire.core.ids import TenantId
+from quire.programs.vectors import Place
 from quire.programs.workflow import vectors
-from quire.programs.workflow.vectors import ExactVectors
+from quire.programs.workflow.vectors import QueryVectors
+from quire.testing import LocalNode
+
+TENANT = TenantId("default")
 
 
-async def test_the_nearest_by_angle_and_the_first_of_equals() -> None:
-    rows = ExactVectors()
-    await rows.add(2, [[2, 0], [0, 5], [1, 1]], ["right, too", "up", "between"])
-    await rows.add(0, [[3, 0], [1, 0]], ["right", "right again"])
-    assert await rows.nearest([0.1, 0], 4) == ["right", "right again", "right, too", "between"]
-    assert await rows.nearest([0, 1], 1) == ["up"]
-    assert (await rows.nearest([-1, 0], 9))[:3] == ["up", "between", "right"]
-    rows.close()
-    assert await rows.nearest([1, 0], 1) == []
-
-
-async def test_results_do_not_depend_on_the_order_of_ingestion() -> None:
-    random = Random(0)
-    given = [[random.gauss(0, 1) for _ in range(8)] for _ in range(40)]
-    wanted = [random.gauss(0, 1) for _ in range(8)]
-    found: list[list[str]] = []
-    for seed in range(3):
-        stages = list(range(0, 40, 8))
-        Random(seed).shuffle(stages)
-        rows = ExactVectors()
-        for first in stages:
-            texts = [str(n) for n in range(first, first + 8)]
-            await rows.add(first, given[first : first + 8], texts)
-            await rows.nearest(wanted, 1)
-        found.append(await rows.nearest(wanted, 40))
-    assert found[0] == found[1] == found[2]
-
-
-async def test_wrong_dimensions_and_too_many_rows_are_refused(
+async def test_rows_come_in_batches_and_are_found_by_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows = ExactVectors()
-    await rows.add(0, [[1, 0]], ["a"])
-    for refused in (rows.add(1, [[1, 0, 0]], ["b"]), rows.nearest([1], 1)):
-        with pytest.raises(InvalidArgument, match="dimensions, those stored before have 2"):
-            await refused
-    monkeypatch.setattr(vectors, "MAX_ROWS", 1)
-    with pytest.raises(InvalidArgument, match="2 chunks; the embedded store holds 1"):
-        await rows.add(1, [[0, 1]], ["b"])
+    monkeypatch.setattr(vectors, "MAX_PUT", 2)
+    monkeypatch.setattr(vectors, "MAX_SEARCHED", 1)
+
+    async def main(api: Any) -> list[list[str]]:
+        rows = QueryVectors(api)
+        await rows.add(3, [[1, 0], [0, 1], [1, 1]], ["right", "up", "between"])
+        await rows.add(0, [[2, 0]], ["first of equals"])
+        return await rows.nearest([[1, 0], [0, 1]], 3)
+
+    async with LocalNode() as local:
+        assert await local.run(main) == [
+            ["first of equals", "right", "between"],
+            ["up", "between", "first of equals"],
+        ]
+
+
+async def test_nothing_is_found_where_nothing_was_stored() -> None:
+    async def main(api: Any) -> list[list[str]]:
+        return await QueryVectors(api).nearest([[1, 0], [0, 1]], 3)
+
+    async with LocalNode() as local:
+        assert await local.run(main) == [[], []]
+
+
+async def test_queries_of_a_program_share_nothing_and_leave_nothing() -> None:
+    left: list[bool] = []
+
+    async with LocalNode() as local:
+
+        async def main(api: Any) -> list[list[str]]:
+            one, other = QueryVectors(api), QueryVectors(api)
+            await one.add(0, [[1, 0]], ["one"])
+            await other.add(0, [[1, 0]], ["other"])
+            found = [(await rows.nearest([[1, 0]], 9))[0] for rows in (one, other)]
+            one.close()
+            assert one._dropping is not None
+            await one._dropping
+            places = [Place(TENANT, api.program, rows._name or "") for rows in (one, other)]
+            left.extend([await local.vectors.drop(place) for place in places])
+            return found
+
+        assert await local.run(main) == [["one"], ["other"]]
+    assert left == [False, True]
+
+
+async def test_other_dimensions_are_refused_by_name() -> None:
+    async def main(api: Any) -> None:
+        rows = QueryVectors(api)
+        await rows.add(0, [[1, 0]], ["one"])
+        await rows.nearest([[1, 0, 0]], 1)
+
+    async with LocalNode() as local:
+        with pytest.raises(ProgramFailed, match="has 3 dimensions, those stored before have 2"):
+            await local.run(main)

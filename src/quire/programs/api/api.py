@@ -33,6 +33,7 @@ from quire.programs.api.sample import Sample
 from quire.programs.api.scores import Scores
 from quire.programs.api.store import Store
 from quire.programs.api.tokenize import Tokenize
+from quire.programs.api.vectors import Vectors
 from quire.programs.services.mailbox import Mailbox
 from quire.programs.services.network import Network
 
@@ -41,7 +42,7 @@ TRAIT_FUNCTIONS: dict[Trait, type[TraitFunctions]] = {
     for functions in (
         Core, Messaging, Net, Store, Allocate, Forward, InputText, InputImage, Tokenize, OutputText,
         Sample, Decode, Grammar, Adapter, Scores, Reposition, Encode,
-        Documents,
+        Documents, Vectors,
     )
 }  # fmt: skip
 """The class with the functions of each trait."""
@@ -115,6 +116,11 @@ class Api:
     embed = bound(Encode, lambda trait: trait.embed)
     rerank = bound(Encode, lambda trait: trait.rerank)
     read_document = bound(Documents, lambda trait: trait.read_document)
+    vectors_name = bound(Vectors, lambda trait: trait.vectors_name)
+    vectors_put = bound(Vectors, lambda trait: trait.vectors_put)
+    vectors_search = bound(Vectors, lambda trait: trait.vectors_search)
+    vectors_drop = bound(Vectors, lambda trait: trait.vectors_drop)
+    vectors_list = bound(Vectors, lambda trait: trait.vectors_list)
     store_put = bound(Store, lambda trait: trait.store_put)
     store_get = bound(Store, lambda trait: trait.store_get)
     store_delete = bound(Store, lambda trait: trait.store_delete)

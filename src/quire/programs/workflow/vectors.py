@@ -1,94 +1,60 @@
-"""A collection of texts with vectors: the store's Protocol and the embedded default.
+"""The collection of one query in the node's vector store.
 
-A query has a collection of its own, which no other query and no other tenant can name; it ends with
-the query.
+No other query and no other program can name it; it ends with the query.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from contextlib import suppress
 
-import numpy as np
-from numpy.typing import NDArray
+from quire.core.errors import QuireError
+from quire.programs.api import Api
 
-from quire.core.errors import InvalidArgument
-
-MAX_ROWS = 1 << 17
-
-
-class VectorCollection(Protocol):
-    """The rows of one query. ``add`` and ``nearest`` may run at the same time; who needs an order
-    awaits one before the other."""
-
-    async def add(
-        self, first: int, vectors: Sequence[Sequence[float]], texts: Sequence[str]
-    ) -> None:
-        """Store rows with the numbers from ``first`` on, which are new.
-
-        Raises:
-            InvalidArgument: a vector of another number of dimensions, or too many rows.
-        """
-        ...
-
-    async def nearest(self, vector: Sequence[float], num: int) -> list[str]:
-        """The texts of the ``num`` rows with the highest cosine similarity, best first; of equals
-        the lowest number first."""
-        ...
-
-    def close(self) -> None:
-        """Drop all rows."""
-        ...
+MAX_PUT, MAX_SEARCHED = 2048, 256
+"""Rows, and vectors, of one call to the store."""
 
 
-class ExactVectors:
-    """Exact search over float32 rows in this process."""
+class QueryVectors:
+    """``add`` and ``nearest`` may run at the same time; who needs an order awaits one before the
+    other."""
 
-    def __init__(self) -> None:
-        self._rows: dict[int, NDArray[np.float32]] = {}
-        self._texts: dict[int, str] = {}
-        self._matrix: tuple[NDArray[np.float32], list[int]] | None = None
-        """The rows in the order of their numbers, so that results do not depend on the order in
-        which they came."""
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._name: str | None = None
+        self._naming = asyncio.Lock()
+        self._dropping: asyncio.Task[None] | None = None
 
     async def add(
         self, first: int, vectors: Sequence[Sequence[float]], texts: Sequence[str]
     ) -> None:
-        if len(self._rows) + len(vectors) > MAX_ROWS:
-            raise InvalidArgument(
-                f"{len(self._rows) + len(vectors)} chunks; the embedded store holds {MAX_ROWS} of "
-                "a query: raise chunk_size or give fewer documents"
+        """Store rows with the numbers from ``first`` on. Raises as ``Api.vectors_put``."""
+        async with self._naming:
+            self._name = self._name or await self._api.vectors_name()
+        for start in range(0, len(texts), MAX_PUT):
+            end = start + MAX_PUT
+            await self._api.vectors_put(
+                self._name, vectors[start:end], texts[start:end], first=first + start
             )
-        for number, (vector, text) in enumerate(zip(vectors, texts, strict=True), first):
-            row = self._checked(vector)
-            length = float(np.linalg.norm(row.astype(np.float64)))
-            self._rows[number] = row / np.float32(length) if length else row
-            self._texts[number] = text
-        self._matrix = None
 
-    async def nearest(self, vector: Sequence[float], num: int) -> list[str]:
-        if not self._rows:
-            return []
-        wanted = self._checked(vector)
-        if self._matrix is None:
-            numbers = sorted(self._rows)
-            self._matrix = np.stack([self._rows[one] for one in numbers]), numbers
-        rows_ND, numbers = self._matrix
-        scores_N = rows_ND @ wanted
-        best = np.argsort(-scores_N, kind="stable")[:num]
-        return [self._texts[numbers[int(place)]] for place in best]
+    async def nearest(self, vectors: Sequence[Sequence[float]], num: int) -> list[list[str]]:
+        """For each vector the texts of the ``num`` nearest rows, best first; none if nothing was
+        stored. Raises as ``Api.vectors_search``."""
+        if self._name is None:
+            return [[] for _ in vectors]
+        found: list[list[str]] = []
+        for start in range(0, len(vectors), MAX_SEARCHED):
+            part = vectors[start : start + MAX_SEARCHED]
+            rows = await self._api.vectors_search(self._name, part, num)
+            found += [[row.text for row in one] for one in rows]
+        return found
 
     def close(self) -> None:
-        self._rows.clear()
-        self._texts.clear()
-        self._matrix = None
+        """Drop the rows soon: with the program at the latest."""
+        if self._name is not None:
+            self._dropping = asyncio.get_running_loop().create_task(self._drop(self._name))
 
-    def _checked(self, vector: Sequence[float]) -> NDArray[np.float32]:
-        row = np.asarray(vector, np.float32)
-        have = len(next(iter(self._rows.values()))) if self._rows else len(row)
-        if len(row) != have:
-            raise InvalidArgument(
-                f"a vector has {len(row)} dimensions, those stored before have {have}: use one "
-                "embedding model for ingestion and search"
-            )
-        return row
+    async def _drop(self, name: str) -> None:
+        with suppress(QuireError):  # the program, with which the collection ends, may have ended
+            await self._api.vectors_drop(name)

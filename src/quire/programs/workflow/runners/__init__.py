@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
 from quire.programs.workflow.engines import Engine
@@ -15,17 +13,12 @@ from quire.programs.workflow.runners.encoding import (
 from quire.programs.workflow.runners.local import DocumentRunner, ToolRunner, VectorRunner
 from quire.programs.workflow.runners.model import ModelRunner, Streamed
 from quire.programs.workflow.scheduler import Runner
-from quire.programs.workflow.vectors import ExactVectors, VectorCollection
+from quire.programs.workflow.vectors import QueryVectors
 
 
-def runner_of(
-    engine: Engine,
-    api: Api,
-    streamed: Streamed | None = None,
-    collection: Callable[[], VectorCollection] = ExactVectors,
-) -> Runner:
+def runner_of(engine: Engine, api: Api, streamed: Streamed | None = None) -> Runner:
     """The runner of ``engine`` for one query. ``streamed``: answers whose text is told while it is
-    written. ``collection``: makes the query's collection.
+    written.
 
     Raises:
         InvalidArgument: the node does not serve the model that the engine names.
@@ -36,7 +29,7 @@ def runner_of(
         case "embedding" | "rerank":
             return EncoderRunner(api, engine.config.get("model"))
         case "vectors":
-            return VectorRunner(collection())
+            return VectorRunner(QueryVectors(api))
         case "tool":
             return ToolRunner(engine.functions)
     return DocumentRunner()

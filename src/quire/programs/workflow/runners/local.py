@@ -12,7 +12,7 @@ from quire.programs.workflow.chunker import chunks
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import check_elements
 from quire.programs.workflow.values import LISTS, ValueType
-from quire.programs.workflow.vectors import VectorCollection
+from quire.programs.workflow.vectors import QueryVectors
 
 
 class DocumentRunner:
@@ -32,7 +32,7 @@ class DocumentRunner:
 class VectorRunner:
     """``Runner`` of an engine of kind vectors, over the collection of this query."""
 
-    def __init__(self, collection: VectorCollection) -> None:
+    def __init__(self, collection: QueryVectors) -> None:
         self._collection = collection
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -40,7 +40,7 @@ class VectorRunner:
             await self._collection.add(primitive.first, inputs["vectors"], inputs["texts"])
             return {"out": True}
         num: int = primitive.config["top_k"]
-        found = [await self._collection.nearest(one, num) for one in inputs["vectors"]]
+        found = await self._collection.nearest(inputs["vectors"], num)
         texts = [text for one in found for text in one]
         check_elements(primitive, texts)
         return {"out": texts}

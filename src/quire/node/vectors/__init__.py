@@ -1,0 +1,1 @@
+"""Vector stores that keep their rows outside this process's memory."""

@@ -1,0 +1,169 @@
+"""``LanceStore``: collections as LanceDB tables on disk, searched without an index.
+
+Owns the directory. Only this module imports LanceDB. A collection is a folder that is named by the
+SHA-256 of its name, in a folder of its tenant or program, so that no name reaches a file path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from quire.core.errors import CapacityError, ConfigError
+from quire.core.ids import ProgramId, TenantId
+from quire.node.vectors.worker import StoreThreads
+from quire.programs.vectors import Found, Place, Rows
+from quire.programs.vectors.store import F32, check_dimensions, check_number, check_room, unknown
+
+try:
+    import lancedb
+    import pyarrow as pa
+except ImportError as exc:  # pragma: no cover - depends on the environment
+    raise ConfigError(
+        f"the vector store 'lance' needs LanceDB ({exc}): pip install 'quire[workflows]'"
+    ) from exc
+
+T = TypeVar("T")
+
+_TABLE, _NAME = "rows", "name"
+_MAX_FILES = 64
+"""Fragments of a table, beyond which they are joined: each ``put`` writes one."""
+
+
+class LanceStore:
+    """See ``VectorStore``. ``directory``: ``None`` for a temporary one, removed at the end. Shared
+    collections stay in it; those of programs that ended with their node are removed when it
+    starts."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._is_temporary = directory is None
+        self._directory = directory or Path(tempfile.mkdtemp(prefix="quire-vectors-"))
+        shutil.rmtree(self._directory / "programs", ignore_errors=True)
+        self._threads = StoreThreads(1)
+        self._tables: dict[Path, Any] = {}
+        self._num_puts: Counter[Path] = Counter()
+
+    async def put(self, place: Place, rows: Rows) -> None:
+        await self._run(lambda: self._put(place, rows))
+
+    async def search(self, place: Place, vectors: F32, num: int) -> list[list[Found]]:
+        return await self._run(lambda: self._search(place, vectors, num))
+
+    async def drop(self, place: Place) -> bool:
+        return await self._run(lambda: self._drop(self._folder(place)))
+
+    async def names(self, tenant: TenantId) -> list[str]:
+        around = self._folder(Place(tenant, None, "")).parent
+        return await self._run(lambda: sorted(one.read_text("utf-8") for one in _named(around)))
+
+    def end(self, program: ProgramId) -> None:
+        self._threads.later(lambda: self._drop(self._directory / "programs" / str(program)))
+
+    def close(self) -> None:
+        self._threads.close()
+        self._tables.clear()
+        if self._is_temporary:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def _run(self, job: Callable[[], T]) -> T:
+        try:
+            return await self._threads.run(job)
+        except (OSError, RuntimeError) as exc:  # LanceDB raises both for its files
+            raise CapacityError(
+                f"the vector store cannot be used now: {exc}: check whether its disk is full"
+            ) from exc
+
+    # -- on the thread -----------------------------------------------------------------------------
+
+    def _put(self, place: Place, rows: Rows) -> None:
+        folder, dimensions = self._folder(place), rows.vectors.shape[1]
+        table = self._table(folder)
+        if table is None:
+            check_room(place, len(rows.texts), dimensions)
+            check_number(place, len(_named(folder.parent)))
+            table = self._made(folder, place.name, dimensions)
+        check_dimensions(place, dimensions, _dimensions(table))
+        numbers = rows.numbers
+        inside = f"number >= {numbers.start} AND number < {numbers.stop}"
+        num_replaced = table.count_rows(inside)
+        check_room(place, table.count_rows() - num_replaced + len(numbers), dimensions)
+        if num_replaced:
+            table.delete(inside)
+        table.add(_arrow(rows))
+        self._num_puts[folder] += 1
+        if self._num_puts[folder] % _MAX_FILES == 0:
+            table.optimize()
+
+    def _search(self, place: Place, vectors: F32, num: int) -> list[list[Found]]:
+        table = self._table(self._folder(place))
+        if table is None:
+            raise unknown(place)
+        check_dimensions(place, vectors.shape[1], _dimensions(table))
+        return [_nearest(table, vector_D, num) for vector_D in vectors]
+
+    def _drop(self, folder: Path) -> bool:
+        """Remove ``folder``: a collection, or all of a program."""
+        for one in [one for one in self._tables if one == folder or folder in one.parents]:
+            del self._tables[one]
+            del self._num_puts[one]
+        existed = folder.exists()
+        shutil.rmtree(folder, ignore_errors=True)
+        return existed
+
+    def _made(self, folder: Path, name: str, dimensions: int) -> Any:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        schema = _schema(dimensions)
+        table = lancedb.connect(str(folder)).create_table(_TABLE, schema=schema, mode="overwrite")
+        (folder / _NAME).write_text(name, "utf-8")  # last: without it there is no collection
+        self._tables[folder] = table
+        return table
+
+    def _table(self, folder: Path) -> Any:
+        if folder not in self._tables and (folder / _NAME).exists():
+            self._tables[folder] = lancedb.connect(str(folder)).open_table(_TABLE)
+        return self._tables.get(folder)
+
+    def _folder(self, place: Place) -> Path:
+        owner = Path("tenants", _digest(place.tenant))
+        if place.program is not None:
+            owner = Path("programs", str(place.program))
+        return self._directory / owner / _digest(place.name)
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+def _named(folder: Path) -> list[Path]:
+    """The files with the names of the collections in ``folder``."""
+    return list(folder.glob(f"*/{_NAME}"))
+
+
+def _schema(dimensions: int) -> Any:
+    vector = pa.list_(pa.float32(), dimensions)
+    return pa.schema([("number", pa.int64()), ("vector", vector), ("text", pa.string())])
+
+
+def _dimensions(table: Any) -> int:
+    size: int = table.schema.field("vector").type.list_size
+    return size
+
+
+def _arrow(rows: Rows) -> Any:
+    dimensions = rows.vectors.shape[1]
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.vectors.ravel()), dimensions)
+    columns = [pa.array(rows.numbers, pa.int64()), vectors, pa.array(rows.texts, pa.string())]
+    return pa.table(columns, schema=_schema(dimensions))
+
+
+def _nearest(table: Any, vector_D: F32, num: int) -> list[Found]:
+    query = table.search(vector_D).distance_type("dot").bypass_vector_index()
+    columns = query.select(["number", "text", "_distance"]).limit(num).to_arrow().to_pydict()
+    scores = (1 - distance for distance in columns["_distance"])  # it is 1 less the product
+    found = map(Found, columns["number"], scores, columns["text"])
+    return sorted(found, key=lambda row: (-row.score, row.number))

@@ -1,0 +1,41 @@
+"""Runs a store's blocking calls on threads of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+from quire.core.errors import Draining
+
+T = TypeVar("T")
+
+
+class StoreThreads:
+    """For any loop and thread; at most ``num`` jobs run at a time."""
+
+    def __init__(self, num: int) -> None:
+        self._threads = ThreadPoolExecutor(num, thread_name_prefix="quire-vectors")
+
+    async def run(self, job: Callable[[], T]) -> T:
+        """Cancelling the wait does not cancel the job.
+
+        Raises:
+            Draining: the store is closed.
+        """
+        try:
+            future = self._threads.submit(job)
+        except RuntimeError as exc:
+            raise Draining("the node is stopping: its vector store is closed") from exc
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    def later(self, job: Callable[[], object]) -> None:
+        """Nobody waits for the result; nothing happens if the store is closed."""
+        with suppress(RuntimeError):
+            self._threads.submit(job)
+
+    def close(self) -> None:
+        """Blocks until every job has ended. Idempotent."""
+        self._threads.shutdown()

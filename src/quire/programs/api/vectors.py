@@ -1,0 +1,124 @@
+"""Trait Vectors: collections of texts with vectors, found by similarity. Served by the node."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.core.errors import InvalidArgument
+from quire.core.traits import Trait
+from quire.programs.api.integers import whole_number
+from quire.programs.api.queued import TraitFunctions
+
+
+@dataclass(frozen=True, slots=True)
+class FoundText:
+    """A row of a collection. ``score``: cosine similarity of its vector."""
+
+    number: int
+    score: float
+    text: str
+
+
+class Vectors(TraitFunctions):
+    trait = Trait.VECTORS
+
+    async def vectors_name(self) -> str:
+        """A name for a collection of this program that nothing else is given."""
+        name: str = await self._issuer.call("vectors.name")
+        return name
+
+    async def vectors_put(
+        self,
+        collection: str,
+        vectors: Sequence[Sequence[float]],
+        texts: Sequence[str],
+        *,
+        first: int = 0,
+        shared: bool = False,
+    ) -> None:
+        """Store a row for each of ``texts`` with its vector. They have the numbers ``first``,
+        ``first + 1``, ...; a row of a number that is there is replaced.
+
+        A collection belongs to this program and ends with it; with ``shared`` it belongs to the
+        programs of the tenant, stays, and the manifest names it among its ``stores``. The first
+        rows make it and decide its dimensions. Where it is kept is for the node
+        (``quire serve --vector-store``).
+
+        Raises:
+            InvalidArgument: no rows, over 2048 rows or 4 Mi characters in one call, other
+                dimensions than the rows before, over 131072 rows of a collection, or a name that is
+                not printable text of at most 512 bytes.
+            Forbidden: the manifest of this program does not name the collection.
+            QuotaExceeded: too many collections.
+            EngineLost: the store cannot be reached now; a retry is safe.
+        """
+        values, dimensions = _flat("vectors_put", vectors)
+        await self._issuer.call(
+            "vectors.put",
+            collection=collection,
+            shared=shared,
+            first=whole_number("first", first),
+            values=values,
+            dimensions=dimensions,
+            texts=list(texts),
+        )
+
+    async def vectors_search(
+        self,
+        collection: str,
+        vectors: Sequence[Sequence[float]],
+        num: int,
+        *,
+        shared: bool = False,
+    ) -> list[list[FoundText]]:
+        """For each of ``vectors`` (at most 256) the ``num`` rows (at most 1024) that are nearest by
+        cosine similarity, best first, of equals the lowest number first.
+
+        Raises:
+            UnknownHandle: there is no such collection: nobody has put rows into it, or it is
+                another program's or tenant's.
+            InvalidArgument: other dimensions than its rows, or over a bound.
+            Forbidden, EngineLost: as for ``vectors_put``.
+        """
+        values, dimensions = _flat("vectors_search", vectors)
+        found: list[list[tuple[int, float, str]]] = await self._issuer.call(
+            "vectors.search",
+            collection=collection,
+            shared=shared,
+            values=values,
+            dimensions=dimensions,
+            num=whole_number("num", num),
+        )
+        return [[FoundText(*row) for row in rows] for rows in found]
+
+    async def vectors_drop(self, collection: str, *, shared: bool = False) -> bool:
+        """Delete a collection; returns whether it existed."""
+        dropped: bool = await self._issuer.call(
+            "vectors.drop", collection=collection, shared=shared
+        )
+        return dropped
+
+    async def vectors_list(self) -> list[str]:
+        """The names of the tenant's shared collections that this program may use, sorted."""
+        names: list[str] = await self._issuer.call("vectors.list")
+        return names
+
+
+def _flat(function: str, vectors: Sequence[Sequence[float]]) -> tuple[bytes, int]:
+    """The vectors as little-endian float32, row by row, and their dimensions."""
+    if not vectors:
+        raise InvalidArgument(f"{function}: no vectors: give at least one")
+    dimensions = len(vectors[0])
+    for index, vector in enumerate(vectors):
+        if len(vector) != dimensions:
+            raise InvalidArgument(
+                f"{function}: vectors[{index}] has {len(vector)} dimensions, those before have "
+                f"{dimensions}: use one embedding model"
+            )
+    row = struct.Struct(f"<{dimensions}f")
+    try:
+        return b"".join(row.pack(*vector) for vector in vectors), dimensions
+    except (struct.error, OverflowError) as exc:
+        raise InvalidArgument(f"{function}: vectors are lists of numbers ({exc})") from exc

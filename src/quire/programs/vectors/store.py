@@ -1,0 +1,155 @@
+"""``VectorStore``: collections of texts with vectors, whatever keeps them.
+
+Owns the bounds and the errors that all stores have in common. Must not know who asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.errors import InvalidArgument, QuotaExceeded, UnknownHandle
+from quire.core.ids import ProgramId, TenantId
+
+F32 = NDArray[np.float32]
+
+MAX_ROWS = 1 << 17
+"""Of one collection."""
+MAX_VALUES = 1 << 26
+"""Numbers in the vectors of one collection: 256 MiB."""
+MAX_COLLECTIONS = 256
+"""Of one tenant, and of one program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A collection. ``program``: the program that it belongs to and ends with; ``None``: it belongs
+    to the tenant and stays. ``name`` may be any text; a store never uses it as one of its own."""
+
+    tenant: TenantId
+    program: ProgramId | None
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows ``first``, ``first + 1``, ... ``vectors``: [rows, dimensions], each of length 1 or 0."""
+
+    first: int
+    vectors: F32
+    texts: Sequence[str]
+
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.first + len(self.texts))
+
+
+class Found(NamedTuple):
+    """A row that was found; ``score``: cosine similarity."""
+
+    number: int
+    score: float
+    text: str
+
+
+class VectorStore(Protocol):
+    """Methods are for any loop and thread. Two calls may run at the same time; who needs an order
+    awaits one before the other. Cancelling a wait lets the call go on to its end."""
+
+    async def put(self, place: Place, rows: Rows) -> None:
+        """Add rows; one of a number that is there replaces it. The first makes the collection.
+
+        Raises:
+            InvalidArgument: other dimensions than the rows that are there, or too many rows.
+            QuotaExceeded: the tenant or program has too many collections.
+            EngineLost: the store cannot be reached now.
+        """
+        ...
+
+    async def search(self, place: Place, vectors: F32, num: int) -> list[list[Found]]:
+        """For each of ``vectors`` the ``num`` rows of the highest score, best first, of equals the
+        lowest number first; which of equals are left out is for the store to choose. Exact: an
+        index that may miss rows is never used.
+
+        Raises:
+            UnknownHandle: there is no such collection.
+            InvalidArgument: other dimensions than its rows.
+            EngineLost: the store cannot be reached now.
+        """
+        ...
+
+    async def drop(self, place: Place) -> bool:
+        """Delete the collection; returns whether it existed."""
+        ...
+
+    async def names(self, tenant: TenantId) -> list[str]:
+        """The names of the collections that belong to the tenant, sorted."""
+        ...
+
+    def end(self, program: ProgramId) -> None:
+        """The program has ended: its collections are deleted, now or soon."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent; blocks until what was put is kept."""
+        ...
+
+
+def unit_vectors(values: bytes, dimensions: int) -> F32:
+    """Vectors of length 1 from little-endian float32, row by row; a vector of zeros stays.
+
+    Raises:
+        InvalidArgument: no whole number of vectors, or a value that is not finite.
+    """
+    if dimensions < 1 or not values or len(values) % (4 * dimensions):
+        raise InvalidArgument(
+            f"{len(values)} bytes are no vectors of {dimensions} float32: give vectors of one size"
+        )
+    rows_ND = np.frombuffer(values, "<f4").reshape(-1, dimensions)
+    if not np.isfinite(rows_ND).all():
+        raise InvalidArgument("a vector has a value that is not finite: give numbers alone")
+    lengths_N1 = np.linalg.norm(rows_ND.astype(np.float64), axis=1, keepdims=True)
+    return (rows_ND / np.where(lengths_N1 > 0, lengths_N1, 1)).astype(np.float32)
+
+
+def check_dimensions(place: Place, given: int, have: int) -> None:
+    """Raises ``InvalidArgument`` unless vectors fit to those that are there."""
+    if given != have:
+        raise InvalidArgument(
+            f"collection {place.name!r}: a vector has {given} dimensions, those stored before have "
+            f"{have}: use one embedding model for ingestion and search"
+        )
+
+
+def check_room(place: Place, num_rows: int, dimensions: int) -> None:
+    """Raises ``InvalidArgument`` if a collection cannot have ``num_rows``."""
+    most = min(MAX_ROWS, MAX_VALUES // dimensions)
+    if num_rows > most:
+        raise InvalidArgument(
+            f"collection {place.name!r} would have {num_rows} rows of {dimensions} dimensions; at "
+            f"most {most} are stored: raise chunk_size or give fewer documents"
+        )
+
+
+def check_number(place: Place, num_collections: int) -> None:
+    """Raises ``QuotaExceeded`` if there is no room for another collection beside
+    ``num_collections``."""
+    if num_collections >= MAX_COLLECTIONS:
+        whose = "tenant" if place.program is None else "program"
+        raise QuotaExceeded(
+            f"this {whose} has {num_collections} collections of vectors, {MAX_COLLECTIONS} may: "
+            "drop one first",
+            max_collections=MAX_COLLECTIONS,
+        )
+
+
+def unknown(place: Place) -> UnknownHandle:
+    """The error of a search in a collection that nobody has put rows into."""
+    whose = "tenant" if place.program is None else "program"
+    return UnknownHandle(
+        f"this {whose} has no collection of vectors {place.name!r}: put rows into it first"
+    )

@@ -1,0 +1,119 @@
+"""The trait Vectors over a store in memory: owners, bounds, capabilities, and the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.core.errors import Forbidden, InvalidArgument, ProgramFailed, QuireError, UnknownHandle
+from quire.core.ids import ProgramId, TenantId
+from quire.programs.capabilities import Capabilities
+from quire.programs.services.operations import Identity
+from quire.programs.vectors import ExactStore, Place, VectorService, service, unit_vectors
+from quire.testing import LocalNode
+
+TENANT = TenantId("default")
+ROW = unit_vectors(b"\0\0\x80?\0\0\0\0", 2)
+
+
+async def test_a_program_puts_searches_lists_and_drops() -> None:
+    async def main(api: Any) -> list[Any]:
+        await api.vectors_put("notes", [[3, 4], [0, 1]], ["a", "b"], shared=True)
+        await api.vectors_put("notes", [[1, 0]], ["own"])
+        (found,) = await api.vectors_search("notes", [[0, 2]], 5, shared=True)
+        (own,) = await api.vectors_search("notes", [[0, 2]], 5)
+        rows = [(one.number, round(one.score, 3), one.text) for one in (*found, *own)]
+        names = [await api.vectors_list()]
+        dropped = [await api.vectors_drop("notes", shared=True) for _ in range(2)]
+        return [rows, names, dropped]
+
+    async with LocalNode() as local:
+        assert await local.run(main) == [
+            [(1, 1.0, "b"), (0, 0.8, "a"), (0, 0.0, "own")], [["notes"]], [True, False]
+        ]  # fmt: skip
+
+
+async def test_the_own_collections_of_a_program_end_with_it() -> None:
+    places: list[Place] = []
+
+    async def main(api: Any) -> None:
+        name = await api.vectors_name()
+        await api.vectors_put(name, [[1, 0]], ["a"])
+        places.append(Place(TENANT, api.program, name))
+        await local.vectors.search(places[0], ROW, 1)
+
+    async with LocalNode() as local:
+        await local.run(main)
+        with pytest.raises(UnknownHandle):
+            await local.vectors.search(places[0], ROW, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (("put", "x", [], []), "no vectors: give at least one"),
+        (("put", "x", [[1], [1, 2]], ["a", "b"]), r"vectors\[1\] has 2 dimensions, those before"),
+        (("put", "x", [["one"]], ["a"]), "vectors are lists of numbers"),
+        (("put", "x", [[]], ["a"]), "vectors of 0 dimensions; 1 to 8192"),
+        (("put", "x", [[float("nan")]], ["a"]), "a value that is not finite"),
+        (("put", "x", [[1.0]], ["a", "b"]), "1 vectors for 2 texts"),
+        (("put", "x", [[1.0]], ["a\0"]), r"texts\[0\] has a character that cannot be stored"),
+        (("put", "x", [[1.0]], ["\ud800"]), r"texts\[0\] has a character that cannot be stored"),
+        (("put", "x", [[1.0]], ["four"]), "4 characters; at most 3 are allowed"),
+        (("put", "x", [[1.0]] * 3, ["a"] * 3), "3 rows; give 1 to 2 in one call"),
+        (("put", "\n", [[1.0]], ["a"]), "its name must be printable"),
+        (("put", "", [[1.0]], ["a"]), "must be text that is not empty"),
+        (("search", "x", [[1.0]] * 3, 1), "3 vectors; give 1 to 2 in one call"),
+        (("search", "x", [[1.0]], 0), "num is 0: give 1 to 1024"),
+        (("search", "x", [[1.0]], 1), "this program has no collection of vectors 'x'"),
+    ],
+)
+async def test_what_cannot_be_stored_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, call: tuple[Any, ...], message: str
+) -> None:
+    for name, most in [("MAX_TEXTS", 2), ("MAX_CHARS", 3), ("MAX_QUERIES", 2)]:
+        monkeypatch.setattr(service, name, most)
+
+    async def main(api: Any) -> None:
+        function, *arguments = call
+        await getattr(api, f"vectors_{function}")(*arguments)
+
+    async with LocalNode() as local:
+        with pytest.raises(ProgramFailed, match=message):
+            await local.run(main)
+
+
+async def test_a_manifest_names_the_shared_collections() -> None:
+    identity = Identity(ProgramId(1), TENANT, "p", Capabilities(stores=("notes-*",)))
+    store = ExactStore()
+    vectors = VectorService(identity, store)
+    value = b"\0\0\x80?"
+    await vectors.put("own", False, 0, value, 1, ["a"])
+    await vectors.put("notes-1", True, 0, value, 1, ["a"])
+    with pytest.raises(Forbidden, match="store 'other' is not allowed for this program"):
+        await vectors.put("other", True, 0, value, 1, ["a"])
+    with pytest.raises(Forbidden):
+        await vectors.search("other", True, value, 1, 1)
+    with pytest.raises(Forbidden):
+        await vectors.drop("other", True)
+    await VectorService(Identity(ProgramId(2), TENANT, "q"), store).put(
+        "other", True, 0, value, 1, ["a"]
+    )
+    assert await vectors.names() == ["notes-1"]
+
+
+def test_what_is_no_vector_is_refused() -> None:
+    for values, dimensions in [(b"", 1), (b"\0" * 6, 1), (b"\0" * 8, 0)]:
+        with pytest.raises(InvalidArgument, match="give vectors of one size"):
+            unit_vectors(values, dimensions)
+
+
+async def test_a_program_that_has_ended_leaves_the_store_alone() -> None:
+    class Untouched(ExactStore):
+        def end(self, program: ProgramId) -> None:
+            raise QuireError("it had nothing of its own")
+
+    vectors = VectorService(Identity(ProgramId(1), TENANT, "p"), Untouched())
+    await vectors.put("notes", True, 0, b"\0\0\x80?", 1, ["a"])
+    vectors.close()
