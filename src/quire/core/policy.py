@@ -20,7 +20,8 @@ class ServiceFigures:
     """The figures of one program, of one of its threads, or of a family, as policies read them.
 
     Control alone writes them. ``service_s`` and ``service_tokens``: engine time and tokens, prompts
-    and recomputation included. ``path_s`` and ``path_tokens``: the longest critical path so far,
+    and recomputation included. ``generated_tokens``: of a family, what it has generated of them.
+    ``path_s`` and ``path_tokens``: the longest critical path so far,
     which is the most service that stood one call behind the other (Autellix 4.2.1; kept for
     programs and families, not for threads). ``waiting_s``: time in which it could have run and did
     not. ``arrival_s``: when it began, for a thread when its first queue was created.
@@ -32,6 +33,7 @@ class ServiceFigures:
     arrival_s: float = 0.0
     service_s: float = 0.0
     service_tokens: int = 0
+    generated_tokens: int = 0
     path_s: float = 0.0
     path_tokens: int = 0
     waiting_s: float = 0.0

@@ -9,6 +9,7 @@ import pytest
 from gantt import run
 
 from quire.control.policies import FirstComeFirstServed, LeastLeft, ProgramAttainedService
+from quire.control.policies.lifetimes import FEWEST
 from quire.control.policies.quire import IDLE_S, MAX_EMPTY, TURN_TOKENS
 from quire.control.policies.remaining import (
     MAX_KINDS,
@@ -173,6 +174,29 @@ def test_short_programs_are_worth_more_than_long_ones_that_cost_as_much_to_end()
     assert rank(long, 4100.0) == pytest.approx((log2(504) + log2(4600)) / 2)
 
 
+def test_the_end_of_a_program_is_worth_more_the_less_it_generates() -> None:
+    """Of two kinds that are served alike the one goes first whose answers are short."""
+    kinds = []
+    for num_generated in (2000, 20, 1):
+        kind = KindOfProgram()
+        for _ in range(MIN_SAMPLES):
+            figures = ServiceFigures(service_tokens=2000, generated_tokens=num_generated)
+            kind.end(kind.begin(figures))
+        kinds.append(kind)
+    wordy, terse, silent = kinds
+    assert rank(wordy, 0.0) == pytest.approx(log2(2000))
+    assert rank(terse, 0.0) == pytest.approx((log2(2000) + log2(20)) / 2)
+    assert rank(silent, 0.0) == pytest.approx((log2(2000) + log2(FEWEST)) / 2)
+
+
+def test_a_session_that_begins_anew_counts_what_it_generates_from_then_on() -> None:
+    figures = ServiceFigures(service_tokens=5000, generated_tokens=4000)
+    kind = KindOfProgram()
+    life = kind.begin(figures, before=5000)
+    figures.service_tokens, figures.generated_tokens = 5800, 4200
+    assert (life.served, life.worth) == (800.0, 1 / 200)
+
+
 def test_kinds_are_learned_apart() -> None:
     made = policy()
     for number in range(40):
@@ -190,13 +214,13 @@ def test_a_kind_of_which_nothing_is_known_is_taken_for_any_other() -> None:
     new = call(1, 1)
     new.kind = "new"
     made.on_arrival(new, 0.0)
-    assert level(made, new) == 1 + 14
+    assert level(made, new) == 1 + 2 * 14
     for number in range(MIN_SAMPLES):
         finish(made, 100 + number, 300, kind="known")
     other = call(1, 2)
     other.kind = "another"
     made.on_arrival(other, 0.0)
-    assert level(made, other) == 1 + 8
+    assert level(made, other) == 1 + 2 * 8
 
 
 def test_equals_of_a_level_are_served_by_age_and_not_in_turns() -> None:
@@ -236,11 +260,11 @@ def test_a_program_that_was_idle_for_long_begins_anew() -> None:
     made.on_ended(first, 10.0)
     soon = call(2, 1, family_figures=figures)
     made.on_arrival(soon, 10.0 + IDLE_S)
-    assert level(made, soon) == 1 + 16
+    assert level(made, soon) == 1 + 33
     made.on_ended(soon, 20.0)
     late = call(3, 1, family_figures=figures)
     made.on_arrival(late, 10.1 + IDLE_S)
-    assert level(made, late) == 1 + 14, "of its kind nothing is known"
+    assert level(made, late) == 1 + 2 * 14, "of its kind nothing is known"
 
 
 def test_launching_others_earns_no_fresh_rank() -> None:
@@ -256,12 +280,12 @@ def test_launching_others_earns_no_fresh_rank() -> None:
         serve(made, command, 40_000, float(child))
         made.on_ended(command, float(child))
         made.on_program_ended(ProgramId(child), float(child))
-    assert levels == [15, 16, 17, 17]
+    assert levels == [29, 31, 33, 34]
     made.on_program_ended(ProgramId(1), 9.0)
     assert not made._families
     assert not made._empty
     kind = made._kinds.get(("default", ""))
-    assert [total for total, _ in kind._lives._ended] == [160_000]
+    assert [total for total, _, _ in kind._lives._ended] == [160_000]
 
 
 def test_a_family_whose_root_has_ended_goes_with_its_last_program() -> None:
@@ -328,7 +352,7 @@ def test_a_call_is_promoted_when_half_of_its_programs_time_is_over(beta: float |
         made.on_arrival(one, 0.0)
     assert made.on_time(49.9) == []
     assert made.on_time(50.0) == [urgent]
-    assert (level(made, urgent), level(made, other)) == (0, 1 + 16)
+    assert (level(made, urgent), level(made, other)) == (0, 1 + 33)
     serve(made, urgent, TURN_TOKENS, 51.0)
     assert level(made, urgent) > 0, "it has had its turn"
     assert made.on_time(51.0) == [urgent], "and is due again at once"
@@ -339,7 +363,7 @@ def test_behind_its_deadline_a_call_is_not_promoted_for_it() -> None:
     late = with_deadline(1, 1, 100.0)
     made.on_arrival(late, 0.0)
     assert made.on_time(100.0) == []
-    assert level(made, late) == 1 + 16
+    assert level(made, late) == 1 + 33
 
 
 def test_calls_with_deadlines_share_the_places_of_the_promoted() -> None:

@@ -53,6 +53,7 @@ def test_service_is_the_time_of_messages_and_cost_a_share_of_it() -> None:
     assert one.figures.service_s == elapsed_s - 1
     assert two.figures.service_s == elapsed_s - 1
     assert one.figures.service_tokens == 3 + 3, "the prompt, and a row for each further token"
+    assert one.family_figures.generated_tokens == 4
 
 
 def test_a_message_counts_once_for_a_program_and_for_each_of_its_threads() -> None:

@@ -1,5 +1,5 @@
 """How long programs are, in tokens that they are served: estimated from those that ended and from
-those that live.
+those that live; and what the end of one is worth.
 
 Owns the window of both and the product-limit estimate (Kaplan and Meier 1958). Only those that
 ended would mislead: where engines are overloaded the short ones end first, so the long ones would
@@ -19,18 +19,21 @@ MAX_SAMPLES = 256
 """Ended programs that count, the latest."""
 MAX_LIVE = 512
 """Live programs that count, the latest to begin."""
+FEWEST = 16.0
+"""Programs that generated fewer tokens are equals in what their end is worth."""
 
 
 class Lifetime:
     """The service of one program, or of a session between two long pauses. ``figures`` are its
-    family's and go on counting; ``before``: what they had when it began. ``total``: what it was
-    served in all, None while it lives."""
+    family's and go on counting; ``before``: the service that they had when it began. ``total``:
+    what it was served in all, None while it lives."""
 
-    __slots__ = ("_before", "_figures", "number", "total")
+    __slots__ = ("_before", "_figures", "_generated_before", "number", "total")
 
     def __init__(self, figures: ServiceFigures, before: int, number: int) -> None:
         self._figures = figures
         self._before = before
+        self._generated_before = figures.generated_tokens if before else 0
         self.number = number
         self.total: float | None = None
 
@@ -38,21 +41,31 @@ class Lifetime:
     def served(self) -> float:
         return float(self._figures.service_tokens - self._before)
 
+    @property
+    def worth(self) -> float:
+        """Of its end: what counts is the time for each token that a program generates, so a second
+        of waiting is worse for one that generates few. One that generates none counts by what it
+        was served."""
+        num_generated = self._figures.generated_tokens - self._generated_before
+        return 1.0 / max(num_generated or self.served, FEWEST)
+
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """Of totals: ``masses[i]`` is the chance of ``totals[i]``, which rise. What they leave of 1
-    belongs to programs that are longer than any that ended."""
+    belongs to programs that are longer than any that ended. ``worths[i]``: of the end of such a
+    program, on average; of all the same if there are none."""
 
     totals: Sequence[float]
     masses: Sequence[float]
+    worths: Sequence[float] = ()
 
 
 class Lifetimes:
     """Of one kind of program. ``num_ended``: how many ended in all."""
 
     def __init__(self) -> None:
-        self._ended: deque[tuple[float, int]] = deque()
+        self._ended: deque[tuple[float, int, float]] = deque()
         self._begun: deque[Lifetime] = deque()
         self._num_begun = 0
         self.num_ended = 0
@@ -73,7 +86,7 @@ class Lifetimes:
         if not life.total:
             return
         self.num_ended += 1
-        self._ended.append((life.total, self._num_begun))
+        self._ended.append((life.total, self._num_begun, life.worth))
         if len(self._ended) > MAX_SAMPLES:
             self._ended.popleft()
 
@@ -82,7 +95,12 @@ class Lifetimes:
         end: both are then of one time."""
         since = self._ended[0][1] if len(self._ended) == MAX_SAMPLES else 0
         live = [one.served for one in self._begun if one.total is None and one.number > since]
-        return product_limit([total for total, _ in self._ended], live)
+        lengths = product_limit([total for total, _, _ in self._ended], live)
+        worths: dict[float, list[float]] = {}
+        for total, _, worth in self._ended:
+            worths.setdefault(total, []).append(worth)
+        means = [sum(worths[total]) / len(worths[total]) for total in lengths.totals]
+        return Distribution(lengths.totals, lengths.masses, means)
 
 
 def product_limit(ended: Sequence[float], live: Sequence[float]) -> Distribution:

@@ -22,6 +22,9 @@ URGENT_SHARE = 0.5
 """From this share of the time between a program's start and its deadline on, its calls are due for
 promotion. What is left of its work is known too badly to wait for longer."""
 
+LEVELS_PER_OCTAVE = 2
+"""Programs that differ by less than a factor of 1.4 in what their ends cost are equals."""
+
 MAX_EMPTY = 1024
 """Families whose root lives and none of whose other programs does. They are kept, because the root
 may launch more."""
@@ -79,9 +82,9 @@ class _Family:
 
 
 class LeastLeft:
-    """A call's level is the power of two of the tokens that its program's end costs
-    (``remaining``). Within a level the oldest program goes first, so that equals are not served
-    in turns. A call whose program has waited too long is promoted, as under ``plas``, and so is one
+    """A call's level is the logarithm of the tokens that its program's end costs (``remaining``),
+    in half octaves. Within a level the oldest program goes first, so that equals are not served in
+    turns. A call whose program has waited too long is promoted, as under ``plas``, and so is one
     whose program's deadline comes near, until it has passed."""
 
     def __init__(self, config: LevelsConfig) -> None:
@@ -172,7 +175,7 @@ class LeastLeft:
         return [call.command for call in promoted]
 
     def _rank(self, call: RankedCall, family: _Family) -> None:
-        call.level = 1 + floor(family.rank())
+        call.level = 1 + floor(LEVELS_PER_OCTAVE * family.rank())
         self._promotions.watch(call)
 
 

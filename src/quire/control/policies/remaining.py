@@ -3,9 +3,9 @@
 Owns the ranks that follow from the lengths of each kind. The rank is that of the Gittins index,
 which is optimal for one server when lengths are known by their distribution alone: of all amounts
 that a program could be given next, the best ratio of the chance that it then ends to the service
-that it takes. An end is worth one over the program's length: what counts is the time for each token
-of a program, so a second of waiting is worse for a short one. For long-tailed kinds the rank gets
-worse with what a program was served, as under least attained service; for kinds of about equal
+that it takes. An end is worth one over what the program generated: what counts is the time for each
+of these tokens, so a second of waiting is worse where they are few. For long-tailed kinds the rank
+gets worse with what a program was served, as under least attained service; for kinds of about equal
 length it gets better towards the end, as under first come, first served.
 """
 
@@ -37,13 +37,10 @@ def gittins_index(totals: Sequence[float], attained: float) -> float:
     return best_ratio(Distribution(totals, [1.0] * len(totals)), float(len(totals)), attained)
 
 
-def best_ratio(
-    lengths: Distribution, whole: float, attained: float, worth: Sequence[float] | None = None
-) -> float:
-    """The same for a distribution whose masses, with that of programs longer than all of its
-    totals, add up to ``whole``. ``worth``: of the end of a program with each total, if they are
-    not all 1."""
-    totals, masses = lengths.totals, lengths.masses
+def best_ratio(lengths: Distribution, whole: float, attained: float) -> float:
+    """The same, by worth, for a distribution whose masses, with that of programs longer than all of
+    its totals, add up to ``whole``."""
+    totals, masses, worths = lengths.totals, lengths.masses, lengths.worths
     first = bisect_right(totals, attained)
     left = whole - sum(masses[:first])
     best, spent, gained = 0.0, 0.0, 0.0
@@ -52,7 +49,7 @@ def best_ratio(
         spent += (totals[index] - before) * left
         before = totals[index]
         left -= masses[index]
-        gained += masses[index] if worth is None else masses[index] * worth[index]
+        gained += masses[index] * worths[index] if worths else masses[index]
         if spent > 0 and (index + 1 == len(totals) or totals[index + 1] != before):
             best = max(best, gained / spent)
     return best
@@ -83,7 +80,7 @@ class KindOfProgram:
 
     def rank(self, attained: float) -> float | None:
         """The logarithm (base 2) of tokens: the geometric mean of the service that an end costs now
-        and of the length of the programs that end so. The smaller goes first. None: not enough is
+        and of what the programs generate that end so. The smaller goes first. None: not enough is
         known."""
         if not self._ranks:
             return None
@@ -100,9 +97,8 @@ class KindOfProgram:
         self._bounds, self._ranks = [0.0], []
         while self._bounds[-1] < lengths.totals[-1]:
             self._bounds.append(max(SHORTEST, self._bounds[-1] * 2**0.5))
-        worth = [1.0 / max(total, SHORTEST) for total in lengths.totals]
         for attained in self._bounds:
-            index = best_ratio(lengths, 1.0, attained, worth)
+            index = best_ratio(lengths, 1.0, attained)
             self._ranks.append(max(log2(1 / index) / 2, log2(SHORTEST)) if index else inf)
 
 

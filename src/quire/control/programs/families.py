@@ -70,6 +70,7 @@ def count_tokens(program: Program, num_tokens: int) -> None:
     """``num_tokens`` were generated for ``program``: sampled by a decode or by ``Sample``, or left
     to it to choose from a distribution."""
     program.num_generated_tokens += num_tokens
+    program.family_figures.generated_tokens += num_tokens
     owner: Program | None = program
     while owner is not None:
         owner.num_family_tokens += num_tokens
