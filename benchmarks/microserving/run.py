@@ -17,6 +17,7 @@ from benchmarks.scripts import Script, run_scripts, scripts_parser
 
 SCRIPTS = {
     "transfer": Script("Table 3", ("rounds", "models"), ("--dtypes", "float32")),
+    "hidden": Script("Table 3, hidden", ("rounds", "models")),
     "migration": Script("Fig. 12", ("rounds", "models")),
     "router_cost": Script("the router's cost", ("rounds", "models"), ("--requests", "8")),
 }
