@@ -38,7 +38,7 @@ class ReferenceRunner:
         self.num_running -= 1
         return self.reference.outputs(primitive, inputs)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self.num_closed += 1
 
 
@@ -84,7 +84,7 @@ async def test_a_failure_ends_the_query_and_closes_what_it_holds() -> None:
         async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Any:
             raise EngineLost("the encoder was lost")
 
-        def close(self) -> None:
+        async def close(self) -> None:
             runner.num_closed += 1
 
     runners["embedding"] = Lost()

@@ -53,9 +53,7 @@ async def test_queries_of_a_program_share_nothing_and_leave_nothing() -> None:
             await one.add(0, [[1, 0]], ["one"])
             await other.add(0, [[1, 0]], ["other"])
             found = [(await rows.nearest([[1, 0]], 9))[0] for rows in (one, other)]
-            one.close()
-            assert one._dropping is not None
-            await one._dropping
+            await one.close()
             places = [Place(TENANT, api.program, rows._name or "") for rows in (one, other)]
             left.extend([await local.vectors.drop(place) for place in places])
             return found

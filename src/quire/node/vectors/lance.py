@@ -116,9 +116,10 @@ class LanceStore:
         return existed
 
     def _made(self, folder: Path, name: str, dimensions: int) -> Any:
+        shutil.rmtree(folder, ignore_errors=True)  # a node may have been killed right here
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         schema = _schema(dimensions)
-        table = lancedb.connect(str(folder)).create_table(_TABLE, schema=schema, mode="overwrite")
+        table = lancedb.connect(str(folder)).create_table(_TABLE, schema=schema)
         (folder / _NAME).write_text(name, "utf-8")  # last: without it there is no collection
         self._tables[folder] = table
         return table

@@ -30,7 +30,7 @@ class Runner(Protocol):
         """The outputs by port."""
         ...
 
-    def close(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 class GraphScheduler:
@@ -61,7 +61,7 @@ class GraphScheduler:
             raise _first(failures) from None
         finally:
             for runner in self._runners.values():
-                runner.close()
+                await runner.close()
         return self.state.results()
 
     def _begin(self, primitives: Sequence[Primitive], group: asyncio.TaskGroup) -> None:

@@ -24,7 +24,6 @@ class QueryVectors:
         self._api = api
         self._name: str | None = None
         self._naming = asyncio.Lock()
-        self._dropping: asyncio.Task[None] | None = None
 
     async def add(
         self, first: int, vectors: Sequence[Sequence[float]], texts: Sequence[str]
@@ -50,11 +49,8 @@ class QueryVectors:
             found += [[row.text for row in one] for one in rows]
         return found
 
-    def close(self) -> None:
-        """Drop the rows soon: with the program at the latest."""
+    async def close(self) -> None:
+        """Drop the rows."""
         if self._name is not None:
-            self._dropping = asyncio.get_running_loop().create_task(self._drop(self._name))
-
-    async def _drop(self, name: str) -> None:
-        with suppress(QuireError):  # the program, with which the collection ends, may have ended
-            await self._api.vectors_drop(name)
+            with suppress(QuireError):  # the program, with which they end, may have ended
+                await self._api.vectors_drop(self._name)

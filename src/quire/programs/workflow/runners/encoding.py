@@ -47,7 +47,7 @@ class EncoderRunner:
         is_ranking = primitive.op is Op.RERANKING
         return {"out": await (self._ranked if is_ranking else self._embedded)(primitive, inputs)}
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nothing is held."""
 
     async def _embedded(self, primitive: Primitive, inputs: Mapping[str, Any]) -> list[list[float]]:

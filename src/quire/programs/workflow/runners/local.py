@@ -25,7 +25,7 @@ class DocumentRunner:
         size, overlap = primitive.config["chunk_size"], primitive.config["overlap"]
         return {"out": await asyncio.to_thread(_cut, documents, size, overlap)}
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nothing is held."""
 
 
@@ -45,8 +45,8 @@ class VectorRunner:
         check_elements(primitive, texts)
         return {"out": texts}
 
-    def close(self) -> None:
-        self._collection.close()
+    async def close(self) -> None:
+        await self._collection.close()
 
 
 class ToolRunner:
@@ -67,7 +67,7 @@ class ToolRunner:
         _check_type(primitive, kind, made)
         return {"out": made}
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nothing is held."""
 
 

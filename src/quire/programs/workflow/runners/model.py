@@ -112,7 +112,7 @@ class ModelRunner:
             return await self._element(primitive, inputs["state"])
         return {"state": await self._prefilled(primitive, inputs)}
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for call in self._calls:
             call.context.drop()
         self._calls.clear()
