@@ -46,5 +46,11 @@ def test_text_is_told_as_soon_as_it_is_certain(pieces: list[str], said: list[Sai
     assert told("Answer:", pieces) == said
 
 
+def test_what_an_earlier_try_has_said_is_void() -> None:
+    text = AnswerText(None, begins_again=True)
+    assert text.feed("new") == Said("new", begins_again=True)
+    assert text.feed("er") == Said("er")
+
+
 def test_without_a_mark_everything_is_told_at_once() -> None:
     assert told(None, [" a", " b", " "]) == [Said("a"), Said(" b")]

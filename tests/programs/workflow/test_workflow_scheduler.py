@@ -11,12 +11,12 @@ import pytest
 from workflow_apps import QUERY, advanced
 from workflow_reference import ReferenceRun, digest
 
-from quire.core.errors import EngineLost, InvalidArgument
+from quire.core.errors import EngineLost, InvalidArgument, PageLost
 from quire.programs.workflow import App, Engine, Graph, Node, OptPass, Profile
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.runners.local import ToolRunner
-from quire.programs.workflow.scheduler import GraphScheduler, Runner
+from quire.programs.workflow.scheduler import PAUSES_S, GraphScheduler, Runner
 from quire.programs.workflow.watching import StepLog
 
 
@@ -88,10 +88,64 @@ async def test_a_failure_ends_the_query_and_closes_what_it_holds() -> None:
             runner.num_closed += 1
 
     runners["embedding"] = Lost()
-    with pytest.raises(EngineLost, match="embed: the encoder was lost"):
-        await GraphScheduler(graph.e_graph, graph.query, runners, clock).run()
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    log = StepLog()
+    scheduler = GraphScheduler(graph.e_graph, graph.query, runners, clock, log, sleep)
+    with pytest.raises(EngineLost, match=r"embed.*: its engine was lost 5 times: the encoder was"):
+        await scheduler.run()
     assert runner.num_closed == len(runners)
     assert "answer.0.decode" not in runner.began
+    assert tuple(dict.fromkeys(pauses)) == PAUSES_S
+    assert {one.engine for one in log.repeated} == {"embedding"}
+
+
+async def test_a_primitive_whose_engine_was_lost_is_carried_out_again_from_its_inputs() -> None:
+    graph = Graph.optimize(advanced(), QUERY)
+    runner, runners = of(graph)
+    seen: dict[str, list[Any]] = {}
+
+    class OnceLost:
+        async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Any:
+            seen.setdefault(primitive.id, []).append(dict(inputs))
+            if len(seen[primitive.id]) == 1:
+                raise PageLost("gone")
+            return await runner.run(primitive, inputs)
+
+        async def close(self) -> None:
+            await runner.close()
+
+    async def sleep(seconds: float) -> None:
+        assert seconds == PAUSES_S[0]
+
+    log = StepLog()
+    lossy: dict[str, Runner] = dict.fromkeys(runners, OnceLost())
+    scheduler = GraphScheduler(graph.e_graph, graph.query, lossy, clock, log, sleep)
+    assert await scheduler.run() == ReferenceRun(graph.p_graph, QUERY, Random(1)).results()
+    assert all(first == again for first, again in seen.values())
+    assert {one.id for one in log.repeated} == set(seen)
+    assert scheduler.state.num_values == 1
+
+
+async def test_a_tool_is_not_carried_out_again() -> None:
+    """Nobody knows what it has done."""
+    calls: list[str] = []
+
+    def lost(q: str) -> str:
+        calls.append(q)
+        raise EngineLost("the other side is gone")
+
+    app = App("app", [Engine("tool", config={"functions": {"ask": lost}})])
+    node = Node("tool", {"q": "text"}, {"a": "text"}, config={"function": "ask"}, name="do")
+    app.update_template([node])
+    graph = Graph.optimize(app, {"q": "x"})
+    runners: dict[str, Runner] = {"tool": ToolRunner(app.engines["tool"].functions)}
+    with pytest.raises(EngineLost, match="do: the other side is gone"):
+        await GraphScheduler(graph.e_graph, graph.query, runners, clock).run()
+    assert calls == ["x"]
 
 
 async def test_a_cancelled_query_closes_what_it_holds() -> None:

@@ -25,8 +25,9 @@ class AnswerText:
     """``feed`` the pieces in their order, then ``end``. Until the mark has come nothing is said;
     if it never comes the whole text is said at the end."""
 
-    def __init__(self, mark: str | None) -> None:
-        self._mark = mark or ""
+    def __init__(self, mark: str | None, *, begins_again: bool = False) -> None:
+        """``begins_again``: something was said that is void."""
+        self._mark, self._void = mark or "", begins_again
         self._text = ""
         self._start = None if self._mark else 0
         self._said = ""
@@ -36,23 +37,24 @@ class AnswerText:
         unread = max(0, len(self._text) - len(self._mark) + 1)
         self._text += piece
         place = self._text.rfind(self._mark, unread) if self._mark else -1
-        begins_again = place >= 0 and bool(self._said)
         if place >= 0:
+            self._void = self._void or bool(self._said)
             self._start, self._said = place + len(self._mark), ""
         if self._start is None:
             return None
         certain = self._text[self._start : len(self._text) - self._num_of_a_mark()]
-        return self._say(certain.strip(), begins_again)
+        return self._say(certain.strip())
 
     def end(self) -> Said | None:
         """What is left to say."""
-        return self._say(self._text[self._start or 0 :].strip(), False)
+        return self._say(self._text[self._start or 0 :].strip())
 
     def _num_of_a_mark(self) -> int:
         """Characters at the end with which another mark may have begun."""
         sizes = range(len(self._mark) - 1, 0, -1)
         return next((num for num in sizes if self._text.endswith(self._mark[:num])), 0)
 
-    def _say(self, answer: str, begins_again: bool) -> Said | None:
+    def _say(self, answer: str) -> Said | None:
         new, self._said = answer[len(self._said) :], answer
+        begins_again, self._void = self._void, False
         return Said(new, begins_again) if new or begins_again else None

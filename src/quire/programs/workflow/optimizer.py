@@ -129,7 +129,9 @@ class Graph:
         await check_encoders(api, self.engines)
         streamed = self._streamed(watcher)
         runners = {engine.name: runner_of(engine, api, streamed) for engine in self.engines}
-        scheduler = GraphScheduler(self.e_graph, self.query, runners, api.monotonic, watcher)
+        scheduler = GraphScheduler(
+            self.e_graph, self.query, runners, api.monotonic, watcher, api.sleep
+        )
         return await scheduler.run()
 
     def _streamed(self, watcher: Watcher | None) -> Streamed | None:

@@ -8,15 +8,20 @@ it sees the depth and the number of the primitive that each serves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from quire.core.errors import InvalidArgument, QuireError
+from quire.core.errors import EngineLost, InvalidArgument, PageLost, QuireError
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import Step, StepLog, Watcher
+
+LOSSES = (EngineLost, PageLost)
+PAUSES_S = (0.1, 0.5, 2.0, 5.0)
+"""Before a primitive is carried out again. An engine that comes back does so within seconds; while
+a large model loads the query fails, and its client may ask again."""
 
 
 class Runner(Protocol):
@@ -27,14 +32,19 @@ class Runner(Protocol):
     """
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The outputs by port."""
+        """The outputs by port. It may be called again with the same inputs after an engine was
+        lost, and then gives what it would have given."""
         ...
 
     async def close(self) -> None: ...
 
 
 class GraphScheduler:
-    """One query. ``runners`` by the engine's name; ``watcher`` is told of every primitive."""
+    """One query. ``runners`` by the engine's name; ``watcher`` is told of every primitive.
+
+    A primitive whose engine is lost is carried out again from its inputs, which are still stored,
+    after each of ``PAUSES_S``. Tools are not: nobody knows what they have done.
+    """
 
     def __init__(
         self,
@@ -43,9 +53,10 @@ class GraphScheduler:
         runners: Mapping[str, Runner],
         now_s: Callable[[], float],
         watcher: Watcher | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.state = GraphState(graph, query)
-        self._runners, self._now_s = runners, now_s
+        self._runners, self._now_s, self._sleep = runners, now_s, sleep
         self._watcher: Watcher = watcher or StepLog()
 
     async def run(self) -> dict[str, Any]:
@@ -84,12 +95,30 @@ class GraphScheduler:
         if primitive.op is Op.CONDITION:
             return {"out": _plain(inputs["text"]) == _plain(primitive.config["equals"])}
         assert primitive.engine is not None, f"{primitive.id} has no engine"
-        try:
-            return dict(await self._runners[primitive.engine].run(primitive, inputs))
-        except QuireError as exc:
-            if exc.message.startswith(f"{primitive.node}:"):
-                raise
-            raise type(exc)(f"{primitive.node}: {exc.message}", **exc.details) from exc
+        runner = self._runners[primitive.engine]
+        for pause_s in (*PAUSES_S, None):
+            try:
+                return dict(await runner.run(primitive, inputs))
+            except QuireError as exc:
+                if not _may_be_repeated(primitive, exc):
+                    raise _named(primitive, exc, exc.message) from exc
+                if pause_s is None:
+                    text = f"its engine was lost {len(PAUSES_S) + 1} times: {exc.message}"
+                    raise _named(primitive, exc, text) from exc
+                await self._watcher.repeats(primitive, exc)
+            await self._sleep(pause_s)
+        raise AssertionError("the last pause is none")
+
+
+def _may_be_repeated(primitive: Primitive, error: QuireError) -> bool:
+    return isinstance(error, LOSSES) and primitive.op is not Op.TOOL
+
+
+def _named(primitive: Primitive, error: QuireError, text: str) -> QuireError:
+    """The same error, whose message names the component."""
+    if text.startswith(f"{primitive.node}:"):
+        return error
+    return type(error)(f"{primitive.node}: {text}", **error.details)
 
 
 def check_elements(primitive: Primitive, values: Sequence[Any]) -> None:

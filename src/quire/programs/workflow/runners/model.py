@@ -8,10 +8,11 @@ the depth of the part, which comes first.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from quire.core.errors import InvalidArgument
+from quire.core.errors import EngineFault, InvalidArgument
 from quire.programs.api import Model
 from quire.programs.api.grammar import json_schema
 from quire.programs.chat.template import chat_template
@@ -19,6 +20,7 @@ from quire.programs.sdk import Context, Generated, Generation
 from quire.programs.workflow.answer_text import AnswerText, Said, behind
 from quire.programs.workflow.json_elements import JsonElements
 from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.scheduler import LOSSES
 from quire.programs.workflow.watching import Watcher
 
 
@@ -35,12 +37,20 @@ class ModelCall:
     """One call of the model: its prompt so far, and its answer as it comes."""
 
     def __init__(self, model: Model, primitive: Primitive, thread: int) -> None:
-        self.content = ""
+        self._texts: dict[str, str] = {}
+        """What each prefilling has added, by its id: one that is repeated adds it once."""
         self.context = Context(model, thread=thread)
         self.elements = JsonElements()
+        self._known: list[Any] = []
+        """The elements of an earlier generation, whose engine was lost."""
+        self._has_begun = False
         self._system: str | None = primitive.config["system"]
         self._pieces: AsyncIterator[str] | None = None
         self._generation: Generation | None = None
+
+    def add(self, primitive: Primitive, text: str) -> None:
+        """``text`` follows what the prefillings before have added."""
+        self._texts[primitive.id] = text
 
     async def prefill_beginning(self) -> None:
         """Compute the prompt as far as it is known. The last token waits: it may merge with what
@@ -53,31 +63,53 @@ class ModelCall:
         self.context.revise(self._rendered(add_generation_prompt=True))
 
     def _rendered(self, **options: Any) -> str:
-        messages = [{"role": "user", "content": self.content}]
+        messages = [{"role": "user", "content": "".join(self._texts.values())}]
         if self._system is not None:
             messages.insert(0, {"role": "system", "content": self._system})
         return chat_template(self.context.model.served).render(messages, **options)
 
     async def answer(self, config: Mapping[str, Any]) -> Generated:
         """The whole answer."""
-        async with self._generate(config) as generation:
+        async with self._begin(config) as generation:
             return await generation
 
     async def told(self, config: Mapping[str, Any], output: str, watcher: Watcher) -> Generated:
         """The whole answer; ``watcher`` is told its text as it comes."""
-        text = AnswerText(config["answer_after"])
-        async with self._generate(config) as generation:
+        text = AnswerText(config["answer_after"], begins_again=self._has_begun)
+        async with self._begin(config) as generation:
             async for piece in generation:
                 await _tell(watcher, output, text.feed(piece))
             await _tell(watcher, output, text.end())
             return await generation
 
     async def element(self, number: int, config: Mapping[str, Any]) -> Any:
-        """Element ``number`` of the answer, as soon as it is complete."""
+        """Element ``number`` of the answer, as soon as it is complete.
+
+        Raises:
+            EngineFault: the engine was lost, and those before it are others now.
+        """
+        try:
+            await self._read_until(number, config)
+        except LOSSES:
+            self._generation = None
+            raise
+        found = self.elements.elements
+        handed_on = self._known[:number]
+        if handed_on != found[: len(handed_on)]:
+            raise EngineFault(
+                "the model's answer is another one since its engine was lost, and elements of the "
+                "first one are in use: ask again"
+            )
+        return found[number]
+
+    async def _read_until(self, number: int, config: Mapping[str, Any]) -> None:
         if self._generation is None:
-            self._generation = self._generate(config)
+            if len(self.elements.elements) > len(self._known):
+                self._known = self.elements.elements
+            self.elements = JsonElements()
+            self._generation = self._begin(config)
             self._pieces = aiter(self._generation)
-        assert self._pieces is not None, "it begins with the first element"
+        assert self._pieces is not None, "it begins with the generation"
         while len(self.elements.elements) <= number and not self.elements.ended:
             piece = await anext(self._pieces, None)
             if piece is None:
@@ -85,12 +117,19 @@ class ModelCall:
             self.elements.feed(piece)
         if number >= len(self.elements.elements):
             raise _cut_off(await self._generation, config)
-        return self.elements.elements[number]
 
     async def end(self) -> None:
-        """Wait until the model has ended its answer."""
+        """Wait until the model has ended its answer, whose elements are complete."""
         if self._generation is not None:
-            await self._generation
+            with suppress(*LOSSES):
+                await self._generation
+
+    def _begin(self, config: Mapping[str, Any]) -> Generation:
+        """Begin to answer; again if an engine was lost, from the prompt alone."""
+        if self._has_begun:
+            self.complete()
+        self._has_begun = True
+        return self._generate(config)
 
     def _generate(self, config: Mapping[str, Any]) -> Generation:
         schema = config["schema"]
@@ -103,7 +142,8 @@ class ModelRunner:
 
     def __init__(self, model: Model, streamed: Streamed | None = None) -> None:
         self._model, self._streamed = model, streamed
-        self._calls: list[ModelCall] = []
+        self._calls: dict[str, ModelCall] = {}
+        """By the id of the first prefilling."""
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         if primitive.op is Op.DECODING:
@@ -113,22 +153,21 @@ class ModelRunner:
         return {"state": await self._prefilled(primitive, inputs)}
 
     async def close(self) -> None:
-        for call in self._calls:
+        for call in self._calls.values():
             call.context.drop()
         self._calls.clear()
 
     async def _prefilled(self, primitive: Primitive, inputs: Mapping[str, Any]) -> ModelCall:
         call: ModelCall | None = inputs.get("state")
         if call is None:
+            call = self._calls.get(primitive.id)
+        if call is None:
             call = ModelCall(self._model, primitive, thread=len(self._calls))
-            self._calls.append(call)
+            self._calls[primitive.id] = call
         call.context.set_depth(
             primitive.depth, invocation=primitive.number, remaining_us=primitive.remaining_us
         )
-        for part in primitive.parts:
-            value = part.text if part.name is None else inputs[part.name]
-            joined = value if isinstance(value, str) else primitive.config["separator"].join(value)
-            call.content += joined
+        call.add(primitive, _prompt_text(primitive, inputs))
         if primitive.op is Op.PARTIAL_PREFILLING:
             await call.prefill_beginning()
         else:
@@ -156,6 +195,13 @@ class ModelRunner:
             await call.end()
             call.context.drop()
         return {"out": [element], "state": call}
+
+
+def _prompt_text(primitive: Primitive, inputs: Mapping[str, Any]) -> str:
+    """What a prefilling adds to its prompt."""
+    separator: str = primitive.config["separator"]
+    values = (part.text if part.name is None else inputs[part.name] for part in primitive.parts)
+    return "".join(one if isinstance(one, str) else separator.join(one) for one in values)
 
 
 async def _tell(watcher: Watcher, output: str, said: Said | None) -> None:
