@@ -230,6 +230,9 @@ LONG = ("word " * 40).strip()
 
 
 def long_answer(prompt: str) -> str:
+    """Of a prompt that ends as prompts do."""
+    if not prompt.endswith("<|assistant|>"):
+        return "Answer: it begins in the middle<|end|>"
     return answer(prompt) if "Expand" in prompt else f"Answer: {LONG}<|end|>"
 
 
