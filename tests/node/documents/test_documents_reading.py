@@ -4,6 +4,7 @@ name."""
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import threading
 import zlib
 from collections.abc import Iterator
@@ -104,6 +105,17 @@ def test_a_kind_whose_package_is_missing_names_the_extra() -> None:
     with pytest.raises(ConfigError, match=r"PDF documents \('a\.pdf'\) .* 'quire\[workflows\]'"):
         process.read("a.pdf", "pdf", pdf_of([FACTS[0]]))
     process.close()
+
+
+def test_a_document_whose_process_was_just_closed_is_refused() -> None:
+    class ClosedAtOnce(ReadingProcess):
+        def _running(self) -> subprocess.Popen[bytes]:
+            process = super()._running()
+            self.close()
+            return process
+
+    with pytest.raises(InvalidArgument, match=r"'a\.pdf' cannot be read"):
+        ClosedAtOnce().read("a.pdf", "pdf", b"%PDF")
 
 
 async def test_documents_that_are_being_read_are_refused_when_the_readers_close() -> None:

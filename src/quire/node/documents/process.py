@@ -64,7 +64,8 @@ class ReadingProcess:
         watch.start()
         try:
             return _ask(process, name, kind, file, self._limits.max_chars)
-        except (OSError, EOFError) as exc:
+        except (OSError, EOFError, ValueError) as exc:  # ValueError: ``close`` has closed its pipes
+            process.kill()
             status = process.wait()
             self.close()
             raise InvalidArgument(

@@ -97,7 +97,8 @@ class PolicySuite:
                     assert policy.key(command) == after[command.command]
 
     def test_what_ends_leaves_nothing_behind(self) -> None:
-        """The policy forgets commands and programs that have ended, however many there were."""
+        """The policy forgets commands and programs that have ended, however many there were. What
+        it has learned of the last ones may stay, up to a bound that they reach here."""
 
         def size(num_programs: int) -> int:
             policy = self.make_policy()
@@ -111,7 +112,7 @@ class PolicySuite:
                 policy.on_program_ended(ProgramId(number), now_s)
             return len(pickle.dumps(policy))
 
-        assert size(1000) < 2 * size(100)
+        assert size(4000) < 1.5 * size(2000)
 
     def test_programs_may_end_without_a_command(self) -> None:
         policy = self.make_policy()
