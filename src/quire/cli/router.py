@@ -9,6 +9,7 @@ from quire.cli.configuration import check_exposure, tenants
 from quire.cli.console import messages
 from quire.cli.log_output import configure_logging
 from quire.cluster.config import RouterConfig
+from quire.cluster.key_files import read_key
 from quire.cluster.nodes.addresses import read_addresses
 from quire.cluster.nodes.watch import WatchTimes
 from quire.cluster.routing.strategy import read_source
@@ -68,9 +69,9 @@ def router(
         nodes=read_addresses(node),
         strategy=read_source(strategy, ro.strategy_options(strategy_option or ())),
         tenants=known_tenants,
-        node_key=ro.read_key(node_key_file, "--node-key-file"),
-        admin_key=ro.read_key(admin_key_file, "--admin-key-file"),
-        cluster_key=ro.read_key(cluster_key_file, "--cluster-key-file"),
+        node_key=read_key(node_key_file, "--node-key-file"),
+        admin_key=read_key(admin_key_file, "--admin-key-file"),
+        cluster_key=read_key(cluster_key_file, "--cluster-key-file"),
         times=WatchTimes(interval_s=probe_interval, timeout_s=probe_timeout),
         resumes=resume,
     )

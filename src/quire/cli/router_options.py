@@ -98,26 +98,6 @@ AdminKeyFile = Annotated[
 ]
 
 
-def read_key(path: Path | None, what: str) -> str | None:
-    """The key in the file ``path``; ``what`` is the option's name.
-
-    Raises:
-        ConfigError: it cannot be read, or has no key.
-    """
-    if path is None:
-        return None
-    try:
-        key = path.read_text("utf-8").strip()
-    except (OSError, ValueError) as exc:
-        raise ConfigError(f"{what} {str(path)!r} cannot be read: {exc}") from exc
-    if not key or not key.isascii() or not key.isprintable():
-        raise ConfigError(
-            f"{what} {str(path)!r} must have one line of printable ASCII: write one with "
-            f"'openssl rand -hex 32 > {path}'"
-        )
-    return key
-
-
 def strategy_options(texts: Sequence[str]) -> dict[str, Any]:
     """The options by name; a value that is JSON is read as such, any other is a text.
 

@@ -21,7 +21,7 @@ from quire.cli.console import messages
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.mcp_servers import read_mcp_servers
-from quire.cli.router_options import read_key
+from quire.cluster.key_files import read_key
 from quire.core.config import (
     EngineConfig,
     NodeConfig,

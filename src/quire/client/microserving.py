@@ -6,7 +6,7 @@ one that has or computes the K and V, ``start_generate`` where the answer is to 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,10 +16,9 @@ from quire.client.wire import (
     FOR_EVER,
     TIMEOUT,
     answer_of,
-    error_of_body,
-    event_of,
     key_headers,
     node_url,
+    streamed,
     unreachable,
 )
 from quire.core.exchange import CLUSTER_KEY_HEADER
@@ -87,7 +86,7 @@ class Microserving:
         body = {"prompt": _sent(prompt), "kv_addr_info": kv_addr_info, "begin": begin, "end": end}
         return await self._call("POST", "/remote_send", body | fields)
 
-    async def start_generate(
+    def start_generate(
         self,
         prompt: Prompt,
         begin: int = 0,
@@ -95,7 +94,7 @@ class Microserving:
         *,
         num_generated: int = 0,
         **fields: Any,
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Compute ``prompt[begin:]`` and generate: the chunks of a streamed completion. What is
         before ``begin`` comes from the lease, or from the prefix cache.
 
@@ -105,17 +104,7 @@ class Microserving:
         body: dict[str, Any] = {"prompt": _sent(prompt), "begin": begin}
         body |= {"num_generated": num_generated, "kv_addr_info": kv_addr_info}
         body |= {**fields, "stream": True}
-        try:
-            async with self._http.stream(
-                "POST", "/start_generate", json=body, timeout=FOR_EVER
-            ) as answer:
-                if not answer.is_success:
-                    raise error_of_body(self._url, answer.status_code, await answer.aread())
-                async for line in answer.aiter_lines():
-                    if line.startswith("data: ") and line != "data: [DONE]":
-                        yield event_of(self._url, line[6:])
-        except httpx.TransportError as exc:
-            raise unreachable(self._url, exc) from exc
+        return streamed(self._http, self._url, "/start_generate", body)
 
     async def renew(self, kv_addr_info: str, ttl_s: float) -> dict[str, Any]:
         """Let the lease end ``ttl_s`` seconds from now: a new ``kv_addr_info``,

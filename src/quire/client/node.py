@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,12 +16,11 @@ from quire.client.wire import (
     TIMEOUT,
     answer_of,
     code_body,
-    error_of_body,
-    event_of,
     key_headers,
     node_url,
     program_path,
     query_path,
+    streamed,
     unreachable,
     upload_path,
 )
@@ -156,7 +155,7 @@ class Client:
         results: dict[str, Any] = answer["results"]
         return results
 
-    async def query_events(
+    def query_events(
         self,
         workflow: str,
         query: Mapping[str, Any],
@@ -164,21 +163,11 @@ class Client:
         config: Mapping[str, Mapping[str, Any]] | None = None,
         priority: int | None = None,
         client_id: str | None = None,
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Like ``query``, but yields what happens: ``started``, the primitives, the text of results
         (``delta``), and ``ended``, which has the results. Closing it cancels the query."""
         body = _query_body(query, config, priority, client_id) | {"stream": True}
-        try:
-            async with self._http.stream(
-                "POST", query_path(workflow), json=body, timeout=FOR_EVER
-            ) as answer:
-                if not answer.is_success:
-                    raise error_of_body(self._url, answer.status_code, await answer.aread())
-                async for line in answer.aiter_lines():
-                    if line.startswith("data: ") and line != "data: [DONE]":
-                        yield event_of(self._url, line[6:])
-        except httpx.TransportError as exc:
-            raise unreachable(self._url, exc) from exc
+        return streamed(self._http, self._url, query_path(workflow), body)
 
     async def programs(self) -> list[dict[str, Any]]:
         """The records of this caller's programs, sessions included."""

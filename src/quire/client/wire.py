@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -98,6 +99,25 @@ def event_of(url: str, line: str) -> dict[str, Any]:
     if "error" in event:
         raise error_of_body(url, 500, line.encode())
     return event
+
+
+async def streamed(
+    http: httpx.AsyncClient, url: str, path: str, body: Mapping[str, Any]
+) -> AsyncGenerator[dict[str, Any], None]:
+    """The events of an answer to ``body``. Closing it ends the request.
+
+    Raises:
+        QuireError: the node refuses it, cannot be reached, or says in an event that it failed.
+    """
+    try:
+        async with http.stream("POST", path, json=body, timeout=FOR_EVER) as answer:
+            if not answer.is_success:
+                raise error_of_body(url, answer.status_code, await answer.aread())
+            async for line in answer.aiter_lines():
+                if line.startswith("data: ") and line != "data: [DONE]":
+                    yield event_of(url, line[6:])
+    except httpx.TransportError as exc:
+        raise unreachable(url, exc) from exc
 
 
 def error_of_body(url: str, status: int, body: bytes | None) -> QuireError:

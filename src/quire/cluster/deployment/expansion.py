@@ -18,7 +18,7 @@ from quire.cluster.deployment.process import (
     ProcessSpec,
 )
 from quire.cluster.deployment.spec import ClusterSpec, ProcessGroup
-from quire.core.errors import ConfigError
+from quire.cluster.key_files import read_key
 
 _NAME = "{name}"
 
@@ -93,8 +93,8 @@ def read_keys(cluster: ClusterSpec, state_dir: Path) -> Keys:
     """
     made = (state_dir / CLUSTER_KEY_FILE, state_dir / ADMIN_KEY_FILE)
     return Keys(
-        _read(cluster.keys.cluster, "keys.cluster") or _former(made[0]),
-        _read(cluster.keys.admin, "keys.admin") or _former(made[1]),
+        read_key(cluster.keys.cluster, "keys.cluster") or _former(made[0]),
+        read_key(cluster.keys.admin, "keys.admin") or _former(made[1]),
     )
 
 
@@ -110,21 +110,6 @@ def make_keys(cluster: ClusterSpec, state_dir: Path) -> Keys:
 def make_state_dir(state_dir: Path) -> None:
     """The cluster's own folder, which only this user can access."""
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
-def _read(path: Path | None, what: str) -> str | None:
-    if path is None:
-        return None
-    try:
-        key = path.read_text("utf-8").strip()
-    except (OSError, ValueError) as exc:
-        raise ConfigError(f"{what} {str(path)!r} cannot be read: {exc}") from exc
-    if not key or not key.isascii() or not key.isprintable():
-        raise ConfigError(
-            f"{what} {str(path)!r} must have one line of printable ASCII: write one with "
-            f"'openssl rand -hex 32 > {path}'"
-        )
-    return key
 
 
 def _former(path: Path) -> str:
