@@ -11,7 +11,7 @@ from subprocess import check_output
 
 import pytest
 
-from tools.mutation.coverage_map import CoverageMap, _trace
+from tools.mutation.coverage_map import CoverageMap, _trace, digest_of
 from tools.mutation.ledger import Ledger, MutantOutcome, MutantResult
 from tools.mutation.operators import Mutant, mutants_of, source_with
 from tools.mutation.overlay import Overlay
@@ -179,6 +179,18 @@ def test_a_survivor_is_tried_again_when_the_tests_have_changed(tmp_path: Path) -
     assert ledger.result("a", "module", "more tests") is None
     assert ledger.result("b", "module", "more tests") is not None
     assert ledger.result("b", "another module", "tests") is None
+
+
+def test_results_hold_in_another_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest(name: str, content: str) -> str:
+        monkeypatch.setattr("tools.mutation.coverage_map.ROOT", tmp_path / name)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "clock.py").write_text(content)
+        return digest_of([tmp_path / name / "clock.py"])
+
+    first = digest("first", MODULE)
+    assert digest("second", MODULE) == first
+    assert digest("third", MODULE + "LIMIT = 4") != first
 
 
 def test_equivalent_mutants_are_marked_and_count_as_missed() -> None:

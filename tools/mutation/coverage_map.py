@@ -158,7 +158,7 @@ def _traced(arguments: Sequence[str], sources: list[str], kept: Path) -> int:
 
 def _key(group: Group, file: Path) -> str:
     digest = hashlib.sha256(_package().encode() + group.name.encode())
-    digest.update(str(file).encode() + file.read_bytes())
+    digest.update(digest_of([file]).encode())
     return digest.hexdigest()
 
 
@@ -168,6 +168,7 @@ def _package() -> str:
 
 
 def digest_of(files: Iterable[Path]) -> str:
+    """Over their places in the checkout, not the checkout's own: results may move to another."""
     digest = hashlib.sha256()
     for part in _parts(files):
         digest.update(part)
@@ -176,5 +177,5 @@ def digest_of(files: Iterable[Path]) -> str:
 
 def _parts(files: Iterable[Path]) -> Iterator[bytes]:
     for file in files:
-        yield str(file).encode()
+        yield file.relative_to(ROOT).as_posix().encode()
         yield file.read_bytes()
