@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import pytest
 from router_world import World, world
+from starlette.datastructures import Headers
 
 from quire.cluster.nodes.addresses import read_addresses
 from quire.cluster.nodes.node import Node
@@ -21,6 +25,9 @@ from quire.cluster.requests.places import (
 )
 from quire.cluster.requests.rendezvous import by_preference
 from quire.cluster.requests.request import Request
+from quire.server import identity
+from quire.server.identity import NAMING_HEADERS
+from quire.server.schemas.generation import IdentityFields
 
 PROGRAM = "prog-0123456789abcdef01234567"
 SESSION = "session-0123456789abcdef01234567"
@@ -88,10 +95,21 @@ def test_where_a_request_belongs(method: str, target: str, body: bytes, expected
 
 
 def test_headers_name_sessions_and_nodes() -> None:
-    for name in (b"x-session-id", b"x-quire-program-id", b"x-claude-code-session-id"):
-        assert place("POST", "/v1/messages", b"{}", ((name, b"s"),)) == Home("s")
+    assert len(NAMING_HEADERS) == 6
+    for name in NAMING_HEADERS:
+        assert place("POST", "/v1/messages", b"{}", ((name.encode(), b"s"),)) == Home("s")
     assert place("POST", "/v1/messages", b"{}", ((b"x-quire-node", b"n"),)) == Pinned("n")
     assert isinstance(place("GET", "/v1/programs/changes"), Elsewhere)
+
+
+def test_no_other_header_names_a_session() -> None:
+    source = inspect.getsource(identity)
+    read = set(re.findall(r'reader\.(?:name|flag)\("([^"]+)"\)', source))
+    assert read > NAMING_HEADERS
+    for name in read - NAMING_HEADERS:
+        assert place("POST", "/v1/messages", b"{}", ((name.encode(), b"1"),)) == Free()
+        found = identity.identify(Headers({name: "1"}), IdentityFields())
+        assert found.client_id is None, name
 
 
 @pytest.mark.parametrize("name", [PROGRAM, SESSION])

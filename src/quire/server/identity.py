@@ -34,6 +34,19 @@ from quire.core.errors import InvalidArgument
 from quire.server.schemas.generation import IdentityFields
 
 _NAME = re.compile(r"[!-~][ -~]{0,255}")
+NAMING_HEADERS = frozenset(
+    {
+        "x-quire-program-id",
+        "x-session-id",
+        "x-dynamo-session-id",
+        "x-claude-code-session-id",
+        "session-id",
+        "x-litellm-session-id",
+    }
+)
+"""Those that name the session of a call: without one of them, and without the body's
+``session_id``, it has no name."""
+
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 

@@ -16,13 +16,14 @@ from starlette.datastructures import Headers
 
 from quire.cluster.requests.answer import Answer
 from quire.core.errors import InvalidArgument
-from quire.server.identity import identify
+from quire.server.identity import NAMING_HEADERS, identify
 from quire.server.schemas.generation import IdentityFields
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
+_NAMING_HEADERS = frozenset(name.encode() for name in NAMING_HEADERS)
 
 
 class _Read(msgspec.Struct):
@@ -126,9 +127,12 @@ class Request:
     @cached_property
     def session(self) -> str | None:
         """The client's name of the session that the request belongs to, as nodes read it."""
+        named = self.text_of("session_id")
+        if named is None and not any(name in _NAMING_HEADERS for name, _ in self.headers):
+            return None
         known = Headers(raw=list(self.headers))
         try:
-            fields = IdentityFields.model_validate({"session_id": self.text_of("session_id")})
+            fields = IdentityFields.model_validate({"session_id": named})
             return identify(known, fields).client_id
         except (InvalidArgument, ValueError):  # which the node says better
             return None
