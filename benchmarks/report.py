@@ -93,13 +93,18 @@ def control_form() -> str:
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """``rows`` have the same keys, which are the headings."""
+    """``rows`` have the same keys, which are the headings. Of a rounded figure the median is
+    shown."""
     table = Table(title=title)
     for name in rows[0] if rows else ():
         table.add_column(name, justify="right" if name != "model" else "left")
     for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+        table.add_row(*map(_shown, row.values()))
     Console(stderr=True).print(table)
+
+
+def _shown(value: object) -> str:
+    return str(value["median"] if isinstance(value, dict) and "median" in value else value)
 
 
 def emit(benchmark: str, out: Path | None, **fields: Any) -> None:

@@ -157,7 +157,7 @@ def main() -> None:
         )
         names = [name for name in arguments.systems if f"{name} http" in results]
         rows += [row(model, arguments.requests, name, results) for name in names]
-    print_table("HTTP with streaming over offline", [shown(one) for one in rows])
+    print_table("HTTP with streaming over offline", rows)
     bars = {
         name: [Figure(**one[f"{name}_tokens_per_s"]) for one in rows]
         for name in ("offline", "http")
@@ -170,12 +170,6 @@ def main() -> None:
         bars,
     )
     emit("engine/http_streaming", arguments.out, results=rows)
-
-
-def shown(one: dict[str, Any]) -> dict[str, object]:
-    return {
-        name: value["median"] if isinstance(value, dict) else value for name, value in one.items()
-    }
 
 
 if __name__ == "__main__":

@@ -131,12 +131,6 @@ def rows_of(model: str, results: dict[str, list[Round]]) -> list[dict[str, Any]]
     ]
 
 
-def shown(row: dict[str, Any]) -> dict[str, object]:
-    return {
-        name: value["median"] if isinstance(value, dict) else value for name, value in row.items()
-    }
-
-
 def main() -> None:
     made = parser(__doc__, models=("tiny",))
     made.add_argument("--streams", type=int, default=256, help="at once (default: %(default)s)")
@@ -151,7 +145,7 @@ def main() -> None:
     arguments = made.parse_args()
     rows = [one for model in arguments.models for one in rows_of(model, measure(model, arguments))]
     title = f"{arguments.streams} streams of {arguments.prompt} tokens at once"
-    print_table(f"{title}, {processor()}", [shown(one) for one in rows])
+    print_table(f"{title}, {processor()}", rows)
     draw_bars(
         arguments.out / "engine-many_streams.png",
         title,

@@ -125,10 +125,7 @@ def main() -> None:
     arguments = made.parse_args()
     num_blocks = arguments.blocks // 10 if arguments.quick else arguments.blocks
     row = measure(arguments.engines, num_blocks, count=200 if arguments.quick else 1000)
-    shown = {
-        key: value["median"] if isinstance(value, dict) else value for key, value in row.items()
-    }
-    print_table("A decision", [shown])
+    print_table("A decision", [row])
     emit("microserving/decisions", arguments.out, results=[row])
 
 

@@ -142,11 +142,7 @@ def main() -> None:
             for dtype in arguments.dtypes:
                 found = asyncio.run(measure(directory, dtype, lengths, arguments))
                 rows += [{"model": model, "dtype": dtype, **row} for row in found]
-    shown = [
-        {key: value["median"] if isinstance(value, dict) else value for key, value in row.items()}
-        for row in rows
-    ]
-    print_table("Prompts and steps beside a transfer, over those without", shown)
+    print_table("Prompts and steps beside a transfer, over those without", rows)
     emit("microserving/hidden", arguments.out, results=rows)
 
 

@@ -12,7 +12,6 @@ client until the first token, in interleaved rounds, with prompts that no node h
 from __future__ import annotations
 
 import asyncio
-import secrets
 import sys
 import tempfile
 import time
@@ -25,8 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from benchmarks.checkpoints import SHAPES
-from benchmarks.http.servers import Server, free_port
+from benchmarks.http.servers import Server
 from benchmarks.measurement import Figure, figure, ratio, take_turns
+from benchmarks.microserving.nodes import new_key, start_node
 from benchmarks.microserving.widened import NUM_POSITIONS, widened
 from benchmarks.options import parser, rounds_of
 from benchmarks.peers.catalog import model_directory
@@ -35,14 +35,6 @@ from benchmarks.report import emit, print_table
 from quire.client import Microserving
 
 CONTEXTS, QUICK_CONTEXTS, NEW = (500, 2500, 4500), (500,), 500
-
-
-def start_node(directory: Path, key_file: Path, dtype: str, num_threads: int) -> Server:
-    port = free_port()
-    command = [sys.executable, "-m", "quire.cli", "serve", str(directory), "--port", str(port)]
-    command += ["--model-name", "m", "--dtype", dtype, "--num-threads", str(num_threads)]
-    command += ["--cluster-key-file", str(key_file), "--no-log-requests"]
-    return Server(command, port, "/ready")
 
 
 class Nodes:
@@ -105,9 +97,7 @@ def measure(nodes: Nodes, num_context: int, num_rounds: int) -> dict[str, Any]:
 
 def of_model(arguments: Any, model: str, contexts: tuple[int, ...]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        key, key_file = secrets.token_hex(32), Path(scratch) / "cluster.key"
-        key_file.touch(mode=0o600)
-        key_file.write_text(key)
+        key_file = new_key(Path(scratch))
         folder = Path(scratch) / "model"
         folder.mkdir()
         directory = widened(model_directory(arguments.cache, model), folder)
@@ -117,7 +107,7 @@ def of_model(arguments: Any, model: str, contexts: tuple[int, ...]) -> list[dict
             )
             for _ in range(2)
         )
-        nodes = Nodes(here, there, key, SHAPES[model].vocab_size)
+        nodes = Nodes(here, there, key_file.read_text(), SHAPES[model].vocab_size)
         rows = [measure(nodes, context, rounds_of(arguments)) for context in contexts]
     return [{"model": model, "dtype": arguments.dtype, **row} for row in rows]
 
@@ -147,11 +137,7 @@ def main() -> None:
     if max(contexts) + NEW >= NUM_POSITIONS:
         made.error(f"the model has {NUM_POSITIONS} positions, {NEW} of them for new tokens")
     rows = [row for model in arguments.models for row in of_model(arguments, model, contexts)]
-    shown = [
-        {key: value["median"] if isinstance(value, dict) else value for key, value in row.items()}
-        for row in rows
-    ]
-    print_table("A context on another node", shown)
+    print_table("A context on another node", rows)
     emit("microserving/migration", arguments.out, results=rows)
     draw(rows, arguments.out)
 

@@ -6,7 +6,8 @@ One node, one router before it, both on this machine; the same client asks one a
 interleaved rounds. First token: requests one after the other, each over a new connection, with a
 prompt that the node has cached; the cost is the difference of a round's medians. Tokens per second:
 concurrent streams with one event per token; the cost is the ratio. The router's processor time per
-event is that of its process.
+request is that of its process during the first part, and per event during the second. Strategies
+that ask a node for a prompt's pages need ``--with-key``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import sys
+import tempfile
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -24,20 +26,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from benchmarks.checkpoints import SHAPES
-from benchmarks.http.servers import Server, free_port, start_quire
+from benchmarks.http.servers import Server, start_quire
 from benchmarks.http.stream_client import completion_body, stream, stream_all
 from benchmarks.measurement import figure, ratio, take_turns
+from benchmarks.microserving.nodes import new_key, start_router
 from benchmarks.options import parser, rounds_of
 from benchmarks.report import emit, print_table
 
 PROMPT, OUTPUT, NUM_FIRST = 128, 64, 30
-
-
-def start_router(node: Server, strategy: str) -> Server:
-    port = free_port()
-    command = [sys.executable, "-m", "quire.cli", "router", "--node", node.url]
-    command += ["--strategy", strategy, "--port", str(port), "--no-log-requests"]
-    return Server(command, port, "/ready")
 
 
 def run(asked: Server, router: Server, model: str, count: int, seed: int) -> dict[str, float]:
@@ -46,6 +42,7 @@ def run(asked: Server, router: Server, model: str, count: int, seed: int) -> dic
     prompts = random.integers(3, SHAPES[model].vocab_size, (count, PROMPT)).tolist()
     url = asked.completions_url
     first = completion_body(model, prompts[0], 2)
+    began_s = router.cpu_s()
     firsts = [asyncio.run(stream(url, first)).event_s[0] for _ in range(NUM_FIRST)]
     before_s = router.cpu_s()
     answers = asyncio.run(stream_all(url, [completion_body(model, one, OUTPUT) for one in prompts]))
@@ -54,17 +51,22 @@ def run(asked: Server, router: Server, model: str, count: int, seed: int) -> dic
     return {
         "first_s": statistics.median(firsts),
         "tokens_per_s": count * OUTPUT / total_s,
+        "router_cpu_us_per_request": 1e6 * (before_s - began_s) / NUM_FIRST,
         "router_cpu_us_per_event": 1e6 * (router.cpu_s() - before_s) / num_events,
     }
 
 
 def measure(arguments: Any, model: str) -> dict[str, Any]:
     with ExitStack() as stack:
-        options = (
-            () if arguments.num_threads is None else ("--num-threads", str(arguments.num_threads))
-        )
+        shared: tuple[str, ...] = ()
+        if arguments.with_key:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            shared = ("--cluster-key-file", str(new_key(scratch)))
+        options = list(shared)
+        if arguments.num_threads is not None:
+            options += ["--num-threads", str(arguments.num_threads)]
         node = stack.enter_context(start_quire(model, arguments.cache, *options))
-        router = stack.enter_context(start_router(node, arguments.strategy))
+        router = stack.enter_context(start_router([node], arguments.strategy, *shared))
         seeds = iter(range(1_000_000))
         turns = {
             name: lambda asked=asked: run(asked, router, model, arguments.requests, next(seeds))
@@ -85,6 +87,7 @@ def measure(arguments: Any, model: str) -> dict[str, Any]:
         "router_over_node": ratio(
             of("router", "tokens_per_s"), of("node", "tokens_per_s")
         ).rounded(),
+        "router_cpu_us_per_request": figure(of("router", "router_cpu_us_per_request")).rounded(),
         "router_cpu_us_per_event": figure(of("router", "router_cpu_us_per_event")).rounded(),
     }
 
@@ -97,13 +100,12 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--requests", type=int, default=32, help="at once (default: %(default)s)")
     made.add_argument("--strategy", default="least_used", help="default: %(default)s")
+    made.add_argument(
+        "--with-key", action="store_true", help="node and router share a key, as several nodes do"
+    )
     arguments = made.parse_args()
     rows = [measure(arguments, model) for model in arguments.models]
-    shown = [
-        {key: value["median"] if isinstance(value, dict) else value for key, value in row.items()}
-        for row in rows
-    ]
-    print_table("A router's cost", shown)
+    print_table("A router's cost", rows)
     emit("microserving/router_cost", arguments.out, results=rows)
 
 

@@ -179,11 +179,7 @@ def main() -> None:
                 for name in RECEIVERS:
                     found = asyncio.run(measure(directory, dtype, name, lengths, arguments))
                     rows += [{"model": model, **row} for row in found]
-    shown = [
-        {key: value["median"] if isinstance(value, dict) else value for key, value in row.items()}
-        for row in rows
-    ]
-    print_table("K and V between two engine processes", shown)
+    print_table("K and V between two engine processes", rows)
     emit("microserving/transfer", arguments.out, results=rows)
     draw(rows, arguments.out)
 
