@@ -17,7 +17,8 @@ import httptools
 from quire.core.errors import EngineLost
 
 Sink = Callable[[bytes], bool]
-"""Takes a piece at once, or returns False: then it waits for ``read``."""
+"""Takes a piece at once, or returns False: then it waits for ``read``. An empty piece asks whether
+it would take one."""
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -15,6 +15,7 @@ from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.engines.trial import why_no_answer
 from quire.cluster.passing.moving import Moves
 from quire.cluster.passing.opened import EVENTS, Opened, open_answer, unopened
+from quire.cluster.passing.outliving import OutlivingAnswer
 from quire.cluster.passing.resuming import ResumingAnswer
 from quire.cluster.passing.retelling import RetoldAnswer
 from quire.cluster.requests.answer import Answer
@@ -192,7 +193,7 @@ class Dispatcher:
     def _resuming(self, request: Request, answer: Answer) -> Answer:
         if not (request.is_resumable and answer.head.get(b"content-type").startswith(EVENTS)):
             return answer
-        movable: ResumingAnswer | RetoldAnswer
+        movable: OutlivingAnswer
         if request.path == COMPLETIONS:
             movable = ResumingAnswer(answer, request, self._go_on)
         elif answer.head.get(TELLS_HEADER.encode()):

@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Protocol
 from weakref import WeakSet
 
 from quire.cluster.engines.node_engine import NodeEngine
-from quire.cluster.requests.request import Request
+from quire.cluster.passing.outliving import OutlivingAnswer
 from quire.core.errors import EngineLost, QuireError
 
 logger = logging.getLogger(__name__)
@@ -22,30 +21,14 @@ logger = logging.getLogger(__name__)
 _MAX_AT_ONCE = 8
 
 
-class Movable(Protocol):
-    """A stream that goes on at another node when its own is lost. ``at`` is the name of the engine
-    that gives it now; ``generated``: what it has told; None: it cannot go on elsewhere now."""
-
-    @property
-    def request(self) -> Request: ...
-    @property
-    def at(self) -> str: ...
-    @property
-    def generated(self) -> list[int] | None: ...
-
-    def leave(self) -> None:
-        """Cut the present stream."""
-        ...
-
-
 class Moves:
     """The movable answers of a router over ``engines``."""
 
     def __init__(self, engines: Sequence[NodeEngine]) -> None:
         self._engines = engines
-        self._running: WeakSet[Movable] = WeakSet()
+        self._running: WeakSet[OutlivingAnswer] = WeakSet()
 
-    def add(self, answer: Movable) -> None:
+    def add(self, answer: OutlivingAnswer) -> None:
         self._running.add(answer)
 
     async def empty(self, engine: NodeEngine) -> int:
@@ -54,7 +37,7 @@ class Moves:
         limit = asyncio.Semaphore(_MAX_AT_ONCE)
         running = [answer for answer in self._running if answer.at == engine.name]
 
-        async def move(answer: Movable) -> bool:
+        async def move(answer: OutlivingAnswer) -> bool:
             async with limit:
                 try:
                     return await self._move(answer, engine)
@@ -63,7 +46,7 @@ class Moves:
 
         return sum(await asyncio.gather(*map(move, running)))
 
-    async def _move(self, answer: Movable, source: NodeEngine) -> bool:
+    async def _move(self, answer: OutlivingAnswer, source: NodeEngine) -> bool:
         request = answer.request
         others = [
             engine
@@ -89,7 +72,9 @@ class Moves:
         answer.leave()
         return True
 
-    async def _send_ahead(self, answer: Movable, source: NodeEngine, target: NodeEngine) -> None:
+    async def _send_ahead(
+        self, answer: OutlivingAnswer, source: NodeEngine, target: NodeEngine
+    ) -> None:
         request = answer.request
         prompt = await target.prompt_tokens(request)
         tokens = [*prompt, *(answer.generated or ())]

@@ -1,25 +1,22 @@
 """Streamed completions that outlive their engine: another one goes on behind the last token.
 
-Owns what must be known to go on (the tokens of prompt and answer, which the events tell) and the
-seam between two streams. Must not know how the next engine is chosen.
+Owns what must be known to go on (the tokens of prompt and answer, which the events tell) and how
+the events of a later stream become those of the first. Must not know how the next engine is chosen.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from quire.cluster.nodes.connection import Sink
+from quire.cluster.passing.outliving import LOST, Continuation, OutlivingAnswer
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.request import Request
-from quire.core.errors import EngineLost, QuireError
-
-logger = logging.getLogger(__name__)
 
 GoOn = Callable[[Request, list[int], int], Awaitable[Answer]]
 """Generates at another engine: the prompt with what was generated of it, and how much that is.
@@ -30,9 +27,7 @@ Raises ``QuireError``: no engine can.
 MAX_KEPT_BYTES = 4 << 20
 """Of a stream's events; a longer one can no longer go on elsewhere."""
 
-_MAX_RESUMPTIONS = 8
 _DATA, _DONE = b"data: ", b"data: [DONE]"
-_LOST = b'"code":"engine_lost"'
 _TOKENS = re.compile(rb',"token_ids":\[[0-9,]*\](?:,"prompt_token_ids":\[[0-9,]*\])?')
 """Between other fields. In a text of the answer its quotes would be escaped."""
 
@@ -60,66 +55,22 @@ def resumable(request: Request) -> Request:
     return asked
 
 
-class ResumingAnswer:
-    """The stream ``answer`` to ``request``, and those of other engines behind it."""
+class ResumingAnswer(OutlivingAnswer):
+    """The stream ``answer`` to the completion ``request``, and those behind it."""
 
     def __init__(self, answer: Answer, request: Request, go_on: GoOn) -> None:
-        self.engine = answer.engine
-        self.head = answer.head
-        self._answer = answer
-        self._request = request
-        self._go_on = go_on
-        self._held = b""
+        super().__init__(answer, request)
+        self._ask = go_on
         self._kept: list[bytes] = []
         self._num_kept_bytes = 0
-        self._num_resumed = 0
         self._num_before = 0
-        self._is_done = False
         self._first: dict[str, Any] = {}
-
-    async def read(self) -> bytes:
-        while not self._is_done:
-            try:
-                piece = await self._answer.read()
-                events = self._events(piece)
-                if not piece and not self._is_done:
-                    raise EngineLost(
-                        f"node {self._answer.engine} has ended a stream before its end"
-                    )
-            except EngineLost as error:
-                await self._resume(error)
-                if self._is_done:  # nothing but its end was lost
-                    return _DONE + b"\n\n"
-                continue
-            if events:
-                return events
-        return b""
-
-    def pass_to(self, sink: Sink) -> None:
-        """All pieces are read: each is looked at."""
-
-    def close(self) -> None:
-        self._answer.close()
-
-    @property
-    def request(self) -> Request:
-        return self._request
-
-    @property
-    def at(self) -> str:
-        return self._answer.engine
 
     @property
     def generated(self) -> list[int] | None:
-        """What has been told so far."""
-        if self._is_done or self._num_kept_bytes > MAX_KEPT_BYTES:
+        if self._is_over or self._num_kept_bytes > MAX_KEPT_BYTES:
             return None
-        found = [choice for body in self._told() for choice in body.get("choices", ())]
-        return [token for choice in found for token in choice.get("token_ids", ())]
-
-    def leave(self) -> None:
-        """Cut the present stream: it goes on at another engine."""
-        self._answer.close()
+        return [token for choice in self._choices() for token in choice.get("token_ids", ())]
 
     def _told(self) -> list[dict[str, Any]]:
         return [
@@ -128,18 +79,15 @@ class ResumingAnswer:
             if event.startswith(_DATA) and event != _DONE
         ]
 
-    def _events(self, piece: bytes) -> bytes:
-        """The whole events of what has arrived, as the client is to see them.
+    def _choices(self) -> list[dict[str, Any]]:
+        return [choice for body in self._told() for choice in body.get("choices", ())]
 
-        Raises:
-            EngineLost: the node says that its engine was lost.
-        """
-        *whole, self._held = (self._held + piece).split(b"\n\n")
+    def _events(self, piece: bytes) -> bytes:
         shown = []
-        for event in whole:
-            if event.startswith(b'data: {"error"') and _LOST in event:
-                raise EngineLost(f"node {self._answer.engine} has lost its engine")
-            self._is_done = self._is_done or event == _DONE
+        for event in self._whole_events(piece):
+            if event.startswith(b'data: {"error"') and LOST in event:
+                raise self._lost()
+            self._is_over = self._is_over or event == _DONE
             shown.append(self._shown(event) + b"\n\n")
             if self._num_kept_bytes <= MAX_KEPT_BYTES:
                 self._kept.append(event)
@@ -165,37 +113,20 @@ class ResumingAnswer:
                 cached["cached_tokens"] = min(cached["cached_tokens"], usage["prompt_tokens"])
         return _DATA + msgspec.json.encode(body)
 
-    async def _resume(self, error: EngineLost) -> None:
-        """Go on elsewhere, or raise ``error``."""
-        told = self._told()
-        choices = [choice for body in told for choice in body.get("choices", ())]
-        is_over = any(choice.get("finish_reason") for choice in choices)
-        if is_over and not self._request.fields.get("stream_options"):
-            self._is_done = True
-            return
+    def _has_finished(self) -> bool:
+        return any(choice.get("finish_reason") for choice in self._choices())
+
+    def _ending(self) -> bytes:
+        lacks_usage = bool(self._request.fields.get("stream_options"))
+        return _DONE + b"\n\n" if self._has_finished() and not lacks_usage else b""
+
+    def _continuation(self) -> Continuation | None:
+        choices = self._choices()
         prompt = choices[0].get("prompt_token_ids") if choices else None
-        if (
-            prompt is None
-            or is_over
-            or self._num_kept_bytes > MAX_KEPT_BYTES
-            or self._num_resumed >= _MAX_RESUMPTIONS
-        ):
-            raise error
+        if prompt is None or self._has_finished() or self._num_kept_bytes > MAX_KEPT_BYTES:
+            return None
         generated = [token for choice in choices for token in choice.get("token_ids", ())]
-        self._first = told[0]
-        self._answer.close()
-        try:
-            following = await self._go_on(self._request, [*prompt, *generated], len(generated))
-        except QuireError as exc:
-            logger.warning("request %s cannot go on: %s", self._request.request_id, exc.message)
-            raise error from exc
-        logger.warning(
-            "request %s goes on at %s behind %d tokens: %s",
-            self._request.request_id,
-            following.engine,
-            len(generated),
-            error.message,
-        )
-        self._answer, self._held = following, b""
+        self._first = self._told()[0]
         self._num_before = len(generated)
-        self._num_resumed += 1
+        ask = partial(self._ask, self._request, [*prompt, *generated], len(generated))
+        return Continuation(ask, len(generated))

@@ -7,20 +7,16 @@ is told twice. Must not know what events say, nor how the next engine is chosen.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from functools import partial
 
 import msgspec
 
-from quire.cluster.nodes.connection import Sink
+from quire.cluster.passing.outliving import LOST, Continuation, OutlivingAnswer
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.request import CHAT, RawHeaders, Request
-from quire.core.errors import EngineLost, QuireError
 from quire.core.exchange import CLUSTER_KEY_HEADER
 from quire.server.going_on import COMMENT, GENERATED_HEADER, TELLS_HEADER, Told, packed
-
-logger = logging.getLogger(__name__)
 
 SendOn = Callable[[Request], Awaitable[Answer]]
 """Sends a request to another engine.
@@ -30,9 +26,7 @@ Raises ``QuireError``: no engine takes it.
 
 _RETOLD = (CHAT, "/v1/messages")
 _OWN = {name.encode() for name in (TELLS_HEADER, GENERATED_HEADER, CLUSTER_KEY_HEADER)}
-_LOST = b'"code":"engine_lost"'
 _ENDS = (b"data: [DONE]", b"event: message_stop", b"event: error")
-_MAX_RESUMPTIONS = 8
 
 
 def retold(request: Request, cluster_key: str) -> Request:
@@ -55,72 +49,23 @@ def _with(request: Request, body: bytes, own: list[tuple[str, str]]) -> Request:
     return Request(request.method, request.target, headers, body, request.request_id)
 
 
-class RetoldAnswer:
-    """The stream ``answer`` to ``request``, and those of other engines behind it."""
+class RetoldAnswer(OutlivingAnswer):
+    """The stream ``answer`` to the chat or message ``request``, and those behind it."""
 
     def __init__(self, answer: Answer, request: Request, send_on: SendOn) -> None:
-        self.engine = answer.engine
-        self.head = answer.head
-        self._answer = answer
-        self._request = request
+        super().__init__(answer, request)
         self._send_on = send_on
-        self._held = b""
         self._waiting: list[bytes] = []
         self._first: Told | None = None
         self._tokens: list[int] = []
-        self._num_resumed = 0
-        self._is_over = False
-
-    async def read(self) -> bytes:
-        while not self._is_over:
-            try:
-                piece = await self._answer.read()
-                if not piece:
-                    raise EngineLost(
-                        f"node {self._answer.engine} has ended a stream before its end"
-                    )
-                events = self._events(piece)
-            except EngineLost as error:
-                await self._resume(error)
-                continue
-            if events:
-                return events
-        with suppress(EngineLost):  # read to its end, its connection serves others
-            while await self._answer.read():
-                pass
-        return b""
-
-    def pass_to(self, sink: Sink) -> None:
-        """All pieces are read: each is looked at."""
-
-    def close(self) -> None:
-        self._answer.close()
-
-    @property
-    def request(self) -> Request:
-        return self._request
-
-    @property
-    def at(self) -> str:
-        return self._answer.engine
 
     @property
     def generated(self) -> list[int] | None:
         return None if self._is_over or self._first is None else self._tokens
 
-    def leave(self) -> None:
-        """Cut the present stream: it goes on at another engine."""
-        self._answer.close()
-
     def _events(self, piece: bytes) -> bytes:
-        """The events that may be passed on, now that ``piece`` is here.
-
-        Raises:
-            EngineLost: the node says that its engine was lost.
-        """
-        *blocks, self._held = (self._held + piece).split(b"\n\n")
         passed: list[bytes] = []
-        for block in blocks:
+        for block in self._whole_events(piece):
             if block.startswith(COMMENT):
                 told = msgspec.json.decode(block[len(COMMENT) :], type=Told)
                 self._first = self._first or told
@@ -128,8 +73,8 @@ class RetoldAnswer:
                 passed += self._waiting
                 self._waiting.clear()
                 continue
-            if _LOST in block and (b'{"error"' in block or block.startswith(b"event: error")):
-                raise EngineLost(f"node {self._answer.engine} has lost its engine")
+            if LOST in block and (b'{"error"' in block or block.startswith(b"event: error")):
+                raise self._lost()
             self._waiting.append(block + b"\n\n")
             if block.startswith(_ENDS):
                 self._is_over = True
@@ -137,12 +82,15 @@ class RetoldAnswer:
                 self._waiting.clear()
         return b"".join(passed)
 
-    async def _resume(self, error: EngineLost) -> None:
-        """Go on elsewhere, or raise ``error``."""
+    def _ending(self) -> bytes:
+        """Nothing: where only the end was lost, another node tells it."""
+        return b""
+
+    def _continuation(self) -> Continuation | None:
         first = self._first
         generated = None if first is None else packed(first, self._tokens)
-        if generated is None or self._num_resumed >= _MAX_RESUMPTIONS:
-            raise error
+        if generated is None:
+            return None
         keys = [pair for pair in self._request.headers if pair[0] == CLUSTER_KEY_HEADER.encode()]
         own = [(name.decode(), value.decode()) for name, value in keys]
         again = _with(
@@ -151,18 +99,5 @@ class RetoldAnswer:
             [*own, (TELLS_HEADER, "1"), (GENERATED_HEADER, generated)],
         )
         again.work, again.prefers = self._request.work, self._request.prefers
-        self._answer.close()
-        try:
-            following = await self._send_on(again)
-        except QuireError as exc:
-            logger.warning("request %s cannot go on: %s", self._request.request_id, exc.message)
-            raise error from exc
-        logger.warning(
-            "request %s goes on at %s behind %d tokens: %s",
-            self._request.request_id,
-            following.engine,
-            len(self._tokens),
-            error.message,
-        )
-        self._answer, self._held, self._num_resumed = following, b"", self._num_resumed + 1
         self._waiting.clear()
+        return Continuation(partial(self._send_on, again), len(self._tokens))

@@ -1,0 +1,158 @@
+"""A stream that outlives its engine: when it breaks off, another engine goes on behind it.
+
+Owns the seam between two streams: when the present one is lost, how often another may follow, and
+that pieces are looked at before they are passed on. Must not know what the events mean, nor which
+engine is next: subclasses do.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from quire.cluster.nodes.connection import Sink
+from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.request import Request
+from quire.core.errors import EngineLost, QuireError
+
+logger = logging.getLogger(__name__)
+
+LOST = b'"code":"engine_lost"'
+"""In the event by which a node says that it has lost its engine."""
+
+_MAX_RESUMPTIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """``ask`` begins the stream that follows, behind ``num_tokens`` tokens of the answer. It raises
+    ``QuireError``: no engine can go on."""
+
+    ask: Callable[[], Awaitable[Answer]]
+    num_tokens: int
+
+
+class OutlivingAnswer(ABC):
+    """The stream ``answer`` to ``request``, and those of other engines behind it."""
+
+    def __init__(self, answer: Answer, request: Request) -> None:
+        self.engine = answer.engine
+        self.head = answer.head
+        self._answer = answer
+        self._request = request
+        self._sink: Sink | None = None
+        self._held = b""
+        """Of the present stream, what is no whole event yet."""
+        self._num_resumed = 0
+        self._is_over = False
+        """Its last event has come."""
+
+    @property
+    def request(self) -> Request:
+        return self._request
+
+    @property
+    def at(self) -> str:
+        """The name of the engine that gives it now."""
+        return self._answer.engine
+
+    @property
+    @abstractmethod
+    def generated(self) -> list[int] | None:
+        """The tokens that it has told; None: it cannot go on elsewhere now."""
+
+    async def read(self) -> bytes:
+        while not self._is_over:
+            try:
+                piece = await self._answer.read()
+                if self._is_over:  # ``_take`` had its last event
+                    return b""
+                if not piece:
+                    raise EngineLost(
+                        f"node {self._answer.engine} has ended a stream before its end"
+                    )
+                events = self._events(piece)
+            except EngineLost as error:
+                events = await self._go_on(error)
+            if events:
+                return events
+        with suppress(EngineLost):  # read to its end, its connection serves others
+            while await self._answer.read():
+                pass
+        return b""
+
+    def pass_to(self, sink: Sink) -> None:
+        self._sink = sink
+        self._answer.pass_to(self._take)
+
+    def close(self) -> None:
+        self._answer.close()
+
+    def leave(self) -> None:
+        """Cut the present stream: it goes on at another engine."""
+        self._answer.close()
+
+    @abstractmethod
+    def _events(self, piece: bytes) -> bytes:
+        """What the client is to see, now that ``piece`` is here.
+
+        Raises:
+            EngineLost: the node says that its engine was lost.
+        """
+
+    @abstractmethod
+    def _ending(self) -> bytes:
+        """What the client still has to see of a stream that lacks nothing else; else nothing."""
+
+    @abstractmethod
+    def _continuation(self) -> Continuation | None:
+        """How it goes on behind what has come; None: it cannot."""
+
+    def _whole_events(self, piece: bytes) -> list[bytes]:
+        """Those that are complete now that ``piece`` is here, without the empty line behind."""
+        *whole, self._held = (self._held + piece).split(b"\n\n")
+        return whole
+
+    def _lost(self) -> EngineLost:
+        return EngineLost(f"node {self._answer.engine} has lost its engine")
+
+    def _take(self, piece: bytes) -> bool:
+        """Pass ``piece`` on at once; one that nobody takes now, or that tells of a loss, waits for
+        ``read``."""
+        sink = self._sink
+        if sink is None or not sink(b"") or LOST in self._held + piece:
+            return False
+        if not self._is_over and (events := self._events(piece)):
+            sink(events)
+        return True
+
+    async def _go_on(self, error: EngineLost) -> bytes:
+        """Go on elsewhere, or raise ``error``. Returns what the client still has to see where
+        nothing but the end was lost."""
+        if ending := self._ending():
+            self._is_over = True
+            return ending
+        following = None if self._num_resumed >= _MAX_RESUMPTIONS else self._continuation()
+        if following is None:
+            raise error
+        self._answer.close()
+        try:
+            answer = await following.ask()
+        except QuireError as exc:
+            logger.warning("request %s cannot go on: %s", self._request.request_id, exc.message)
+            raise error from exc
+        logger.warning(
+            "request %s goes on at %s behind %d tokens: %s",
+            self._request.request_id,
+            answer.engine,
+            following.num_tokens,
+            error.message,
+        )
+        self._answer, self._held = answer, b""
+        self._num_resumed += 1
+        if self._sink is not None:
+            answer.pass_to(self._take)
+        return b""
