@@ -19,7 +19,7 @@ from quire.programs.workflow.passes import STANDARD
 
 NAMES = [name for name, _ in STANDARD]
 KINDS = ("tool", "list_tool", "batch_tool", "embedding", "ingest", "search", "rerank", "condition")
-CALLS = ("one_shot", "refine", "tree", "splittable")
+CALLS = ("one_shot", "refine", "tree", "splittable", "each")
 
 
 class RandomApp:
@@ -155,6 +155,8 @@ class RandomApp:
             made = self._add("llm", inputs, "texts", "splittable", config)
             self.sized.add(made)
             return made
+        if mode == "each":
+            return self._map(begin, text, items)
         order = self._draw(st.permutations([text, items]))
         parts = " and ".join(f"{{{name}}}" for name in order)
         config = {
@@ -164,6 +166,20 @@ class RandomApp:
             "combine_prompt": f"{begin}{{answers}} {{{text}}}",
         }
         return self._add("llm", inputs, "text", config=config)
+
+    def _map(self, begin: str, text: str, items: str) -> str:
+        """A call for each element, and now and then a tool and an index behind them."""
+        config = {"prompt": f"{begin}{{{text}}} and {{{items}}}"}
+        inputs = {text: "text", items: "texts"}
+        made = self._add("llm", inputs, "texts", "batchable", config)
+        self.sized.add(made)
+        if made not in self.guarded and self._draw(st.booleans()):
+            both = {made: "texts", items: "texts"}
+            joined = self._add(
+                "tool", both, "texts", "batchable", {"function": "f"}, may_branch=False
+            )
+            self.sized.add(joined)
+        return made
 
     def _order(self) -> None:
         """Components with an effect in the order in which they were drawn; others by chance."""

@@ -10,7 +10,16 @@ import pytest
 from workflow_apps import DOCUMENTS, QUERY, SCHEMA, advanced, engines
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow import App, Graph, GraphCache, Node, OptPass, Profile, Rewritten
+from quire.programs.workflow import (
+    App,
+    Engine,
+    Graph,
+    GraphCache,
+    Node,
+    OptPass,
+    Profile,
+    Rewritten,
+)
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.passes import Profiles
 from quire.programs.workflow.primitives import Op
@@ -173,6 +182,64 @@ def test_figure_6() -> None:
         "searching": 3, "aggregate": 1, "reranking": 1, "partial prefilling": 5,
         "full prefilling": 3, "decoding": 3,
     }  # fmt: skip
+
+
+def situated(max_batch: int | None = 4) -> App:
+    """A model is asked about each text, a tool joins text and answer, and both are stored."""
+    tool = Engine("tool", config={"functions": {"f": lambda texts, said: texts}})
+    app = App("situated", [*engines(max_batch), tool])
+    ask = Node(
+        "llm", {"texts": "texts"}, {"said": "texts"}, "batchable",
+        {"prompt": "What is this about? {texts}"}, name="ask",
+    )  # fmt: skip
+    join = Node(
+        "tool", {"texts": "texts", "said": "texts"}, {"joined": "texts"}, "batchable",
+        {"function": "f"}, name="join",
+    )  # fmt: skip
+    embed = Node("embedding", {"joined": "texts"}, {"v": "vectors"}, "batchable", name="embed")
+    ingest = Node(
+        "vectors", {"joined": "texts", "v": "vectors"}, {"stored": "done"}, "batchable",
+        {"operation": "ingest"}, name="ingest",
+    )  # fmt: skip
+    ask >> join >> embed >> ingest
+    app.update_template([ask, join, embed, ingest])
+    return app
+
+
+def calls_before(graph: PrimitiveGraph, one: str) -> list[str]:
+    """The calls of ``ask`` that a primitive waits for."""
+    return sorted(name for name in graph.ancestors[one] if name.endswith("decode"))
+
+
+def test_a_batchable_model_makes_a_call_for_each_element() -> None:
+    graph = Graph.optimize(situated(), {"texts": ["a", "b", "c"]}).p_graph
+    assert ops(graph) == {
+        "prefilling": 3, "decoding": 3, "aggregate": 1, "tool": 1, "embedding": 1, "ingestion": 1
+    }  # fmt: skip
+    assert str(graph.primitives["ask.2.prefill"].inputs["texts"]) == "query.texts[2]"
+    assert len(calls_before(graph, "join")) == 3
+
+
+def test_a_stage_waits_for_the_calls_of_its_own_elements() -> None:
+    query = {"texts": [f"t{n}" for n in range(10)]}
+    graph = Graph.optimize(situated(), query).e_graph
+    wanted = {0: ["0", "1", "2", "3"], 1: ["4", "5", "6", "7"], 2: ["8", "9"]}
+    for stage, calls in wanted.items():
+        decodes = [f"ask.{number}.decode" for number in calls]
+        assert calls_before(graph, f"embed.{stage}") == decodes
+        assert calls_before(graph, f"ingest.{stage}") == decodes
+    assert calls_before(graph, "join.5") == ["ask.5.decode"]
+    assert not {"ask.all", "join.all"} & graph.primitives.keys(), "nobody waits for all"
+    assert graph.primitives["ingest.1"].first == 4
+
+
+def test_without_stages_a_batch_waits_for_all_calls() -> None:
+    query = {"texts": ["a", "b", "c", "d", "e"]}
+    graph = Graph.optimize(situated(), query, passes=OptPass(["prune", "pipeline"])).e_graph
+    assert len(calls_before(graph, "embed")) == 5
+    assert calls_before(graph, "join.4") == ["ask.4.decode"]
+    free = Graph.optimize(situated(None), query).e_graph
+    assert calls_before(free, "ingest.4") == ["ask.4.decode"]
 
 
 def test_a_pass_of_the_user_runs_with_the_others() -> None:

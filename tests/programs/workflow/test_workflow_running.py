@@ -354,3 +354,31 @@ async def test_each_command_has_the_depth_of_the_primitive_that_it_serves() -> N
     prefills = ["expand.prefill", "last.prefill", *(f"last.prefill.{n}" for n in range(3))]
     wanted = {(one.depth, one.number) for one in map(graph.primitives.__getitem__, prefills)}
     assert set(served) == wanted
+
+
+def asked_each() -> App:
+    """A model is asked about each of several texts, and a tool works on each answer."""
+    app = App("each", [Engine("llm"), Engine("tool", config={"functions": {"upper": upper}})])
+    config = {"prompt": "{question} {items}", "answer_after": "Answer:"}
+    inputs = {"question": "text", "items": "texts"}
+    ask = Node("llm", inputs, {"queries": "texts"}, "batchable", config, name="ask")
+    work = Node(
+        "tool", {"queries": "texts"}, {"answers": "texts"}, "batchable", {"function": "upper"},
+        name="work",
+    )  # fmt: skip
+    ask >> work
+    app.update_template([ask, work])
+    return app
+
+
+@pytest.mark.parametrize("names", [[], ["pipeline"], None])
+async def test_a_batchable_model_answers_for_each_element(names: list[str] | None) -> None:
+    def of_item(prompt: str) -> str:
+        item = prompt.removesuffix("<|end|><|assistant|>")[-1]
+        return f"Answer: about {item}<|end|>"
+
+    query = json.dumps({"question": "What is", "items": ["a", "b", "c"]})
+    async with scripted_node(of_item, page_size=4) as local:
+        found = await local.run(workflow(asked_each(), OptPass(names)), query)
+        assert found == {"answers": ["ABOUT A", "ABOUT B", "ABOUT C"]}
+        assert (await level(local))["held"] == 0

@@ -16,6 +16,12 @@ def llm(name: str = "ask", **config: Any) -> Node:
     return Node("llm", {"question": "text"}, {f"{name}_out": "text"}, None, config, name=name)
 
 
+def each(**config: Any) -> Node:
+    config = {"prompt": "{a} {b}", **config}
+    inputs = {"a": "texts", "b": "texts"}
+    return Node("llm", inputs, {"out": "texts"}, "batchable", config, name="ask")
+
+
 def refusal(*nodes: Node, app: App | None = None) -> str:
     with pytest.raises(InvalidArgument) as caught:
         (app or App("app", engines())).update_template(nodes)
@@ -59,8 +65,11 @@ def test_an_unknown_engine_is_named_with_the_known_ones() -> None:
         ),
         (
             Node("llm", {"q": "text"}, {"o": "text"}, "batchable", {"prompt": "{q}"}, name="ask"),
-            "ask: a model is asked once for each component",
+            "ask: a batchable model takes a list of texts and produces one, an answer for each",
         ),
+        (each(synthesis="tree"), "ask: a batchable model is asked once for each element and takes"),
+        (each(schema=SCHEMA), "ask: a batchable model is asked once for each element and takes no"),
+        (each(prompt="{b}"), "ask: no prompt uses the input 'a'"),
         (
             Node("embedding", {"q": "text"}, {"v": "vectors"}, "batchable", name="embed"),
             "embed is batchable but takes no list",
@@ -218,6 +227,20 @@ def test_how_many_elements_a_branch_gives_is_certain_on_it_alone(on_branch: bool
         return
     with pytest.raises(InvalidArgument, match="ask: synthesis needs to know how many elements"):
         Graph.optimize(app, query)
+
+
+def test_a_batchable_model_needs_lists_of_one_known_length() -> None:
+    app = App("app", engines())
+    app.update_template([each()])
+    with pytest.raises(InvalidArgument, match=r"ask: inputs have these numbers of .*: a 2, b 1; a"):
+        Graph.optimize(app, {"a": ["x", "y"], "b": ["z"]})
+    query = {"a": ["x", "y"], "b": ["v", "w"]}
+    with pytest.raises(InvalidArgument, match="the configuration of ask has no 'synthesis'"):
+        Graph.optimize(app, query, {"ask": {"synthesis": "tree"}})
+    graph = Graph.optimize(app, query).e_graph
+    assert graph.primitives.keys() == {
+        "ask.0.prefill", "ask.0.decode", "ask.1.prefill", "ask.1.decode", "ask.all"
+    }  # fmt: skip
 
 
 def test_documents_of_a_kind_that_cannot_be_read_are_refused_by_name() -> None:

@@ -97,7 +97,7 @@ def p_graph(app: App, config: NodeConfig, sizes: Mapping[str, int]) -> Primitive
         if sum(len(one.primitives) for one in sites.values()) > MAX_PRIMITIVES:
             raise InvalidArgument(
                 f"{node.name}: the graph has more than {MAX_PRIMITIVES} primitives: take less "
-                "context, or another synthesis",
+                "context, larger chunks, or another synthesis",
                 param=node.name,
             )
     after = {one: set[str]() for site in sites.values() for one in _ids(site.primitives)}

@@ -140,8 +140,9 @@ class Draft:
         del self.primitives[one]
 
     def redirect(self, change: Callable[[Ref], Ref]) -> None:
-        """Replace every reference, also those of the results, by ``change`` of it."""
-        for primitive in self.primitives.values():
+        """Replace every reference, also those of the results, by ``change`` of it, which may add
+        primitives."""
+        for primitive in list(self.primitives.values()):
             inputs = {name: change(ref) for name, ref in primitive.inputs.items()}
             when = None if primitive.when is None else change(primitive.when)
             if inputs != primitive.inputs or when != primitive.when:

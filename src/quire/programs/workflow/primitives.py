@@ -38,6 +38,8 @@ class Op(StrEnum):
 PREFILLS = frozenset({Op.PREFILLING, Op.PARTIAL_PREFILLING, Op.FULL_PREFILLING})
 CONTROL_FLOW = frozenset({Op.CONDITION, Op.AGGREGATE})
 """Carried out by the graph scheduler itself; they have no engine."""
+EACH = "each"
+"""The origin of an Aggregate of what was done for each element of a list on its own."""
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.primitives import CONTROL_FLOW, Op, Primitive
 from quire.programs.workflow.values import Ref, ValueType
 
 
@@ -60,7 +60,7 @@ class Site:
             id=f"{self.node}.{step}" if step else self.node,
             op=op,
             node=self.node,
-            engine=self.engine,
+            engine=None if op in CONTROL_FLOW else self.engine,
             inputs=MappingProxyType(dict(inputs)),
             outputs=MappingProxyType(dict(outputs)),
             when=self.when,

@@ -1,7 +1,8 @@
 """A language model: its prompt, its synthesis mode, and what its answer becomes.
 
 One call is a prefilling and a decoding. ``refine`` chains a call for each element of the context,
-``tree`` asks about each element on its own and combines the answers.
+``tree`` asks about each element on its own and combines the answers. A batchable model is asked
+once for each element of its lists, and its output has an answer for each.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from quire.core.errors import InvalidArgument
 from quire.programs.workflow.components.building import Site, Value
 from quire.programs.workflow.components.component import Component, NodeShape
 from quire.programs.workflow.engines import Engine
-from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.primitives import EACH, Op, Primitive
 from quire.programs.workflow.prompts import Part, Prompt
 from quire.programs.workflow.values import Ref, ValueType
 
@@ -28,6 +29,10 @@ _OWN_PARTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+_OF_ONE_CALL = ("refine_prompt", "combine_prompt", "synthesis", "context", "schema")
+"""Configuration that a batchable model has not: each element has one call of its own."""
+
+
 class LanguageModel(Component):
     """See the module docstring. The configuration is described in the guide."""
 
@@ -39,6 +44,10 @@ class LanguageModel(Component):
     )  # fmt: skip
     splittable = True
 
+    def changeable(self, node: NodeShape) -> frozenset[str]:
+        is_batchable = node.annotation == "batchable"
+        return self.config - set(_OF_ONE_CALL) if is_batchable else self.config
+
     def check(self, node: NodeShape, engine: Engine | None) -> None:
         super().check(node, engine)
         kinds = list(node.outputs.values())
@@ -48,11 +57,9 @@ class LanguageModel(Component):
                 param=f"{node.name}.outputs",
             )
         if node.annotation == "batchable":
-            raise InvalidArgument(
-                f"{node.name}: a model is asked once for each component: this release has no "
-                "batchable models; use synthesis 'tree' to ask about each element",
-                param=f"{node.name}.annotation",
-            )
+            _check_batchable(node)
+            self._check_prompts(node)
+            return
         has_schema = node.config.get("schema") is not None
         if node.annotation == "splittable" and not has_schema:
             raise InvalidArgument(
@@ -85,6 +92,8 @@ class LanguageModel(Component):
 
     def build(self, site: Site) -> Mapping[str, Value]:
         call = Calls(site)
+        if site.batchable:
+            return call.each()
         mode = site.option("synthesis", str, "one_shot")
         if mode not in MODES:
             raise site.error("synthesis", f"is {mode!r}: use one of {', '.join(MODES)}")
@@ -100,6 +109,7 @@ class Calls:
         self._site = site
         self._separator = site.option("separator", str, "\n")
         self.elements, schema = self._elements()
+        (self._kind,) = site.outputs.values()
         self._decoding: dict[str, Any] = {
             "max_tokens": site.count("max_tokens", MAX_TOKENS),
             "schema": schema,
@@ -135,6 +145,32 @@ class Calls:
         ]
         return self._call("combine", combine, {}, answers)
 
+    def each(self) -> Mapping[str, Value]:
+        """A call for each element, which sees the element of every list, and an Aggregate of their
+        answers, so that each answer can be handed on as soon as it is complete."""
+        lists = [name for name, one in self._site.inputs.items() if one.kind is ValueType.TEXTS]
+        sizes = {name: self._site.inputs[name].size for name in lists}
+        num = sizes[lists[0]]
+        if not num or set(sizes.values()) != {num}:
+            told = ", ".join(f"{name} {size or 'unknown'}" for name, size in sizes.items())
+            raise self._site.error(
+                "inputs", f"have these numbers of elements: {told}; a batchable model needs lists "
+                "of one known length"
+            )  # fmt: skip
+        prompt = self._prompt("prompt")
+        self.elements = 1
+        answers = [
+            self._call(str(index), prompt, {name: self._element(name, index) for name in lists})
+            for index in range(num)
+        ]
+        gathered = self._site.add(
+            Op.AGGREGATE, "all", {str(n): Ref(one.id) for n, one in enumerate(answers)},
+            {"out": self._kind}, size=num,
+            config={"origin": EACH, "spans": tuple((n, n + 1) for n in range(num))},
+        )  # fmt: skip
+        (out,) = self._site.outputs
+        return {out: Value(Ref(gathered.id), self._kind, num)}
+
     # -- one call ----------------------------------------------------------------------------------
 
     def _call(
@@ -160,10 +196,10 @@ class Calls:
             Op.PREFILLING, f"{before}prefill", inputs, {"state": ValueType.STATE},
             parts=tuple(parts), config={**system, "separator": self._separator},
         )  # fmt: skip
-        (kind,) = self._site.outputs.values()
         return self._site.add(
-            Op.DECODING, f"{before}decode", {"state": Ref(prefill.id, "state")}, {"out": kind},
-            size=self.elements, config={**self._decoding, "splittable": self._site.splittable},
+            Op.DECODING, f"{before}decode", {"state": Ref(prefill.id, "state")},
+            {"out": self._kind}, size=self.elements,
+            config={**self._decoding, "splittable": self._site.splittable},
         )  # fmt: skip
 
     def _add(
@@ -235,6 +271,22 @@ class Calls:
             )  # fmt: skip
         least, most = schema.get("minItems"), schema.get("maxItems")
         return (least if isinstance(least, int) and least == most else None), schema
+
+
+def _check_batchable(node: NodeShape) -> None:
+    for key in _OF_ONE_CALL:
+        if node.config.get(key) is not None:
+            raise InvalidArgument(
+                f"{node.name}: a batchable model is asked once for each element and takes no "
+                f"{key}: leave it out, or drop the annotation",
+                param=f"{node.name}.{key}",
+            )
+    if ValueType.TEXTS not in node.inputs.values() or ValueType.TEXTS not in node.outputs.values():
+        raise InvalidArgument(
+            f"{node.name}: a batchable model takes a list of texts and produces one, an answer for "
+            "each element: make an input and the output texts, or drop the annotation",
+            param=f"{node.name}.outputs",
+        )
 
 
 def _kind_of_items(schema: Mapping[str, Any]) -> Any:

@@ -2,7 +2,8 @@
 
 The answer is JSON that a schema holds to an array of a known number of elements. The decoding
 becomes a chain of partial ones, one for each element, and batchable primitives behind it take one
-element each.
+element each. The answers of a batchable model are elements as well: who needs some of them waits
+for their calls alone.
 """
 
 from __future__ import annotations
@@ -11,10 +12,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from quire.programs.workflow.engines import NO_PROFILE
 from quire.programs.workflow.graph import Draft, PrimitiveGraph
 from quire.programs.workflow.passes.note import Note, Profiles, Rewritten
-from quire.programs.workflow.passes.splitting import inner_cuts, put_in_place, split
-from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.passes.splitting import (
+    drop_unused,
+    inner_cuts,
+    narrowed,
+    put_in_place,
+    split,
+)
+from quire.programs.workflow.primitives import EACH, Op, Primitive
 from quire.programs.workflow.values import Ref, ValueType
 
 NAME = "pipeline"
@@ -24,23 +32,65 @@ _OUTPUTS: Mapping[str, ValueType] = MappingProxyType(
 
 
 def pipeline(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
-    draft, notes, changed = Draft(graph), list[Note](), False
+    draft, notes = Draft(graph), list[Note]()
     for one in graph.order:
-        primitive = draft.primitives[one]
+        primitive = draft.primitives.get(one)
+        if primitive is None:  # an Aggregate that nobody needs any more
+            continue
         if primitive.op is Op.DECODING and primitive.config["splittable"]:
             why_not = _why_not(graph, primitive)
-            changed = changed or why_not is None
             if why_not is None:
                 _chain(draft, primitive)
             text = why_not or f"hands on each of {primitive.size} elements as it is complete"
             notes.append(Note(NAME, one, text, why_not is None))
+        elif _is_each(primitive):
+            if _hand_on(graph, draft, primitive):
+                text = f"hands on each of {len(primitive.inputs)} elements as it is complete"
+                notes.append(Note(NAME, one, text))
         elif primitive.batched and primitive.size is not None:
             cuts = inner_cuts(draft, primitive, NAME)
+            origin = NAME if cuts else EACH
+            cuts = cuts or _cuts_of_each(graph, draft, primitive, profiles)
             if cuts:
-                split(draft, primitive, sorted(cuts | {0, primitive.size}), NAME)
+                split(draft, primitive, sorted(cuts | {0, primitive.size}), origin)
                 notes.append(Note(NAME, one, "takes each element as it comes"))
-                changed = True
+    changed = any(note.applied for note in notes)
     return Rewritten(draft.graph() if changed else graph, tuple(notes))
+
+
+def _hand_on(graph: PrimitiveGraph, draft: Draft, gathered: Primitive) -> bool:
+    """Whoever uses some elements of ``gathered`` waits for those alone. Returns whether anybody
+    did."""
+    users = (draft.primitives.get(user) for user in graph.users[gathered.id])
+    refs = (ref for user in users if user is not None for ref in user.refs())
+    if all(ref.whole for ref in refs if ref.primitive == gathered.id):
+        return False
+    draft.redirect(lambda ref: narrowed(draft, ref) if ref.primitive == gathered.id else ref)
+    drop_unused(draft, gathered.id)
+    return True
+
+
+def _cuts_of_each(
+    graph: PrimitiveGraph, draft: Draft, primitive: Primitive, profiles: Profiles
+) -> set[int]:
+    """Between all elements, if each element of ``primitive`` can begin when one call has ended. An
+    engine with an efficient batch takes stages instead, which pass 2 makes."""
+    if profiles.get(primitive.engine or "", NO_PROFILE).max_efficient_batch is not None:
+        return set()
+    refs = [primitive.inputs[name] for name in primitive.batched]
+    each = [ref for ref in refs if _is_each(graph.primitives.get(ref.primitive))]
+    sources = {source for ref in each for source in graph.primitives[ref.primitive].sources}
+    early = frozenset[str]().union(*(graph.ancestors[one] for one in sources))
+    comes = all(ref in each or ref.from_query or ref.primitive in early for ref in refs)
+    return inner_cuts(draft, primitive, EACH) if comes else set()
+
+
+def _is_each(primitive: Primitive | None) -> bool:
+    return (
+        primitive is not None
+        and primitive.op is Op.AGGREGATE
+        and primitive.config["origin"] == EACH
+    )
 
 
 def _why_not(graph: PrimitiveGraph, decoding: Primitive) -> str | None:

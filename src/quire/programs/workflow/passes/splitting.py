@@ -1,7 +1,8 @@
 """Splits a batchable primitive into several, each with some of its elements, for passes 2 and 4.
 
 Owns the one rule that makes splitting safe: whoever used elements of the whole uses the same
-elements of the pieces, directly where one piece has them all, else through an Aggregate.
+elements of the pieces, directly where one piece has them all, else through an Aggregate of the
+pieces that have them.
 """
 
 from __future__ import annotations
@@ -66,22 +67,23 @@ def put_in_place(
 
 
 def narrowed(draft: Draft, ref: Ref) -> Ref:
-    """``ref``, or the same elements of one piece if ``ref`` is to an Aggregate and one piece has
-    them all."""
+    """``ref``, or if it is to some elements of an Aggregate the same elements of the pieces that
+    have them: of one piece, or of a smaller Aggregate, so that nobody waits for the others."""
     source = draft.primitives.get(ref.primitive)
     if source is None or source.op is not Op.AGGREGATE or ref.whole:
         return ref
     first = ref.index if ref.index is not None else ref.start
     assert first is not None, "a reference that is not whole has a place"
     last = first + 1 if ref.stop is None else ref.stop
-    for piece, (start, stop) in zip(source.inputs.values(), spans_of(source), strict=True):
+    spans = spans_of(source)
+    for piece, (start, stop) in zip(source.inputs.values(), spans, strict=True):
         if start <= first and last <= stop:
             if ref.index is not None:
                 return narrowed(draft, piece.element(first - start))
-            if (first, last) == (start, stop):
-                return piece
-            return narrowed(draft, piece.part(first - start, last - start))
-    return ref
+            return _part_of(draft, piece, (start, stop), first, last)
+    if (first, last) == (0, spans[-1][1]):
+        return Ref(source.id)
+    return Ref(_smaller(draft, source, first, last))
 
 
 def spans_of(aggregate: Primitive) -> Sequence[tuple[int, int]]:
@@ -91,12 +93,16 @@ def spans_of(aggregate: Primitive) -> Sequence[tuple[int, int]]:
 
 
 def drop_unused(draft: Draft, one: str) -> None:
-    """Remove the primitive ``one`` if it is an Aggregate that nobody uses."""
-    if one not in draft.primitives or draft.primitives[one].op is not Op.AGGREGATE:
+    """Remove the primitive ``one`` if it is an Aggregate that nobody uses, and those that only it
+    has used."""
+    dropped = draft.primitives.get(one)
+    if dropped is None or dropped.op is not Op.AGGREGATE:
         return
     used = any(one in primitive.parents for primitive in draft.primitives.values())
     if not used and all(ref.primitive != one for ref in draft.results.values()):
         draft.remove(one)
+        for source in sorted(dropped.sources):
+            drop_unused(draft, source)
 
 
 def inner_cuts(draft: Draft, primitive: Primitive, origin: str) -> set[int]:
@@ -113,6 +119,39 @@ def inner_cuts(draft: Draft, primitive: Primitive, origin: str) -> set[int]:
         cuts |= {stop - base for _, stop in spans_of(source)}
         cuts = {cut for cut in cuts if 0 < cut < primitive.size}
     return cuts
+
+
+def _part_of(draft: Draft, piece: Ref, span: tuple[int, int], first: int, last: int) -> Ref:
+    """The elements ``first`` to ``last`` of an Aggregate, which ``piece`` gives as part of its
+    ``span``."""
+    if (first, last) == span:
+        return piece
+    return narrowed(draft, piece.part(first - span[0], last - span[0]))
+
+
+def _smaller(draft: Draft, source: Primitive, first: int, last: int) -> str:
+    """An Aggregate of the elements ``first`` to ``last`` of ``source`` alone."""
+    made = f"{source.id}.{first}_{last}"
+    if made in draft.primitives:
+        return made
+    inputs: dict[str, Ref] = {}
+    spans: list[tuple[int, int]] = []
+    for piece, (start, stop) in zip(source.inputs.values(), spans_of(source), strict=True):
+        begin, end = max(first, start), min(last, stop)
+        if begin < end:
+            inputs[str(len(inputs))] = _part_of(draft, piece, (start, stop), begin, end)
+            spans.append((begin - first, end - first))
+    draft.add(
+        replace(
+            source,
+            id=made,
+            inputs=MappingProxyType(inputs),
+            after=frozenset(),
+            size=last - first,
+            config=MappingProxyType({**source.config, "spans": tuple(spans)}),
+        )
+    )
+    return made
 
 
 def _aggregate(

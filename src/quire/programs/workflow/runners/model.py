@@ -21,6 +21,7 @@ from quire.programs.workflow.answer_text import AnswerText, Said, behind
 from quire.programs.workflow.json_elements import JsonElements
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import LOSSES
+from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import Watcher
 
 
@@ -183,7 +184,8 @@ class ModelRunner:
             generated = await call.answer(config)
         call.context.drop()
         if config["schema"] is None:
-            return behind(config["answer_after"], generated.text)
+            answer = behind(config["answer_after"], generated.text)
+            return [answer] if primitive.outputs["out"] is ValueType.TEXTS else answer
         call.elements.feed(generated.text)
         if not call.elements.ended:
             raise _cut_off(generated, config)
