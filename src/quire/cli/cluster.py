@@ -122,6 +122,8 @@ def status(
     else:
         output(_WIDTH).print(_table(report, time.time()))
         output().print(escaped(f"Ray {report.ray}"))
+        for line in _scaling_lines(report, time.time()):
+            output().print(escaped(line))
     if not report.is_whole:
         raise typer.Exit(EXIT_FAILED)
 
@@ -175,6 +177,22 @@ def _table(report: ClusterReport, now_unix_s: float) -> Table:
         row = (state.name, state.phase, state.machine, pid, state.url, since, str(state.restarts))
         shown.add_row(*row, *figures, escaped(state.detail))
     return shown
+
+
+def _scaling_lines(report: ClusterReport, now_unix_s: float) -> list[str]:
+    scaling = report.scaling
+    if scaling is None:
+        return []
+    lines = []
+    for group in scaling.groups:
+        asked = "no router tells" if group.num_requests is None else str(group.num_requests)
+        lines.append(
+            f"{group.group} has {group.count} of {group.least} to {group.most} nodes; "
+            f"requests without an answer: {asked}"
+        )
+    if scaling.last_unix_s is not None:
+        lines.append(f"last scaled {_span(now_unix_s - scaling.last_unix_s)} ago: {scaling.last}")
+    return lines
 
 
 def _span(seconds: float) -> str:

@@ -37,3 +37,8 @@ def test_other_resources_are_another_place() -> None:
     larger = spec("node-0", cpus=2.0)
     assert not present[0].holds(larger)
     assert missing_places([larger], present) == [Places("node", "spread", 2.0, 0.0, (0,))]
+
+
+def test_one_that_may_go_before_the_others_has_a_place_of_its_own() -> None:
+    specs = [spec("node-0"), *(spec(f"node-{n}", is_alone=True) for n in (1, 2))]
+    assert [places.indexes for places in missing_places(specs, [])] == [(0,), (1,), (2,)]

@@ -50,6 +50,19 @@ routers:
 ray: {{port: {ray}}}
 """
 
+ELASTIC = """\
+name: test
+nodes:
+  - name: node
+    port: {nodes}
+    cpus: 0.5
+    autoscale: {{max: {count}, requests: 1, up_after: 1, down_after: 5}}
+    options: {{num-threads: 1, max-sequences: {sequences}, drain-timeout: 20}}
+routers:
+  port: {routers}
+ray: {{port: {ray}}}
+"""
+
 SPREAD = """\
 name: test
 nodes:
@@ -362,6 +375,22 @@ def test_without_rays_head_serving_goes_on_and_up_finds_it(cluster: Cluster) -> 
         name: one["pid"] for name, one in before.items()
     }
     assert cluster.chat() == 200
+
+
+def test_nodes_follow_the_load(tmp_path: Path) -> None:
+    elastic = Cluster(tmp_path, free_ports(200), file=ELASTIC)
+    try:
+        elastic.up()
+        assert sorted(elastic.until(all_ready)) == ["node-0", "router-0"]
+        with Load(elastic), Load(elastic), Load(elastic):
+            grown = elastic.until(lambda found: all_ready(found) and "node-1" in found)
+        assert grown["router-0"]["nodes"].keys() == {"node-0", "node-1"}
+        shrunk = elastic.until(lambda found: all_ready(found) and "node-1" not in found)
+        assert shrunk["node-0"]["pid"] == grown["node-0"]["pid"]
+        assert shrunk["router-0"]["nodes"].keys() == {"node-0"}
+        elastic.down()
+    finally:
+        elastic.quire("down")
 
 
 def test_the_nodes_of_a_group_are_spread_over_machines(spread: Cluster) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from quire.cluster.deployment.options import CommandOptions
 from quire.cluster.deployment.reading import Commands, read_cluster
-from quire.cluster.deployment.spec import ClusterSpec, OtherRay, OwnHead, Resources
+from quire.cluster.deployment.spec import ClusterSpec, OtherRay, OwnHead, Resources, Scaling
 from quire.core.errors import ConfigError
 
 SMALL = """\
@@ -62,6 +62,44 @@ def test_little_needs_to_be_said(tmp_path: Path) -> None:
     assert (cluster.routers.name, cluster.routers.count) == ("router", 1)
     assert cluster.ray == OwnHead()
     assert (cluster.listens, cluster.folder) == ("loopback", tmp_path)
+
+
+def test_a_group_may_grow_and_shrink(tmp_path: Path) -> None:
+    text = """\
+name: elastic
+nodes:
+  - port: 8101
+    autoscale: {max: 4, requests: 6, up_after: 5, down_after: 60}
+  - {name: begun, port: 8201, count: 2, autoscale: {min: 2, max: 3}}
+routers:
+  port: 8000
+"""
+    first, begun = read(tmp_path, text).nodes
+    assert (first.count, first.scaling) == (1, Scaling(1, 4, 6.0, 5.0, 60.0))
+    assert first.ports == range(8101, 8105)
+    assert (begun.count, begun.scaling) == (2, Scaling(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("group", "told"),
+    [
+        ("port: 8101, autoscale: 4", r"nodes\[0\].autoscale is 4: write a mapping"),
+        ("port: 8101, autoscale: {min: 2}", r"autoscale.max is missing"),
+        ("port: 8101, autoscale: {min: 3, max: 2}", r"autoscale.max is 2: .* from 3"),
+        ("port: 8101, autoscale: {max: 2, requests: 0}", r"autoscale.requests is 0"),
+        ("port: 8101, autoscale: {max: 2, most: 3}", r"autoscale has no key 'most'"),
+        ("port: 8101, count: 3, autoscale: {max: 2}", r"nodes\[0\].count is 3: .* from 1 to 2"),
+        ("port: 7999, autoscale: {max: 2}", r"router has the ports 8000 and node 7999 to 8000"),
+        (
+            "port: 8101, autoscale: {max: 2}, options: {data-dir: data}",
+            r"data-dir would be shared",
+        ),
+    ],
+)
+def test_wrong_bounds_are_refused(tmp_path: Path, group: str, told: str) -> None:
+    text = f"name: elastic\nnodes:\n  - {{{group}}}\nrouters:\n  port: 8000\n"
+    with pytest.raises(ConfigError, match=told):
+        read(tmp_path, text)
 
 
 def test_everything_has_its_place(tmp_path: Path) -> None:

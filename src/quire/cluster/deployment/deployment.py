@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from quire.cluster.deployment.expansion import (
@@ -24,11 +25,21 @@ from quire.cluster.deployment.process import ADMIN_KEY_FILE, ProcessState
 from quire.cluster.deployment.ray_cluster import RayCluster, require_ray
 from quire.cluster.deployment.report import ClusterReport, report
 from quire.cluster.deployment.rollout import Listener, Rollout, planned_waves
+from quire.cluster.deployment.scaling import ScalingState, present_counts
 from quire.cluster.deployment.spec import ClusterSpec, OtherRay, OwnHead
 from quire.cluster.deployment.sweeping import end_unkept, remove_state, unkept_states
 from quire.core.errors import AlreadyExists, EngineLost
 
 _LOCK = "command.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """``ray``: how it is with Ray, in words."""
+
+    ray: str
+    processes: Mapping[str, ProcessState]
+    scaling: ScalingState | None = None
 
 
 class Deployment:
@@ -49,7 +60,8 @@ class Deployment:
     def plan(self) -> list[Wave]:
         """What ``up`` would do. Changes nothing; starts no Ray."""
         keys = read_keys(self._cluster, self._state_dir)
-        return planned_waves(self._expansion(keys), self._states()[1])
+        states = self._states().processes
+        return planned_waves(self._expansion(keys, states), states)
 
     def up(self, listener: Listener) -> ClusterReport:
         """Make the cluster what its file says. Idempotent.
@@ -60,13 +72,17 @@ class Deployment:
         require_ray()
         make_state_dir(self._state_dir)
         with self._alone():
-            expansion = self._expansion(make_keys(self._cluster, self._state_dir))
+            keys = make_keys(self._cluster, self._state_dir)
             if self._head is not None:
                 self._head.start()
             with self._connected() as keepers:
+                keepers.stop_scaling()
+                expansion = self._expansion(keys, keepers.states())
                 timeout_s = self._cluster.ready_timeout_s
                 Rollout(keepers, listener, ready_timeout_s=timeout_s).up(expansion)
-                return self._report("runs", keepers.states())
+                if expansion.counts:
+                    keepers.start_scaling(expansion)
+                return self._report(_Seen("runs", keepers.states(), keepers.scaling()))
 
     def down(self, listener: Listener) -> list[str]:
         """End everything of the cluster and remove its files. Returns the names of processes that
@@ -88,34 +104,34 @@ class Deployment:
         return unkept
 
     def status(self) -> ClusterReport:
-        ray, states = self._states()
-        return self._report(ray, states)
+        return self._report(self._states())
 
     def _end_kept(self, listener: Listener) -> list[str]:
         with self._connected() as keepers:
+            keepers.stop_scaling()
             timeout_s = self._cluster.ready_timeout_s
             Rollout(keepers, listener, ready_timeout_s=timeout_s).down()
             return keepers.sweep()
 
-    def _states(self) -> tuple[str, dict[str, ProcessState]]:
-        """How it is with Ray, and the processes: without Ray those of this machine."""
+    def _states(self) -> _Seen:
+        """Without Ray the processes of this machine."""
         if self._head is not None and not self._head.is_running():
-            return "is not running: 'quire up' starts it, processes go on meanwhile", unkept_states(
-                self._state_dir, ()
-            )
+            told = "is not running: 'quire up' starts it, processes go on meanwhile"
+            return _Seen(told, unkept_states(self._state_dir, ()))
         try:
             with self._connected() as keepers:
-                return "runs", keepers.states()
+                return _Seen("runs", keepers.states(), keepers.scaling())
         except EngineLost as exc:
-            return exc.message, unkept_states(self._state_dir, ())
+            return _Seen(exc.message, unkept_states(self._state_dir, ()))
 
-    def _report(self, ray: str, states: Mapping[str, ProcessState]) -> ClusterReport:
+    def _report(self, seen: _Seen) -> ClusterReport:
         key = self._cluster.keys.admin or self._state_dir / ADMIN_KEY_FILE
         admin_key = key.read_text("utf-8").strip() if key.exists() else None
-        return report(self._cluster.name, ray, states, admin_key)
+        return report(self._cluster.name, seen.ray, seen.processes, admin_key, scaling=seen.scaling)
 
-    def _expansion(self, keys: Keys) -> Expansion:
-        return Expansion(self._cluster, self._state_dir, keys)
+    def _expansion(self, keys: Keys, states: Mapping[str, ProcessState]) -> Expansion:
+        counts = present_counts(self._cluster, states)
+        return Expansion(self._cluster, self._state_dir, keys, counts)
 
     def _connected(self) -> RayCluster:
         ray = self._cluster.ray

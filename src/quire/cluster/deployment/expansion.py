@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from quire.cluster.deployment.folder import write_private
@@ -33,17 +33,19 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """The processes of ``cluster``."""
+    """The processes of ``cluster``. ``counts``: of the groups that do not have the number that
+    they begin with."""
 
     cluster: ClusterSpec
     state_dir: Path
     keys: Keys
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     def nodes(self) -> tuple[ProcessSpec, ...]:
         return tuple(
             self._process(group, index, "node", {CLUSTER_KEY_FILE: self.keys.cluster}, {})
             for group in self.cluster.nodes
-            for index in range(group.count)
+            for index in range(self.counts.get(group.name, group.count))
         )
 
     def routers(self, nodes: Mapping[str, str]) -> tuple[ProcessSpec, ...]:
@@ -77,6 +79,7 @@ class Expansion:
             cpus=group.resources.cpus,
             gpus=group.resources.gpus,
             placement=group.placement,
+            is_alone=group.scaling is not None and index >= group.scaling.least,
             drain_s=group.drain_s,
             environment=dict(group.environment),
             keys=dict(keys),

@@ -2,7 +2,7 @@
 
 Owns the names of placement groups, which tell what they hold, so that nothing else needs to be
 remembered. Pure. Processes of a group that are placed together share a placement group; one that is
-added later, or needs other resources, gets another one.
+added later, needs other resources, or may go before the others, gets another one.
 """
 
 from __future__ import annotations
@@ -55,12 +55,20 @@ def parse_places(name: str) -> Places | None:
 
 def missing_places(specs: Sequence[ProcessSpec], present: Iterable[Places]) -> list[Places]:
     """The placement groups that ``specs`` need beside those that are there."""
-    homeless: dict[tuple[str, str, float, float], list[int]] = {}
+    together: dict[tuple[str, str, float, float], list[int]] = {}
+    alone: list[Places] = []
     there = list(present)
     for spec in specs:
-        if not any(places.holds(spec) for places in there):
-            homeless.setdefault(_kind(spec), []).append(spec.index)
-    return [Places(*kind, tuple(sorted(indexes))) for kind, indexes in homeless.items()]
+        if any(places.holds(spec) for places in there):
+            continue
+        if spec.is_alone:
+            alone.append(Places(*_kind(spec), (spec.index,)))
+        else:
+            together.setdefault(_kind(spec), []).append(spec.index)
+    return [
+        *(Places(*kind, tuple(sorted(indexes))) for kind, indexes in together.items()),
+        *alone,
+    ]
 
 
 def place_of(spec: ProcessSpec, present: Iterable[Places]) -> tuple[Places, int]:

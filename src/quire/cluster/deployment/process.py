@@ -34,7 +34,8 @@ ADMIN_KEY_FILE = "admin.key"
 
 class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``nodes``: the names and URLs that a router is told. ``keys``: contents of key files by name.
-    ``directory``: where it runs. ``state_dir``: the cluster's files on its machine."""
+    ``directory``: where it runs. ``state_dir``: the cluster's files on its machine. ``is_alone``:
+    it may go before the others of its group, so its place is given up by itself."""
 
     cluster: str
     name: str
@@ -49,6 +50,7 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     cpus: float
     gpus: float
     placement: Placement
+    is_alone: bool = False
     drain_s: float
     environment: dict[str, str] = {}
     keys: dict[str, str] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
@@ -20,8 +21,11 @@ from uuid import uuid4
 
 import msgspec
 
+from quire.cluster.deployment.autoscaler import Autoscaler
+from quire.cluster.deployment.expansion import Expansion
 from quire.cluster.deployment.head import RayAccess
 from quire.cluster.deployment.hosting import HostedKeeper
+from quire.cluster.deployment.loads import node_loads
 from quire.cluster.deployment.placing import (
     Places,
     missing_places,
@@ -29,6 +33,7 @@ from quire.cluster.deployment.placing import (
     place_of,
 )
 from quire.cluster.deployment.process import ProcessSpec, ProcessState
+from quire.cluster.deployment.scaling import ScalingState
 from quire.cluster.deployment.sweeping import end_unkept, unkept_states
 from quire.core.errors import ConfigError, EngineLost, PoolExhausted
 
@@ -38,6 +43,7 @@ _GONE_S = 30.0
 _SWEEP_S = 600.0
 _INTERVAL_S = 0.1
 _ROUTERS = "router"
+_AUTOSCALER = "autoscaler"
 
 
 def require_ray() -> None:
@@ -63,11 +69,28 @@ class KeeperActor(HostedKeeper):
         super().__init__(spec_json, assignment, _ray().util.get_node_ip_address())
 
 
+class AutoscalerActor:
+    """The autoscaler of a cluster, in a process of Ray's, on a thread of its own."""
+
+    def __init__(self, expansion: Expansion) -> None:
+        name, state_dir = expansion.cluster.name, expansion.state_dir
+        keepers = RayCluster(name, state_dir, None).__enter__()
+        self._autoscaler = Autoscaler(
+            expansion, keepers, lambda states: node_loads(states, expansion.keys.admin)
+        )
+        threading.Thread(target=self._autoscaler.run, name="autoscale", daemon=True).start()
+
+    def state(self) -> bytes:
+        """A ``ScalingState``."""
+        return msgspec.json.encode(self._autoscaler.state)
+
+
 class RayCluster:
     """The keepers of the cluster ``name``; fulfils ``rollout.Keepers``. A context manager: inside
-    it this process is a client of Ray."""
+    it this process is a client of Ray. ``access`` is ``None`` in a process of Ray's, which is one
+    already."""
 
-    def __init__(self, name: str, state_dir: Path, access: RayAccess) -> None:
+    def __init__(self, name: str, state_dir: Path, access: RayAccess | None) -> None:
         self._name = name
         self._state_dir = state_dir
         self._access = access
@@ -76,6 +99,9 @@ class RayCluster:
 
     def __enter__(self) -> Self:
         """Raises ``EngineLost``: Ray is not reached; ``ConfigError``: it is not installed."""
+        if self._access is None:
+            self._ray = _ray()
+            return self
         os.environ.update(self._access.environment())  # Ray reads them when it is imported
         self._ray = _ray()
         # it warns that an actor ends with its placement group, which is what is wanted here
@@ -99,7 +125,8 @@ class RayCluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._ray.shutdown()
+        if self._access is not None:
+            self._ray.shutdown()
 
     def states(self) -> dict[str, ProcessState]:
         found = self._kept_states()
@@ -162,8 +189,26 @@ class RayCluster:
                 ended += ray.get(task, timeout=_SWEEP_S)
         return ended
 
+    def start_scaling(self, expansion: Expansion) -> None:
+        """Have the groups of ``expansion`` that are scaled grow and shrink from now on."""
+        actor = self._ray.remote(AutoscalerActor).options(
+            name=_AUTOSCALER, lifetime="detached", max_restarts=-1, max_concurrency=2, num_cpus=0
+        )
+        actor.remote(expansion)
+
+    def stop_scaling(self) -> None:
+        """A change that is under way stays as far as it is."""
+        self._kill([_AUTOSCALER])
+
+    def scaling(self) -> ScalingState | None:
+        """``None``: nothing is scaled, or its actor does not answer."""
+        answers = self._call([_AUTOSCALER], lambda actor: actor.state.remote())
+        if _AUTOSCALER not in answers:
+            return None
+        return msgspec.json.decode(answers[_AUTOSCALER], type=ScalingState)
+
     def _kept_states(self) -> dict[str, ProcessState]:
-        names = self._names()
+        names = [name for name in self._names() if name != _AUTOSCALER]
         answers = self._call(names, lambda actor: actor.state.remote())
         return {
             name: msgspec.json.decode(answers[name], type=ProcessState)

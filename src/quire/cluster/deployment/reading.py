@@ -24,6 +24,7 @@ from quire.cluster.deployment.spec import (
     Placement,
     ProcessGroup,
     Resources,
+    Scaling,
 )
 from quire.cluster.deployment.yaml_file import read_yaml
 from quire.core.config import ServerConfig
@@ -31,7 +32,8 @@ from quire.core.errors import ConfigError
 
 _CLUSTER = ("name", "nodes", "routers", "ray", "keys", "listen", "ready_timeout")
 _GROUP = ("port", "count", "cpus", "gpus", "placement", "environment", "options")
-_NODES = ("name", "models", *_GROUP)
+_NODES = ("name", "models", "autoscale", *_GROUP)
+_AUTOSCALE = ("min", "max", "requests", "up_after", "down_after")
 _ROUTERS = ("strategy", "strategy_options", *_GROUP)
 _OF_ONE = ("data-dir", "record")
 """Options of which no two processes may share the value."""
@@ -93,7 +95,9 @@ def _nodes(content: Any, place: str, commands: Commands) -> ProcessGroup:
     models = section.texts("models")
     options = section.mapping("options")
     arguments = (*commands.serve.arguments(options, section.place("options")), "--", *models)
-    group = _group(section, section.name("name", "node"), arguments, commands.serve, cpus=1.0)
+    name = section.name("name", "node")
+    scaling = _scaling(section)
+    group = _group(section, name, arguments, commands.serve, cpus=1.0, scaling=scaling)
     ranks = options.get("tensor-parallel", 1)
     if group.resources.gpus and isinstance(ranks, int) and group.resources.gpus < ranks:
         raise ConfigError(
@@ -124,8 +128,13 @@ def _group(
     command: CommandOptions,
     *,
     cpus: float,
+    scaling: Scaling | None = None,
 ) -> ProcessGroup:
-    count = section.whole("count", 1, 1, _MAX_PROCESSES)
+    if scaling is None:
+        count = most = section.whole("count", 1, 1, _MAX_PROCESSES)
+    else:
+        count = section.whole("count", scaling.least, scaling.least, scaling.most)
+        most = scaling.most
     environment = section.mapping("environment")
     for key, value in environment.items():
         if not isinstance(value, str) or not key.isidentifier():
@@ -136,7 +145,7 @@ def _group(
         raise ConfigError(f"{section.place('options')}: {exc.message}") from exc
     options = section.mapping("options")
     for option in _OF_ONE:
-        if count > 1 and option in options and "{name}" not in str(options[option]):
+        if most > 1 and option in options and "{name}" not in str(options[option]):
             raise ConfigError(
                 f"{section.place('options')}.{option} would be shared by {name}-0, {name}-1, ...: "
                 "put {name} into it"
@@ -152,6 +161,24 @@ def _group(
         placement=cast(Placement, section.choice("placement", "spread", get_args(Placement))),
         environment=dict(environment),
         drain_s=float(options.get("drain-timeout", ServerConfig().drain_timeout_s)),
+        scaling=scaling,
+    )
+
+
+def _scaling(group: Section) -> Scaling | None:
+    """Of a group that grows and shrinks; ``count`` is then what it begins with."""
+    if not group.has("autoscale"):
+        return None
+    section = Section(group.raw("autoscale"), group.place("autoscale"), _AUTOSCALE)
+    section.required("max", "write the most nodes that the group may have")
+    least = section.whole("min", 1, 1, _MAX_PROCESSES)
+    default = Scaling(1, 1)
+    return Scaling(
+        least=least,
+        most=section.whole("max", least, least, _MAX_PROCESSES),
+        requests=section.number("requests", default.requests, 0.1, 100_000.0),
+        up_after_s=section.number("up_after", default.up_after_s, 0.0, 86_400.0),
+        down_after_s=section.number("down_after", default.down_after_s, 0.0, 86_400.0),
     )
 
 

@@ -1,6 +1,6 @@
-"""What a cluster looks like: its processes, and how busy a router says that the nodes are.
+"""What a cluster looks like: its processes, how busy its nodes are, and how it is scaled.
 
-Owns the joining of both. Asks over HTTP; a router that does not answer leaves the figures out.
+Owns the joining of these.
 """
 
 from __future__ import annotations
@@ -9,22 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import msgspec
 
+from quire.cluster.deployment.loads import Load, node_loads
 from quire.cluster.deployment.process import ProcessState
-
-_TIMEOUT_S = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Of one node, as a router sees it: ``num_running`` requests that have no answer yet,
-    ``num_waiting`` of them in its queue."""
-
-    state: str
-    num_running: int
-    num_waiting: int
+from quire.cluster.deployment.scaling import ScalingState
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +24,7 @@ class ClusterReport:
     ray: str
     processes: tuple[ProcessState, ...]
     loads: Mapping[str, Load]
+    scaling: ScalingState | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -51,41 +41,21 @@ class ClusterReport:
             if load is not None:
                 told |= {"num_running": load.num_running, "num_waiting": load.num_waiting}
             processes.append(told)
-        return {"name": self.name, "ray": self.ray, "processes": processes}
+        found: dict[str, Any] = {"name": self.name, "ray": self.ray, "processes": processes}
+        if self.scaling is not None:
+            found["autoscale"] = msgspec.to_builtins(self.scaling)
+        return found
 
 
 def report(
-    name: str, ray: str, states: Mapping[str, ProcessState], admin_key: str | None
+    name: str,
+    ray: str,
+    states: Mapping[str, ProcessState],
+    admin_key: str | None,
+    *,
+    scaling: ScalingState | None = None,
 ) -> ClusterReport:
     ordered = sorted(
         states.values(), key=lambda one: (one.kind, one.group, len(one.name), one.name)
     )
-    return ClusterReport(name, ray, tuple(ordered), node_loads(states, admin_key))
-
-
-def node_loads(states: Mapping[str, ProcessState], admin_key: str | None) -> dict[str, Load]:
-    """The nodes' loads by name, summed over the routers: each knows its own requests."""
-    headers = {} if admin_key is None else {"authorization": f"Bearer {admin_key}"}
-    found: dict[str, Load] = {}
-    for state in states.values():
-        if state.kind != "router" or state.phase not in ("ready", "unready"):
-            continue
-        for engine in _engines(state.url, headers):
-            former = found.get(engine["name"], Load("", 0, 0))
-            found[engine["name"]] = Load(
-                engine["state"],
-                former.num_running + int(engine["num_outstanding"] or 0),
-                max(former.num_waiting, int(engine["queue"] or 0)),
-            )
-    return found
-
-
-def _engines(url: str, headers: Mapping[str, str]) -> list[dict[str, Any]]:
-    try:
-        answer = httpx.get(
-            f"{url}/router/engines", headers=headers, timeout=_TIMEOUT_S, trust_env=False
-        )
-        answer.raise_for_status()
-        return list(answer.json()["engines"])
-    except (httpx.HTTPError, ValueError, KeyError):
-        return []
+    return ClusterReport(name, ray, tuple(ordered), node_loads(states, admin_key), scaling)

@@ -7,7 +7,7 @@ the processes is behind ``Keepers``; progress is told to a listener.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from quire.cluster.deployment.expansion import Expansion
@@ -180,7 +180,7 @@ class Rollout:
             self._listener.changed(state)
 
 
-def planned_waves(wanted: Expansion, states: dict[str, ProcessState]) -> list[Wave]:
+def planned_waves(wanted: Expansion, states: Mapping[str, ProcessState]) -> list[Wave]:
     """All waves that ``Rollout.up`` would carry out. A node that is not placed yet is expected at
     the machine of the one whose name it has, or on loopback."""
     nodes = wanted.nodes()

@@ -25,12 +25,28 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
+class Scaling:
+    """How many nodes a group has: from ``least`` to ``most``, so that each has about ``requests``
+    requests without an answer. More follow when they were needed for ``up_after_s`` without a
+    break, fewer when they were enough for ``down_after_s``."""
+
+    least: int
+    most: int
+    requests: float = 8.0
+    up_after_s: float = 10.0
+    down_after_s: float = 300.0
+
+    def bounded(self, count: int) -> int:
+        return min(max(count, self.least), self.most)
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessGroup:
     """``count`` processes of one kind: NAME-0, NAME-1, ... on ``port``, ``port`` + 1, ...
 
-    ``arguments`` are those of its command (``quire serve`` or ``quire router``), without what the
-    cluster decides. ``{name}`` in one is the process's name. ``drain_s``: how long a process that
-    is asked to end may take."""
+    With ``scaling``, ``count`` is how many it begins with. ``arguments`` are those of its command
+    (``quire serve`` or ``quire router``), without what the cluster decides. ``{name}`` in one is
+    the process's name. ``drain_s``: how long a process that is asked to end may take."""
 
     name: str
     count: int
@@ -40,10 +56,13 @@ class ProcessGroup:
     placement: Placement = "spread"
     environment: Mapping[str, str] = field(default_factory=dict)
     drain_s: float = 30.0
+    scaling: Scaling | None = None
 
     @property
     def ports(self) -> range:
-        return range(self.port, self.port + self.count)
+        """Of all that it may have."""
+        most = self.count if self.scaling is None else self.scaling.most
+        return range(self.port, self.port + most)
 
 
 @dataclass(frozen=True, slots=True)
