@@ -113,6 +113,7 @@ nodes:
     port: 8101
     cpus: 4
     gpus: 2
+    resources: {"accelerator_type:A100": 0.01, fast-disk: 1}
     placement: pack
     models: [big=org/model]
     environment: {HF_HOME: /models}
@@ -141,7 +142,9 @@ ready_timeout: 30
         *("--tensor-parallel=2", "--no-log-requests", "--no-auth", "--adapter=a=x"),
         *("--adapter=b=y", "--data-dir=data/{name}", "--drain-timeout=5", "--", "big=org/model"),
     )
-    assert (chat.resources, chat.placement, chat.drain_s) == (Resources(4.0, 2.0), "pack", 5.0)
+    needs = Resources(4.0, 2.0, {"accelerator_type:A100": 0.01, "fast-disk": 1.0})
+    assert (chat.resources, chat.placement, chat.drain_s) == (needs, "pack", 5.0)
+    assert small.resources == Resources()
     assert chat.ports == range(8101, 8103)
     assert chat.environment == {"HF_HOME": "/models"}
     assert (small.count, small.drain_s) == (1, 30.0)
@@ -179,6 +182,26 @@ REFUSED = {
     "a count": (edited(PORT, PORT + "    count: 0\n"), "nodes[0].count is 0: write a whole number"),
     "a boolean count": (edited(PORT, PORT + "    count: true\n"), "nodes[0].count is True"),
     "cpus": (edited(PORT, PORT + "    cpus: .nan\n"), "nodes[0].cpus is nan"),
+    "GPUs by Ray's name": (
+        edited(PORT, PORT + "    resources: {GPU: 1}\n"),
+        "nodes[0].resources.GPU: write gpus instead",
+    ),
+    "an amount": (
+        edited(PORT, PORT + "    resources: {A100: 0}\n"),
+        "nodes[0].resources.A100 is 0: write a number above 0",
+    ),
+    "an endless amount": (
+        edited(PORT, PORT + "    resources: {A100: .inf}\n"),
+        "nodes[0].resources.A100 is inf",
+    ),
+    "a name of a resource": (
+        edited(PORT, PORT + "    resources: {A/100: 1}\n"),
+        "nodes[0].resources has the name 'A/100'",
+    ),
+    "resources by name on one machine": (
+        edited(PORT, PORT + "    resources: {A100: 1}\n"),
+        "node needs A100: machines of a Ray that 'quire up' starts have no resources by name",
+    ),
     "a placement": (edited(PORT, PORT + "    placement: near\n"), "one of spread, pack"),
     "models": (edited(PORT, PORT + "    models: [1]\n"), "nodes[0].models is [1]"),
     "an environment": (

@@ -78,6 +78,7 @@ class Expansion:
             state_dir=str(self.state_dir),
             cpus=group.resources.cpus,
             gpus=group.resources.gpus,
+            resources=dict(group.resources.named),
             placement=group.placement,
             is_alone=group.scaling is not None and index >= group.scaling.least,
             drain_s=group.drain_s,

@@ -49,6 +49,7 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     state_dir: str
     cpus: float
     gpus: float
+    resources: dict[str, float] = {}
     placement: Placement
     is_alone: bool = False
     drain_s: float

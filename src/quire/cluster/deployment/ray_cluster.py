@@ -260,6 +260,7 @@ class RayCluster:
             max_concurrency=4,
             num_cpus=spec.cpus,
             num_gpus=spec.gpus,
+            resources=spec.resources,
             scheduling_strategy=PlacementGroupSchedulingStrategy(
                 self._ray.util.get_placement_group(places.name), bundle
             ),
@@ -291,8 +292,8 @@ class RayCluster:
         )
         return (
             f"no room for {len(places.indexes)} of {places.group}: each needs {needed} on one "
-            f"machine; Ray has {have} on all: lower cpus or gpus, add machines "
-            "to Ray, or, where both are changed in a full cluster, run 'quire down' before"
+            f"machine; Ray has {have} on all: lower what it needs, add "
+            "machines to Ray, or, where both are changed in a full cluster, run 'quire down' before"
         )
 
 

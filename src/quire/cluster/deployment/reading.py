@@ -7,6 +7,7 @@ refused before anything is started.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from quire.core.config import ServerConfig
 from quire.core.errors import ConfigError
 
 _CLUSTER = ("name", "nodes", "routers", "ray", "keys", "listen", "ready_timeout")
-_GROUP = ("port", "count", "cpus", "gpus", "placement", "environment", "options")
+_GROUP = ("port", "count", "cpus", "gpus", "resources", "placement", "environment", "options")
 _NODES = ("name", "models", "autoscale", *_GROUP)
 _AUTOSCALE = ("min", "max", "requests", "up_after", "down_after")
 _ROUTERS = ("strategy", "strategy_options", *_GROUP)
@@ -43,6 +44,15 @@ _MAX_AT_OWN_HEAD = 80
 """Each has a keeper, which has one of the ports of Ray's workers."""
 
 _ROUTER_CPUS = 0.1
+
+_RESOURCE = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,62}")
+_OWN_KEYS = {
+    "CPU": "cpus instead",
+    "GPU": "gpus instead",
+    "memory": "nothing: processes are not placed by memory",
+    "object_store_memory": "nothing: processes keep nothing in Ray's object store",
+}
+"""Resources that Ray has for every machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,7 @@ def _cluster(content: Any, folder: Path, commands: Commands) -> ClusterSpec:
     )
     _check_names(cluster)
     _check_ports(cluster)
+    _check_machines(cluster)
     _check_reach(cluster)
     return cluster
 
@@ -156,13 +167,32 @@ def _group(
         port=section.whole("port", 0, 1, 65_535),
         arguments=tuple(arguments),
         resources=Resources(
-            section.number("cpus", cpus, 0.01, 4096.0), section.number("gpus", 0.0, 0.0, 1024.0)
+            section.number("cpus", cpus, 0.01, 4096.0),
+            section.number("gpus", 0.0, 0.0, 1024.0),
+            _named_resources(section),
         ),
         placement=cast(Placement, section.choice("placement", "spread", get_args(Placement))),
         environment=dict(environment),
         drain_s=float(options.get("drain-timeout", ServerConfig().drain_timeout_s)),
         scaling=scaling,
     )
+
+
+def _named_resources(group: Section) -> dict[str, float]:
+    place = group.place("resources")
+    found = {}
+    for name, amount in group.mapping("resources").items():
+        if name in _OWN_KEYS:
+            raise ConfigError(f"{place}.{name}: write {_OWN_KEYS[name]}")
+        if not _RESOURCE.fullmatch(name):
+            raise ConfigError(
+                f"{place} has the name {name!r}: write letters, digits, '_', '-', '.' and ':', a "
+                "letter first, at most 63"
+            )
+        if type(amount) not in (int, float) or not 0.0 < amount <= 1e6:
+            raise refuse(f"{place}.{name}", amount, "write a number above 0, at most 1e6")
+        found[name] = float(amount)
+    return found
 
 
 def _scaling(group: Section) -> Scaling | None:
@@ -246,6 +276,15 @@ def _check_ports(cluster: ClusterSpec) -> None:
                     "one of them, as both may be on one machine"
                 )
         taken.append((group.name, ports))
+
+
+def _check_machines(cluster: ClusterSpec) -> None:
+    for group in (*cluster.nodes, cluster.routers):
+        if group.resources.named and isinstance(cluster.ray, OwnHead):
+            raise ConfigError(
+                f"{group.name} needs {', '.join(group.resources.named)}: machines of a Ray that "
+                "'quire up' starts have no resources by name; write ray.address of one that runs"
+            )
 
 
 def _check_reach(cluster: ClusterSpec) -> None:

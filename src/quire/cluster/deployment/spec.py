@@ -18,10 +18,12 @@ Listens = Literal["loopback", "machine"]
 class Resources:
     """What one process is given of its machine. Ray counts it and never divides it between
     machines, so the ranks of a tensor-parallel engine are together. ``cpus`` is a figure for
-    placing and limits nobody."""
+    placing and limits nobody. ``named``: amounts of resources that machines of a running Ray have
+    by name, such as a kind of GPU."""
 
     cpus: float = 1.0
     gpus: float = 0.0
+    named: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
