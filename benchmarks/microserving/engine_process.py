@@ -10,15 +10,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.microserving.widened import NUM_POSITIONS
-from quire.core.batch import (
-    Batch,
-    BatchOperation,
-    BatchResult,
-    EngineAnswer,
-    EngineReport,
-    ForwardRows,
-    WriteTable,
-)
+from quire.core.batch import Batch, BatchOperation, ForwardRows, WriteTable
+from quire.core.batch_result import BatchResult, EngineAnswer, EngineReport
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo
 from quire.core.ids import ModelId, TableId

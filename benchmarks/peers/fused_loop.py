@@ -15,13 +15,13 @@ import numpy as np
 from quire.core.batch import (
     AdvanceRows,
     Batch,
-    BatchResult,
     CloseSequences,
     DropTables,
     ForwardRows,
     OpenSequence,
     WriteTable,
 )
+from quire.core.batch_result import BatchResult
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.engine_info import PoolSpec
 from quire.core.ids import SequenceId, TableId

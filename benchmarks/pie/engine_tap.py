@@ -12,7 +12,8 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from quire.core.batch import Batch, BatchResult, EngineAnswer
+from quire.core.batch import Batch
+from quire.core.batch_result import BatchResult, EngineAnswer
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo
 from quire.node.transports.zeromq import ZeroMQTransport

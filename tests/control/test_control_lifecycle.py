@@ -14,7 +14,7 @@ from quire.control.programs.program import Entry
 from quire.control.programs.states import TRANSITIONS, CommandState
 from quire.core import commands as c
 from quire.core.actions import Action, ProgramClosed
-from quire.core.batch import BatchResult
+from quire.core.batch_result import BatchResult
 from quire.core.calls import Cancel, CloseQueue, ResetQueue
 from quire.core.decoding import SamplerSpec
 from quire.core.errors import EngineFault

@@ -15,7 +15,6 @@ from quire.core.actions import Action, Deliver, Fail
 from quire.core.batch import (
     AdvanceRows,
     Batch,
-    BatchResult,
     CloseReceives,
     CloseSequences,
     CopySlots,
@@ -30,6 +29,7 @@ from quire.core.batch import (
     WriteEntries,
     WriteTable,
 )
+from quire.core.batch_result import BatchResult
 from quire.core.calls import Issue
 from quire.core.commands import AllocPages, Decode
 from quire.core.decoding import DecodeChunk, Processor, SamplerSpec, StopSpec

@@ -12,16 +12,15 @@ from numpy.typing import NDArray
 from quire.core.batch import (
     AdvanceRows,
     Batch,
-    BatchResult,
     CloseSequences,
     DistRows,
     ExplicitMask,
     ForwardRows,
     OpenSequence,
     SampleRows,
-    SequenceEnd,
     WriteTable,
 )
+from quire.core.batch_result import BatchResult, SequenceEnd
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.engine_info import EngineInfo
 from quire.core.ids import SequenceId, TableId

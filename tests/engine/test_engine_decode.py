@@ -13,7 +13,8 @@ from engine_driver import Driver, Output, Row, forward_rows, i32
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import quire
-from quire.core.batch import CloseSequences, ExtendSequence, SequenceEnd
+from quire.core.batch import CloseSequences, ExtendSequence
+from quire.core.batch_result import SequenceEnd
 from quire.core.config import EngineConfig
 from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
 from quire.core.errors import EngineFault

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from engine_driver import Driver, Row, forward_rows, i32
 
-from quire.core.batch import ReadDisk, SwapOut, TransfersEnded, WriteDisk
+from quire.core.batch import ReadDisk, SwapOut, WriteDisk
+from quire.core.batch_result import TransfersEnded
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.ids import ModelId

@@ -15,7 +15,8 @@ from engine_checkpoints import MODELS, VOCAB_SIZE
 from engine_driver import Driver, Row, i32
 from numpy.typing import NDArray
 
-from quire.core.batch import CloseReceives, EngineReport, OpenReceive, SendSlots
+from quire.core.batch import CloseReceives, OpenReceive, SendSlots
+from quire.core.batch_result import EngineReport
 from quire.core.config import EngineConfig
 from quire.core.errors import ModelNotFound
 from quire.core.exchange import ReceiveEnded, SendEnded, SendTarget

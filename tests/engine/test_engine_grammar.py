@@ -11,7 +11,7 @@ import pytest
 from engine_checkpoints import EOS, VOCAB_SIZE
 from engine_driver import Driver, Output
 
-from quire.core.batch import SequenceEnd
+from quire.core.batch_result import SequenceEnd
 from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
 from quire.core.errors import GrammarError
 from quire.engine.sampling.grammar import MAX_SOURCE_BYTES, GrammarCompiler, Vocabulary

@@ -13,7 +13,8 @@ from engine_driver import Driver, Row, forward_rows, i32
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from quire.core.batch import BatchResult, DistRows
+from quire.core.batch import DistRows
+from quire.core.batch_result import BatchResult
 from quire.core.errors import InvalidArgument, from_record
 from quire.core.traits import Trait
 from quire.engine.cpu.native_runner import NativeRunner

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from quire.core.batch import EngineReport
+from quire.core.batch_result import EngineReport
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineFault, ModelFormatError
 from quire.core.exchange import SendEnded

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quire.core.batch import Batch, BatchResult, EngineAnswer, OpenReceive, SendSlots
+from quire.core.batch import Batch, OpenReceive, SendSlots
+from quire.core.batch_result import BatchResult, EngineAnswer
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo
 from quire.core.exchange import ReceiveEnded, SendEnded, SendTarget

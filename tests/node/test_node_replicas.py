@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from fake_node import TENANT, StartNode, fake_model_files
 
-from quire.core.batch import Batch, BatchResult
+from quire.core.batch import Batch
+from quire.core.batch_result import BatchResult
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.errors import EngineFault, QuireError
 from quire.core.ids import EngineId, ModelId

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from quire.core.batch import Batch, BatchResult, EngineAnswer
+from quire.core.batch import Batch
+from quire.core.batch_result import BatchResult, EngineAnswer
 from quire.core.config import AdapterConfig, EngineConfig
 from quire.core.encoding import EncodeResult
 from quire.core.engine_info import AdapterInfo, EngineInfo

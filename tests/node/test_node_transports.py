@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from engine_child import TalkingEngine
 
-from quire.core.batch import Batch, BatchResult, DistRows, EmbedRows, ForwardRows, no_i32
+from quire.core.batch import Batch, DistRows, EmbedRows, ForwardRows, no_i32
+from quire.core.batch_result import BatchResult
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineFault, EngineLost, ModelFormatError, ProtocolMismatch
 from quire.core.exchange import SendEnded

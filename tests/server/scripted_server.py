@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 import httpx
 import tokenizers
 
-from quire.core.batch import Batch, BatchResult
+from quire.core.batch import Batch
+from quire.core.batch_result import BatchResult
 from quire.core.config import (
     AdapterConfig,
     EncoderConfig,

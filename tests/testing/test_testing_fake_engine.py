@@ -17,10 +17,10 @@ from quire.core.batch import (
     ExtendSequence,
     OpenSequence,
     SampleRows,
-    SequenceEnd,
     SwapOut,
     WriteTable,
 )
+from quire.core.batch_result import SequenceEnd
 from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
 from quire.core.errors import EngineFault, InvalidArgument
 from quire.core.ids import SequenceId, TableId

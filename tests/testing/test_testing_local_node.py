@@ -8,7 +8,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from quire.core.batch import Batch, BatchResult
+from quire.core.batch import Batch
+from quire.core.batch_result import BatchResult
 from quire.core.decoding import StopSpec
 from quire.core.errors import ProgramFailed, ProgramTerminated
 from quire.core.events import Quotas

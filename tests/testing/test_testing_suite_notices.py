@@ -9,7 +9,6 @@ import pytest
 
 from quire.core.batch import (
     Batch,
-    BatchResult,
     CopySlots,
     EmbedRows,
     ExtendSequence,
@@ -19,6 +18,7 @@ from quire.core.batch import (
     SwapOut,
     WriteTable,
 )
+from quire.core.batch_result import BatchResult
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.engine_info import PoolSpec
 from quire.core.errors import EngineFault

@@ -2,6 +2,7 @@
 
 Imports nothing else of Quire and no torch. Where to read: ``calls`` and ``commands`` (what programs
 ask for), ``events`` and ``actions`` (the controller's input and output), ``engine_info`` (what an
-engine is) and ``batch`` (what it executes), ``interfaces`` (the Protocols). ``interpreter``,
-``event_loops`` and ``executable_cache`` hold process-level code that several layers need.
+engine is), ``batch`` (what it executes) and ``batch_result`` (what it answers), ``interfaces`` (the
+Protocols). ``interpreter``, ``event_loops`` and ``executable_cache`` hold process-level code that
+several layers need.
 """

@@ -1,8 +1,8 @@
-"""The batch message: everything one engine step does, as flat arrays; and its result.
+"""The batch message: everything one engine step does, as flat arrays.
 
-Control sends one ``Batch`` per step and the engine answers with one ``BatchResult``. The engine
-executes messages in order and schedules nothing: its results depend on the messages and its memory
-alone. Within one message the stages run in this order:
+Control sends one ``Batch`` per step and the engine answers with one ``BatchResult``
+(``batch_result``). The engine executes messages in order and schedules nothing: its results depend
+on the messages and its memory alone. Within one message the stages run in this order:
 
 1. ``operations``, in list order: page tables, copies, slots that move to other positions, opening
    and closing of sequences. Swaps only begin here (see *Transfers*).
@@ -50,22 +50,20 @@ Adapters (LoRA). A forward row and a sequence name an adapter by its index in
 ``EngineInfo.adapters``, or -1 for the base model; rows of one message may name different adapters.
 K and V are those of the adapter that wrote them; a row attends to everything in its table.
 
-Shapes: R rows, T new tokens, S sequences, E embeds, D distributions, M samples, N sampled tokens, A
-position axes (1 for text, 3 for M-RoPE), G layer groups.
+Shapes: R rows, T new tokens, S sequences, E embeds, D distributions, M samples, A position axes
+(1 for text, 3 for M-RoPE), G layer groups.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
-from quire.core.errors import ErrorRecord
-from quire.core.exchange import ReceiveEnded, SendEnded, SendTarget
+from quire.core.exchange import SendTarget
 from quire.core.ids import SequenceId, TableId
 
 I32 = NDArray[np.int32]
@@ -78,20 +76,6 @@ MAX_PAGE_SIZE = 64
 
 def no_i32() -> I32:
     return np.empty(0, np.int32)
-
-
-def _nothing(num_axes: int, dtype: type) -> NDArray[Any]:
-    array: NDArray[Any] = np.empty((0,) * num_axes, dtype)
-    array.flags.writeable = False
-    return array
-
-
-NO_I32: I32 = _nothing(1, np.int32)
-NO_F32: F32 = _nothing(1, np.float32)
-NO_I32_ROWS: I32 = _nothing(2, np.int32)
-NO_F32_ROWS: F32 = _nothing(2, np.float32)
-"""The empty arrays of a result. Encoding leaves out these very objects: most results hold tokens or
-samples only, and an encoded array costs more than its few bytes."""
 
 
 class Operation(msgspec.Struct, tag=True, kw_only=True):
@@ -187,10 +171,10 @@ class OpenSequence(Operation, kw_only=True):
     """Create decode state. Its first token is sampled after a forward row that names it.
 
     ``cursor``         where the next token is appended: entry * page_size + offset in ``table``.
-    ``limit``          exclusive bound of the cursor; blocks are bound up to it. ``position``
-    position of the next token to append. ``history``        tokens so far (prompt, then output),
-    from which penalties, grammar and n-grams
-                       are rebuilt.
+    ``limit``          exclusive bound of the cursor; blocks are bound up to it.
+    ``position``       position of the next token to append.
+    ``history``        tokens so far (prompt, then output), from which penalties, grammar and
+                       n-grams are rebuilt.
     ``num_generated``  how many of ``history``'s last tokens were sampled (after a preemption).
     ``adapter``        adapter that its tokens are run with, -1 for none.
     """
@@ -370,90 +354,3 @@ class Batch(msgspec.Struct, kw_only=True, tag=True):
     dists: DistRows | None = None
     samples: SampleRows | None = None
     advance: AdvanceRows | None = None
-
-
-class SequenceEnd(IntEnum):
-    """Why a sequence ended in this message; RUNNING if it did not."""
-
-    RUNNING = 0
-    STOP_TOKEN = 1
-    STOP_STRING = 2
-    GRAMMAR = 3
-    MAX_TOKENS = 4
-    NO_ROOM = 5
-    FAILED = 6
-
-
-class SequenceTokens(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Tokens sampled by sequences, ragged over S (every sequence of the message, in order:
-    first those of ``forward``, then those of ``advance``).
-
-    ``token_starts`` [S+1] · ``tokens`` [N] · ``ends`` [S] SequenceEnd · ``matched`` [S] stop token
-    id, index of the stop string, or -1 · ``logprobs`` [N] and ``top_ids`` / ``top_logprobs``
-    [N, K] when any sequence asked for them (NaN and -1 elsewhere), else empty.
-    """
-
-    sequences: I32
-    epochs: I32
-    token_starts: I32
-    tokens: I32
-    ends: I32
-    matched: I32
-    logprobs: F32 = NO_F32
-    top_ids: I32 = NO_I32_ROWS
-    top_logprobs: F32 = NO_F32_ROWS
-
-
-class RowFailure(msgspec.Struct, kw_only=True):
-    """One row that could not be executed; the other rows of the message were executed."""
-
-    stage: str
-    index: int
-    error: ErrorRecord
-
-
-class BatchResult(msgspec.Struct, kw_only=True, tag=True, omit_defaults=True):
-    """The results of one message.
-
-    ``elapsed_s`` is the engine's own time for it. ``dist_starts`` [D+1], ``dist_ids`` and
-    ``dist_probs`` ragged. ``samples`` [M]. ``score_logprobs`` [T] with ``score_ids`` /
-    ``score_top`` [T, num_scores] where targets were given, else empty.
-
-    ``attention_mass`` [L, C] of the requested rows, ``attention_starts`` [rows + 1] into C: each
-    row has a column for every slot of its table in entry order, then for its new tokens (no columns
-    if it failed). A value is the sum over the row's tokens of the attention probability of that
-    slot, averaged over the query heads. Slots that the row wrote count as new tokens only.
-    """
-
-    step: int
-    elapsed_s: float
-    num_tokens: int = 0
-    sequences: SequenceTokens | None = None
-    dist_starts: I32 = NO_I32
-    dist_ids: I32 = NO_I32
-    dist_probs: F32 = NO_F32
-    samples: I32 = NO_I32
-    score_logprobs: F32 = NO_F32
-    score_ids: I32 = NO_I32_ROWS
-    score_top: F32 = NO_F32_ROWS
-    attention_starts: I32 = NO_I32
-    attention_mass: F32 = NO_F32_ROWS
-    failures: list[RowFailure] = msgspec.field(default_factory=list)
-
-
-class TransfersEnded(msgspec.Struct, kw_only=True, tag=True):
-    """These transfers have ended: their bytes have arrived, but for those of ``failed``, which are
-    some of ``transfers``; ``problem`` says why the first of them failed. ``elapsed_s``: what
-    copying them took, all in one direction; 0.0 if the engine does not measure it."""
-
-    transfers: I32
-    elapsed_s: float = 0.0
-    failed: I32 = msgspec.field(default_factory=no_i32)
-    problem: str = ""
-
-
-EngineReport = TransfersEnded | SendEnded | ReceiveEnded
-"""The messages that an engine sends of its own accord, between results."""
-
-EngineAnswer = BatchResult | EngineReport
-"""The messages that an engine sends while it serves."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from quire.core.batch import BatchResult, TransfersEnded
+from quire.core.batch_result import BatchResult, TransfersEnded
 from quire.core.calls import ControlCall
 from quire.core.encoding import EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from quire.core.actions import Reply
-from quire.core.batch import Batch, BatchResult, EngineAnswer, EngineReport
+from quire.core.batch import Batch
+from quire.core.batch_result import BatchResult, EngineAnswer, EngineReport
 from quire.core.calls import AskService, QueueCall
 from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo

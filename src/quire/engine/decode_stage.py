@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import AdvanceRows, Batch, SequenceEnd
+from quire.core.batch import AdvanceRows, Batch
+from quire.core.batch_result import SequenceEnd
 from quire.core.errors import UnknownHandle
 from quire.engine.adapters.token_groups import adapters_or_none
 from quire.engine.attention.backend import AttentionRows

@@ -18,7 +18,8 @@ from typing import Self, cast
 
 import numpy as np
 
-from quire.core.batch import I32, ReadDisk, TransfersEnded, WriteDisk
+from quire.core.batch import I32, ReadDisk, WriteDisk
+from quire.core.batch_result import TransfersEnded
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.engine.kv_cache.block_records import BlockRecords, TieredPool

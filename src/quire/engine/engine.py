@@ -14,7 +14,8 @@ from typing import TypeVar
 
 import torch
 
-from quire.core.batch import Batch, BatchResult, EngineReport
+from quire.core.batch import Batch
+from quire.core.batch_result import BatchResult, EngineReport
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import EngineFault

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from quire.core.batch import RowFailure
+from quire.core.batch_result import RowFailure
 from quire.core.errors import EngineFault, QuireError
 
 

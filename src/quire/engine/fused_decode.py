@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.batch import SequenceEnd
+from quire.core.batch_result import SequenceEnd
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.failures import RowFailures
 from quire.engine.kv_cache.page_tables import PageTables

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import I32, AdvanceRows, SequenceTokens
+from quire.core.batch import I32, AdvanceRows
+from quire.core.batch_result import SequenceTokens
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.attention.scored_rows import AttentionMass
 from quire.engine.embed_slots import EmbedSlots

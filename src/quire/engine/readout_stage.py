@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from quire.core.batch import BatchResult, DistRows, SampleRows, no_i32
+from quire.core.batch import DistRows, SampleRows, no_i32
+from quire.core.batch_result import BatchResult
 from quire.core.decoding import SamplerSpec
 from quire.core.errors import InvalidArgument, QuireError
 from quire.engine.embed_slots import EmbedSlots, TokenSlots

@@ -11,15 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.batch import (
-    F32,
-    I32,
-    NO_F32,
-    NO_F32_ROWS,
-    NO_I32_ROWS,
-    SequenceEnd,
-    SequenceTokens,
-)
+from quire.core.batch import F32, I32
+from quire.core.batch_result import NO_F32, NO_F32_ROWS, NO_I32_ROWS, SequenceEnd, SequenceTokens
 from quire.engine.sampling.logprobs import RowLogprobs
 from quire.engine.sequences import NO_TOKEN, Sequences
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import SequenceEnd
+from quire.core.batch_result import SequenceEnd
 from quire.core.errors import InvalidArgument, QuireError
 from quire.core.interfaces import Tokenizer
 from quire.engine.failures import RowFailures

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.batch import I32, OpenSequence, SequenceEnd
+from quire.core.batch import I32, OpenSequence
+from quire.core.batch_result import SequenceEnd
 from quire.core.decoding import SamplerSpec
 from quire.core.errors import InvalidArgument, QuireError, UnknownHandle
 from quire.engine.kv_cache.page_tables import NO_TABLE

@@ -7,14 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import (
-    Batch,
-    BatchResult,
-    EmbedRows,
-    ForwardRows,
-    ImageRow,
-    SequenceEnd,
-)
+from quire.core.batch import Batch, EmbedRows, ForwardRows, ImageRow
+from quire.core.batch_result import BatchResult, SequenceEnd
 from quire.core.errors import InvalidArgument
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.attention.scored_rows import AttentionMass, scored_rows

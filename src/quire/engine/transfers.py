@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from quire.core.batch import I32, SwapIn, SwapOut, TransfersEnded
+from quire.core.batch import I32, SwapIn, SwapOut
+from quire.core.batch_result import TransfersEnded
 from quire.engine.kv_cache.pool import KVPool
 
 SLICE_BYTES = 16 << 20

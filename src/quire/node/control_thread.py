@@ -28,7 +28,7 @@ from quire.core.actions import (
     SetTimer,
     Terminate,
 )
-from quire.core.batch import BatchResult, EngineAnswer, TransfersEnded
+from quire.core.batch_result import BatchResult, EngineAnswer, TransfersEnded
 from quire.core.calls import CreateQueue
 from quire.core.encoding import EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from quire.core.batch import EngineAnswer
+from quire.core.batch_result import EngineAnswer
 from quire.core.config import EncoderConfig, EngineConfig
 from quire.core.encoding import EncodeResult
 from quire.core.errors import (

@@ -18,20 +18,22 @@ from quire.core.batch import (
     F32,
     I32,
     Batch,
-    BatchResult,
     CloseSequences,
     DistRows,
     ExtendSequence,
     OpenSequence,
     ReadDisk,
-    RowFailure,
     SampleRows,
-    SequenceEnd,
-    SequenceTokens,
     SwapIn,
     SwapOut,
-    TransfersEnded,
     WriteDisk,
+)
+from quire.core.batch_result import (
+    BatchResult,
+    RowFailure,
+    SequenceEnd,
+    SequenceTokens,
+    TransfersEnded,
 )
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import EngineFault, ErrorRecord, InvalidArgument

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from quire.core.actions import Action, Dispatch
-from quire.core.batch import Batch, BatchResult, OpenSequence, SwapIn, SwapOut
+from quire.core.batch import Batch, OpenSequence, SwapIn, SwapOut
+from quire.core.batch_result import BatchResult
 from quire.core.engine_info import EngineInfo, PoolSpec
 from quire.core.errors import InvalidArgument
 from quire.core.events import EngineDown, EngineUp, Event, StepCompleted

@@ -24,7 +24,8 @@ from quire.core.actions import (
     SetTimer,
     Terminate,
 )
-from quire.core.batch import Batch, BatchResult, TransfersEnded
+from quire.core.batch import Batch
+from quire.core.batch_result import BatchResult, TransfersEnded
 from quire.core.encoding import EncodeBatch, EncoderCore, EncodeResult
 from quire.core.errors import EngineFault, EngineLost
 from quire.core.events import (

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from engine_driver import Driver, forward_rows, i32
 
-from quire.core.batch import AdvanceRows, BatchResult, CloseSequences, SequenceEnd
+from quire.core.batch import AdvanceRows, CloseSequences
+from quire.core.batch_result import BatchResult, SequenceEnd
 from quire.core.decoding import Processor, SamplerSpec, StopSpec
 from quire.core.errors import EngineFault
 from quire.core.ids import SequenceId

@@ -9,7 +9,8 @@ import pytest
 import torch
 from engine_driver import Driver, i32
 
-from quire.core.batch import BatchResult, DistRows, SampleRows
+from quire.core.batch import DistRows, SampleRows
+from quire.core.batch_result import BatchResult
 from quire.core.decoding import Processor, SamplerSpec
 from quire.engine.cpu.library import INSTRUCTION_SETS, kernel_report
 from quire.engine.cpu.native_runner import NativeRunner

@@ -12,7 +12,8 @@ from cuda_engines import REFERENCE, SETTINGS, AnywhereBackend, assert_near, cuda
 from engine_driver import Driver, Output, Row, i32
 from triton_mode import runs_triton
 
-from quire.core.batch import RepositionSlots, SequenceEnd
+from quire.core.batch import RepositionSlots
+from quire.core.batch_result import SequenceEnd
 from quire.core.decoding import Processor, SamplerSpec, StopSpec
 from quire.engine.cuda.decode_loop import DecodeLoop
 from quire.engine.cuda.static_attention import StaticAttention

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.control.memory.pages import Page
-from quire.core.batch import F32, BatchResult
+from quire.core.batch import F32
+from quire.core.batch_result import BatchResult
 from quire.core.commands import AttentionScores
 from quire.core.errors import EngineFault
 

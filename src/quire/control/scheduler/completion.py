@@ -35,7 +35,7 @@ from quire.control.scheduler.replies import (
     sampled_logprobs,
 )
 from quire.control.scheduler.waiting.admission import Admission
-from quire.core.batch import BatchResult, SequenceEnd, SequenceTokens
+from quire.core.batch_result import BatchResult, SequenceEnd, SequenceTokens
 from quire.core.decoding import TokenLogprobs
 from quire.core.errors import EngineFault, ErrorRecord, NeverWithinQuota, QuotaExceeded
 

@@ -29,7 +29,7 @@ from quire.control.scheduler.timing.prompts_ahead import PromptsAhead
 from quire.control.scheduler.timing.step_time import DecodeStepTime
 from quire.control.statistics import EngineStatistics
 from quire.control.tracing import Tracer
-from quire.core.batch import BatchResult
+from quire.core.batch_result import BatchResult
 from quire.core.errors import EngineFault, PoolExhausted
 from quire.core.policy import DispatchPolicy
 from quire.core.scheduler_config import SchedulerConfig

@@ -1,6 +1,7 @@
 """What commands are told: the values of a result that belong to one of them.
 
-Pure functions of the flat arrays of ``quire.core.batch``. Must not know what becomes of commands.
+Pure functions of the flat arrays of ``quire.core.batch_result``. Must not know what becomes of
+commands.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.in_flight import Part, Stage
 from quire.core.actions import Reply
-from quire.core.batch import BatchResult, SequenceEnd, SequenceTokens
+from quire.core.batch_result import BatchResult, SequenceEnd, SequenceTokens
 from quire.core.commands import Dists, Sampled
 from quire.core.decoding import Dist, FinishReason, TokenLogprobs
 

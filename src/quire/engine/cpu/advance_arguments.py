@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.batch import AdvanceRows, SequenceTokens
+from quire.core.batch import AdvanceRows
+from quire.core.batch_result import SequenceTokens
 from quire.engine.cpu.decode_abi import AdvanceMessage, SequenceColumns
 from quire.engine.model_runner import AdvanceResult, SequenceState
 

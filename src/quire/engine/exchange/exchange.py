@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from quire.core.batch import CloseReceives, EngineReport, OpenReceive, SendSlots
+from quire.core.batch import CloseReceives, OpenReceive, SendSlots
+from quire.core.batch_result import EngineReport
 from quire.core.errors import InvalidArgument
 from quire.core.exchange import ReceiveEnded, SendEnded
 

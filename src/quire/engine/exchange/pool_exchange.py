@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from quire.core.batch import CloseReceives, EngineReport, OpenReceive, SendSlots
+from quire.core.batch import CloseReceives, OpenReceive, SendSlots
+from quire.core.batch_result import EngineReport
 from quire.core.errors import InvalidArgument, QuireError
 from quire.core.exchange import KEY_BYTES, ReceiveEnded, SendEnded
 from quire.core.kv_transport import KVTransport, Sent

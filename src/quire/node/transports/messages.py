@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import msgspec
 
-from quire.core.batch import Batch, EngineAnswer
+from quire.core.batch import Batch
+from quire.core.batch_result import EngineAnswer
 from quire.core.config import EncoderConfig, EngineConfig
 from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from quire.core.batch import Batch, BatchResult, EngineReport
+from quire.core.batch import Batch
+from quire.core.batch_result import BatchResult, EngineReport
 from quire.core.config import EncoderConfig, EngineConfig
 from quire.core.encoding import EncodeBatch, EncodeResult
 from quire.core.errors import from_record

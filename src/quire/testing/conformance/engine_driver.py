@@ -20,7 +20,6 @@ from quire.core.batch import (
     AdvanceRows,
     Batch,
     BatchOperation,
-    BatchResult,
     CloseSequences,
     DistRows,
     DropTables,
@@ -28,14 +27,12 @@ from quire.core.batch import (
     ForwardRows,
     OpenSequence,
     ReadDisk,
-    SequenceEnd,
-    SequenceTokens,
     SwapIn,
     SwapOut,
-    TransfersEnded,
     WriteDisk,
     WriteTable,
 )
+from quire.core.batch_result import BatchResult, SequenceEnd, SequenceTokens, TransfersEnded
 from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
 from quire.core.ids import SequenceId, TableId
 from quire.core.interfaces import EngineCore

@@ -11,7 +11,8 @@ from threading import Event
 
 import pytest
 
-from quire.core.batch import CloseReceives, EngineReport, OpenReceive, SendSlots
+from quire.core.batch import CloseReceives, OpenReceive, SendSlots
+from quire.core.batch_result import EngineReport
 from quire.core.engine_info import PoolSpec
 from quire.core.exchange import ReceiveEnded, SendEnded, SendTarget
 from quire.core.interfaces import EngineCore

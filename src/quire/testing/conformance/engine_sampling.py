@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from quire.core.batch import CloseSequences, SequenceEnd
+from quire.core.batch import CloseSequences
+from quire.core.batch_result import SequenceEnd
 from quire.core.decoding import GrammarSpec, Params, Processor, SamplerSpec, StopSpec
 from quire.core.ids import SequenceId
 from quire.core.traits import Trait

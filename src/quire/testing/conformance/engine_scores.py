@@ -10,7 +10,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from quire.core.batch import F32, BatchResult
+from quire.core.batch import F32
+from quire.core.batch_result import BatchResult
 from quire.core.traits import Trait
 from quire.testing.conformance.engine_driver import EngineDriver, RowSpec, forward_rows, ints
 from quire.testing.conformance.engine_suite import EngineSuite

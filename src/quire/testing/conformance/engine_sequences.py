@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.core.batch import CloseSequences, ExtendSequence, SequenceEnd
+from quire.core.batch import CloseSequences, ExtendSequence
+from quire.core.batch_result import SequenceEnd
 from quire.core.decoding import StopSpec
 from quire.core.ids import SequenceId
 from quire.testing.conformance.engine_driver import EngineDriver, RowSpec, SequenceOutput, gather

@@ -6,18 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.core.batch import (
-    F32,
-    I32,
-    NO_F32,
-    NO_F32_ROWS,
-    NO_I32_ROWS,
-    U64,
-    AdvanceRows,
-    ForwardRows,
-    SequenceEnd,
-    SequenceTokens,
-)
+from quire.core.batch import F32, I32, U64, AdvanceRows, ForwardRows
+from quire.core.batch_result import NO_F32, NO_F32_ROWS, NO_I32_ROWS, SequenceEnd, SequenceTokens
 from quire.testing.fake_engine.context import MessageContext
 from quire.testing.fake_engine.hashing import embed_tokens
 from quire.testing.fake_engine.rows import FakeRow, RowResult

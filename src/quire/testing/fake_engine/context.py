@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quire.core.batch import F32, I32, U64, RowFailure
+from quire.core.batch import F32, I32, U64
+from quire.core.batch_result import RowFailure
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineFault, InvalidArgument, QuireError
 from quire.core.ids import SequenceId

@@ -18,27 +18,24 @@ from quire.core.batch import (
     F32,
     U64,
     Batch,
-    BatchResult,
     CloseReceives,
     CloseSequences,
     CopySlots,
     DropTables,
-    EngineReport,
     ExtendSequence,
     OpenReceive,
     OpenSequence,
     Operation,
     ReadDisk,
     RepositionSlots,
-    RowFailure,
     SendSlots,
     SwapIn,
     SwapOut,
-    TransfersEnded,
     WriteDisk,
     WriteEntries,
     WriteTable,
 )
+from quire.core.batch_result import BatchResult, EngineReport, RowFailure, TransfersEnded
 from quire.core.engine_info import AdapterInfo, EngineInfo, ImageInput, LayerGroup, PoolSpec
 from quire.core.errors import EngineFault, InvalidArgument, QuireError
 from quire.core.ids import SequenceId

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from quire.core.batch import I32, BatchResult, ForwardRows
+from quire.core.batch import I32, ForwardRows
+from quire.core.batch_result import BatchResult
 from quire.core.errors import InvalidArgument
 from quire.core.ids import TableId
 from quire.testing.fake_engine.context import MessageContext

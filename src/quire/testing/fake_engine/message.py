@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.core.batch import Batch, BatchResult, DistRows, EmbedRows, ImageRow, SampleRows
+from quire.core.batch import Batch, DistRows, EmbedRows, ImageRow, SampleRows
+from quire.core.batch_result import BatchResult
 from quire.core.errors import InvalidArgument
 from quire.testing.fake_engine.advance_stage import AdvanceStage
 from quire.testing.fake_engine.context import MessageContext

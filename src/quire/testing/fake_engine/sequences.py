@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quire.core.batch import F32, OpenSequence, SequenceEnd
+from quire.core.batch import F32, OpenSequence
+from quire.core.batch_result import SequenceEnd
 from quire.core.decoding import StopSpec
 from quire.core.interfaces import Tokenizer
 from quire.testing.fake_engine.grammar import FakeGrammarMatcher

@@ -6,7 +6,8 @@ import pytest
 from control_world import ENGINE, World, alone
 
 from quire.core import commands as c
-from quire.core.batch import Batch, BatchResult, RepositionSlots
+from quire.core.batch import Batch, RepositionSlots
+from quire.core.batch_result import BatchResult
 from quire.core.decoding import StopSpec
 from quire.core.engine_info import PoolSpec
 from quire.core.traits import Trait

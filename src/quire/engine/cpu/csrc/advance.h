@@ -10,7 +10,7 @@
 
 namespace quire {
 
-// Why a sequence ended, as quire/core/batch.py numbers it.
+// Why a sequence ended, as quire/core/batch_result.py numbers it.
 enum class SequenceEnd : int64_t {
   kRunning = 0,
   kStopToken = 1,
