@@ -5,8 +5,7 @@ Owns the choice and its order. It does not know when a message is sent nor what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from quire.control.commands.flow import Flow
 from quire.control.commands.host_commands import HostCommands
@@ -20,8 +19,8 @@ from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.control.programs.states import CommandState
 from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.exchange import Exchange
-from quire.control.scheduler.lowering.decode_lowering import DecodeLowering
-from quire.control.scheduler.lowering.lowering import Lowering, LoweringResult
+from quire.control.scheduler.lowering.by_command import LoweringByCommand
+from quire.control.scheduler.lowering.lowering import LoweringResult
 from quire.control.scheduler.lowering.seeds import SeedSource
 from quire.control.scheduler.lowering.window import QueueWindow
 from quire.control.scheduler.order.fairness import FairShare
@@ -37,7 +36,6 @@ from quire.control.scheduler.waiting.seating import Seating
 from quire.core import commands as c
 from quire.core.errors import QuireError
 from quire.core.ids import TenantId
-from quire.core.lease_commands import OpenLease, SendPages
 
 _ADDED, _PARTIAL = LoweringResult.ADDED, LoweringResult.PARTIAL
 _NO_ROOM, _NO_BUDGET, _WAITS = (
@@ -82,27 +80,13 @@ class MessagePlanner:
         self.backlog = Backlog(engine, fairness, ranking, gate)
         self.pausing = Pausing(engine, table, self.backlog, gate, time)
         self._seats = self.backlog.seats
-        self._lowering = Lowering(engine, seeds)
-        self.decodes = DecodeLowering(engine, seeds)
         self.restorer = Restorer(engine)
         self.exchange = Exchange(engine, host.leases, flow, time)
+        self._lowering = LoweringByCommand(engine, seeds, self.exchange)
+        self.decodes = self._lowering.decodes
         self.seating = Seating(engine, table, self.backlog, admission, self.pausing)
         self.reclaimer = Reclaimer(engine, table, host, self.backlog, ranking, self.seating)
         self.blocked: dict[Entry, None] = {}
-        self._lower: Mapping[
-            type[c.Command], Callable[[Entry, Any, BatchBuilder], LoweringResult]
-        ] = {
-            c.EmbedText: self._lowering.embed_text,
-            c.EmbedImage: self._lowering.embed_image,
-            c.Forward: self._forward,
-            c.GetNextDist: self._lowering.dists,
-            c.Sample: self._lowering.sample,
-            c.Decode: self._decode,
-            c.CopyPage: self._copy_page,
-            c.RepositionPage: self._reposition_page,
-            OpenLease: self._open_lease,
-            SendPages: self._send_pages,
-        }
         self._windows: dict[CommandQueue, QueueWindow] = {}
         self._builder = BatchBuilder(0, 0)
         self._again: dict[Entry, None] = {}
@@ -241,7 +225,7 @@ class MessagePlanner:
         """A step of each. Where all have room, their order means nothing."""
         if self._max_commands is None and len(entries) <= self._builder.budget:
             added = [entry for entry in entries if self._add_decode(entry)]
-            self._charge(added, [1] * len(added))
+            self._fairness.charge_all([_tenant_of(entry) for entry in added], [1] * len(added))
             return
         for entry in self._fairness.ordered(entries, _tenant_of, rank_of):
             if self._is_full or self._builder.budget <= 0:
@@ -253,16 +237,8 @@ class MessagePlanner:
         self, runs: Sequence[DecodeRun], num_steps: Sequence[int], num_charged: int
     ) -> None:
         """The steps of decodes that a message takes, beyond those that its plan has charged."""
-        self._charge([run.entry for run in runs], [steps - num_charged for steps in num_steps])
-
-    def _charge(self, entries: Sequence[Entry], num_tokens: Sequence[int]) -> None:
-        by_tenant: dict[TenantId, int] = {}
-        for index, entry in enumerate(entries):
-            if num_tokens[index]:
-                tenant = entry.program.tenant
-                by_tenant[tenant] = by_tenant.get(tenant, 0) + num_tokens[index]
-        for tenant, num in by_tenant.items():
-            self._fairness.charge(tenant, num)
+        tenants = [run.entry.program.tenant for run in runs]
+        self._fairness.charge_all(tenants, [steps - num_charged for steps in num_steps])
 
     def _add_decode(self, entry: Entry) -> bool:
         run = self._engine.running.get(entry)
@@ -330,10 +306,10 @@ class MessagePlanner:
 
     def _try(self, entry: Entry) -> LoweringResult:
         """Lower ``entry``; what fails is answered, what is blocked goes first the next time."""
-        builder, command = self._builder, entry.command
+        builder = self._builder
         self.backlog.arrive(entry)
         try:
-            outcome = self._lower[type(command)](entry, command, builder)
+            outcome = self._lower(entry)
             if builder.lost:
                 lost, builder.lost = builder.lost, []
                 self.restorer.request(entry, lost)
@@ -344,48 +320,23 @@ class MessagePlanner:
             self._flow.advance(entry.queue)
             return _WAITS
         if outcome is _WAITS:
-            self._wait(entry)
+            if self._again.pop(entry, False) is None:
+                self.backlog.hold(entry)
         elif entry in self._again and (  # who comes behind another command waits for that one
             outcome is _NO_ROOM or (outcome is _NO_BUDGET and _is_too_long(entry))
         ):
             self.blocked[entry] = None
         return outcome
 
-    def _wait(self, entry: Entry) -> None:
-        if self._again.pop(entry, False) is None:
-            self.backlog.hold(entry)
-
-    def _forward(self, entry: Entry, command: c.Forward, builder: BatchBuilder) -> LoweringResult:
-        return self._lowering.forward(entry, command, builder, self._reclaim_for(entry))
-
-    def _copy_page(
-        self, entry: Entry, command: c.CopyPage, builder: BatchBuilder
-    ) -> LoweringResult:
-        return self._lowering.copy_page(entry, command, builder, self._reclaim_for(entry))
-
-    def _reposition_page(
-        self, entry: Entry, command: c.RepositionPage, builder: BatchBuilder
-    ) -> LoweringResult:
-        return self._lowering.reposition_page(entry, command, builder, self._reclaim_for(entry))
-
-    def _open_lease(
-        self, entry: Entry, command: OpenLease, builder: BatchBuilder
-    ) -> LoweringResult:
-        return self.exchange.open_lease(entry, command, builder, self._reclaim_for(entry))
-
-    def _send_pages(
-        self, entry: Entry, command: SendPages, builder: BatchBuilder
-    ) -> LoweringResult:
-        return self.exchange.send_pages(entry, command, builder, self._reclaim_for(entry))
-
-    def _decode(self, entry: Entry, command: c.Decode, builder: BatchBuilder) -> LoweringResult:
-        if needs_seat(entry) and not self.seating.sit_down(entry):
+    def _lower(self, entry: Entry) -> LoweringResult:
+        is_decode = isinstance(entry.command, c.Decode)
+        if is_decode and needs_seat(entry) and not self.seating.sit_down(entry):
             return _NO_BUDGET
-        outcome = self.decodes.prefill(entry, command, builder, self._reclaim_for(entry))
+        outcome = self._lowering.lower(entry, self._builder, self._reclaim_for)
         run = entry.run
         if isinstance(run, DecodeRun) and run.is_open:
             self._engine.running[entry] = run
-        elif outcome is _NO_ROOM:  # it holds what it has found, though it stands in no message
+        elif is_decode and outcome is _NO_ROOM:  # it holds what it found, and is in no message
             self._table.note_active_holder(entry.program)
         return outcome
 

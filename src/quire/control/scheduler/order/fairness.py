@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from quire.core.ids import TenantId
@@ -41,6 +41,15 @@ class FairShare:
         """``num_tokens`` of work are dispatched for ``tenant``."""
         start = max(self._virtual.get(tenant, 0.0), self._now)
         self._virtual[tenant] = start + num_tokens / self._weights.get(tenant, 1.0)
+
+    def charge_all(self, tenants: Sequence[TenantId], num_tokens: Sequence[int]) -> None:
+        """``charge``, for each its tenant and tokens; a tenant's are added up first."""
+        by_tenant: dict[TenantId, int] = {}
+        for index, tenant in enumerate(tenants):
+            if num_tokens[index]:
+                by_tenant[tenant] = by_tenant.get(tenant, 0) + num_tokens[index]
+        for tenant, num in by_tenant.items():
+            self.charge(tenant, num)
 
     def advance(self, active: Iterable[TenantId]) -> None:
         """``active`` are all that have work: time is where the one furthest behind stands."""
