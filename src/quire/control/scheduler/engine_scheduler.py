@@ -1,7 +1,7 @@
 """The batch scheduler of one engine: when a message is sent and how long it may take (Pie 6.1).
 
-Owns the dispatch policy's questions, the number of steps, run-ahead. What goes into a message is
-chosen by ``message_planner``; results are read by ``completion``.
+Owns the dispatch policy's questions and the number of steps. What goes into a message is chosen by
+``planner``, what may follow it unseen by ``run_ahead``; results are read by ``completion``.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from quire.control.commands.flow import Flow
 from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
-from quire.control.engines.in_flight import InFlight, message_statistics
+from quire.control.engines.in_flight import message_statistics
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
-from quire.control.memory.promises import NO_RECLAIM
 from quire.control.outbox import Outbox
 from quire.control.programs.program import Entry
 from quire.control.programs.service import note_sent
 from quire.control.scheduler.completion import Completion
 from quire.control.scheduler.planner import MessagePlanner
+from quire.control.scheduler.run_ahead import RunAhead
 from quire.control.scheduler.tiering.tiering import Tiering
 from quire.control.scheduler.timing.anticipation import Anticipation
 from quire.control.scheduler.timing.batch_sizes import BatchSizes
@@ -58,6 +58,7 @@ class EngineScheduler:
         self.chunk_time = chunk_time
         self.tiering = tiering
         self.anticipation = Anticipation(config.patience if dispatch.is_adaptive else 0.0)
+        self._ahead = RunAhead(engine, planner.decodes, flow)
         self._run_ahead = config.run_ahead and dispatch.max_commands is None
         self._prompts = PromptsAhead(
             engine, self.chunk_time, self.step_time, self._run_ahead and dispatch.is_adaptive
@@ -205,18 +206,7 @@ class EngineScheduler:
         could stand in the next one."""
         is_alone = not builder.parts and not self.planner.could_join
         num_steps = self.step_time.num_steps() if is_alone else 1
-        return [self._num_steps_of(run, num_steps) or 1 for run in builder.advanced]
-
-    def _num_steps_of(self, run: DecodeRun, num_steps: int) -> int:
-        """``num_steps`` behind those in flight, as far as the run's budget and free blocks go."""
-        outstanding = run.num_outstanding
-        num_steps = min(num_steps, run.max_tokens - run.num_generated - outstanding)
-        while num_steps > 0:
-            # one slot more, because a sequence whose cursor reaches its limit ends
-            if self.planner.decodes.bind_ahead(run, outstanding + num_steps + 1, NO_RECLAIM):
-                return num_steps
-            num_steps //= 2
-        return 0
+        return [self._ahead.num_steps_of(run, num_steps) or 1 for run in builder.advanced]
 
     # -- run ahead -------------------------------------------------------------------------------
 
@@ -226,8 +216,8 @@ class EngineScheduler:
         (message,) = self.engine.in_flight
         builder = BatchBuilder(self.engine.next_step, self.engine.info.pool.max_batch_tokens)
         num_steps = 1 if message.parts else self.step_time.num_steps()
-        max_steps = self._advance_behind(message, builder, num_steps)
-        self.planner.add_behind(builder, self._next_behind(message))
+        max_steps = self._ahead.advance_behind(message, builder, num_steps)
+        self.planner.add_behind(builder, self._ahead.next_behind(message))
         if not builder.is_empty:
             self._send(builder, max_steps)
 
@@ -246,40 +236,10 @@ class EngineScheduler:
         (message,) = self.engine.in_flight
         budget = self.engine.info.pool.max_batch_tokens
         builder = BatchBuilder(self.engine.next_step, budget, limit)
-        max_steps = self._advance_behind(message, builder, 1)
+        max_steps = self._ahead.advance_behind(message, builder, 1)
         self._prompts.held_up(self.planner.add_behind(builder, waiting))
         if not builder.is_empty:
             self._send(builder, max_steps)
-
-    def _advance_behind(
-        self, message: InFlight, builder: BatchBuilder, num_steps: int
-    ) -> list[int]:
-        """Add what ``message`` decodes and may go on unseen; the steps of each."""
-        max_steps = []
-        for run in message.runs:
-            if builder.budget <= 0 or not self._may_run_ahead(run):
-                continue
-            steps = self._num_steps_of(run, num_steps)
-            if steps:
-                builder.advance(run)
-                max_steps.append(steps)
-        return max_steps
-
-    def _next_behind(self, message: InFlight) -> list[Entry]:
-        """The next command of each queue that ``message`` serves. None at all, if one has not been
-        issued yet or cannot be sent ahead: its program would fall out of step with the others."""
-        entries = []
-        for queue in dict.fromkeys([part.entry.queue for part in message.parts]):
-            entry = self._flow.next_for_engine(queue)
-            if entry is None or any(isinstance(e.run, DecodeRun) for e in queue.entries):
-                return []
-            entries.append(entry)
-        return entries
-
-    def _may_run_ahead(self, run: DecodeRun) -> bool:
-        entry = run.entry
-        is_wanted = entry.error is None and not entry.is_cancelled and not entry.is_answered
-        return is_wanted and run.is_open and entry in self.engine.running
 
     # -- sending and results ---------------------------------------------------------------------
 

@@ -1,0 +1,62 @@
+"""What goes on behind a message whose result is not known yet: steps of its decodes, next commands.
+
+Owns who may go on unseen, and for how many steps. When the message behind is sent is decided by
+``engine_scheduler``.
+"""
+
+from __future__ import annotations
+
+from quire.control.commands.flow import Flow
+from quire.control.engines.builder import BatchBuilder
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.in_flight import InFlight
+from quire.control.engines.state import EngineState
+from quire.control.memory.promises import NO_RECLAIM
+from quire.control.programs.program import Entry
+from quire.control.scheduler.lowering.decode_lowering import DecodeLowering
+
+
+class RunAhead:
+    def __init__(self, engine: EngineState, decodes: DecodeLowering, flow: Flow) -> None:
+        self._engine = engine
+        self._decodes = decodes
+        self._flow = flow
+
+    def num_steps_of(self, run: DecodeRun, num_steps: int) -> int:
+        """``num_steps`` behind those in flight, as far as the run's budget and free blocks go."""
+        outstanding = run.num_outstanding
+        num_steps = min(num_steps, run.max_tokens - run.num_generated - outstanding)
+        while num_steps > 0:
+            # one slot more, because a sequence whose cursor reaches its limit ends
+            if self._decodes.bind_ahead(run, outstanding + num_steps + 1, NO_RECLAIM):
+                return num_steps
+            num_steps //= 2
+        return 0
+
+    def advance_behind(self, message: InFlight, builder: BatchBuilder, num_steps: int) -> list[int]:
+        """Add what ``message`` decodes and may go on unseen; the steps of each."""
+        max_steps = []
+        for run in message.runs:
+            if builder.budget <= 0 or not self._may_go_on(run):
+                continue
+            steps = self.num_steps_of(run, num_steps)
+            if steps:
+                builder.advance(run)
+                max_steps.append(steps)
+        return max_steps
+
+    def next_behind(self, message: InFlight) -> list[Entry]:
+        """The next command of each queue that ``message`` serves. None at all, if one has not been
+        issued yet or cannot be sent ahead: its program would fall out of step with the others."""
+        entries = []
+        for queue in dict.fromkeys([part.entry.queue for part in message.parts]):
+            entry = self._flow.next_for_engine(queue)
+            if entry is None or any(isinstance(e.run, DecodeRun) for e in queue.entries):
+                return []
+            entries.append(entry)
+        return entries
+
+    def _may_go_on(self, run: DecodeRun) -> bool:
+        entry = run.entry
+        is_wanted = entry.error is None and not entry.is_cancelled and not entry.is_answered
+        return is_wanted and run.is_open and entry in self._engine.running
