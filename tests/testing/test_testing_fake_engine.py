@@ -35,7 +35,8 @@ from quire.testing import (
     expected_tokens,
     fake_pool,
 )
-from quire.testing.conformance.engine_driver import EngineDriver, RowSpec, forward_rows, ints
+from quire.testing.conformance.engine_driver import EngineDriver
+from quire.testing.conformance.engine_rows import RowSpec, forward_rows, ints
 
 PROMPT = list(b"a small prompt")
 HOT = Processor("temperature", {"temperature": 3.0})

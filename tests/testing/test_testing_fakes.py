@@ -9,7 +9,8 @@ from quire.core.decoding import StopSpec
 from quire.core.interfaces import Clock, Tokenizer
 from quire.testing import FakeEngine, FakeTokenizer, ScriptedModel, VirtualClock, answers, fake_pool
 from quire.testing.conformance import TokenizerSuite
-from quire.testing.conformance.engine_driver import EngineDriver, RowSpec
+from quire.testing.conformance.engine_driver import EngineDriver
+from quire.testing.conformance.engine_rows import RowSpec
 
 TOKENIZER = FakeTokenizer()
 UNTIL_END = StopSpec(max_tokens=60, token_ids=TOKENIZER.eos_token_ids)

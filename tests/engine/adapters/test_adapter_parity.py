@@ -22,7 +22,8 @@ from quire.engine.engine import Engine
 from quire.engine.tokenizer import load_tokenizer
 from quire.testing.conformance import EngineCoreSuite
 from quire.testing.conformance.engine_adapters import EngineAdapterSuite
-from quire.testing.conformance.engine_driver import EngineDriver, RowSpec, SequenceOutput, gather
+from quire.testing.conformance.engine_driver import EngineDriver
+from quire.testing.conformance.engine_rows import RowSpec, SequenceOutput, gather
 from quire.testing.fake_engine import fake_pool
 
 Checkpoint = Callable[[str], Path]

@@ -23,10 +23,11 @@ from quire.engine.engine import Engine
 from quire.engine.parallel.group import RankGroup
 from quire.engine.tokenizer import load_tokenizer
 from quire.exchange import InProcessExchange
-from quire.testing.conformance.engine_driver import EngineDriver, RowSpec
+from quire.testing.conformance.engine_driver import EngineDriver
 from quire.testing.conformance.engine_forward import EngineForwardSuite
 from quire.testing.conformance.engine_memory import EngineMemorySuite
 from quire.testing.conformance.engine_reposition import EngineRepositionSuite
+from quire.testing.conformance.engine_rows import RowSpec
 from quire.testing.conformance.engine_sequences import EngineSequenceSuite
 
 Checkpoint = Callable[[str], Path]

@@ -10,8 +10,8 @@ import pytest
 from quire.core.batch import DistRows
 from quire.core.decoding import StopSpec
 from quire.core.traits import Trait
-from quire.testing.conformance.engine_driver import (
-    EngineDriver,
+from quire.testing.conformance.engine_driver import EngineDriver
+from quire.testing.conformance.engine_rows import (
     RowSpec,
     SequenceOutput,
     forward_rows,

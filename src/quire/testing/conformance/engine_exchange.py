@@ -16,7 +16,8 @@ from quire.core.batch_result import EngineReport
 from quire.core.engine_info import PoolSpec
 from quire.core.exchange import ReceiveEnded, SendEnded, SendTarget
 from quire.core.interfaces import EngineCore
-from quire.testing.conformance.engine_driver import EngineDriver, Holder, Logprobs, RowSpec, ints
+from quire.testing.conformance.engine_driver import EngineDriver, Logprobs
+from quire.testing.conformance.engine_rows import Holder, RowSpec, ints
 from quire.testing.conformance.engine_suite import EngineSuite
 from quire.testing.fake_engine import fake_pool
 

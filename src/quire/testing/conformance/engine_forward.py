@@ -6,7 +6,7 @@ import numpy as np
 
 from quire.core.batch import DistRows, EmbedRows, SampleRows
 from quire.core.decoding import SamplerSpec
-from quire.testing.conformance.engine_driver import RowSpec, forward_rows, ints
+from quire.testing.conformance.engine_rows import RowSpec, forward_rows, ints
 from quire.testing.conformance.engine_suite import EngineSuite
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.core.batch import BatchOperation, CopySlots, DropTables
-from quire.testing.conformance.engine_driver import RowSpec, ints
+from quire.testing.conformance.engine_rows import RowSpec, ints
 from quire.testing.conformance.engine_suite import EngineSuite
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from quire.core.batch import CopySlots, RepositionSlots
 from quire.core.traits import Trait
-from quire.testing.conformance.engine_driver import EngineDriver, Holder, RowSpec, ints
+from quire.testing.conformance.engine_driver import EngineDriver
+from quire.testing.conformance.engine_rows import Holder, RowSpec, ints
 from quire.testing.conformance.engine_suite import EngineSuite
 
 

@@ -11,7 +11,8 @@ from quire.core.batch_result import SequenceEnd
 from quire.core.decoding import GrammarSpec, Params, Processor, SamplerSpec, StopSpec
 from quire.core.ids import SequenceId
 from quire.core.traits import Trait
-from quire.testing.conformance.engine_driver import EngineDriver, SequenceOutput, gather
+from quire.testing.conformance.engine_driver import EngineDriver
+from quire.testing.conformance.engine_rows import SequenceOutput, gather
 from quire.testing.conformance.engine_suite import EngineSuite
 
 

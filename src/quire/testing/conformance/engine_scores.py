@@ -13,7 +13,8 @@ import pytest
 from quire.core.batch import F32
 from quire.core.batch_result import BatchResult
 from quire.core.traits import Trait
-from quire.testing.conformance.engine_driver import EngineDriver, RowSpec, forward_rows, ints
+from quire.testing.conformance.engine_driver import EngineDriver
+from quire.testing.conformance.engine_rows import RowSpec, forward_rows, ints
 from quire.testing.conformance.engine_suite import EngineSuite
 
 

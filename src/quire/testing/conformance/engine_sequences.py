@@ -8,7 +8,8 @@ from quire.core.batch import CloseSequences, ExtendSequence
 from quire.core.batch_result import SequenceEnd
 from quire.core.decoding import StopSpec
 from quire.core.ids import SequenceId
-from quire.testing.conformance.engine_driver import EngineDriver, RowSpec, SequenceOutput, gather
+from quire.testing.conformance.engine_driver import EngineDriver
+from quire.testing.conformance.engine_rows import RowSpec, SequenceOutput, gather
 from quire.testing.conformance.engine_suite import EngineSuite
 
 
