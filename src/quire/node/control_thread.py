@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
@@ -89,8 +89,8 @@ class ControlThread:
     methods of engines are for coroutines that ``submit`` runs here.
 
     ``on_failure`` is called here when the controller has failed. ``replicas``: engines of a model,
-    if it has more than one. ``debug``: check the controller's
-    invariants whenever it has been idle for a moment.
+    if it has more than one. ``debug``: check the controller's invariants whenever it has been idle
+    for a moment.
     """
 
     def __init__(
@@ -104,8 +104,6 @@ class ControlThread:
         debug: bool = False,
     ) -> None:
         self._controller = controller
-        self._replicas = replicas or {}
-        self._num_given_up: Counter[ModelId] = Counter()
         self.clock = clock
         self._observers = observers
         self._on_failure = on_failure
@@ -116,9 +114,7 @@ class ControlThread:
         self._in_round = False
         self._replies = ReplyRouter()
         self._engines: dict[EngineId, Send] = {}
-        self.encoders = EncoderOwner(self)
-        self._users = ModelUsers()
-        self._given_up: dict[ModelId, ErrorRecord] = {}
+        self._users = ModelUsers(replicas or {})
         self._timer: asyncio.TimerHandle | None = None
         self._idle_check: asyncio.TimerHandle | None = None
         self._last_s = 0.0
@@ -227,19 +223,16 @@ class ControlThread:
     def engine_given_up(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
         """It will not come back. What waits for it fails; if it was the last of its model, programs
         with queues for the model would wait for ever, so they are ended."""
-        self._num_given_up[model] += 1
-        if self._num_given_up[model] < self._replicas.get(model, 1):
-            self._handle_now(
-                lambda t: EngineGivenUp(time_s=t, engine=engine, model=model, error=error)
-            )
+        stranded = self._users.give_up_engine(model, error)
+        if stranded is None:
+            self.fail_waiting(engine, model, error)
             return
-        self._given_up[model] = error
-        for program in self._users.of(model):
+        for program in stranded:
             self._terminate(program, error)
         self._replies.flush()
 
-    def encoder_given_up(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
-        """What waits for it alone fails; its programs go on."""
+    def fail_waiting(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
+        """``engine`` will not come back. What waits for it alone fails; its programs go on."""
         self._handle_now(lambda t: EngineGivenUp(time_s=t, engine=engine, model=model, error=error))
 
     def _terminate(self, program: ProgramId, error: ErrorRecord) -> None:
@@ -366,9 +359,9 @@ class ControlThread:
 
     def _used(self, program: ProgramId, model: ModelId) -> None:
         """``program`` has a queue for ``model`` now."""
-        self._users.add(model, program)
-        if model in self._given_up:
-            self._terminate(program, self._given_up[model])
+        error = self._users.add(model, program)
+        if error is not None:
+            self._terminate(program, error)
 
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:
@@ -401,13 +394,3 @@ class ControlThread:
             observer.flush()
         if self._on_failure is not None:
             self._on_failure()
-
-
-class EncoderOwner:
-    """The control thread as the owner of encoders, whose programs outlive them."""
-
-    def __init__(self, control: ControlThread) -> None:
-        self.engine_up = control.engine_up
-        self.engine_answered = control.engine_answered
-        self.engine_down = control.engine_down
-        self.engine_given_up = control.encoder_given_up

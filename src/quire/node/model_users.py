@@ -1,23 +1,42 @@
-"""Which programs have queues for which model. They are ended when the model is given up."""
+"""Which programs have queues for which model, and which models will not come back.
+
+Programs are ended when the last engine of their model is given up, and when they turn to a model
+that has been.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
+from quire.core.errors import ErrorRecord
 from quire.core.ids import ModelId, ProgramId
 
 
 class ModelUsers:
-    """A program stays a user until it ends."""
+    """A program stays a user until it ends. ``replicas``: engines of a model, if it has more than
+    one."""
 
-    def __init__(self) -> None:
+    def __init__(self, replicas: Mapping[ModelId, int]) -> None:
+        self._replicas = replicas
         self._users: dict[ModelId, set[ProgramId]] = {}
+        self._num_given_up: Counter[ModelId] = Counter()
+        self._given_up: dict[ModelId, ErrorRecord] = {}
 
-    def add(self, model: ModelId, program: ProgramId) -> None:
+    def add(self, model: ModelId, program: ProgramId) -> ErrorRecord | None:
+        """``program`` has a queue for ``model`` now. Returns why the model is gone, if it is."""
         self._users.setdefault(model, set()).add(program)
+        return self._given_up.get(model)
 
     def forget(self, program: ProgramId) -> None:
         for programs in self._users.values():
             programs.discard(program)
 
-    def of(self, model: ModelId) -> list[ProgramId]:
-        """Oldest first."""
+    def give_up_engine(self, model: ModelId, error: ErrorRecord) -> list[ProgramId] | None:
+        """One engine of ``model`` will not come back. Returns the programs that would wait for ever
+        if it was the last one, oldest first; ``None`` if others remain."""
+        self._num_given_up[model] += 1
+        if self._num_given_up[model] < self._replicas.get(model, 1):
+            return None
+        self._given_up[model] = error
         return sorted(self._users.get(model, ()))

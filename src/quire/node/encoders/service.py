@@ -19,6 +19,7 @@ from quire.core.interfaces import Clock
 from quire.engine.encoders.text import EncodedText, EncoderTexts
 from quire.node.control_thread import ControlThread
 from quire.node.encoders.asking import EncoderRequests, OnBehalf
+from quire.node.encoders.owner import EncoderOwner
 from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress
 from quire.node.engines import engine_id
@@ -56,7 +57,7 @@ class EncoderService:
                 engine_id(config.name, index),
                 config,
                 transports.make,
-                control.encoders,
+                EncoderOwner(control),
                 clock=clock,
                 prepare=self._prepare,
                 on_ready=self._on_ready,
