@@ -4,7 +4,6 @@ name."""
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import threading
 import zlib
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 from documents_made import page_of, pdf_of
 
 from quire.core.errors import ConfigError, Draining, InvalidArgument
+from quire.core.piped_process import PipedProcess
 from quire.node.documents.process import WORKER, ReadingLimits, ReadingProcess
 from quire.node.documents.readers import DocumentReaders
 
@@ -109,7 +109,7 @@ def test_a_kind_whose_package_is_missing_names_the_extra() -> None:
 
 def test_a_document_whose_process_was_just_closed_is_refused() -> None:
     class ClosedAtOnce(ReadingProcess):
-        def _running(self) -> subprocess.Popen[bytes]:
+        def _running(self) -> PipedProcess:
             process = super()._running()
             self.close()
             return process

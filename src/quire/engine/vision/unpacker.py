@@ -8,12 +8,9 @@ takes too long, and replaced at the next file. For one thread.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.errors import InvalidArgument
+from quire.core.piped_process import PipedProcess
 
 if TYPE_CHECKING:
     from quire.engine.vision.unpacking_worker import Resizing
@@ -53,8 +51,7 @@ class Unpacker:
         self._own_session = own_session
         self._command = (*command, str(max_memory_bytes))
         self._timeout_s = timeout_s
-        self._process: subprocess.Popen[bytes] | None = None
-        self._end: Callable[[], object] | None = None
+        self._process: PipedProcess | None = None
 
     @property
     def pid(self) -> int | None:
@@ -74,13 +71,7 @@ class Unpacker:
                 "smaller"
             )
         if self._process is None:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=self._own_session,
-            )
-            self._end = weakref.finalize(self, _end_process, self._process)
+            self._process = PipedProcess(self._command, own_session=self._own_session)
         process, too_long = self._process, threading.Event()
 
         def end() -> None:
@@ -107,25 +98,14 @@ class Unpacker:
 
     def close(self) -> None:
         """End the process; the next file starts another. Idempotent."""
-        if self._end is not None:
-            self._end()
-        self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
 
 
-def _end_process(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    for pipe in (process.stdin, process.stdout):
-        assert pipe is not None
-        with suppress(OSError):  # what was not sent cannot be sent any more
-            pipe.close()
-    process.wait()
-
-
-def _ask(process: subprocess.Popen[bytes], file: bytes, resizing: Resizing) -> Pixels:
+def _ask(process: PipedProcess, file: bytes, resizing: Resizing) -> Pixels:
     """Raises ``OSError`` or ``EOFError``: the process has ended."""
-    questions, answers = process.stdin, process.stdout
-    assert questions is not None
-    assert answers is not None
+    questions, answers = process.questions, process.answers
     questions.write(json.dumps({"num_bytes": len(file), **asdict(resizing)}).encode() + b"\n")
     questions.write(file)
     questions.flush()

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import threading
-import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from quire.core.errors import ConfigError, InvalidArgument
+from quire.core.piped_process import PipedProcess
 from quire.node.documents.reading_worker import MISSING
 
 WORKER = (sys.executable, "-P", str(Path(__file__).with_name("reading_worker.py")))
@@ -44,8 +42,7 @@ class ReadingProcess:
         self._limits = limits or ReadingLimits()
         figures = (self._limits.max_memory_bytes, self._limits.max_file_s)
         self._command = (*command, *map(str, figures))
-        self._process: subprocess.Popen[bytes] | None = None
-        self._end: Callable[[], object] | None = None
+        self._process: PipedProcess | None = None
 
     @property
     def pid(self) -> int | None:
@@ -76,19 +73,13 @@ class ReadingProcess:
 
     def close(self) -> None:
         """End the process; a file that is being read is refused. Idempotent."""
-        end, self._end, self._process = self._end, None, None
-        if end is not None:
-            end()
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> PipedProcess:
         if self._process is None:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,  # a terminal's Ctrl-C must not end it
-            )
-            self._end = weakref.finalize(self, _end_process, self._process)
+            self._process = PipedProcess(self._command, own_session=True)
         return self._process
 
     def _why(self, status: int) -> str:
@@ -100,22 +91,9 @@ class ReadingProcess:
         return f"it ended the process that reads documents (status {status}): convert it to text"
 
 
-def _end_process(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    for pipe in (process.stdin, process.stdout):
-        assert pipe is not None
-        with suppress(OSError):  # what was not sent cannot be sent any more
-            pipe.close()
-    process.wait()
-
-
-def _ask(
-    process: subprocess.Popen[bytes], name: str, kind: str, file: bytes, max_chars: int
-) -> str:
+def _ask(process: PipedProcess, name: str, kind: str, file: bytes, max_chars: int) -> str:
     """Raises ``OSError`` or ``EOFError``: the process has ended."""
-    questions, answers = process.stdin, process.stdout
-    assert questions is not None
-    assert answers is not None
+    questions, answers = process.questions, process.answers
     question = {"kind": kind, "num_bytes": len(file), "max_chars": max_chars}
     questions.write(json.dumps(question).encode() + b"\n")
     questions.write(file)
