@@ -91,8 +91,8 @@ def workflow(
 
     'run' prints the answer to --question from --documents. It starts a node for the query, which
     --model, --encoder, --encoder-instances and --vector-store configure, or with --url uses a
-    running one. The node needs an embedding model, for advanced-rag also a cross-encoder. 'list'
-    shows with --url what that node serves.
+    running one. The node needs an embedding model, for advanced-rag and contextual-retrieval
+    also a cross-encoder. 'list' shows with --url what that node serves.
 
     'explain' prints what each pass did to the graph of a query, or why it did nothing, and draws
     the graphs with --svg; it starts no node. Without --documents it takes a document of 6144 words.

@@ -15,6 +15,7 @@ from quire.core.ids import TenantId
 from quire.node import Node
 from quire.programs.workflow import Graph, OptPass, find_application, workflow
 from quire.programs.workflow.applications import APPLICATIONS
+from quire.programs.workflow.applications.contextual_retrieval import before
 from quire.testing import FakeEncoder
 
 TENANT = TenantId("default")
@@ -106,7 +107,22 @@ def test_an_application_has_the_papers_configuration(name: str) -> None:
     graph = Graph.optimize(find_application(name), query)
     assert graph.sizes["chunks"] == 9, "chunks of 256 that share 30"
     notes = {(note.rule, note.where) for note in graph.notes if note.applied}
-    assert ("prune", "expand.prefill") in notes or name == "naive-rag"
+    asked_first = "expand.prefill" if name == "advanced-rag" else "embed_question"
+    assert ("prune", asked_first) in notes
     svg = graph.explain()
     assert svg.startswith("<svg")
     assert "e-graph" in svg
+
+
+def test_a_context_stands_before_its_chunk() -> None:
+    assert before(["About Lin. ", " "], ["She sings.", "He bakes."]) == [
+        "About Lin. She sings.", "He bakes."
+    ]  # fmt: skip
+    query = {"question": "Who?", "documents": [{"name": "a.md", "text": "word " * 2000}]}
+    graph = Graph.optimize(find_application("contextual-retrieval"), query).e_graph
+    assert graph.primitives["search"].fan == 9, "32, but there are nine"
+    situated = {one.engine for one in graph.primitives.values() if one.node == "situate"}
+    assert situated == {"light"}, "joined call by call"
+    assert {"situate.8.decode", "join.8"} <= graph.ancestors["ingest"]
+    assert "situate.8.decode" not in graph.ancestors["join.7"]
+    assert graph.primitives["rank"].config["top_n"] == 3

@@ -17,7 +17,7 @@ from quire.core.calls import Issue, SetQueueDepth
 from quire.core.commands import Decode
 from quire.core.errors import EngineLost, InvalidArgument, ProgramCancelled, ProgramFailed
 from quire.core.events import Called, Event
-from quire.core.ids import QueueId
+from quire.core.ids import EngineId, QueueId
 from quire.programs.workflow import (
     App,
     Engine,
@@ -325,6 +325,31 @@ async def test_a_model_that_is_not_served_is_named() -> None:
     async with node() as local:
         with pytest.raises(ProgramFailed, match="names the model 'other'; the node serves fake"):
             await local.run(workflow(app), json.dumps({"question": QUESTION}))
+
+
+async def test_the_light_model_is_the_one_with_the_fewest_parameters() -> None:
+    app = App("app", [Engine("llm"), Engine("llm", name="light", config={"light": True})])
+    config = {"prompt": "{question}"}
+    app.update_template(
+        [
+            Node(engine, {"question": "text"}, {f"of_{engine}": "text"}, None, config, name=engine)
+            for engine in app.engines
+        ]
+    )
+    tokenizer = FakeTokenizer()
+    engines = {
+        EngineId(name): FakeEngine(
+            fake_pool(num_blocks=1024),
+            model=name,
+            script=ScriptedModel(lambda prompt, name=name: f"{name}<|end|>", tokenizer),
+            num_parameters=size,
+            adapters=["tuned"] if name == "small" else [],
+        )
+        for name, size in (("large", 9), ("small", 2), ("middle", 4))
+    }
+    async with LocalNode(engines, tokenizer=tokenizer) as local:
+        found = await local.run(workflow(app), json.dumps({"question": QUESTION}))
+    assert found == {"of_llm": "large", "of_light": "small"}
 
 
 def test_the_graph_of_the_expansion_is_pipelined() -> None:

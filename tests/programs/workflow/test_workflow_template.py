@@ -91,6 +91,16 @@ def test_an_unknown_engine_is_named_with_the_known_ones() -> None:
             "cut: only the output of a model can be splittable",
         ),
         (
+            Node("chunker", {"d": "documents"}, {"t": "text"}, name="cut"),
+            "cut: a chunker produces texts, the chunks, and if you like a second",
+        ),
+        (
+            Node(
+                "chunker", {"d": "documents"}, {"t": "texts"}, None, {"neighbours": 2}, name="cut"
+            ),
+            "cut: neighbours is for the text that surrounds each chunk: add a second output",
+        ),
+        (
             Node("condition", {"t": "text"}, {"b": "boolean"}, name="judge"),
             "judge: a condition needs the text 'equals'",
         ),
@@ -124,7 +134,12 @@ def test_what_is_named_twice_or_left_out_is_refused() -> None:
         ({"kind": "search"}, "this release has no engine of kind 'search': use a 'tool'"),
         ({"kind": "llm", "instances": 2}, "instances belong to the node"),
         ({"kind": "llm", "resources": {"GPU": 2}}, "resources and instances belong to the node"),
-        ({"kind": "llm", "config": {"dtype": "x"}}, "engine 'llm' has no 'dtype'; it takes model"),
+        (
+            {"kind": "llm", "config": {"dtype": "x"}},
+            "engine 'llm' has no 'dtype'; it takes light, model",
+        ),
+        ({"kind": "llm", "config": {"light": 1}}, "light is 1: give true or false"),
+        ({"kind": "llm", "config": {"light": True, "model": "a"}}, "true only without a model"),
         ({"kind": "tool"}, "config 'functions' must name at least one function"),
     ],
 )
@@ -227,6 +242,22 @@ def test_how_many_elements_a_branch_gives_is_certain_on_it_alone(on_branch: bool
         return
     with pytest.raises(InvalidArgument, match="ask: synthesis needs to know how many elements"):
         Graph.optimize(app, query)
+
+
+def test_what_surrounds_each_chunk_is_as_many_texts_as_chunks_and_bounded() -> None:
+    app = App("app", [Engine("chunker"), Engine("llm")])
+    cut = Node("chunker", {"files": "documents"}, {"part": "texts", "text": "texts"}, name="cut")
+    inputs = {"text": "texts", "part": "texts"}
+    config = {"prompt": "{text} {part}"}
+    ask = Node("llm", inputs, {"about": "texts"}, "batchable", config, name="ask")
+    app.update_template([cut, ask])
+    query = {"files": DOCUMENTS}
+    graph = Graph.optimize(app, query, {"cut": {"chunk_size": 100, "overlap": 0}}).e_graph
+    assert graph.primitives["cut"].config["neighbours"] == 4
+    asked = {name: str(ref) for name, ref in graph.primitives["ask.3.prefill"].inputs.items()}
+    assert asked == {"text": "cut.around[3]", "part": "cut.out[3]"}
+    with pytest.raises(InvalidArgument, match="cut: neighbours is 17: give at most 16"):
+        Graph.optimize(app, query, {"cut": {"neighbours": 17}})
 
 
 def test_a_batchable_model_needs_lists_of_one_known_length() -> None:

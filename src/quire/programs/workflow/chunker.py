@@ -24,6 +24,22 @@ def chunks(text: str, size: int, overlap: int) -> Iterator[str]:
         yield text[starts[first][0] : starts[last][1]]
 
 
+def with_surroundings(
+    text: str, size: int, overlap: int, neighbours: int
+) -> Iterator[tuple[str, str]]:
+    """Each of the ``chunks`` with the piece of ``text`` from the first to the last of the
+    ``neighbours + 1`` chunks around it: as many before as behind it, as far as the text allows.
+    A text with fewer chunks surrounds each of them as a whole."""
+    places = [match.span() for match in _TOKEN.finditer(text)]
+    firsts = _firsts(len(places), size, overlap)
+    lasts = [min(first + size, len(places)) - 1 for first in firsts]
+    for number, (first, last) in enumerate(zip(firsts, lasts, strict=True)):
+        begin = max(0, min(number - neighbours // 2, len(firsts) - 1 - neighbours))
+        end = min(begin + neighbours, len(firsts) - 1)
+        around = text[places[firsts[begin]][0] : places[lasts[end]][1]]
+        yield text[places[first][0] : places[last][1]], around
+
+
 def num_chunks(text: str, size: int, overlap: int) -> int:
     """How many ``chunks`` there are.
 

@@ -21,7 +21,7 @@ NOT_YET = MappingProxyType(
 
 CONFIG: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "llm": frozenset({"model"}),
+        "llm": frozenset({"model", "light"}),
         "embedding": frozenset({"model"}),
         "rerank": frozenset({"model"}),
         "vectors": frozenset(),
@@ -94,8 +94,9 @@ class Engine:
 
     ``kind``: one of ``ENGINE_KINDS``; ``name``: what components call it (default: its kind).
     ``config``: ``model`` of the node for llm, embedding and rerank (default: the node's first);
-    ``functions`` by name for tool. ``resources`` and ``instances`` belong to the node, which serves
-    all workflows with the same engines; here they can only be left as they are.
+    for llm ``light``: true for the node's model with the fewest parameters; ``functions`` by name
+    for tool. ``resources`` and ``instances`` belong to the node, which serves all workflows with
+    the same engines; here they can only be left as they are.
 
     Raises:
         InvalidArgument: an unknown kind, or a field that this engine does not take.
@@ -131,6 +132,13 @@ class Engine:
                 param="instances" if not self.resources else "resources",
             )
         check_keys(f"engine {self.name!r}", self.config, CONFIG[self.kind])
+        light = self.config.get("light", False)
+        if not isinstance(light, bool) or (light and self.config.get("model") is not None):
+            raise InvalidArgument(
+                f"engine {self.name!r}: light is {light!r}: give true or false, and true only "
+                "without a model, because it chooses one",
+                param="light",
+            )
         if self.kind == "tool":
             functions = self.config.get("functions", {})
             if not functions or not all(callable(one) for one in functions.values()):

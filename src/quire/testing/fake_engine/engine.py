@@ -124,6 +124,7 @@ class FakeEngine:
         disk_block_s: float = 0.0,
         network: FakeNetwork | None = None,
         content: str = "fake-1",
+        num_parameters: int = 0,
     ) -> None:
         self._tokenizer = tokenizer or FakeTokenizer()
         pool = pool or fake_pool()
@@ -144,7 +145,7 @@ class FakeEngine:
             dtype="float32",
             device="cpu",
             backend="fake",
-            num_parameters=0,
+            num_parameters=num_parameters,
             pool=pool,
             traits=sorted(trait.value for trait in traits if adapters or trait != Trait.ADAPTER),
             adapters=tuple(

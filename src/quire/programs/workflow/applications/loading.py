@@ -17,11 +17,16 @@ from typing import Any
 from quire.core.errors import InvalidArgument
 from quire.programs.tracebacks import one_line, own_traceback
 from quire.programs.workflow.applications.advanced_rag import advanced_rag
+from quire.programs.workflow.applications.contextual_retrieval import contextual_retrieval
 from quire.programs.workflow.applications.naive_rag import naive_rag
 from quire.programs.workflow.template import App
 
 APPLICATIONS: Mapping[str, Callable[[], App]] = MappingProxyType(
-    {"naive-rag": naive_rag, "advanced-rag": advanced_rag}
+    {
+        "naive-rag": naive_rag,
+        "advanced-rag": advanced_rag,
+        "contextual-retrieval": contextual_retrieval,
+    }
 )
 """What makes each shipped application; an application is made for each node that serves it."""
 

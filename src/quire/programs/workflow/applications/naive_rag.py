@@ -14,6 +14,7 @@ from __future__ import annotations
 from quire.programs.workflow.applications.parts import (
     SYNTHESIS,
     index_nodes,
+    question_node,
     rag_engines,
     synthesis_node,
 )
@@ -23,10 +24,7 @@ from quire.programs.workflow.template import App, Node
 def naive_rag() -> App:
     app = App("naive-rag", rag_engines(), "Answer a question from the nearest chunks of documents.")
     chunk, embed, ingest = index_nodes()
-    asked = Node(
-        "embedding", {"question": "text"}, {"wanted": "vectors"}, None, {"truncate": True},
-        name="embed_question",
-    )  # fmt: skip
+    asked = question_node()
     search = Node(
         "vectors", {"wanted": "vectors"}, {"context": "texts"}, None,
         {"operation": "search", "top_k": 3}, name="search",

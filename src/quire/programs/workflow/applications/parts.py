@@ -42,15 +42,28 @@ def index_nodes() -> tuple[Node, Node, Node]:
         "chunker", {"documents": "documents"}, {"chunks": "texts"}, None,
         {"chunk_size": 256, "overlap": 30}, name="chunk",
     )  # fmt: skip
+    return chunk, *stored_nodes("chunks")
+
+
+def stored_nodes(texts: str) -> tuple[Node, Node]:
+    """The texts named ``texts`` to vectors in the query's collection."""
     embed = Node(
-        "embedding", {"chunks": "texts"}, {"vectors": "vectors"}, "batchable", {"truncate": True},
+        "embedding", {texts: "texts"}, {"vectors": "vectors"}, "batchable", {"truncate": True},
         name="embed",
     )  # fmt: skip
     ingest = Node(
-        "vectors", {"chunks": "texts", "vectors": "vectors"}, {"indexed": "done"}, "batchable",
+        "vectors", {texts: "texts", "vectors": "vectors"}, {"indexed": "done"}, "batchable",
         {"operation": "ingest"}, name="ingest",
     )  # fmt: skip
-    return chunk, embed, ingest
+    return embed, ingest
+
+
+def question_node() -> Node:
+    """The vector that is searched for."""
+    return Node(
+        "embedding", {"question": "text"}, {"wanted": "vectors"}, None, {"truncate": True},
+        name="embed_question",
+    )  # fmt: skip
 
 
 def synthesis_node(mode: str, prompts: Mapping[str, str]) -> Node:

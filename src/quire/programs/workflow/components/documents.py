@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from quire.core.errors import InvalidArgument
 from quire.programs.workflow.components.building import Site, Value
-from quire.programs.workflow.components.component import Component, Shape
+from quire.programs.workflow.components.component import Component, NodeShape, Shape
+from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op
 from quire.programs.workflow.values import Ref, ValueType
 
-CHUNK_TOKENS, OVERLAP_TOKENS = 256, 30
+CHUNK_TOKENS, OVERLAP_TOKENS, NEIGHBOURS = 256, 30, 4
+MAX_NEIGHBOURS = 16
+"""The texts that surround all chunks are that much longer than the documents."""
 
 
 class Parsing(Component):
@@ -30,21 +34,46 @@ class Parsing(Component):
 
 
 class Chunking(Component):
-    """Documents to overlapping chunks of their texts. How many is told by the query's documents, so
-    that the graph of a query has its final size before any engine is asked."""
+    """Documents to overlapping chunks of their texts, and with a second output to the text that
+    surrounds each chunk, ``neighbours`` other chunks long. How many there are is told by the
+    query's documents, so that the graph of a query has its final size before any engine is
+    asked."""
 
-    config = frozenset({"chunk_size", "overlap"})
-    shape = Shape(("documents",), ("texts",))
+    config = frozenset({"chunk_size", "overlap", "neighbours"})
+    shape = Shape(("documents",))
+
+    def changeable(self, node: NodeShape) -> frozenset[str]:
+        return self.config if len(node.outputs) > 1 else self.config - {"neighbours"}
+
+    def check(self, node: NodeShape, engine: Engine | None) -> None:
+        super().check(node, engine)
+        kinds = list(node.outputs.values())
+        if kinds not in ([ValueType.TEXTS], [ValueType.TEXTS] * 2):
+            raise InvalidArgument(
+                f"{node.name}: a chunker produces texts, the chunks, and if you like a second "
+                f"output of type texts, what surrounds each; it has {', '.join(kinds) or 'none'}",
+                param=f"{node.name}.outputs",
+            )
+        if len(kinds) == 1 and node.config.get("neighbours") is not None:
+            raise InvalidArgument(
+                f"{node.name}: neighbours is for the text that surrounds each chunk: add a second "
+                "output of type texts, or leave it out",
+                param=f"{node.name}.neighbours",
+            )
 
     def build(self, site: Site) -> Mapping[str, Value]:
         (given,) = site.inputs.values()
         size, overlap = chunking_of(site)
+        config = {"chunk_size": size, "overlap": overlap}
+        if len(site.outputs) > 1:
+            config["neighbours"] = _neighbours_of(site)
+        ports = dict(zip(site.outputs, ("out", "around"), strict=False))
         made = site.add(
-            Op.CHUNK, "", site.by_type(), {"out": ValueType.TEXTS},
-            size=given.size, config={"chunk_size": size, "overlap": overlap},
+            Op.CHUNK, "", site.by_type(), dict.fromkeys(ports.values(), ValueType.TEXTS),
+            size=given.size, config=config,
         )  # fmt: skip
-        (out,) = site.outputs
-        return {out: Value(Ref(made.id), ValueType.TEXTS, site.measured.get(out))}
+        (num, *_) = (site.measured.get(out) for out in ports)
+        return {out: Value(Ref(made.id, port), ValueType.TEXTS, num) for out, port in ports.items()}
 
 
 def chunking_of(site: Site) -> tuple[int, int]:
@@ -56,3 +85,11 @@ def chunking_of(site: Site) -> tuple[int, int]:
     if overlap >= size:
         raise site.error("overlap", f"is {overlap} of chunks of {size} tokens: give less")
     return size, overlap
+
+
+def _neighbours_of(site: Site) -> int:
+    num = site.count("neighbours", NEIGHBOURS)
+    assert num is not None, "it has a default"
+    if num > MAX_NEIGHBOURS:
+        raise site.error("neighbours", f"is {num}: give at most {MAX_NEIGHBOURS}")
+    return num

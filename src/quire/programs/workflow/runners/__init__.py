@@ -38,6 +38,9 @@ def runner_of(engine: Engine, api: Api, streamed: Streamed | None = None) -> Run
 def _model(engine: Engine, api: Api) -> Model:
     wanted = engine.config.get("model")
     models = api.available_models()
+    if engine.config.get("light") and models:
+        whole = [model for model in models if model.served.adapter is None]
+        return min(whole or models, key=lambda model: model.served.info.num_parameters)
     for model in models:
         if wanted is None or model.id == wanted:
             return model

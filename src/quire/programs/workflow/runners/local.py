@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.chunker import chunks
+from quire.programs.workflow.chunker import chunks, with_surroundings
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import check_elements
 from quire.programs.workflow.values import LISTS, ValueType
@@ -22,6 +22,9 @@ class DocumentRunner:
         documents: list[dict[str, str]] = inputs["documents"]
         if primitive.op is Op.PARSE:
             return {"out": documents}  # they were read before the graph was built
+        if "around" in primitive.outputs:
+            pairs = await asyncio.to_thread(_surrounded, documents, **primitive.config)
+            return {"out": [chunk for chunk, _ in pairs], "around": [text for _, text in pairs]}
         size, overlap = primitive.config["chunk_size"], primitive.config["overlap"]
         return {"out": await asyncio.to_thread(_cut, documents, size, overlap)}
 
@@ -73,6 +76,17 @@ class ToolRunner:
 
 def _cut(documents: list[dict[str, str]], size: int, overlap: int) -> list[str]:
     return [piece for one in documents for piece in chunks(one["text"], size, overlap)]
+
+
+def _surrounded(
+    documents: list[dict[str, str]], chunk_size: int, overlap: int, neighbours: int
+) -> list[tuple[str, str]]:
+    """The chunks of every document with what surrounds each, which is of the same document."""
+    return [
+        pair
+        for one in documents
+        for pair in with_surroundings(one["text"], chunk_size, overlap, neighbours)
+    ]
 
 
 def _check_type(primitive: Primitive, kind: ValueType, made: Any) -> None:

@@ -1,0 +1,74 @@
+"""Contextual retrieval: each chunk is told apart by its surroundings before it is indexed
+(Anthropic, "Introducing Contextual Retrieval", 2024; the fifth application of Ayo's section 7).
+
+::
+
+    documents ─► chunk ─► situate ─► join ─► embed ─► ingest ┐
+    question ─► embed_question ──────────────────────────────┴─► search ─► rank ─► answer
+
+A light model reads each chunk within its four neighbours and says in a sentence what it is about;
+the sentence stands before the chunk when it is embedded, ranked and read. 32 chunks are found, a
+cross-encoder chooses three, and they are read together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.programs.workflow.applications.parts import (
+    SYNTHESIS,
+    question_node,
+    rag_engines,
+    stored_nodes,
+    synthesis_node,
+)
+from quire.programs.workflow.engines import Engine
+from quire.programs.workflow.template import App, Node
+
+SITUATE = "Text: {around}\nPart: {chunks}\nSituate the part in the text."
+
+
+def contextual_retrieval() -> App:
+    app = App(
+        "contextual-retrieval",
+        [
+            *rag_engines(),
+            Engine("llm", name="light", config={"light": True}),
+            Engine("tool", config={"functions": {"before": before}}),
+        ],
+        "Answer a question from chunks that a light model has put into context.",
+    )
+    chunk = Node(
+        "chunker", {"documents": "documents"}, {"chunks": "texts", "around": "texts"}, None,
+        {"chunk_size": 256, "overlap": 30, "neighbours": 4}, name="chunk",
+    )  # fmt: skip
+    situate = Node(
+        "light", {"around": "texts", "chunks": "texts"}, {"contexts": "texts"}, "batchable",
+        {"prompt": SITUATE, "answer_after": "Answer:", "max_tokens": 64}, name="situate",
+    )  # fmt: skip
+    join = Node(
+        "tool", {"contexts": "texts", "chunks": "texts"}, {"passages": "texts"}, "batchable",
+        {"function": "before"}, name="join",
+    )  # fmt: skip
+    embed, ingest = stored_nodes("passages")
+    asked = question_node()
+    search = Node(
+        "vectors", {"wanted": "vectors"}, {"found": "texts"}, None,
+        {"operation": "search", "top_k": 32}, name="search",
+    )  # fmt: skip
+    rank = Node(
+        "rerank", {"question": "text", "found": "texts"}, {"context": "texts"}, None,
+        {"top_n": 3, "truncate": True}, name="rank",
+    )  # fmt: skip
+    answer = synthesis_node("one_shot", SYNTHESIS)
+    chunk >> situate >> join >> embed >> ingest >> asked >> search >> rank >> answer
+    app.update_template([chunk, situate, join, embed, ingest, asked, search, rank, answer])
+    return app
+
+
+def before(contexts: Sequence[str], chunks: Sequence[str]) -> list[str]:
+    """Each context before its chunk."""
+    return [
+        f"{context.strip()} {chunk}" if context.strip() else chunk
+        for context, chunk in zip(contexts, chunks, strict=True)
+    ]
