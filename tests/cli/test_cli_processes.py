@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,7 +74,8 @@ def test_a_log_is_followed_to_the_programs_end(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, node: NodeClient, waiter: str
 ) -> None:
     """Between two looks the program is ended: what that has put into the log is shown, once."""
-    clock = SimpleNamespace(sleep=lambda _: node.terminate(waiter))
+    looks = iter([lambda: node.terminate(waiter)])  # it may take several until it has ended
+    clock = SimpleNamespace(sleep=lambda _: next(looks, lambda: time.sleep(0.01))())
     monkeypatch.setattr("quire.cli.processes.time", clock)
     ran = invoke(capsys, "logs", waiter, "--follow", "--url", node.url)
     assert ran.out.count("launched with 2 arguments") == 1
