@@ -20,11 +20,11 @@ from cli_invoke import Ran, invoke
 from quire.cli.cluster_options import cluster_commands
 from quire.cluster.deployment.expansion import Expansion, Keys, make_keys, make_state_dir
 from quire.cluster.deployment.folder import process_folder
-from quire.cluster.deployment.hosting import SystemClock
 from quire.cluster.deployment.keeper import Keeper
 from quire.cluster.deployment.reading import read_cluster
 from quire.cluster.deployment.running import identify
 from quire.cluster.deployment.sweeping import end_unkept
+from quire.core.system_clock import SystemClock
 
 Capture = pytest.CaptureFixture[str]
 

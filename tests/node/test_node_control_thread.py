@@ -15,8 +15,8 @@ from quire.core.commands import Sampled
 from quire.core.errors import ConfigError, EngineLost, ErrorRecord
 from quire.core.events import Called, EngineUp, Event, ProgramEnded, ProgramStarted, Tick
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, TenantId
+from quire.core.system_clock import SystemClock
 from quire.node.control_thread import ControlThread
-from quire.programs.runtime.clock import SystemClock
 from quire.testing import FakeEngine, VirtualClock
 
 PROGRAM = ProgramId(1)

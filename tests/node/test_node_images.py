@@ -17,10 +17,10 @@ from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
 from quire.core.engine_info import ImageFraming
 from quire.core.events import Called, Event, ProgramEnded, Quotas
 from quire.core.ids import CommandId, ModelId, ProgramId, QueueId
+from quire.core.system_clock import SystemClock
 from quire.engine.vision.framing import read_pixels
 from quire.engine.vision.unpacker import Unpacker
 from quire.node.images import NUM_PROCESSES, ImageFramer
-from quire.programs.runtime.clock import SystemClock
 from quire.programs.runtime.event_port import EventPort, TimedEvent
 
 MODEL, QUEUE = ModelId("sees"), QueueId(1)

@@ -23,10 +23,10 @@ from quire.core.calls import (
 from quire.core.errors import ErrorRecord
 from quire.core.events import Called, Event, ProgramEnded, Quotas
 from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
+from quire.core.system_clock import SystemClock
 from quire.node.ports import IssuerPort, IssuerSinks
 from quire.node.quotas import tightest
 from quire.programs.runtime import EventPort
-from quire.programs.runtime.clock import SystemClock
 
 BASE = 3 << 32
 

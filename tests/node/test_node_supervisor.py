@@ -14,6 +14,7 @@ from quire.core.encoding import EncodeResult
 from quire.core.engine_info import AdapterInfo, EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, ModelFormatError, QuireError
 from quire.core.ids import EngineId, ModelId
+from quire.core.system_clock import SystemClock
 from quire.node.health import (
     EngineReadiness,
     SandboxHealth,
@@ -21,7 +22,6 @@ from quire.node.health import (
     node_health,
 )
 from quire.node.supervisor import EngineSupervisor, RestartLimits
-from quire.programs.runtime.clock import SystemClock
 from quire.testing import FakeEngine
 
 CONFIG = EngineConfig(

@@ -20,6 +20,7 @@ from quire.core.event_loops import new_event_loop
 from quire.server.listener import Listener, make_listener
 from quire.server.open_files import allow_connections
 from quire.server.serve import bind
+from quire.server.stop_request import StopRequest, url_of
 
 logger = logging.getLogger(__name__)
 
@@ -34,19 +35,11 @@ class RouterService:
         self._config = config
         self._server = server
         self._sock = sock
-        self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self.request_stop = StopRequest()
 
     @property
     def url(self) -> str:
-        host, port = self._sock.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-    def request_stop(self) -> None:
-        """Drain and stop; a second call cuts what runs."""
-        if self._stop.is_set():
-            self._hurry.set()
-        self._stop.set()
+        return url_of(self._sock)
 
     async def run(self, on_ready: Callable[[], None] | None = None) -> None:
         """Serve until ``request_stop``. ``on_ready`` is called when requests can come.
@@ -61,7 +54,7 @@ class RouterService:
                 router, self._server, has_lifespan=False, close_timeout_s=limit_s
             )
             listening = asyncio.create_task(listener.serve(sockets=[self._sock]))
-            stopping = asyncio.create_task(self._stop.wait())
+            stopping = asyncio.create_task(self.request_stop.asked.wait())
             if on_ready is not None:
                 on_ready()
             try:
@@ -72,7 +65,7 @@ class RouterService:
 
     async def _drain(self, listener: Listener, listening: asyncio.Task[None]) -> None:
         listener.should_exit = True
-        hurrying = asyncio.create_task(self._hurry.wait())
+        hurrying = asyncio.create_task(self.request_stop.asked_twice.wait())
         await asyncio.wait({listening, hurrying}, return_when=asyncio.FIRST_COMPLETED)
         hurrying.cancel()
         listener.force_exit = True

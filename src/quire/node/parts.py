@@ -16,6 +16,7 @@ from quire.core.errors import ConfigError
 from quire.core.ids import ProgramId
 from quire.core.interfaces import EngineTransport
 from quire.core.policy import DispatchPolicy
+from quire.core.system_clock import SystemClock
 from quire.core.tracing import TraceListener
 from quire.core.traits import ENCODER_TRAITS, NODE_TRAITS
 from quire.node.connecting import ProgramConnector
@@ -50,7 +51,6 @@ from quire.node.tracing.spans import SpanMaker
 from quire.node.tracing.unix_time import UnixTime
 from quire.node.transports.choice import choose_transport
 from quire.node.uploads import UploadTable
-from quire.programs.runtime.clock import SystemClock
 from quire.programs.runtime.native import NativeConfig
 from quire.programs.runtime.watchdog import BlockedLoop
 from quire.programs.sandbox.program import GuestProgram

@@ -24,6 +24,7 @@ from quire.core.interfaces import EngineTransport
 from quire.node import ModelFiles, Node, SessionLimits, read_model_files
 from quire.programs.workflow.applications import Applications
 from quire.server.open_files import allow_connections
+from quire.server.stop_request import StopRequest, url_of
 
 logger = logging.getLogger(__name__)
 
@@ -60,19 +61,11 @@ class Service:
         self._config = config
         self._server = server
         self._sock = sock
-        self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self.request_stop = StopRequest()
 
     @property
     def url(self) -> str:
-        host, port = self._sock.getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-    def request_stop(self) -> None:
-        """Drain and stop; a second call cancels running work."""
-        if self._stop.is_set():
-            self._hurry.set()
-        self._stop.set()
+        return url_of(self._sock)
 
     async def run(
         self, progress: Progress | None = None, on_ready: Callable[[], None] | None = None
@@ -93,7 +86,7 @@ class Service:
         app = create_app(self._node, self._server, self._config.tenants, self._workflows)
         listener = make_listener(app, self._server)
         listening = asyncio.create_task(listener.serve(sockets=[self._sock]))
-        stopping = asyncio.create_task(self._stop.wait())
+        stopping = asyncio.create_task(self.request_stop.asked.wait())
         try:
             await asyncio.wait({starting, stopping, listening}, return_when="FIRST_COMPLETED")
             if starting.done():
@@ -118,7 +111,7 @@ class Service:
         if limit_s:
             logger.info("draining for at most %g s", limit_s)
         draining = asyncio.create_task(self._node.stop(limit_s))
-        hurrying = asyncio.create_task(self._hurry.wait())
+        hurrying = asyncio.create_task(self.request_stop.asked_twice.wait())
         await asyncio.wait({draining, hurrying}, return_when="FIRST_COMPLETED")
         hurrying.cancel()
         if not draining.done():

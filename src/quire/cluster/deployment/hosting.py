@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import threading
-import time
 from pathlib import Path
 
 import httpx
@@ -18,23 +17,11 @@ import msgspec
 from quire.cluster.deployment.folder import process_folder
 from quire.cluster.deployment.keeper import Keeper
 from quire.cluster.deployment.process import decoded
+from quire.core.system_clock import SystemClock
 
 logger = logging.getLogger(__name__)
 
 _PROBE_TIMEOUT_S = 2.0
-
-
-class SystemClock:
-    """Fulfils ``core.interfaces.ProgramClock``."""
-
-    def now_s(self) -> float:
-        return time.monotonic()
-
-    def unix_s(self) -> float:
-        return time.time()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
 
 class HostedKeeper:

@@ -18,9 +18,9 @@ import httpx
 from quire.core.errors import Draining
 from quire.core.event_loops import new_event_loop
 from quire.core.interfaces import Clock
+from quire.core.system_clock import SystemClock
 from quire.programs.arguments import NO_NAMES
 from quire.programs.inferlet import Inferlet
-from quire.programs.runtime.clock import SystemClock
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.running import Connect, RunningProgram
 from quire.programs.runtime.watchdog import BlockedLoop, Watchdog

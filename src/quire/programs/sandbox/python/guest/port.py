@@ -22,9 +22,9 @@ from quire.core.errors import (
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId
 from quire.core.interfaces import ProgramClock, ServedModel
+from quire.core.system_clock import SystemClock
 from quire.programs.api import Issuer
 from quire.programs.inferlet import Inferlet
-from quire.programs.runtime.clock import SystemClock
 from quire.programs.sandbox import messages as m
 from quire.programs.services.mailbox import Channel, MailboxLimits, Sent, check_message
 from quire.programs.services.network import HttpReply

@@ -1,4 +1,4 @@
-"""The clock of a running node, which its control, its services and its programs share."""
+"""The clock of this machine, which a node's control, services and programs share."""
 
 from __future__ import annotations
 
