@@ -37,6 +37,7 @@ class TenantEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: float = 1.0
     quotas: dict[str, int] = {}
     totals: dict[str, int] = {}
+    search: str | None = None
 
 
 class TenantsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -197,6 +198,7 @@ def _read_tenants(path: Path) -> list[TenantConfig]:
             entry.weight,
             _quotas(path, name, entry),
             _totals(path, name, entry),
+            entry.search,
         )
         for name, entry in parsed.tenants.items()
     ]

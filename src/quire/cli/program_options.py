@@ -18,6 +18,16 @@ VectorStore = Annotated[
         rich_help_panel=_PROGRAMS,
     ),
 ]
+Search = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIRECTORY|URL",
+        envvar="QUIRE_SEARCH",
+        help="What programs search: the text, Markdown, HTML and PDF files of a directory, or the "
+        "address of a SearXNG server (http://...).",
+        rich_help_panel=_PROGRAMS,
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

@@ -76,6 +76,7 @@ def serve(
     record: o.Record = None,
     data_dir: po.DataDir = None,
     vector_store: po.VectorStore = "exact",
+    search: po.Search = None,
     mcp_servers: po.McpServers = None,
     workflow: po.Workflows = None,
     host: ho.Host = _SERVER.host,
@@ -196,6 +197,7 @@ def serve(
         mcp_servers=read_mcp_servers(mcp_servers, [tenant.id for tenant in known_tenants]),
         otlp_endpoint=otlp_endpoint,
         vector_store=vector_store,
+        search=search,
     )
     server = ServerConfig(
         data_dir=data_dir,

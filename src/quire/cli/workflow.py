@@ -83,6 +83,7 @@ def workflow(
     encoder: o.Encoders = None,
     encoder_instances: o.EncoderInstances = None,
     vector_store: po.VectorStore = "exact",
+    search: po.Search = None,
     url: o.OptionalUrl = None,
     api_key: o.ApiKey = None,
     log_level: o.LogLevel = "warning",
@@ -90,9 +91,10 @@ def workflow(
     """List the workflows, run one, or explain what the optimiser makes of it.
 
     'run' prints the answer to --question from --documents. It starts a node for the query, which
-    --model, --encoder, --encoder-instances and --vector-store configure, or with --url uses a
-    running one. The node needs an embedding model, for advanced-rag and contextual-retrieval
-    also a cross-encoder. 'list' shows with --url what that node serves.
+    --model, --encoder, --encoder-instances, --vector-store and --search configure, or with --url
+    uses a running one. naive-rag needs an embedding model, advanced-rag and contextual-retrieval
+    also a cross-encoder, search-generation what is searched. 'list' shows with --url what that
+    node serves.
 
     'explain' prints what each pass did to the graph of a query, or why it did nothing, and draws
     the graphs with --svg; it starts no node. Without --documents it takes a document of 6144 words.
@@ -106,6 +108,8 @@ def workflow(
         quire workflow run naive-rag --encoder ~/models/minilm --documents notes --question "Why?"
 
         quire workflow run naive-rag --url http://127.0.0.1:8000 --documents notes --question "Why?"
+
+        quire workflow run search-generation --search notes --question "Why?"
 
         quire workflow explain naive-rag --documents notes --set answer.synthesis=tree
 
@@ -137,6 +141,7 @@ def workflow(
         engine_configs(model or (), None),
         encoders=encoder_configs(encoder or (), encoder_instances or ()),
         vector_store=vector_store,
+        search=search,
     )
     _finish(_run(node, asked))
 
@@ -146,7 +151,7 @@ _READ_BY: Mapping[Action, frozenset[str]] = {
     "run": frozenset(
         {
             "action", "name", "documents", "question", "inputs", "settings", "passes", "model",
-            "encoder", "encoder_instances", "vector_store", "url", "api_key", "log_level",
+            "encoder", "encoder_instances", "vector_store", "search", "url", "api_key", "log_level",
         }
     ),
     "explain": frozenset(
@@ -169,7 +174,7 @@ def _refuse_unread(context: typer.Context, action: Action) -> None:
 
 def _refuse_given(context: typer.Context, url: str) -> None:
     """Refuse what only a node of this command takes, unless it stands in the environment."""
-    for name in ("passes", "model", "encoder", "encoder_instances", "vector_store"):
+    for name in ("passes", "model", "encoder", "encoder_instances", "vector_store", "search"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise InvalidArgument(

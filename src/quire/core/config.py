@@ -188,13 +188,15 @@ class TenantTotals:
 @dataclass(frozen=True, slots=True)
 class TenantConfig:
     """A tenant, its API keys and its share. ``weight``: relative share under contention.
-    ``quotas`` bound each of its programs, ``totals`` all of them together."""
+    ``quotas`` bound each of its programs, ``totals`` all of them together. ``search``: what it
+    searches instead of the node's ``search``; no other tenant does."""
 
     id: TenantId
     api_keys: tuple[str, ...] = ()
     weight: float = 1.0
     quotas: Quotas = Quotas()
     totals: TenantTotals = TenantTotals()
+    search: str | None = field(default=None, repr=False)  # it may have a password
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +317,8 @@ class NodeConfig:
     ``mcp_servers``: those that the node runs for its programs; names are unique.
     ``otlp_endpoint``: the HTTP address of the collector that spans are sent to.
     ``vector_store``: what keeps programs' vectors: ``exact`` (memory), ``lance`` (LanceDB, in
-    ``data_dir``), or the address of a PostgreSQL database with pgvector.
+    ``data_dir``), or the address of a PostgreSQL database with pgvector. ``search``: what programs
+    search: a directory of files, or the address of a SearXNG server (http://... or https://...).
     """
 
     engines: tuple[EngineConfig, ...]
@@ -331,6 +334,7 @@ class NodeConfig:
     mcp_servers: tuple[McpServerConfig, ...] = ()
     otlp_endpoint: str | None = None
     vector_store: str = field(default="exact", repr=False)  # it may have a password
+    search: str | None = field(default=None, repr=False)  # it may have a password, too
 
     def __post_init__(self) -> None:
         names = [str(engine.name) for engine in self.engines]

@@ -30,6 +30,7 @@ class Trait(StrEnum):
     ENCODE = "Encode"
     DOCUMENTS = "Documents"
     VECTORS = "Vectors"
+    SEARCH = "Search"
 
 
 VERSIONS: dict[Trait, int] = {
@@ -59,8 +60,11 @@ SUPERTRAITS: dict[Trait, tuple[Trait, ...]] = {
 }
 
 NODE_TRAITS = frozenset(
-    {Trait.CORE, Trait.MESSAGING, Trait.NET, Trait.STORE, Trait.DOCUMENTS, Trait.VECTORS}
-)
+    {
+        Trait.CORE, Trait.MESSAGING, Trait.NET, Trait.STORE, Trait.DOCUMENTS, Trait.VECTORS,
+        Trait.SEARCH,
+    }
+)  # fmt: skip
 """Traits that the node itself serves, for any model."""
 
 ENCODER_TRAITS = frozenset({Trait.ENCODE})

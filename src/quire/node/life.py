@@ -65,6 +65,7 @@ class NodeLife:
         await parts.encoders.start()
         await asyncio.to_thread(remove_left_behind)
         try:
+            await parts.services.index()
             await parts.fleet.start(wait_ready=wait_ready)
             if wait_ready:
                 await parts.encoders.wait_ready()

@@ -1,8 +1,8 @@
 """The services of programs on this node: topics, queues and stores, MCP servers, encoders,
-documents, vectors, children.
+documents, vectors, search, children.
 
 Owns the services and the calls from a program's loop to the edge's loop, where children are
-launched, texts are encoded and MCP servers are used.
+launched, texts are encoded and searched for, and MCP servers are used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from quire.node.encoders.programs import FindEncoder, ProgramEncoders
 from quire.node.loops import call_on
 from quire.node.mcp.servers import McpServers
 from quire.node.restarts import Restarts
+from quire.node.search.engines import SearchEngines
+from quire.node.search.programs import ProgramSearch
 from quire.node.vectors.choice import vector_store
+from quire.programs.search import SearchService
 from quire.programs.services.children import ChildService
 from quire.programs.services.documents import DocumentService
 from quire.programs.services.encoding import EncodingService
@@ -48,6 +51,7 @@ class NodeServices:
         self.mcp_servers = McpServers(config.mcp_servers, clock)
         self._documents = DocumentReaders()
         self._vectors = vector_store(config.vector_store, config.data_dir)
+        self._search = SearchEngines(config, self._documents.read)
         self._edge: asyncio.AbstractEventLoop
 
     def start(self) -> None:
@@ -55,10 +59,15 @@ class NodeServices:
         self._edge = asyncio.get_running_loop()
         self._store.open()
 
+    async def index(self) -> None:
+        """Read the files that programs search. Raises ``ConfigError`` if none can be read."""
+        await self._search.start()
+
     async def close(self) -> None:
         """Call it when every program has ended. Returns when MCP servers and the readers of
         documents have ended and the store is written."""
         await self.mcp_servers.close()
+        await self._search.close()
         await asyncio.to_thread(self._documents.close)
         await asyncio.to_thread(self._vectors.close)
         await asyncio.to_thread(self._shared.close)
@@ -96,6 +105,7 @@ class NodeServices:
         yield self._encoding_service(identity, ancestry)
         yield DocumentService(self._documents.read)
         yield VectorService(identity, self._vectors)
+        yield SearchService(ProgramSearch(identity, self._search, self._on_edge))
 
     def _child_service(
         self,

@@ -27,6 +27,7 @@ from quire.programs.parameters import as_text
 from quire.programs.runtime.event_port import TimedEvent
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.running import Connect, RunningProgram
+from quire.programs.search import SearchEngine, SearchService
 from quire.programs.services.children import ChildService, ChildWanted, Family
 from quire.programs.services.operations import Identity
 from quire.programs.services.shared import SharedServices
@@ -38,6 +39,7 @@ from quire.testing.harness import ControlHarness
 from quire.testing.local_children import LocalChild, child_program
 from quire.testing.local_clock import LocalClock
 from quire.testing.local_port import LocalPort
+from quire.testing.local_search import LocalSearch
 from quire.testing.scripted import Answer, ScriptedModel
 from quire.testing.tokenizer import CHAT_TEMPLATE, FakeTokenizer
 
@@ -58,6 +60,7 @@ class LocalNode:
         tokenizer: Tokenizer | None = None,
         chat_template: str = CHAT_TEMPLATE,
         clock: VirtualClock | None = None,
+        search: SearchEngine | None = None,
     ) -> None:
         self.tokenizer = tokenizer or FakeTokenizer()
         self._chat_template = chat_template
@@ -68,6 +71,7 @@ class LocalNode:
         self.clock = LocalClock(self.harness.clock)
         self.services = SharedServices(self.harness.clock, Store(now_s=self.harness.clock.now_s))
         self.vectors = ExactStore()
+        self.search = LocalSearch(search)
         self.fault: Exception | None = None
         self._hold = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -129,7 +133,8 @@ class LocalNode:
                 loop.call_soon_threadsafe,
             )
             vectors = VectorService(children.identity, self.vectors)
-            services = self.services.of(children.identity, lambda: [children, vectors])
+            more = [children, vectors, SearchService(self.search)]
+            services = self.services.of(children.identity, lambda: more)
             port = LocalPort(self, program, bounds, sink, loop, services, seed)
             self._ports[port.program] = port
             self.submit(
@@ -283,6 +288,7 @@ def scripted_node(
     num_blocks: int = 1024,
     tokenizer: FakeTokenizer | None = None,
     chat_template: str = CHAT_TEMPLATE,
+    search: SearchEngine | None = None,
 ) -> LocalNode:
     """A node whose one model answers each prompt with ``answer(prompt)``; see ``ScriptedModel``.
     ``chat_template``: that of another model, to test a program with that model's prompt format.
@@ -297,7 +303,12 @@ def scripted_node(
         fake_pool(page_size=page_size, num_blocks=num_blocks),
         script=ScriptedModel(answer, tokenizer),
     )
-    return LocalNode({EngineId("fake"): engine}, tokenizer=tokenizer, chat_template=chat_template)
+    return LocalNode(
+        {EngineId("fake"): engine},
+        tokenizer=tokenizer,
+        chat_template=chat_template,
+        search=search,
+    )
 
 
 async def _here(work: Coroutine[Any, Any, Any]) -> Any:

@@ -14,12 +14,12 @@ from quire.core.errors import InvalidArgument, ProgramFailed
 from quire.core.ids import TenantId
 from quire.node import Node
 from quire.programs.workflow import Graph, OptPass, find_application, workflow
-from quire.programs.workflow.applications import APPLICATIONS
 from quire.programs.workflow.applications.contextual_retrieval import before
 from quire.testing import FakeEncoder
 
 TENANT = TenantId("default")
 DOCUMENTS = [{"name": "people.md", "text": "\n".join(FACTS.passages)}]
+RAG = ("naive-rag", "advanced-rag")
 SMALL = {"chunk": {"chunk_size": 7, "overlap": 0}}
 """A chunk is one fact."""
 
@@ -62,7 +62,7 @@ async def test_naive_rag_answers_from_the_documents(node: Node) -> None:
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("name", APPLICATIONS)
+@pytest.mark.parametrize("name", RAG)
 async def test_each_mode_of_synthesis_answers(node: Node, name: str) -> None:
     question, (_, wanted) = next(iter(FACTS.questions.items()))
     for mode in ("one_shot", "refine"):
@@ -101,7 +101,7 @@ def test_an_unknown_application_is_refused_with_a_suggestion() -> None:
         find_application("naive_rag")
 
 
-@pytest.mark.parametrize("name", APPLICATIONS)
+@pytest.mark.parametrize("name", RAG)
 def test_an_application_has_the_papers_configuration(name: str) -> None:
     query = {"question": "Who?", "documents": [{"name": "a.md", "text": "word " * 2000}]}
     graph = Graph.optimize(find_application(name), query)

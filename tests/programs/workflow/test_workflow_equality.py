@@ -18,7 +18,10 @@ from quire.programs.workflow import App, Engine, Graph, Node, OptPass, Profile
 from quire.programs.workflow.passes import STANDARD
 
 NAMES = [name for name, _ in STANDARD]
-KINDS = ("tool", "list_tool", "batch_tool", "embedding", "ingest", "search", "rerank", "condition")
+KINDS = (
+    "tool", "list_tool", "batch_tool", "embedding", "ingest", "search", "rerank", "condition",
+    "web_search",
+)  # fmt: skip
 CALLS = ("one_shot", "refine", "tree", "splittable", "each")
 
 
@@ -130,6 +133,13 @@ class RandomApp:
         self.sized.add(made)
         return made
 
+    def _web_search(self) -> str:
+        """It gives a number of texts that is known when they are found."""
+        kind = self._draw(st.sampled_from(["text", "texts"]))
+        name = str(self._pick(kind))
+        annotation = self._annotation(name) if kind == "texts" else None
+        return self._add("search", {name: kind}, "texts", annotation, {"top_k": 2})
+
     def _rerank(self) -> str:
         name, text = str(self._pick("texts")), str(self._pick("text"))
         made = self._add("rerank", {text: "text", name: "texts"}, "texts", config={"top_n": 2})
@@ -203,6 +213,7 @@ class RandomApp:
             [
                 *(Engine(kind) for kind in ("llm", "vectors", "chunker", "rerank")),
                 Engine("embedding", profile=profile),
+                Engine("search", profile=profile),
                 Engine("tool", config={"functions": functions}, profile=profile),
             ],
         )

@@ -131,7 +131,8 @@ def test_what_is_named_twice_or_left_out_is_refused() -> None:
     ("given", "message"),
     [
         ({"kind": "gpu"}, "unknown engine kind 'gpu': use one of llm"),
-        ({"kind": "search"}, "this release has no engine of kind 'search': use a 'tool'"),
+        ({"kind": "mcp"}, "this release has no engine of kind 'mcp': use a 'tool'"),
+        ({"kind": "search", "config": {"url": "x"}}, "'search' has no 'url'; it takes nothing"),
         ({"kind": "llm", "instances": 2}, "instances belong to the node"),
         ({"kind": "llm", "resources": {"GPU": 2}}, "resources and instances belong to the node"),
         (

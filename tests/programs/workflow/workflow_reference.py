@@ -101,6 +101,9 @@ class ReferenceRun:
             case Op.SEARCHING:
                 found = (self._nearest(one, config["top_k"]) for one in inputs["vectors"])
                 return [text for texts in found for text in texts]
+            case Op.SEARCH:
+                asked = [inputs["text"]] if "text" in inputs else inputs["texts"]
+                return [one for query in asked for one in elements(query, len(query) % 3)]
             case Op.RERANKING:
                 ranked = sorted(inputs["texts"], key=lambda one: digest(inputs["text"], one))
                 return ranked[: config["top_n"]]

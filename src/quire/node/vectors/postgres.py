@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from quire.core.errors import CapacityError, ConfigError, EngineLost
 from quire.core.ids import ProgramId, TenantId
-from quire.node.vectors.worker import StoreThreads
+from quire.node.store_threads import StoreThreads
 from quire.programs.vectors import Found, Place, Rows
 from quire.programs.vectors.store import F32, check_dimensions, check_number, check_room, unknown
 

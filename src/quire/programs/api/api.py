@@ -31,6 +31,7 @@ from quire.programs.api.queued import TraitFunctions
 from quire.programs.api.reposition import Reposition
 from quire.programs.api.sample import Sample
 from quire.programs.api.scores import Scores
+from quire.programs.api.search import Search
 from quire.programs.api.store import Store
 from quire.programs.api.tokenize import Tokenize
 from quire.programs.api.vectors import Vectors
@@ -42,7 +43,7 @@ TRAIT_FUNCTIONS: dict[Trait, type[TraitFunctions]] = {
     for functions in (
         Core, Messaging, Net, Store, Allocate, Forward, InputText, InputImage, Tokenize, OutputText,
         Sample, Decode, Grammar, Adapter, Scores, Reposition, Encode,
-        Documents, Vectors,
+        Documents, Vectors, Search,
     )
 }  # fmt: skip
 """The class with the functions of each trait."""
@@ -121,6 +122,8 @@ class Api:
     vectors_search = bound(Vectors, lambda trait: trait.vectors_search)
     vectors_drop = bound(Vectors, lambda trait: trait.vectors_drop)
     vectors_list = bound(Vectors, lambda trait: trait.vectors_list)
+    available_search = bound(Search, lambda trait: trait.available_search)
+    search = bound(Search, lambda trait: trait.search)
     store_put = bound(Store, lambda trait: trait.store_put)
     store_get = bound(Store, lambda trait: trait.store_get)
     store_delete = bound(Store, lambda trait: trait.store_delete)

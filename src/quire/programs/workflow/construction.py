@@ -44,12 +44,16 @@ def checked_query(
     for name in wanted:
         if name not in query:
             raise InvalidArgument(f"{app.name}: the input {name!r} is missing: give it", param=name)
-    return {
+    checked = {
         name: check_documents(query[name])
         if kind is ValueType.DOCUMENTS
         else _checked(name, kind, query[name])
         for name, kind in wanted.items()
     }
+    for node in app.nodes:
+        given = {name: checked[name] for name in node.inputs if name in checked}
+        app.component(node).check_given(node, given)
+    return checked
 
 
 def measured(app: App, query: Mapping[str, Any], config: NodeConfig) -> dict[str, int]:

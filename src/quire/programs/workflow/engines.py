@@ -12,11 +12,9 @@ from typing import Any, Literal, get_args
 
 from quire.core.errors import InvalidArgument
 
-EngineKind = Literal["llm", "embedding", "rerank", "vectors", "parser", "chunker", "tool"]
+EngineKind = Literal["llm", "embedding", "rerank", "vectors", "search", "parser", "chunker", "tool"]
 ENGINE_KINDS: tuple[str, ...] = get_args(EngineKind)
-NOT_YET = MappingProxyType(
-    {"search": "a 'tool' whose function asks the search engine", "mcp": "a 'tool' that calls it"}
-)
+NOT_YET = MappingProxyType({"mcp": "a 'tool' that calls it"})
 """Kinds that this release lacks, and what to use instead."""
 
 CONFIG: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -25,6 +23,7 @@ CONFIG: Mapping[str, frozenset[str]] = MappingProxyType(
         "embedding": frozenset({"model"}),
         "rerank": frozenset({"model"}),
         "vectors": frozenset(),
+        "search": frozenset(),
         "parser": frozenset(),
         "chunker": frozenset(),
         "tool": frozenset({"functions"}),

@@ -30,7 +30,7 @@ from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.passes import Note, OptPass
 from quire.programs.workflow.primitives import Op
-from quire.programs.workflow.runners import Streamed, check_encoders, runner_of
+from quire.programs.workflow.runners import Streamed, check_encoders, check_search, runner_of
 from quire.programs.workflow.scheduler import GraphScheduler
 from quire.programs.workflow.template import App
 from quire.programs.workflow.values import ValueType
@@ -127,8 +127,12 @@ class Graph:
         """Run the e-graph with the node's engines; returns the results by name. ``watcher`` is told
         of every primitive, and of the text of the results that models write."""
         await check_encoders(api, self.engines)
+        await check_search(api, self.engines)
         streamed = self._streamed(watcher)
-        runners = {engine.name: runner_of(engine, api, streamed) for engine in self.engines}
+        primitives = self.e_graph.primitives.values()
+        runners = {
+            engine.name: runner_of(engine, api, primitives, streamed) for engine in self.engines
+        }
         scheduler = GraphScheduler(
             self.e_graph, self.query, runners, api.monotonic, watcher, api.sleep
         )

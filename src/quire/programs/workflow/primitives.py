@@ -51,9 +51,10 @@ class Primitive:
     ``inputs``: by parameter, in order; a part of the prompt names one. ``outputs``: types by port.
     ``after``: primitives that must have ended before, whose values it does not use. ``reads`` and
     ``writes``: the effects that it declares. ``batched``: the inputs that are split element by
-    element, each element giving ``fan`` elements of output; none if it is not batchable. ``size``:
-    how many elements it works on, or None if that is unknown. ``first``: the place of its first
-    element among those of the component. ``when``: it runs only if this value is true.
+    element, each element giving ``fan`` elements of output, None if that is unknown; none if it is
+    not batchable. ``size``: how many elements it works on, or None if that is unknown. ``first``:
+    the place of its first element among those of the component. ``when``: it runs only if this
+    value is true.
     ``depth``: the most primitives on a way from here to a result (Ayo's Algorithm 2). ``number``:
     its place in the graph's order, from 1. ``remaining_us``: microseconds from its beginning to a
     result, by the engines' profiles; 0 if they have no times.
@@ -69,7 +70,7 @@ class Primitive:
     reads: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
     batched: tuple[str, ...] = ()
-    fan: int = 1
+    fan: int | None = 1
     size: int | None = None
     first: int = 0
     parts: tuple[Part, ...] = ()

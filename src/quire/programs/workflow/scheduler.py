@@ -127,8 +127,9 @@ def check_elements(primitive: Primitive, values: Sequence[Any]) -> None:
     Raises:
         InvalidArgument: it has another number.
     """
-    promised = None if primitive.size is None else primitive.size * primitive.fan
-    if primitive.batched and promised is not None and len(values) != promised:
+    if not primitive.batched or primitive.size is None or primitive.fan is None:
+        return
+    if len(values) != primitive.size * primitive.fan:
         raise InvalidArgument(
             f"{primitive.node}: gave {len(values)} elements for {primitive.size}: a batchable "
             "component must give one for each",

@@ -8,6 +8,7 @@ from quire.programs.workflow.applications.loading import (
     find_applications,
 )
 from quire.programs.workflow.applications.naive_rag import naive_rag
+from quire.programs.workflow.applications.search_generation import search_generation
 from quire.programs.workflow.applications.served import Applications, ServedApplication
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "find_application",
     "find_applications",
     "naive_rag",
+    "search_generation",
 ]

@@ -19,10 +19,12 @@ from quire.programs.tracebacks import one_line, own_traceback
 from quire.programs.workflow.applications.advanced_rag import advanced_rag
 from quire.programs.workflow.applications.contextual_retrieval import contextual_retrieval
 from quire.programs.workflow.applications.naive_rag import naive_rag
+from quire.programs.workflow.applications.search_generation import search_generation
 from quire.programs.workflow.template import App
 
 APPLICATIONS: Mapping[str, Callable[[], App]] = MappingProxyType(
     {
+        "search-generation": search_generation,
         "naive-rag": naive_rag,
         "advanced-rag": advanced_rag,
         "contextual-retrieval": contextual_retrieval,

@@ -9,6 +9,7 @@ from quire.programs.workflow.components.documents import Chunking, Parsing
 from quire.programs.workflow.components.flow import Condition, Tooling
 from quire.programs.workflow.components.model import LanguageModel
 from quire.programs.workflow.components.retrieval import Embedding, Reranking, Vectors
+from quire.programs.workflow.components.search import Search
 
 COMPONENTS: Mapping[str, Component] = MappingProxyType(
     {
@@ -16,6 +17,7 @@ COMPONENTS: Mapping[str, Component] = MappingProxyType(
         "chunker": Chunking(),
         "embedding": Embedding(),
         "vectors": Vectors(),
+        "search": Search(),
         "rerank": Reranking(),
         "llm": LanguageModel(),
         "tool": Tooling(),

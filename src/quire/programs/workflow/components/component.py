@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.components.building import Site, Value
@@ -72,6 +72,15 @@ class Component(ABC):
                     f"kind has {', '.join(wanted)}",
                     param=f"{node.name}.{side}",
                 )
+
+    def check_given(self, node: NodeShape, given: Mapping[str, Any]) -> None:
+        """Refuse inputs that come with the query and that the engine could never take. ``given``:
+        those inputs of the node by name, of the right types.
+
+        Raises:
+            InvalidArgument: the message names the input.
+        """
+        return
 
     @abstractmethod
     def build(self, site: Site) -> Mapping[str, Value]:

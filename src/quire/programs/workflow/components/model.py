@@ -39,7 +39,7 @@ class LanguageModel(Component):
     config = frozenset(
         {
             "prompt", "refine_prompt", "combine_prompt", "synthesis", "context", "separator",
-            "system", "max_tokens", "schema", "answer_after",
+            "system", "max_tokens", "schema", "answer_after", "model",
         }
     )  # fmt: skip
     splittable = True
@@ -191,10 +191,10 @@ class Calls:
             else:
                 self._add(part.name, given.get(part.name), parts, inputs)
         before = f"{step}." if step else ""
-        system = {"system": self._site.option("system", str)}
+        asked = {name: self._site.option(name, str) for name in ("system", "model")}
         prefill = self._site.add(
             Op.PREFILLING, f"{before}prefill", inputs, {"state": ValueType.STATE},
-            parts=tuple(parts), config={**system, "separator": self._separator},
+            parts=tuple(parts), config={**asked, "separator": self._separator},
         )  # fmt: skip
         return self._site.add(
             Op.DECODING, f"{before}decode", {"state": Ref(prefill.id, "state")},

@@ -36,7 +36,8 @@ def split(draft: Draft, whole: Primitive, cuts: Sequence[int], origin: str) -> l
         )
         for number, (start, stop) in enumerate(pairwise(cuts))
     ]
-    spans = [(start * whole.fan, stop * whole.fan) for start, stop in pairwise(cuts)]
+    fan = whole.fan
+    spans = None if fan is None else [(start * fan, stop * fan) for start, stop in pairwise(cuts)]
     put_in_place(draft, whole, pieces, spans, origin)
     for ref in whole.inputs.values():
         drop_unused(draft, ref.primitive)
@@ -47,10 +48,11 @@ def put_in_place(
     draft: Draft,
     whole: Primitive,
     pieces: Sequence[Primitive],
-    spans: Sequence[tuple[int, int]],
+    spans: Sequence[tuple[int, int]] | None,
     origin: str,
 ) -> None:
-    """Replace ``whole`` by ``pieces``, whose outputs are its elements of ``spans``."""
+    """Replace ``whole`` by ``pieces``, whose outputs are its elements of ``spans``; None: how many
+    each gives is not known, so that nobody uses some of them alone."""
     draft.remove(whole.id)
     draft.add(*pieces)
     gathered = _aggregate(whole, pieces, spans, origin)
@@ -157,11 +159,11 @@ def _smaller(draft: Draft, source: Primitive, first: int, last: int) -> str:
 def _aggregate(
     whole: Primitive,
     pieces: Sequence[Primitive],
-    spans: Sequence[tuple[int, int]],
+    spans: Sequence[tuple[int, int]] | None,
     origin: str,
 ) -> Primitive:
     kind = whole.outputs["out"]
-    config: dict[str, Any] = {"origin": origin, "spans": tuple(spans)}
+    config: dict[str, Any] = {"origin": origin, "spans": tuple(spans or ())}
     return Primitive(
         id=f"{whole.id}.all",
         op=Op.AGGREGATE,
@@ -169,6 +171,6 @@ def _aggregate(
         engine=None,
         inputs=MappingProxyType({str(n): Ref(piece.id) for n, piece in enumerate(pieces)}),
         outputs=MappingProxyType({"out": kind}),
-        size=spans[-1][1] if kind in LISTS else None,
+        size=spans[-1][1] if spans and kind in LISTS else None,
         config=MappingProxyType(config),
     )

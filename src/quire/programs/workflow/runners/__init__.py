@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
 from quire.programs.workflow.engines import Engine
+from quire.programs.workflow.primitives import PREFILLS, Primitive
 from quire.programs.workflow.runners.encoding import (
     ENCODER_KINDS,
     EncoderRunner,
@@ -12,44 +15,68 @@ from quire.programs.workflow.runners.encoding import (
 )
 from quire.programs.workflow.runners.local import DocumentRunner, ToolRunner, VectorRunner
 from quire.programs.workflow.runners.model import ModelRunner, Streamed
+from quire.programs.workflow.runners.search import SearchRunner, check_search
 from quire.programs.workflow.scheduler import Runner
 from quire.programs.workflow.vectors import QueryVectors
 
 
-def runner_of(engine: Engine, api: Api, streamed: Streamed | None = None) -> Runner:
-    """The runner of ``engine`` for one query. ``streamed``: answers whose text is told while it is
-    written.
+def runner_of(
+    engine: Engine, api: Api, primitives: Iterable[Primitive], streamed: Streamed | None = None
+) -> Runner:
+    """The runner of ``engine`` for those of ``primitives`` that name it. ``streamed``: answers
+    whose text is told while it is written.
 
     Raises:
-        InvalidArgument: the node does not serve the model that the engine names.
+        InvalidArgument: the node does not serve a model that the engine or a component names.
     """
     match engine.kind:
         case "llm":
-            return ModelRunner(_model(engine, api), streamed)
+            return ModelRunner(_models(engine, api, primitives), streamed)
         case "embedding" | "rerank":
             return EncoderRunner(api, engine.config.get("model"))
         case "vectors":
             return VectorRunner(QueryVectors(api))
+        case "search":
+            return SearchRunner(api)
         case "tool":
             return ToolRunner(engine.functions)
     return DocumentRunner()
 
 
-def _model(engine: Engine, api: Api) -> Model:
-    wanted = engine.config.get("model")
+def _models(
+    engine: Engine, api: Api, primitives: Iterable[Primitive]
+) -> Mapping[str | None, Model]:
+    """The models that the components of ``engine`` name; None: that of the engine."""
+    of_engine: str | None = engine.config.get("model")
+    found: dict[str | None, Model] = {}
     models = api.available_models()
     if engine.config.get("light") and models:
-        whole = [model for model in models if model.served.adapter is None]
-        return min(whole or models, key=lambda model: model.served.info.num_parameters)
+        found[None] = _lightest(models)
+    else:
+        found[None] = _model(api, of_engine, f"engine {engine.name!r}", f"{engine.name}.model")
+    for one in primitives:
+        if one.engine == engine.name and one.op in PREFILLS:
+            name: str | None = one.config["model"]
+            if name not in found:
+                found[name] = _model(api, name, one.node, f"{one.node}.model")
+    return found
+
+
+def _lightest(models: Sequence[Model]) -> Model:
+    whole = [model for model in models if model.served.adapter is None]
+    return min(whole or models, key=lambda model: model.served.info.num_parameters)
+
+
+def _model(api: Api, wanted: str | None, who: str, param: str) -> Model:
+    models = api.available_models()
     for model in models:
         if wanted is None or model.id == wanted:
             return model
     served = ", ".join(model.id for model in models) or "none"
     raise InvalidArgument(
-        f"engine {engine.name!r} names the model {wanted!r}; the node serves {served}: name one of "
-        "them",
-        param=f"{engine.name}.model",
+        f"{who} names the model {wanted!r}; the node serves {served}: name one of them",
+        param=param,
     )
 
 
-__all__ = ["ENCODER_KINDS", "Streamed", "check_encoders", "runner_of"]
+__all__ = ["ENCODER_KINDS", "Streamed", "check_encoders", "check_search", "runner_of"]

@@ -139,10 +139,13 @@ class ModelCall:
 
 
 class ModelRunner:
-    """``Runner`` of an engine of kind llm."""
+    """``Runner`` of an engine of kind llm. ``models``: by the name that a component gives, None for
+    those that give none."""
 
-    def __init__(self, model: Model, streamed: Streamed | None = None) -> None:
-        self._model, self._streamed = model, streamed
+    def __init__(
+        self, models: Mapping[str | None, Model], streamed: Streamed | None = None
+    ) -> None:
+        self._models, self._streamed = models, streamed
         self._calls: dict[str, ModelCall] = {}
         """By the id of the first prefilling."""
 
@@ -163,7 +166,8 @@ class ModelRunner:
         if call is None:
             call = self._calls.get(primitive.id)
         if call is None:
-            call = ModelCall(self._model, primitive, thread=len(self._calls))
+            model = self._models[primitive.config["model"]]
+            call = ModelCall(model, primitive, thread=len(self._calls))
             self._calls[primitive.id] = call
         call.context.set_depth(
             primitive.depth, invocation=primitive.number, remaining_us=primitive.remaining_us

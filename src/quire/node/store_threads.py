@@ -14,10 +14,12 @@ T = TypeVar("T")
 
 
 class StoreThreads:
-    """For any loop and thread; at most ``num`` jobs run at a time."""
+    """For any loop and thread; at most ``num`` jobs run at a time. ``what``: the store, for
+    messages."""
 
-    def __init__(self, num: int) -> None:
-        self._threads = ThreadPoolExecutor(num, thread_name_prefix="quire-vectors")
+    def __init__(self, num: int, what: str = "vector store") -> None:
+        self._what = what
+        self._threads = ThreadPoolExecutor(num, thread_name_prefix=f"quire-{what.split()[0]}")
 
     async def run(self, job: Callable[[], T]) -> T:
         """Cancelling the wait does not cancel the job.
@@ -28,7 +30,7 @@ class StoreThreads:
         try:
             future = self._threads.submit(job)
         except RuntimeError as exc:
-            raise Draining("the node is stopping: its vector store is closed") from exc
+            raise Draining(f"the node is stopping: its {self._what} is closed") from exc
         return await asyncio.shield(asyncio.wrap_future(future))
 
     def later(self, job: Callable[[], object]) -> None:

@@ -1,0 +1,49 @@
+"""Which search engine each tenant of a node has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from quire.core.config import NodeConfig
+from quire.core.ids import TenantId
+from quire.node.search.folder import FolderSearch
+from quire.node.search.searxng import SearxngSearch
+from quire.programs.search import SearchEngine
+from quire.programs.services.documents import ReadFile
+
+SERVERS = ("http://", "https://")
+
+
+class SearchEngines:
+    """Belongs to the edge's loop. Tenants with the same directory or server share it.
+
+    Raises:
+        ConfigError: a directory that cannot be searched, or a damaged address.
+    """
+
+    def __init__(self, config: NodeConfig, read_file: ReadFile) -> None:
+        own = {tenant.id: tenant.search for tenant in config.tenants if tenant.search is not None}
+        self._default, self._own = config.search, own
+        wanted = dict.fromkeys([*own.values(), *([config.search] if config.search else [])])
+        self._engines: dict[str, FolderSearch | SearxngSearch] = {}
+        for source in wanted:
+            self._engines[source] = (
+                SearxngSearch(source)
+                if source.startswith(SERVERS)
+                else FolderSearch(Path(source), config.data_dir, read_file)
+            )
+
+    async def start(self) -> None:
+        """Read the files of directories. Raises ``ConfigError`` if nothing can be read."""
+        for engine in self._engines.values():
+            if isinstance(engine, FolderSearch):
+                await engine.start()
+
+    def of(self, tenant: TenantId) -> SearchEngine | None:
+        """The engine of a tenant, and no other; None if it has none."""
+        source = self._own.get(tenant, self._default)
+        return None if source is None else self._engines[source]
+
+    async def close(self) -> None:
+        for engine in self._engines.values():
+            await engine.close()

@@ -1,0 +1,183 @@
+"""``SearxngSearch``: the JSON answers of a SearXNG server (or its ancestor searx) as results.
+
+Owns the bounds of what a server's answer may be. It is reached at the operator's address alone: no
+query and no answer names another one, and addresses in results are never fetched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+
+import httpx
+import msgspec
+
+from quire.core.errors import (
+    ConfigError,
+    EngineFault,
+    EngineLost,
+    InvalidArgument,
+    ProgramError,
+)
+from quire.programs.search import SearchResult
+from quire.programs.search.engine import MAX_ADDRESS_CHARS, MAX_TEXT_CHARS, MAX_TITLE_CHARS
+from quire.programs.services.network import HttpReply, Network, NetworkPolicy, new_client
+
+TIMEOUT_S = 15.0
+MAX_ANSWER_BYTES = 4 << 20
+MAX_PAGES = 4
+"""Of one query, if a page has fewer results than are wanted."""
+MAX_AT_ONCE = 8
+"""Requests to the server."""
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+_LATER = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+
+
+class _Row(msgspec.Struct):
+    """One result; a server may say more of it, and other things of it."""
+
+    title: Any = None
+    url: Any = None
+    content: Any = None
+    score: Any = None
+
+
+class _Answer(msgspec.Struct):
+    results: list[_Row]
+
+
+class SearxngSearch:
+    """See ``SearchEngine``. ``address``: of the server, as a browser opens it; a user and password
+    in it are sent as basic authentication.
+
+    Raises:
+        ConfigError: not an address.
+    """
+
+    name = "searxng"
+
+    def __init__(self, address: str, client: httpx.AsyncClient | None = None) -> None:
+        try:
+            url = httpx.URL(address)
+        except httpx.InvalidURL as exc:
+            raise ConfigError(f"--search {address!r} is not a URL: {exc}") from exc
+        if not url.host or url.query or url.fragment:
+            raise ConfigError(
+                f"--search {_shown(url)}: give the address of the server alone, such as "
+                "http://127.0.0.1:8888"
+            )
+        self._shown = _shown(url)
+        self._url = url.copy_with(path=url.path.rstrip("/") + "/search")
+        self._client = client or new_client()
+        policy = NetworkPolicy(
+            hosts=(url.host,),
+            timeout_s=TIMEOUT_S,
+            max_body_bytes=MAX_ANSWER_BYTES,
+            max_redirects=0,
+        )
+        self._network = Network(self._client, policy)
+        self._turns = asyncio.Semaphore(MAX_AT_ONCE)
+
+    async def search(self, query: str, top_k: int) -> list[SearchResult]:
+        found: dict[tuple[str, str], SearchResult] = {}
+        for page in range(1, MAX_PAGES + 1):
+            before = len(found)
+            for result in _results(await self._page(query, page), first=before):
+                found.setdefault((result.address, result.text), result)
+            if len(found) >= top_k or len(found) == before:
+                break
+        return list(found.values())[:top_k]
+
+    async def _page(self, query: str, page: int) -> list[_Row]:
+        asked = self._url.copy_merge_params({"q": query, "format": "json", "pageno": str(page)})
+        async with self._turns:
+            reply = await self._reply(str(asked))
+        self._check(reply)
+        return await asyncio.to_thread(self._decoded, reply.body)
+
+    async def _reply(self, url: str) -> HttpReply:
+        try:
+            return await self._network.request("GET", url, headers={"accept": "application/json"})
+        except ProgramError as exc:
+            cause = exc.__cause__
+            if cause is None:
+                raise self._fault(
+                    "redirects, or sends what cannot be decompressed: give the address of a "
+                    "SearXNG server to --search, or the one that it redirects to"
+                ) from exc
+            is_late = isinstance(cause, TimeoutError)
+            why = f"no answer within {TIMEOUT_S:g} s" if is_late else str(cause)
+            raise EngineLost(
+                f"the search server {self._shown} cannot be used now ({why}): check that it runs "
+                "and can be reached, then try again"
+            ) from exc
+        except InvalidArgument as exc:
+            raise self._fault(
+                f"answers more than {MAX_ANSWER_BYTES} bytes, or in no known encoding: give the "
+                "address of a SearXNG server to --search"
+            ) from exc
+
+    def _check(self, reply: HttpReply) -> None:
+        status = reply.status
+        if status in _LATER or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise EngineLost(
+                f"the search server {self._shown} answers {status}: try again, or look at its log"
+            )
+        if status == HTTPStatus.FORBIDDEN:
+            raise self._fault(
+                "answers 403: name json among its search.formats in settings.yml, and let this "
+                "node through its limiter"
+            )
+        if status != HTTPStatus.OK:
+            raise self._fault(f"answers {status}: give its address to --search, with its path")
+
+    def _decoded(self, body: bytes) -> list[_Row]:
+        try:
+            return msgspec.json.decode(body, type=_Answer).results
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+            raise self._fault(
+                f"does not answer with search results in JSON ({exc}): give the address of a "
+                "SearXNG server to --search, and name json among its search.formats"
+            ) from exc
+
+    def _fault(self, text: str) -> EngineFault:
+        return EngineFault(f"the search server {self._shown} {text}")
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+def _results(rows: Iterable[_Row], first: int) -> Iterable[SearchResult]:
+    """The rows that have a text. Without a score, earlier ones are better. ``first``: how many
+    results came before."""
+    for place, row in enumerate(rows, first + 1):
+        text = _plain(row.content, MAX_TEXT_CHARS)
+        title = _plain(row.title, MAX_TITLE_CHARS)
+        if text or title:
+            address = _plain(row.url, MAX_ADDRESS_CHARS)
+            yield SearchResult(title, address, text or title, _score(row.score, place))
+
+
+def _score(given: Any, place: int) -> float:
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        with suppress(OverflowError):  # an integer may have any number of digits
+            if math.isfinite(given):
+                return float(given)
+    return 1 / place
+
+
+def _plain(given: Any, most: int) -> str:
+    """``given`` as a text that can be shown and encoded; of another type nothing is kept."""
+    if not isinstance(given, str):
+        return ""
+    return _CONTROL.sub(" ", given[: 2 * most]).strip()[:most]
+
+
+def _shown(url: httpx.URL) -> str:
+    """Without a password."""
+    return str(url.copy_with(username=None, password=None) if url.userinfo else url)

@@ -1,0 +1,74 @@
+"""Trait Search: texts of the web or of indexed files, found by words. Served by the node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.core.errors import InvalidArgument
+from quire.core.traits import Trait
+from quire.programs.api.integers import whole_number
+from quire.programs.api.queued import TraitFunctions
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """One result. ``address``: the URL of the page, or the path of the file within the indexed
+    directory; nothing is fetched from it. ``score``: higher is better, comparable within one query
+    alone."""
+
+    title: str
+    address: str
+    text: str
+    score: float
+
+
+class Search(TraitFunctions):
+    trait = Trait.SEARCH
+
+    async def available_search(self) -> str | None:
+        """The search engine that this program's tenant has: ``fts5`` (an index of the node),
+        ``searxng``, or None if there is none."""
+        name: str | None = await self._issuer.call("search.engine")
+        return name
+
+    async def search(
+        self,
+        queries: Sequence[str],
+        top_k: int = 4,
+        *,
+        thread: int = 0,
+        depth: int = 0,
+        priority: int = 0,
+        invocation: int = 0,
+        remaining_us: int = 0,
+    ) -> list[list[SearchHit]]:
+        """For each of ``queries`` at most ``top_k`` results, best first.
+
+        Queries are words, not an expression: every mark in them is ignored or handed on as text.
+        The engine is that of the node (``quire serve --search``), or the one that the operator has
+        given to this tenant. Of a result at most 512 characters of the title, 2048 of the address
+        and 4096 of the text are kept. ``thread``, ``depth`` and ``priority``: as of a queue
+        (``create_queue``); ``invocation`` and ``remaining_us``: as of ``set_queue_depth``.
+
+        Raises:
+            InvalidArgument: no queries, over 64 of them, one that is empty or has over 2048
+                characters, or a ``top_k`` that is not 1 to 64.
+            TraitMissing: there is no search engine for this tenant.
+            EngineLost: the engine cannot be reached, or has not answered in time; a retry is safe.
+            EngineFault: the engine's answer cannot be read.
+            QuotaExceeded: a query takes more time than one may.
+        """
+        if isinstance(queries, str):
+            raise InvalidArgument("search: queries must be a list of texts, not one text")
+        found: list[list[tuple[str, str, str, float]]] = await self._issuer.call(
+            "search.find",
+            queries=list(queries),
+            top_k=whole_number("top_k", top_k),
+            thread=whole_number("thread", thread),
+            depth=whole_number("depth", depth),
+            priority=whole_number("priority", priority),
+            invocation=whole_number("invocation", invocation),
+            remaining_us=whole_number("remaining_us", remaining_us),
+        )
+        return [[SearchHit(*one) for one in results] for results in found]

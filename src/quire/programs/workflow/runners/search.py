@@ -1,0 +1,59 @@
+"""The node's search engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quire.core.errors import TraitMissing
+from quire.programs.api import Api
+from quire.programs.api.search import SearchHit
+from quire.programs.search.service import MAX_QUERIES
+from quire.programs.workflow.engines import Engine
+from quire.programs.workflow.primitives import Primitive
+
+
+async def check_search(api: Api, engines: Sequence[Engine]) -> None:
+    """Refuse a query before any work if it searches and there is no search engine.
+
+    Raises:
+        TraitMissing: the node has none for this tenant.
+    """
+    for engine in engines:
+        if engine.kind == "search" and await api.available_search() is None:
+            raise TraitMissing(
+                f"engine {engine.name!r} needs a search engine, and this node has none: start it "
+                "with --search DIRECTORY or --search URL",
+                param=engine.name,
+            )
+
+
+class SearchRunner:
+    """``Runner`` of an engine of kind search."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        queries: list[str] = [inputs["text"]] if "text" in inputs else inputs["texts"]
+        found: list[str] = []
+        for start in range(0, len(queries), MAX_QUERIES):
+            hits = await self._api.search(
+                queries[start : start + MAX_QUERIES],
+                primitive.config["top_k"],
+                depth=primitive.depth,
+                invocation=primitive.number,
+                remaining_us=primitive.remaining_us,
+            )
+            found += [_written(primitive, hit) for results in hits for hit in results]
+        return {"out": found}
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def _written(primitive: Primitive, hit: SearchHit) -> str:
+    """One result in the form that the component gives it."""
+    return "".join(
+        part.text if part.name is None else getattr(hit, part.name) for part in primitive.parts
+    )
