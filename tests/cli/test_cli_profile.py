@@ -7,17 +7,21 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import tokenizers
 from cli_invoke import invoke
 
-from quire.cli.profile import measure
+from quire.cli.profile import measure, measure_encoder
 from quire.cli.profiling import Round, rounds
 from quire.cli.recorded_logs import read_times
-from quire.core.config import EngineConfig, NodeConfig
+from quire.core.config import EncoderConfig, EngineConfig, NodeConfig
 from quire.core.ids import ModelId
+from quire.engine.encoders.text import EncoderTexts
 from quire.node import ModelFiles, Node
+from quire.node.encoders.transport import EncoderTransports, in_process_encoder
 from quire.node.transports import InProcessTransport
+from quire.programs.workflow.profiles import decode_encoder_profile, encode_encoder_profile
 from quire.simulation import StepCost
-from quire.testing import FakeEngine, FakeTokenizer, StepTime, fake_pool
+from quire.testing import FakeEncoder, FakeEngine, FakeTokenizer, StepTime, fake_pool
 
 Capture = pytest.CaptureFixture[str]
 
@@ -100,6 +104,27 @@ async def test_a_log_becomes_a_profile_that_a_simulation_obeys(
     assert (engines["max_sequences"], engines["kv_tokens"]) == (2, 100_000)
 
 
+async def test_an_encoder_is_measured_alone() -> None:
+    config = EncoderConfig(source="fake", name=ModelId("fake"))
+    transports = EncoderTransports(
+        lambda config, on_progress: in_process_encoder(
+            config.name, lambda: FakeEncoder("cross_encoder", max_pending=2)
+        ),
+        lambda source: EncoderTexts(tokenizers.Tokenizer(tokenizers.models.WordLevel()), 16, ""),
+    )
+    node = Node(
+        NodeConfig((), encoders=(config,), engine_process=False), encoder_transports=transports
+    )
+    await node.start()
+    try:
+        found = await measure_encoder(node)
+    finally:
+        await node.stop()
+    assert (found.model, found.kind, found.num_tokens) == ("fake", "cross_encoder", 16)
+    assert [num for num, _ in found.times] in ([1], [1, 2]), "no more than may wait"
+    assert decode_encoder_profile(encode_encoder_profile(found), "f") == found
+
+
 def test_what_cannot_be_profiled_is_refused(capsys: Capture, tmp_path: Path) -> None:
     empty, folder = tmp_path / "empty.log", tmp_path / "none" / "p.json"
     empty.write_bytes(b"")
@@ -107,6 +132,8 @@ def test_what_cannot_be_profiled_is_refused(capsys: Capture, tmp_path: Path) -> 
         (("profile", "--log", str(empty)), "is empty or cut off"),
         (("profile", "quire-mini", "--log", str(empty)), "give one of them"),
         (("profile", "--out", str(folder)), "there is no folder"),
+        (("profile", "a", "--encoder", "b"), "--encoder b beside the model a: give one"),
+        (("profile", "--log", str(empty), "--encoder", "b"), "--encoder b beside --log"),
         (("sim", "--profile", str(empty)), "damaged at character 0 of 0"),
         (("sim", "--profile", str(folder)), "cannot be read"),
         (("sim", "--identical-steps", "--profile", str(empty)), "beside --identical-steps"),

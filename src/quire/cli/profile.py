@@ -1,4 +1,5 @@
-"""``quire profile``: what messages cost on a real engine, for ``quire sim --profile``."""
+"""``quire profile``: what messages cost on a real engine, for ``quire sim --profile``, and how many
+texts an encoder does well at once, for workflows."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ import typer
 
 from quire import __version__
 from quire.cli import options as o
-from quire.cli.configuration import engine_configs
+from quire.cli.configuration import encoder_configs, engine_configs
 from quire.cli.console import messages, output
+from quire.cli.encoder_profiling import encoder_times
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.machine import processor_name
@@ -22,6 +24,8 @@ from quire.cli.recorded_logs import read_times
 from quire.core.config import NodeConfig
 from quire.core.errors import ConfigError, InvalidArgument
 from quire.node import Node
+from quire.programs.workflow.engines import Profile
+from quire.programs.workflow.profiles import EncoderProfile, encode_encoder_profile
 from quire.simulation.profile import EngineProfile, encode_profile, fit
 
 
@@ -35,6 +39,13 @@ def profile(
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Where to write it [default: MODEL.profile.json]."),
+    ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[NAME=]SOURCE",
+            help="Measure an embedding model or cross-encoder instead of a model.",
+        ),
     ] = None,
     log: Annotated[
         Path | None,
@@ -54,6 +65,10 @@ def profile(
     messages, in control and on the way, is fitted too, by message and command. With --log the
     messages are those that a node once served: costs of your own load, swaps included.
 
+    With --encoder the node has that encoder alone, and 1, 2, 4 and more texts are encoded at once,
+    until twice as many give no more texts per second. 'quire serve --profile' and 'quire workflow'
+    take both kinds of file; a batch of a workflow is divided at the largest number that gained.
+
     Examples:
 
         quire profile ~/models/Qwen3-0.6B --out qwen.json
@@ -61,12 +76,22 @@ def profile(
         quire profile --log events.log --out mine.json
 
         quire sim --profile qwen.json --workload sharegpt --load 0.8
+
+        quire profile --encoder ~/models/minilm
+
+        quire serve --encoder ~/models/minilm --profile minilm.profile.json
     """
     configure_logging(log_level, log_requests=False)
     if log is not None and model is not None:
         raise InvalidArgument(f"--log {log} beside the model {model}: give one of them")
+    if encoder is not None and (model, log) != (None, None):
+        beside = f"--log {log}" if model is None else f"the model {model}"
+        raise InvalidArgument(f"--encoder {encoder} beside {beside}: give one of them")
     if out is not None and not out.parent.is_dir():
         raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+    if encoder is not None:
+        _profile_encoder(encoder, out)
+        return
     if log is not None:
         times = read_times(log)
     else:
@@ -107,6 +132,50 @@ async def measure(node: Node) -> None:
         console.print(f"{number + 1} of {len(wanted)}: {words}")
 
     await play(node, wanted, tell)
+
+
+def _profile_encoder(encoder: str, out: Path | None) -> None:
+    configs = encoder_configs([encoder])
+    found = asyncio.run(_measure_encoder(NodeConfig((), encoders=configs)))
+    target = out or Path(f"{found.model}.profile.json")
+    target.write_text(encode_encoder_profile(found), encoding="utf-8")
+    output().print(
+        f"{found.model} does {found.max_efficient_batch} texts of {found.num_tokens} tokens at "
+        f"once well: twice as many give no more per second\nwritten to {target}"
+    )
+
+
+async def _measure_encoder(config: NodeConfig) -> EncoderProfile:
+    node = Node(config)
+    with errors_of_starting_raised_only(), loading_progress() as progress:
+        await node.start(progress)
+    try:
+        return await measure_encoder(node)
+    finally:
+        await node.stop()
+
+
+async def measure_encoder(node: Node) -> EncoderProfile:
+    """The profile of the node's only encoder, with a line on stderr for each size."""
+    [encoder] = node.encoders()
+    console = messages()
+
+    def tell(num: int, rate: float) -> None:
+        console.print(f"{num} at once: {rate:.1f} texts per second")
+
+    num_tokens, times = await encoder_times(node, encoder, tell)
+    best = Profile.of(times).max_efficient_batch
+    assert best is not None, "times were measured"
+    return EncoderProfile(
+        model=encoder.name,
+        kind=encoder.info.kind,
+        machine=processor_name(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        release=__version__,
+        num_tokens=num_tokens,
+        times=times,
+        max_efficient_batch=best,
+    )
 
 
 def _show(found: EngineProfile, target: Path) -> None:

@@ -48,6 +48,17 @@ Workflows = Annotated[
         rich_help_panel=_PROGRAMS,
     ),
 ]
+Profiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--profile",
+        metavar="[NAME=]FILE",
+        envvar="QUIRE_PROFILES",
+        help="What 'quire profile' wrote of a model or encoder, by which workflows are divided and "
+        "explained; NAME: what it is served as. Repeatable.",
+        rich_help_panel=_PROGRAMS,
+    ),
+]
 McpServers = Annotated[
     Path | None,
     typer.Option(

@@ -21,6 +21,7 @@ from quire.cli.console import messages
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.mcp_servers import read_mcp_servers
+from quire.cli.workflow_profiles import read_profiles
 from quire.cluster.key_files import read_key
 from quire.core.config import (
     EngineConfig,
@@ -31,7 +32,12 @@ from quire.core.config import (
 from quire.core.ids import ModelId
 from quire.core.interpreter import collect_seldom, settle, take_short_turns
 from quire.core.scheduler_config import PausingConfig
-from quire.programs.workflow.applications import Applications, find_applications
+from quire.programs.workflow.applications import (
+    APPLICATIONS,
+    Applications,
+    find_applications,
+)
+from quire.programs.workflow.profiles import use_profiles
 from quire.server.serve import run as run_server
 
 _PAUSING = PausingConfig()
@@ -79,6 +85,7 @@ def serve(
     search: po.Search = None,
     mcp_servers: po.McpServers = None,
     workflow: po.Workflows = None,
+    profile: po.Profiles = None,
     host: ho.Host = _SERVER.host,
     port: ho.Port = _SERVER.port,
     allowed_host: ho.AllowedHosts = None,
@@ -221,7 +228,18 @@ def serve(
         allow_native_upload=allow_upload,
         cluster_key=cluster_key,
     )
-    _run(node, server, Applications.of(find_applications(workflow)) if workflow else None)
+    _run(node, server, _applications(workflow, profile, node))
+
+
+def _applications(
+    names: list[str] | None, profiles: list[str] | None, node: NodeConfig
+) -> Applications | None:
+    """None: all that are shipped, as they are."""
+    if not names and not profiles:
+        return None
+    served = read_profiles(profiles or (), node.engines, node.encoders)
+    apps = find_applications(names or list(APPLICATIONS))
+    return Applications.of({name: use_profiles(app, served) for name, app in apps.items()})
 
 
 def _run(node: NodeConfig, server: ServerConfig, workflows: Applications | None) -> None:

@@ -19,6 +19,7 @@ from quire.cli.console import escaped, output, print_error, print_result, table
 from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
+from quire.cli.workflow_profiles import read_profiles
 from quire.client import Client
 from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, ProgramTerminated
@@ -27,6 +28,7 @@ from quire.node.documents.readers import DocumentReaders
 from quire.programs.services.documents import DocumentService, decoded, kind_of
 from quire.programs.workflow import App, Graph, OptPass, find_application
 from quire.programs.workflow.applications import APPLICATIONS
+from quire.programs.workflow.profiles import use_profiles
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.running import with_texts
 from quire.programs.workflow.values import ValueType
@@ -84,6 +86,7 @@ def workflow(
     encoder_instances: o.EncoderInstances = None,
     vector_store: po.VectorStore = "exact",
     search: po.Search = None,
+    profile: po.Profiles = None,
     url: o.OptionalUrl = None,
     api_key: o.ApiKey = None,
     log_level: o.LogLevel = "warning",
@@ -95,6 +98,8 @@ def workflow(
     uses a running one. naive-rag needs an embedding model, advanced-rag and contextual-retrieval
     also a cross-encoder, search-generation what is searched. 'list' shows with --url what that
     node serves.
+
+    --profile takes files of 'quire profile', by which 'run' and 'explain' divide batches.
 
     'explain' prints what each pass did to the graph of a query, or why it did nothing, and draws
     the graphs with --svg; it starts no node. Without --documents it takes a document of 6144 words.
@@ -132,17 +137,19 @@ def workflow(
         return
     app = find_application(name)
     if action == "explain":
+        use_profiles(app, read_profiles(profile or ()))
         read = asyncio.run(_with_texts(app, {**_examples(app), **query}, config))
         _explain(Graph.optimize(app, read, config, _passes(passes)), svg)
         return
-    asked = Query(app, query, config, passes=_passes(passes))
-    asked.prepare()
     node = NodeConfig(
         engine_configs(model or (), None),
         encoders=encoder_configs(encoder or (), encoder_instances or ()),
         vector_store=vector_store,
         search=search,
     )
+    use_profiles(app, read_profiles(profile or (), node.engines, node.encoders))
+    asked = Query(app, query, config, passes=_passes(passes))
+    asked.prepare()
     _finish(_run(node, asked))
 
 
@@ -151,13 +158,14 @@ _READ_BY: Mapping[Action, frozenset[str]] = {
     "run": frozenset(
         {
             "action", "name", "documents", "question", "inputs", "settings", "passes", "model",
-            "encoder", "encoder_instances", "vector_store", "search", "url", "api_key", "log_level",
+            "encoder", "encoder_instances", "vector_store", "search", "profile", "url", "api_key",
+            "log_level",
         }
     ),
     "explain": frozenset(
         {
             "action", "name", "documents", "question", "inputs", "settings", "passes", "svg",
-            "log_level",
+            "profile", "log_level",
         }
     ),
 }  # fmt: skip
@@ -174,7 +182,8 @@ def _refuse_unread(context: typer.Context, action: Action) -> None:
 
 def _refuse_given(context: typer.Context, url: str) -> None:
     """Refuse what only a node of this command takes, unless it stands in the environment."""
-    for name in ("passes", "model", "encoder", "encoder_instances", "vector_store", "search"):
+    own = ("passes", "model", "encoder", "encoder_instances", "vector_store", "search", "profile")
+    for name in own:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise InvalidArgument(

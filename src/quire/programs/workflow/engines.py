@@ -39,11 +39,13 @@ GAIN = 1.05
 class Profile:
     """``max_efficient_batch``: the elements of one batch beyond which throughput does not rise, or
     None if that is unknown. ``times``: measured pairs of elements and seconds; the elements of a
-    model are the tokens of a prompt. ``token_s``: seconds for each token that a model writes."""
+    model are the tokens of a prompt. ``token_s``: seconds for each token that a model writes.
+    ``assumed``: a guess, in whose place a measured profile of the node's model is used."""
 
     max_efficient_batch: int | None = None
     times: tuple[tuple[int, float], ...] = ()
     token_s: float = 0.0
+    assumed: bool = False
 
     def __post_init__(self) -> None:
         batch = self.max_efficient_batch

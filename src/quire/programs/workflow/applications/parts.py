@@ -9,8 +9,8 @@ from quire.programs.workflow.engines import Engine, Profile
 from quire.programs.workflow.template import Node
 
 EMBEDDED_AT_ONCE = 16
-"""Texts of one stage of an embedding: Ayo's Figure 4a. What an encoder on this machine does
-efficiently at once is not measured yet."""
+"""Texts of one stage of an embedding, as in Ayo's Figure 4a, where no profile of the encoder is
+given."""
 
 SYNTHESIS: Mapping[str, str] = MappingProxyType(
     {
@@ -29,7 +29,7 @@ def rag_engines() -> list[Engine]:
     """The node's model and encoders, and the embedded collection."""
     return [
         Engine("chunker"),
-        Engine("embedding", profile=Profile(EMBEDDED_AT_ONCE)),
+        Engine("embedding", profile=Profile(EMBEDDED_AT_ONCE, assumed=True)),
         Engine("rerank"),
         Engine("vectors"),
         Engine("llm"),

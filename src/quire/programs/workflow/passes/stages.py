@@ -6,23 +6,31 @@ places, so that both engines work at the same time.
 
 from __future__ import annotations
 
+from collections import Counter
+
+from quire.programs.workflow.engines import NO_PROFILE
 from quire.programs.workflow.graph import Draft, PrimitiveGraph
 from quire.programs.workflow.passes.note import Note, Profiles, Rewritten
 from quire.programs.workflow.passes.splitting import inner_cuts, split
-from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.primitives import Op, Primitive
 
 NAME = "stages"
+MAX_STAGES = 64
+"""Of one primitive: more of them overlap no better, and each has its cost."""
 
 
 def stages(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
     draft, notes, changed = Draft(graph), list[Note](), False
+    sizes = Counter[tuple[str, Op]]()
+    for primitive in graph.primitives.values():
+        sizes[primitive.node, primitive.op] += primitive.size or 0
     for one in graph.order:
         primitive = draft.primitives[one]
         if not primitive.batched or primitive.size is None:
             if primitive.batched:
                 notes.append(Note(NAME, one, "its number of elements is not known yet", False))
             continue
-        most = _most(primitive, profiles)
+        most = _most(primitive, sizes[primitive.node, primitive.op], profiles)
         cuts = set(range(0, primitive.size, most)) if most else {0}
         behind = inner_cuts(draft, primitive, NAME)
         # a stage behind stages ends where they end, so that it need not wait for two of them
@@ -39,9 +47,10 @@ def stages(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
     return Rewritten(draft.graph() if changed else graph, tuple(notes))
 
 
-def _most(primitive: Primitive, profiles: Profiles) -> int | None:
-    profile = profiles.get(primitive.engine or "")
-    return None if profile is None else profile.max_efficient_batch
+def _most(primitive: Primitive, size: int, profiles: Profiles) -> int | None:
+    """Elements of a stage of a component that has ``size``, in all its stages."""
+    most = profiles.get(primitive.engine or "", NO_PROFILE).max_efficient_batch
+    return None if most is None else max(most, -(-size // MAX_STAGES))
 
 
 def _why_not(size: int, most: int | None) -> str:
