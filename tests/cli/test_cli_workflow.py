@@ -96,7 +96,8 @@ def test_files_of_every_kind_are_read_for_a_graph(
         (("run", "naive-rag", "--input", "question"), "--input 'question': write NAME=VALUE"),
         (("run", "none.py:app"), "no file"),
         (("list", "--question", "Who?"), "'quire workflow list' does not take --question"),
-        (("run", "naive-rag", "--svg", "x"), "'quire workflow run' does not take --svg"),
+        (("run", "naive-rag", *ASKED, "--svg", "no/x.svg"), "there is no folder no"),
+        (("run", "naive-rag", *ASKED, "--url", "http://x", "--svg", "y"), "--svg is for a node"),
         (("run", "naive-rag", *ASKED, "--url", "http://x", "--encoder", "y"), "--encoder is for a"),
         (("explain", "naive-rag", "--url", "http://x"), "does not take --url"),
         (("explain", "naive-rag", "--set", "x"), "--set 'x': write COMPONENT.KEY=VALUE"),
@@ -144,12 +145,17 @@ async def test_a_workflow_runs_on_a_node_of_its_own(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "quire.cli", "workflow", "run", "naive-rag",
         "--encoder", str(save_encoder(tmp_path / "bert")), "--documents", str(documents),
-        "--question", "What is the job of Kabo?",
+        "--question", "What is the job of Kabo?", "--svg", str(tmp_path / "run.svg"),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     out, said = await process.communicate()
     assert process.returncode == 0, said
     assert out.decode().strip().rstrip(".") == "baker"
+    assert "what it waited for: chunk, embed, ingest, search, answer;" in " ".join(
+        said.decode().split()
+    )
+    texts = [one.text or "" for one in ElementTree.parse(tmp_path / "run.svg").iter(f"{SVG}text")]
+    assert sum(text.startswith("took ") for text in texts) == 7
 
 
 @pytest.mark.e2e

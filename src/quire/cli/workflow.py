@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from quire.cli import options as o
 from quire.cli import program_options as po
 from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
-from quire.cli.console import escaped, output, print_error, print_result, table
+from quire.cli.console import escaped, messages, output, print_error, print_result, table
 from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
@@ -28,10 +28,14 @@ from quire.node.documents.readers import DocumentReaders
 from quire.programs.services.documents import DocumentService, decoded, kind_of
 from quire.programs.workflow import App, Graph, OptPass, find_application
 from quire.programs.workflow.applications import APPLICATIONS
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.passes.note import folded
 from quire.programs.workflow.profiles import use_profiles
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.running import with_texts
+from quire.programs.workflow.timing import measured, predicted, written
 from quire.programs.workflow.values import ValueType
+from quire.programs.workflow.watching import Step
 
 Action = Literal["list", "run", "explain"]
 SAMPLE_WORDS = 256 * 24
@@ -79,7 +83,8 @@ def workflow(
         ),
     ] = None,
     svg: Annotated[
-        Path | None, typer.Option(help="Write the drawing of the graphs to this file.")
+        Path | None,
+        typer.Option(help="Write the drawing of the graphs to this file; with run, as it ran."),
     ] = None,
     model: o.ModelOption = None,
     encoder: o.Encoders = None,
@@ -101,8 +106,10 @@ def workflow(
 
     --profile takes files of 'quire profile', by which 'run' and 'explain' divide batches.
 
-    'explain' prints what each pass did to the graph of a query, or why it did nothing, and draws
-    the graphs with --svg; it starts no node. Without --documents it takes a document of 6144 words.
+    'explain' prints what each pass did to the graph of a query, or why it did nothing, and what the
+    graph takes by --profile; with --svg it draws the graphs. It starts no node. 'run --svg' draws
+    them when the query has ended, with the times that were measured. 'explain' without
+    --documents takes a document of 6144 words.
 
     Examples:
 
@@ -118,7 +125,7 @@ def workflow(
 
         quire workflow explain naive-rag --documents notes --set answer.synthesis=tree
 
-        quire workflow explain advanced-rag --svg graph.svg
+        quire workflow explain advanced-rag --profile minilm.profile.json --svg graph.svg
     """
     configure_logging(log_level, log_requests=False)
     _refuse_unread(context, action)
@@ -150,7 +157,11 @@ def workflow(
     use_profiles(app, read_profiles(profile or (), node.engines, node.encoders))
     asked = Query(app, query, config, passes=_passes(passes))
     asked.prepare()
+    if svg is not None and not svg.parent.is_dir():
+        raise InvalidArgument(f"{svg} cannot be written: there is no folder {svg.parent}")
     _finish(_run(node, asked))
+    if svg is not None:
+        _draw_measured(svg, asked)
 
 
 _READ_BY: Mapping[Action, frozenset[str]] = {
@@ -158,8 +169,8 @@ _READ_BY: Mapping[Action, frozenset[str]] = {
     "run": frozenset(
         {
             "action", "name", "documents", "question", "inputs", "settings", "passes", "model",
-            "encoder", "encoder_instances", "vector_store", "search", "profile", "url", "api_key",
-            "log_level",
+            "encoder", "encoder_instances", "vector_store", "search", "profile", "svg", "url",
+            "api_key", "log_level",
         }
     ),
     "explain": frozenset(
@@ -182,8 +193,16 @@ def _refuse_unread(context: typer.Context, action: Action) -> None:
 
 def _refuse_given(context: typer.Context, url: str) -> None:
     """Refuse what only a node of this command takes, unless it stands in the environment."""
-    own = ("passes", "model", "encoder", "encoder_instances", "vector_store", "search", "profile")
-    for name in own:
+    for name in (
+        "passes",
+        "model",
+        "encoder",
+        "encoder_instances",
+        "vector_store",
+        "search",
+        "profile",
+        "svg",
+    ):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             raise InvalidArgument(
@@ -218,16 +237,43 @@ def _explain(graph: Graph, svg: Path | None) -> None:
         f"{len(p_graph.primitives)} primitives and {p_graph.num_edges} dependencies as written, "
         f"{len(e_graph.primitives)} and {e_graph.num_edges} as optimised"
     )
+    whole, best = (predicted(one, graph.app.engines) for one in (p_graph, e_graph))
+    if whole is not None and best is not None:
+        output().print(
+            f"by profile {written(whole.total_s)} as written, {written(best.total_s)} as "
+            f"optimised, which waits for {escaped(_of_components(e_graph, best.way))}"
+        )
     listed = table("pass", "where", "what it did, or why not", wrap=("what it did, or why not",))
-    for note in graph.notes:
+    for note in folded(graph.notes):
         text = note.text if note.applied else f"no: {note.text}"
         listed.add_row(note.rule, escaped(note.where), escaped(text))
     output().print(listed)
     if svg is not None:
-        try:
-            svg.write_text(graph.explain(), encoding="utf-8")
-        except OSError as exc:
-            raise InvalidArgument(f"{svg} cannot be written: {exc}") from exc
+        _draw(svg, graph)
+
+
+def _of_components(graph: PrimitiveGraph, way: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(graph.primitives[one].node for one in way))
+
+
+def _draw(svg: Path, graph: Graph, steps: Sequence[Step] = ()) -> None:
+    try:
+        svg.write_text(graph.explain(steps), encoding="utf-8")
+    except OSError as exc:
+        raise InvalidArgument(f"{svg} cannot be written: {exc}") from exc
+
+
+def _draw_measured(svg: Path, asked: Query) -> None:
+    """The graph of a query that has run, with a line on stderr about the whole."""
+    assert asked.graph is not None, "a query that has ended has a graph"
+    graph, steps = asked.graph.e_graph, asked.log.steps
+    _draw(svg, asked.graph, steps)
+    took = measured(graph, steps)
+    if took is not None:
+        messages().print(
+            f"{len(steps)} primitives took {written(took.total_s)}; what it waited for: "
+            f"{escaped(_of_components(graph, took.way))}; drawn in {svg}"
+        )
 
 
 def _finish(running: Coroutine[Any, Any, dict[str, Any]]) -> None:

@@ -148,7 +148,8 @@ def test_a_context_before_the_question_is_named_as_the_reason() -> None:
     note = next(note for note in graph.notes if note.where == "answer.0.prefill")
     assert not note.applied
     assert (
-        note.text == "begins with {best}, which is not ready earlier; {question} stands behind it"
+        note.text
+        == "begins with {best}, which is not ready earlier: put {question}, which is, before it"
     )
 
 

@@ -1,20 +1,24 @@
 """Draws a query's graphs as SVG: boxes in columns, what each waits for to its left.
 
-Owns the layout alone. Solid lines carry data, dashed ones an order.
+Owns the layout alone. Solid lines carry data, dashed ones an order; the boxes of the critical path
+have a red frame.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from xml.sax.saxutils import escape
 
 from quire.programs.workflow.graph import PrimitiveGraph
-from quire.programs.workflow.passes.note import Note
+from quire.programs.workflow.passes.note import Note, folded
 from quire.programs.workflow.primitives import CONTROL_FLOW, Op, Primitive
 from quire.programs.workflow.template import App
+from quire.programs.workflow.timing import Timing, measured, predicted, written
+from quire.programs.workflow.watching import Step
 
-BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN, LINE = 196, 36, 44, 12, 24, 18
+BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN, LINE = 196, 50, 44, 12, 24, 18
+_FRAME, _WAY_FRAME = "#9a9a9a", "#c62828"
 _COLORS: Mapping[str, str] = {
     "model": "#dbe7ff", "part": "#b9d0ff", "flow": "#e6e6e6", "other": "#f3ead7", "node": "#e2f0df"
 }  # fmt: skip
@@ -30,6 +34,8 @@ class Box:
     color: str
     data: frozenset[str]
     order: frozenset[str] = frozenset()
+    times: str = ""
+    on_way: bool = False
 
 
 @dataclass(slots=True)
@@ -49,23 +55,60 @@ class _Canvas:
 
 
 def drawing(
-    app: App, p_graph: PrimitiveGraph, e_graph: PrimitiveGraph, notes: Sequence[Note]
+    app: App,
+    p_graph: PrimitiveGraph,
+    e_graph: PrimitiveGraph,
+    notes: Sequence[Note],
+    steps: Sequence[Step] = (),
 ) -> str:
-    """The SVG document."""
+    """The SVG document. ``steps``: what was carried out of the e-graph, if it has run."""
     canvas = _Canvas()
     _panel(canvas, f"{app.name}: template", _template(app))
     for name, graph in (("p-graph", p_graph), ("e-graph", e_graph)):
-        num = len(graph.primitives)
-        title = f"{name}: {num} primitives, {graph.num_edges} dependencies"
-        _panel(canvas, title, [_box(graph.primitives[one]) for one in graph.order])
+        expected = predicted(graph, app.engines)
+        took = measured(graph, steps if graph is e_graph else ())
+        title = f"{name}: {len(graph.primitives)} primitives, {graph.num_edges} dependencies"
+        _panel(canvas, title + _totals(expected, took), _boxes(graph, expected, took))
+    if steps or predicted(e_graph, app.engines) is not None:
+        canvas.line(
+            "Red frames: what the whole waits for, one after the other. The end of a prompt is "
+            "computed by the decoding behind it, and measured there."
+        )
     canvas.line("What the passes did", size=14, bold=True)
-    for note in notes:
+    for note in folded(notes):
         canvas.line(f"{note.rule} · {note.where}: {'' if note.applied else 'no: '}{note.text}")
     size = f'width="{canvas.width + MARGIN}" height="{canvas.height + MARGIN}"'
     style = 'font-family="sans-serif" fill="#1b1b1b"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>'
     ground = '<rect width="100%" height="100%" fill="white"/>'
     return "\n".join([head, ground, *canvas.parts, "</svg>", ""])
+
+
+def _totals(expected: Timing | None, took: Timing | None) -> str:
+    told = "" if expected is None else f"; {written(expected.total_s)} by profile"
+    return told if took is None else f"{told}; took {written(took.total_s)}"
+
+
+def _boxes(graph: PrimitiveGraph, expected: Timing | None, took: Timing | None) -> list[Box]:
+    decides = took or expected
+    return [
+        replace(
+            _box(graph.primitives[one]),
+            times=_times(one, expected, took),
+            on_way=decides is not None and one in decides.way,
+        )
+        for one in graph.order
+    ]
+
+
+def _times(one: str, expected: Timing | None, took: Timing | None) -> str:
+    told = []
+    if expected is not None and one in expected.seconds:
+        told.append(f"predicted {written(expected.seconds[one])}")
+    if took is not None:
+        has_run = one in took.seconds
+        told.append(f"took {written(took.seconds[one])}" if has_run else "did not run")
+    return " · ".join(told)
 
 
 def _template(app: App) -> list[Box]:
@@ -125,7 +168,10 @@ def _edge(start: tuple[int, int], end: tuple[int, int], kind: str) -> str:
 
 def _draw(canvas: _Canvas, box: Box, x: int, y: int) -> None:
     shape = f'x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="5"'
-    canvas.parts.append(f'<rect {shape} fill="{box.color}" stroke="#9a9a9a"/>')
+    frame = f'stroke="{_WAY_FRAME}" stroke-width="2"' if box.on_way else f'stroke="{_FRAME}"'
+    canvas.parts.append(f'<rect {shape} fill="{box.color}" {frame}/>')
     canvas.text(x + 7, y + 15, box.id, size=11, bold=True)
     canvas.text(x + 7, y + 29, box.text, size=10)
+    if box.times:
+        canvas.text(x + 7, y + 43, box.times, size=10)
     canvas.width = max(canvas.width, x + BOX_WIDTH)

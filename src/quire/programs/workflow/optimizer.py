@@ -7,7 +7,7 @@ Owns the fixpoint of the passes, and the cache of what they gave for queries of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -34,7 +34,7 @@ from quire.programs.workflow.runners import Streamed, check_encoders, check_sear
 from quire.programs.workflow.scheduler import GraphScheduler
 from quire.programs.workflow.template import App
 from quire.programs.workflow.values import ValueType
-from quire.programs.workflow.watching import Watcher
+from quire.programs.workflow.watching import Step, Watcher
 
 MAX_ROUNDS = 32
 NO_CONFIG: NodeConfig = {}
@@ -150,9 +150,11 @@ class Graph:
                 outputs[source.id] = name
         return Streamed(outputs, watcher)
 
-    def explain(self) -> str:
-        """The template, the p-graph and the e-graph as SVG, and what each pass did or why not."""
-        return drawing(self.app, self.p_graph, self.e_graph, self.notes)
+    def explain(self, steps: Sequence[Step] = ()) -> str:
+        """The template, the p-graph and the e-graph as SVG, with what each pass did or why not, and
+        what each primitive takes by its engine's profile. ``steps``: of a ``StepLog``, what was
+        carried out, so that the times that were measured stand beside those."""
+        return drawing(self.app, self.p_graph, self.e_graph, self.notes, steps)
 
 
 def optimized(app: App, config: NodeConfig, sizes: Mapping[str, int], passes: OptPass) -> Optimized:

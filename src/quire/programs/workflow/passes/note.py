@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from quire.programs.workflow.engines import Profile
@@ -18,6 +18,19 @@ class Note:
     where: str
     text: str
     applied: bool = True
+
+
+def folded(notes: Iterable[Note]) -> list[Note]:
+    """``notes``, of which those that tell the same about several primitives of one component are
+    one: ``situate.0.prefill and 27 more``."""
+    places: dict[tuple[object, ...], list[Note]] = {}
+    for note in notes:
+        component = note.where.partition(".")[0]
+        places.setdefault((note.rule, component, note.text, note.applied), []).append(note)
+    return [
+        first if not more else replace(first, where=f"{first.where} and {len(more)} more")
+        for first, *more in places.values()
+    ]
 
 
 class Rewritten(NamedTuple):

@@ -108,6 +108,6 @@ def _why_not(graph: PrimitiveGraph, primitive: Primitive) -> str:
         waited = primitive.parts[waits[0]]
         later = [part.name for part in primitive.parts[waits[0] + 1 :] if part.name]
         early = [name for name in later if name and primitive.inputs[name].from_query]
-        behind = f"; {{{early[0]}}} stands behind it" if early else ""
+        behind = f": put {{{early[0]}}}, which is, before it" if early else ""
         return f"begins with {waited}, which is not ready earlier{behind}"
     return "its parts are ready together"
