@@ -167,6 +167,16 @@ def test_encoders_have_the_instances_that_are_named(
     assert [config.instances for config in configs] == counts
 
 
+def test_an_embedding_model_may_stand_twice() -> None:
+    """Once for vectors, once for pairs."""
+    configs = encoder_configs(["/m/mini", "late-interaction:/m/mini", "r=late-interaction:/x"])
+    assert [(one.name, one.source, one.late_interaction) for one in configs] == [
+        ("mini", "/m/mini", False),
+        ("mini-late-interaction", "/m/mini", True),
+        ("r", "/x", True),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -111,11 +111,15 @@ def with_replicas(
     )
 
 
+_LATE = "late-interaction:"
+
+
 def encoder_configs(
     encoders: Sequence[str], instances: Sequence[str] = ()
 ) -> tuple[EncoderConfig, ...]:
-    """One encoder per ``SOURCE`` or ``NAME=SOURCE``; of ``instances`` each is ``N``, for all that
-    no other names, or ``NAME=N``.
+    """One encoder per ``SOURCE`` or ``NAME=SOURCE``, where the source may follow
+    ``late-interaction:``; of ``instances`` each is ``N``, for all that no other names, or
+    ``NAME=N``.
 
     Raises:
         ConfigError: no such encoder, or no number of instances.
@@ -124,8 +128,12 @@ def encoder_configs(
     for text in encoders:
         name, separator, source = text.partition("=")
         source = source if separator else text
+        is_late = source.startswith(_LATE)
+        source = source.removeprefix(_LATE)
         served = ModelId(name) if separator else default_name(source)
-        configs.append(EncoderConfig(source=source, name=served))
+        if is_late and not separator:
+            served = ModelId(f"{served}-late-interaction")  # beside the model that embeds
+        configs.append(EncoderConfig(source=source, name=served, late_interaction=is_late))
     names = [str(config.name) for config in configs]
     counts = _counts("--encoder-instances", "encoder", instances, names)
     return tuple(

@@ -68,7 +68,9 @@ Encoders = Annotated[
         "--encoder",
         metavar="[NAME=]SOURCE",
         envvar="QUIRE_ENCODERS",
-        help="An embedding model or cross-encoder, as a directory or hub id. Repeatable.",
+        help="An embedding model or cross-encoder, as a directory or hub id; "
+        "[NAME=]late-interaction:SOURCE has an embedding model score pairs by their tokens. "
+        "Repeatable.",
         rich_help_panel=_ENGINE,
     ),
 ]

@@ -132,14 +132,16 @@ class EngineConfig:
 class EncoderConfig:
     """An embedding model or cross-encoder in a process of its own.
 
-    ``source``: a Hugging Face or sentence-transformers directory, or a hub id. ``max_batch_tokens``
-    bounds a batch. ``max_pending`` bounds the waiting sequences of one tenant; more are refused.
-    ``instances``: processes that each hold the model and share its batches, with ``num_threads``
-    each.
+    ``source``: a Hugging Face or sentence-transformers directory, or a hub id.
+    ``late_interaction``: an embedding model scores pairs by the vectors of their tokens instead of
+    embedding texts. ``max_batch_tokens`` bounds a batch. ``max_pending`` bounds the waiting
+    sequences of one tenant; more are refused. ``instances``: processes that each hold the model and
+    share its batches, with ``num_threads`` each.
     """
 
     source: str
     name: ModelId
+    late_interaction: bool = False
     dtype: DTypeName = "auto"
     device: str = "auto"
     num_threads: int | None = None

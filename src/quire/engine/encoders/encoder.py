@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from quire.core.batch import F32
+from quire.core.batch import F32, I32
 from quire.core.config import EncoderConfig
 from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo
 from quire.core.errors import InvalidArgument
@@ -24,6 +24,8 @@ from quire.engine.encoders.body import make_body
 from quire.engine.encoders.config import read_shape
 from quire.engine.encoders.heads import Head, embedding_head
 from quire.engine.encoders.known_keys import BIDIRECTIONAL, CAUSAL
+from quire.engine.encoders.late_interaction import check_late, late_scores
+from quire.engine.encoders.late_texts import NUM_TYPES
 from quire.engine.encoders.modules import kind_of, read_modules
 from quire.engine.encoders.scores import (
     ScoreHead,
@@ -65,17 +67,20 @@ class TorchEncoder:
         self._shape = read_shape(reader)
         self._modules = read_modules(directory)
         self._kind = kind_of(self._shape, self._modules)
+        self._is_late = config.late_interaction
+        if self._is_late:
+            check_late(self._shape, self._modules, self._kind, directory.path)
         parameters = Parameters(self._device, _DTYPES[config.dtype])
         self._load(parameters, directory, reader, progress)
         sizes = [destination.target.numel() for destination in parameters.destinations.values()]
         self._info = EncoderInfo(
             model=str(config.name),
             family=self._shape.family,
-            kind=self._kind,
-            dimensions=self._head.dimensions,
-            max_tokens=self._shape.max_tokens,
+            kind="cross_encoder" if self._is_late else self._kind,
+            dimensions=1 if self._is_late else self._head.dimensions,
+            max_tokens=self._shape.max_tokens * (2 if self._is_late else 1),
             vocab_size=self._shape.vocab_size,
-            num_types=self._shape.num_types,
+            num_types=NUM_TYPES if self._is_late else self._shape.num_types,
             num_parameters=sum(sizes),
             max_batch_tokens=config.max_batch_tokens,
             max_pending=config.max_pending,
@@ -112,39 +117,63 @@ class TorchEncoder:
     def encode(self, batch: EncodeBatch) -> EncodeResult:
         self._check(batch)
         began_s = time.perf_counter()
-        ends = np.cumsum(batch.lengths)
-        rows = np.empty((len(batch.lengths), self._head.dimensions), np.float32)
-        for group in _groups(batch.lengths):
-            tokens_BL = self._padded(batch.tokens, ends, group)
-            types_BL = self._padded(batch.types, ends, group)
-            visible_BL = _visible(batch.lengths[group], tokens_BL.shape[1]).to(self._device)
-            hidden_BLH = self._body(tokens_BL, types_BL, visible_BL)
-            rows[group] = self._head(hidden_BLH, visible_BL).float().cpu().numpy()
+        rows = late_scores(batch, self._token_vectors) if self._is_late else self._rows(batch)
         elapsed_s = time.perf_counter() - began_s
         return EncodeResult(number=batch.number, rows=rows, elapsed_s=elapsed_s)
 
-    def _padded(self, flat: np.ndarray, ends: np.ndarray, group: np.ndarray) -> Tensor:
-        parts = np.split(flat, ends[:-1])
+    def _rows(self, batch: EncodeBatch) -> F32:
+        ends = np.cumsum(batch.lengths)[:-1]
+        tokens, types = np.split(batch.tokens, ends), np.split(batch.types, ends)
+        rows = np.empty((len(batch.lengths), self._head.dimensions), np.float32)
+        for group, hidden_BLH, visible_BL in self._hidden(tokens, types):
+            rows[group] = self._head(hidden_BLH, visible_BL).float().cpu().numpy()
+        return rows
+
+    def _token_vectors(self, sequences: Sequence[I32]) -> list[Tensor]:
+        found: list[Tensor] = [torch.empty(0)] * len(sequences)
+        types = [np.zeros_like(one) for one in sequences]
+        for group, hidden_BLH, _ in self._hidden(sequences, types):
+            for row, index in enumerate(group):
+                found[index] = hidden_BLH[row, : len(sequences[index])].cpu()
+        return found
+
+    def _hidden(
+        self, tokens: Sequence[I32], types: Sequence[I32]
+    ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+        """Groups of sequences: their indices, hidden states [B, L, H], and which are not padding
+        [B, L]."""
+        lengths = np.asarray([len(one) for one in tokens])
+        if lengths.max() > self._shape.max_tokens:
+            raise InvalidArgument(
+                f"a sequence of {lengths.max()} tokens; the model reads {self._shape.max_tokens}: "
+                "cut it before"
+            )
+        for group in _groups(lengths):
+            tokens_BL, types_BL = self._padded(tokens, group), self._padded(types, group)
+            visible_BL = _visible(lengths[group], tokens_BL.shape[1]).to(self._device)
+            yield group, self._body(tokens_BL, types_BL, visible_BL), visible_BL
+
+    def _padded(self, parts: Sequence[I32], group: np.ndarray) -> Tensor:
         chosen = [torch.from_numpy(parts[index].astype(np.int64)) for index in group]
         padded = torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True)
         return padded.to(self._device)
 
     def _check(self, batch: EncodeBatch) -> None:
-        lengths, shape = batch.lengths, self._shape
+        lengths, info = batch.lengths, self._info
         total = int(lengths.sum())
         if not len(lengths) or total != len(batch.tokens) or total != len(batch.types):
             raise InvalidArgument(
                 f"{len(lengths)} sequences of {total} tokens in all, but {len(batch.tokens)} "
                 f"tokens and {len(batch.types)} types came: the lengths must add up to both"
             )
-        if lengths.min() < 1 or lengths.max() > shape.max_tokens:
+        if lengths.min() < 1 or lengths.max() > info.max_tokens:
             raise InvalidArgument(
                 f"sequences of {lengths.min()} to {lengths.max()} tokens; the model reads 1 to "
-                f"{shape.max_tokens}: cut them before"
+                f"{info.max_tokens}: cut them before"
             )
         for flat, size, what in (
-            (batch.tokens, shape.vocab_size, "tokens"),
-            (batch.types, shape.num_types, "types of tokens"),
+            (batch.tokens, info.vocab_size, "tokens"),
+            (batch.types, info.num_types, "types of tokens"),
         ):
             if flat.min() < 0 or flat.max() >= size:
                 raise InvalidArgument(

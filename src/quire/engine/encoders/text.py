@@ -24,7 +24,7 @@ from quire.engine.model_directory import MAX_JSON_BYTES, ModelDirectory, locate
 
 logger = logging.getLogger(__name__)
 
-_MAX_PAIR_TOKENS = 1 << 22
+MAX_PAIR_TOKENS = 1 << 22
 """Tokens of all pairs of a request together: the first text is repeated in each pair."""
 
 
@@ -60,7 +60,7 @@ class EncoderTexts:
                 for part in (template.prefix, template.suffix)
             )
         tokenizer.encode_special_tokens = True  # in texts they are plain text
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self.max_tokens = max_tokens
         self.prompt = prompt
         self.prompts = dict(prompts or {})
@@ -74,7 +74,7 @@ class EncoderTexts:
             InvalidArgument: there is no prompt of that name.
         """
         prompt = self._prompt(prompt_name)
-        return [_encoded(one) for one in self._tokenizer.encode_batch([prompt + t for t in texts])]
+        return [_encoded(one) for one in self.tokenizer.encode_batch([prompt + t for t in texts])]
 
     def _prompt(self, name: str | None) -> str:
         if name is None:
@@ -118,17 +118,17 @@ class EncoderTexts:
                 "out",
                 param="instruction",
             )
-        alone = self._tokenizer.encode(first, add_special_tokens=False)
+        alone = self.tokenizer.encode(first, add_special_tokens=False)
         num_first = len(alone.ids) + self._num_special_of_pair
         self._check_first(len(alone.ids), num_first, len(seconds))
-        others = self._tokenizer.encode_batch(list(seconds), add_special_tokens=False)
-        pairs = [_encoded(self._tokenizer.post_process(alone, other)) for other in others]
+        others = self.tokenizer.encode_batch(list(seconds), add_special_tokens=False)
+        pairs = [_encoded(self.tokenizer.post_process(alone, other)) for other in others]
         if max_tokens is None or max_tokens <= num_first:
             return pairs
         return [_cut_pair(pair, max_tokens) for pair in pairs]
 
     def _check_first(self, num_own: int, num_first: int, num_pairs: int) -> None:
-        limit = min(self.max_tokens, _MAX_PAIR_TOKENS // max(1, num_pairs))
+        limit = min(self.max_tokens, MAX_PAIR_TOKENS // max(1, num_pairs))
         if num_first > limit:
             raise PromptTooLong(
                 f"a pair begins with a text of {num_own} tokens, which makes {num_first} "
@@ -149,7 +149,7 @@ class EncoderTexts:
         """Tokenizes query and document together, because a token may span the boundary between
         them."""
         around = len(self._prefix) + len(self._suffix)
-        alone = self._tokenizer.encode(
+        alone = self.tokenizer.encode(
             template.body(first, "", instruction), add_special_tokens=False
         )
         self._check_first(len(alone.ids), len(alone.ids) + around, len(seconds))
@@ -159,7 +159,7 @@ class EncoderTexts:
             room = max_tokens - around
         return [
             self.encode_tokens((*self._prefix, *body.ids[:room], *self._suffix))
-            for body in self._tokenizer.encode_batch(bodies, add_special_tokens=False)
+            for body in self.tokenizer.encode_batch(bodies, add_special_tokens=False)
         ]
 
     def cut(self, text: EncodedText, max_tokens: int) -> EncodedText:

@@ -117,7 +117,7 @@ class EncoderService:
         async with self._reading:
             if self._texts is None:
                 read = self._transports.read_texts
-                self._texts = await asyncio.to_thread(read, self._config.source)
+                self._texts = await asyncio.to_thread(read, self._config)
 
     def _on_ready(self, info: EncoderInfo) -> None:
         """On the control thread."""
