@@ -12,6 +12,10 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
 	then echo "$$name"; exit; fi; done; echo python3)
 BIN := .venv/bin
+
+# Tests start hundreds of Quire's processes: without byte code each compiles its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 WORKERS ?= 2
 PYTEST_ARGS ?=
 COMPILED := QUIRE_COMPILED=1 QUIRE_COMPILED_DIR=$(CURDIR)/build/compiled
