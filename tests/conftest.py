@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from quire.cli.compiled_control import COMPILED_VARIABLE, compiled_directory
 from quire.compilation import in_use, use_compiled
+from quire.core.interpreter import settle
 
 os.environ.setdefault(COMPILED_VARIABLE, "0")  # for the processes that tests start as well
 COMPILED = use_compiled(compiled_directory()) if os.environ[COMPILED_VARIABLE] == "1" else None
@@ -33,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    settle()  # millions of objects of tests and libraries, which each full collection would scan
     if COMPILED is not None and session.items and not in_use():
         raise pytest.UsageError(f"control is not compiled: {COMPILED.refusal}")
 

@@ -113,7 +113,7 @@ def test_programs_share_the_engines() -> None:
 
 @pytest.mark.parametrize("policy", ["fcfs", "round_robin", "plas", "atlas"])
 def test_the_same_trial_gives_the_same_outcomes(policy: str) -> None:
-    plans = draw_programs(create_workload("mixed"), 4, seed=3)
+    plans = draw_programs(create_workload("mixed"), 4, seed=7)
     engines = EngineSpec(num_engines=2, max_sequences=4, kv_tokens=40_000)
 
     def outcomes() -> Any:

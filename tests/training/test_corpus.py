@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from itertools import islice
 from random import Random
 
@@ -10,16 +11,16 @@ import pytest
 from training.corpus import arithmetic, codeact, facts, functions, lists, react
 from training.corpus.calculator import CalculationError, calculate, run_program
 from training.corpus.document import Document, Split
-from training.corpus.mixture import SAMPLERS, draw
+from training.corpus.mixture import SAMPLERS, Sampler, draw
 from training.corpus.words import made_up
 
 BALANCED = dict.fromkeys(SAMPLERS, 1.0)
 
 
-def documents(sample: object, split: Split, count: int = 60) -> list[Document]:
-    assert callable(sample)
+@cache
+def documents(sample: Sampler, split: Split, count: int = 60) -> tuple[Document, ...]:
     rng = Random(7)
-    return [sample(rng, split) for _ in range(count)]
+    return tuple(sample(rng, split) for _ in range(count))
 
 
 def learned(document: Document) -> str:
