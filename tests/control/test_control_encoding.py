@@ -321,6 +321,7 @@ def test_service_is_charged_to_those_whose_sequences_were_encoded() -> None:
     (encoder,) = world.controller.statistics().encoders
     assert encoder.instances[0].busy_s == pytest.approx(3.0)
     assert encoder.instances[0].num_tokens == 6
+    assert encoder.instances[0].is_up
     ended = ProgramEnded(time_s=world.harness.now_s, program=one)
     (closed,) = [a for a in world.harness.post(ended) if isinstance(a, ProgramClosed)]
     assert closed.num_encoded_tokens == 5

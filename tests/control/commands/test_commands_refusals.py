@@ -212,6 +212,41 @@ def test_what_follows_from_a_failure_names_the_failure() -> None:
     assert world.controller.processes()[0].num_pending_commands == 0
 
 
+def test_a_queue_goes_on_behind_commands_that_a_failure_took_with_it() -> None:
+    """They waited in the queue when the one before them failed in the plan of a message."""
+    world = prepared()
+    unwritten, *behind = world.do(
+        1,
+        world.forward([], [1], [0]),
+        world.decode([2], [4], 1, position=3),
+        world.alloc([60]),
+    )
+    assert unwritten.error is not None
+    assert unwritten.error.code == "invalid_argument"
+    assert [o.error and o.error.code for o in behind] == ["queue_poisoned"] * 2
+    (sync,) = world.do(1, c.Synchronize(id=world.id()))
+    assert sync.status == "done"
+    queue = world.controller._table.get(ProgramId(1)).queues[QueueId(1)]
+    assert not queue.entries
+
+
+def test_a_program_that_failed_before_is_shown_as_running_when_it_runs() -> None:
+    world = prepared()
+    world.do(1, world.forward([], [1], [0]))
+    reset(world)
+    (decode,) = world.issue(1, world.decode([0], [1, 2], 2, context=[]))
+    assert world.controller.processes()[0].state == "running"
+    world.run()
+    assert decode.tokens == alone([1, 2], 2)
+    assert world.controller.processes()[0].state == "idle"
+
+
+def test_what_a_quota_just_allows_is_done() -> None:
+    world = prepared()
+    (widest,) = world.do(1, c.GetNextDist(id=world.id(), embeds=[0], top_k=256))
+    assert widest.status == "done"
+
+
 def test_what_comes_before_a_bad_command_is_done() -> None:
     world = prepared()
     good, bad, late, sync = world.do(
