@@ -20,7 +20,8 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 COMPILED := QUIRE_COMPILED=1 QUIRE_COMPILED_DIR=$(CURDIR)/build/compiled
 COMPILED_TESTS := tests/control tests/testing \
-	$(addprefix tests/node/test_node_,control_thread.py node.py programs.py recorder.py sessions.py)
+	$(addprefix tests/node/test_node_,control_thread.py node.py programs.py recorder.py sessions.py) \
+	$(addprefix tests/simulation/test_simulation_,forms.py light_engine.py simulation.py trial.py)
 BENCH_ARGS ?=
 CHAOS_S ?= 3600
 CHAOS_SEED ?= 12
@@ -40,7 +41,7 @@ test: install-dev ## everything CI runs: style, import layers, types, all tests
 compiled: install-dev
 	$(COMPILED) $(BIN)/quire compile
 
-test-compiled: compiled ## control's tests and some of the node's on control as 'quire compile' builds it
+test-compiled: compiled ## control's tests and some of the node's and the simulator's on what 'quire compile' builds
 	OMP_NUM_THREADS=1 $(COMPILED) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
 		$(COMPILED_TESTS)
 

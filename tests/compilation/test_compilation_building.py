@@ -17,7 +17,7 @@ from quire.core.errors import ConfigError
 
 def test_a_build_leaves_a_library_and_its_record(built: CompiledLibrary) -> None:
     assert built.path.stat().st_mode & 0o777 == 0o600
-    assert built.record.num_modules == 2
+    assert built.record.num_modules == 3
     assert built.record.size_bytes == built.path.stat().st_size
     assert not list(built.path.parent.glob(".building-*"))
 
@@ -112,5 +112,9 @@ def test_all_of_control_is_compiled() -> None:
     assert "quire.control.controller" in modules
     assert "quire.control.scheduler.completion" in modules
     assert not [name for name in modules if name.endswith("__init__")]
+    assert "quire.simulation.light_engine" in modules
+    assert all(map(CONTROL.may_have, modules))
+    assert not any(map(CONTROL.may_have, ["quire.simulation.profile", "quire.core.batch"]))
+    assert all((CONTROL.folder / path).is_file() for path in modules.values())
     names = [name.rpartition(".")[2] for name in modules]
     assert len(set(names)) == len(names), "Python finds a module in the library by its last name"

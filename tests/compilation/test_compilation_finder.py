@@ -25,12 +25,15 @@ def test_a_library_that_fits_is_used_and_behaves_the_same(scope: Scope, director
         "in_use": True,
         "refusal": None,
         "total": 5,
-        "files": [str(library_of(directory))] * 2,
+        "doubled": 8,
+        "files": [str(library_of(directory))] * 3 + [str(scope.folder / "outer" / "leaving.py")],
     }
     assert used.warning == ""
 
 
-@pytest.mark.parametrize("name", ["inner/counting.py", "inner/__init__.py", "base/limits.py"])
+@pytest.mark.parametrize(
+    "name", ["inner/counting.py", "inner/__init__.py", "base/limits.py", "outer/leaving.py"]
+)
 def test_an_edited_source_is_run_by_python(scope: Scope, directory: Path, name: str) -> None:
     path = scope.folder / name
     path.write_text(path.read_text(encoding="utf-8")[:-1] + " ", encoding="utf-8")

@@ -22,6 +22,22 @@ SOURCES = {
         class Limits:
             largest: int
     """,
+    "outer/__init__.py": "",
+    "outer/doubling.py": """
+        from __future__ import annotations
+
+        from tiny.base.limits import Limits
+        from tiny.inner.counting import Counter
+
+        def doubled(number: int) -> int:
+            counter = Counter(Limits(2 * number))
+            counter.add(number)
+            return counter.add(number)
+    """,
+    "outer/leaving.py": """
+        def nothing() -> int:
+            return 0
+    """,
     "inner/__init__.py": "from tiny.inner.counting import Counter\n",
     "inner/counting.py": """
         from __future__ import annotations
@@ -59,18 +75,20 @@ from pathlib import Path
 from quire.compilation import Scope, in_use, use_compiled
 folder, directory, before = sys.argv[1:]
 sys.path.insert(0, str(Path(folder).parent))
-scope = Scope("tiny", Path(folder), "inner", ("base",))
+scope = Scope("tiny", Path(folder), "inner", ("base", "outer"), ("outer/doubling.py",))
 unknown = in_use(scope)
 if before:
     __import__(before)
 finder = use_compiled(Path(directory), scope)
 from tiny.inner import counting, summing
+from tiny.outer import doubling, leaving
 print(json.dumps({
     "unknown": unknown,
     "in_use": in_use(scope),
     "refusal": finder.refusal,
     "total": summing.total([1, 2, 3], 5),
-    "files": [counting.__file__, summing.__file__],
+    "doubled": doubling.doubled(4) + leaving.nothing(),
+    "files": [one.__file__ for one in (counting, summing, doubling, leaving)],
 }))
 """
 
@@ -88,7 +106,7 @@ def write_package(folder: Path) -> Scope:
         path = folder / "tiny" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(dedent(text), encoding="utf-8")
-    return Scope("tiny", folder / "tiny", "inner", ("base",))
+    return Scope("tiny", folder / "tiny", "inner", ("base", "outer"), ("outer/doubling.py",))
 
 
 def use(scope: Scope, directory: Path, before: str = "") -> Used:

@@ -41,10 +41,11 @@ def compile(
 ) -> None:
     """Compile the control core, so that each call and token costs the node less processor time.
 
-    Needs a C compiler and the extra 'quire[compile]'; takes half a minute on two cores. Nodes that
-    are started afterwards use the compiled code. After an update of Quire or of Python, or an edit
-    of a source, they run Python again until this command is repeated. With QUIRE_COMPILED=0 in its
-    environment a node always runs Python. 'quire doctor' tells which of the two a node would run.
+    The parts of the simulator that run for each message are compiled with it. Needs a C compiler
+    and the extra 'quire[compile]'; takes half a minute on two cores. Nodes that are started
+    afterwards use the compiled code. After an update of Quire or of Python, or an edit of a source,
+    they run Python again until this command is repeated. With QUIRE_COMPILED=0 in its environment a
+    node always runs Python. 'quire doctor' tells which of the two a node would run.
 
     Examples:
 

@@ -6,12 +6,14 @@ library's name is derived from the copy, so changes during the build have no eff
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,12 +42,12 @@ KEPT_LIBRARIES = 4
 
 _EXTRA = "pip install 'quire[compile]'"
 _CHECK = """
-import importlib, sys
+import importlib, json, sys
 from pathlib import Path
 from quire.compilation.sources import Scope
 from quire.compilation.finder import in_use, use_compiled
-package, folder, compiled, directory, *covered = sys.argv[1:]
-scope = Scope(package, Path(folder), compiled, tuple(covered))
+package, folder, compiled, directory, covered, beside = sys.argv[1:]
+scope = Scope(package, Path(folder), compiled, *map(tuple, map(json.loads, (covered, beside))))
 sys.path.insert(0, str(scope.folder.parent))
 finder = use_compiled(Path(directory), scope)
 for module in scope.modules():
@@ -100,7 +102,7 @@ def _copied(scope: Scope, target: Path) -> Scope:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(scope.folder / path, folder / path)
     (folder / "py.typed").touch()
-    return Scope(scope.package, folder, scope.compiled, scope.covered)
+    return replace(scope, folder=folder)
 
 
 def _build_in(scope: Scope, work: Path, progress: Progress) -> None:
@@ -162,7 +164,8 @@ def _translate(scope: Scope, work: Path) -> Translation:
 
 def _check_loads(scope: Scope, built: Path) -> None:
     """Load the library once, because one that cannot be loaded would be refused at every start."""
-    arguments = [scope.package, str(scope.folder), scope.compiled, str(built), *scope.covered]
+    arguments = [scope.package, str(scope.folder), scope.compiled, str(built)]
+    arguments += [json.dumps(scope.covered), json.dumps(scope.beside)]
     done = subprocess.run(
         [sys.executable, "-P", "-c", _CHECK, *arguments],
         capture_output=True,

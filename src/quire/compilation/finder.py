@@ -42,7 +42,7 @@ class CompiledFinder(MetaPathFinder):
         path: Sequence[str] | None = None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        if not fullname.startswith(self._scope.prefix):
+        if not self._scope.may_have(fullname):
             return None
         if self._library is None and self.refusal is None:
             self.refusal = self._decide()

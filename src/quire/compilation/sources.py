@@ -22,14 +22,15 @@ class Scope:
     """The modules that form one library.
 
     ``folder`` is that of ``package``. All modules of its subpackage ``compiled`` are compiled,
-    except ``__init__``. They may import from the packages ``covered``, whose types are compiled in:
-    a change there requires another library.
+    except ``__init__``, and so are the files ``beside`` of other subpackages. They may import from
+    the packages ``covered``, whose types are compiled in: a change there requires another library.
     """
 
     package: str
     folder: Path
     compiled: str
     covered: tuple[str, ...]
+    beside: tuple[str, ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -37,12 +38,20 @@ class Scope:
 
     def modules(self) -> dict[str, Path]:
         """The modules to compile by full name, with their source files relative to ``folder``."""
-        found = {}
-        for path in self._below(self.compiled):
-            if path.name != "__init__.py":
-                name = ".".join((self.package, *path.with_suffix("").parts))
-                found[name] = path
-        return found
+        paths = [path for path in self._below(self.compiled) if path.name != "__init__.py"]
+        paths += map(Path, self.beside)
+        return {self._name(path): path for path in paths}
+
+    def may_have(self, module: str) -> bool:
+        """Whether it can be one of ``modules``; reads no folder."""
+        if module.startswith(self.prefix):
+            return True
+        return module.startswith(f"{self.package}.") and any(
+            module == self._name(Path(path)) for path in self.beside
+        )
+
+    def _name(self, path: Path) -> str:
+        return ".".join((self.package, *path.with_suffix("").parts))
 
     def files(self) -> list[Path]:
         """Every source file that the library depends on, relative to ``folder``."""
@@ -71,4 +80,20 @@ class Scope:
         return sorted(path.relative_to(self.folder) for path in (self.folder / part).rglob("*.py"))
 
 
-CONTROL = Scope("quire", Path(__file__).parents[1], "control", ("core",))
+CONTROL = Scope(
+    "quire",
+    Path(__file__).parents[1],
+    "control",
+    ("core", "simulation"),
+    beside=(
+        "simulation/clock.py",
+        "simulation/light_engine.py",
+        "simulation/message_times.py",
+        "simulation/overhead.py",
+        "simulation/player.py",
+        "simulation/shell.py",
+        "simulation/simulation.py",
+        "simulation/work.py",
+    ),
+)
+"""With control those modules of the simulator that run for each of its messages."""
