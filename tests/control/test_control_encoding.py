@@ -155,8 +155,11 @@ def test_a_request_that_has_not_begun_is_cancelled_at_once() -> None:
     program = world.program(1)
     world.ask(program, 1, 1)
     waiting = world.ask(program, 1)
+    pool = world.controller._encoding._schedulers[MODEL].pool
+    assert pool.num_waiting_tokens == 1
     world.cancel(program, waiting)
     assert waiting.status == "cancelled"
+    assert pool.num_waiting_tokens == 0
     world.harness.run_until_idle()
     assert len(world.batches()) == 2
 

@@ -361,7 +361,20 @@ def test_a_failing_row_ends_its_command_and_its_writes_are_undone() -> None:
     world.engine.fail_row(step, "forward", 0, InvalidArgument("injected"))
     bad = world.do(2, world.alloc([0, 1]), world.decode([0, 1], [1, 2, 3, 4, 5], 3))[1]
     assert bad.error is not None
+    assert bad.error.message == "injected", "the engine's reason"
     assert world.figures.num_open_sequences == 0
+
+
+def test_a_decode_that_fails_on_its_way_says_why() -> None:
+    world = World()
+    world.program(1)
+    world.do(1, world.alloc(range(4)))
+    world.engine.fail_row(1, "advance", 0, InvalidArgument("injected"))
+    (bad,) = world.do(1, world.decode(range(4), [1, 2, 3], 9))
+    assert bad.error is not None
+    assert bad.error.message == "injected"
+    assert bad.tokens == alone([1, 2, 3], 9)[: len(bad.tokens)]
+    assert bad.tokens
 
 
 def test_a_grammar_that_does_not_compile_fails_its_decode_alone() -> None:

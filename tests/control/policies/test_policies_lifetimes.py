@@ -1,0 +1,37 @@
+import pytest
+
+from quire.control.policies.lifetimes import product_limit
+from quire.control.policies.promotions import Promotions, RankedCall
+from quire.core.ids import CommandId, ProgramId, QueueId, TenantId
+from quire.core.policy import ReadyCommand, ServiceFigures
+
+
+def test_chances_of_totals_beside_programs_that_go_on() -> None:
+    """By hand: of 5 one ends at 1, of the 4 left two at 2, and one goes on at 3, so that 4 is the
+    end of all that is left (Kaplan and Meier)."""
+    found = product_limit([2.0, 1.0, 4.0, 2.0], [3.0])
+    assert found.totals == [1.0, 2.0, 4.0]
+    assert found.masses == pytest.approx([1 / 5, 4 / 5 * 2 / 4, 4 / 5 * 2 / 4])
+
+
+def test_what_a_promoted_call_has_waited_itself_is_forgiven() -> None:
+    """In two rounds of service and then until its promotion; what its family waited is not."""
+    family = ServiceFigures(arrival_s=0.0)
+    command = ReadyCommand(
+        program=ProgramId(1), tenant=TenantId("t"), queue=QueueId(1), command=CommandId(1),
+        priority=0, depth=0, arrival_s=0.0, ready_s=0.0, service_tokens=0, num_tokens_next=1,
+        family=ProgramId(1), family_figures=family, program_figures=family, thread_figures=family,
+    )  # fmt: skip
+    call = RankedCall(command)
+    call.level = 1
+    promotions = Promotions(beta=2.0, share=1.0)
+    promotions.served(call, 1.0, 4.0)
+    promotions.served(call, 1.0, 7.0)
+    assert call.waited_s == 3.0 + 2.0
+    command.ready_s, command.service_s = 7.0, 2.0
+    family.service_s, family.waiting_s = 3.0, 6.0
+    promotions.watch(call)
+    assert promotions.take_due(6.9) == []
+    assert promotions.take_due(8.0) == [call]
+    assert call.forgiven_wait_s == 5.0 + 1.0
+    assert call.forgiven_service_s == 2.0
