@@ -17,7 +17,7 @@ from quire.core.events import Called, EngineUp, Event, ProgramEnded, ProgramStar
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, TenantId
 from quire.core.system_clock import SystemClock
 from quire.node.control_thread import ControlThread
-from quire.testing import FakeEngine, VirtualClock
+from quire.testing import FakeEngine
 
 PROGRAM = ProgramId(1)
 ERROR = ErrorRecord("forbidden", "no")
@@ -259,13 +259,20 @@ async def test_a_replaced_timer_does_not_fire(rig: Rig) -> None:
     assert [type(event) for event in rig.controller.events] == [ProgramStarted]
 
 
+class JumpingClock(SystemClock):
+    """Reads what it is given, one after the other."""
+
+    def __init__(self, *readings: float) -> None:
+        self._readings = iter(readings)
+
+    def now_s(self) -> float:
+        return next(self._readings)
+
+
 async def test_time_never_goes_back() -> None:
-    clock = VirtualClock()
     controller = ScriptedController()
-    control = ControlThread(controller, clock=clock)  # type: ignore[arg-type]
+    control = ControlThread(controller, clock=JumpingClock(5.0, 3.0, 7.0))  # type: ignore[arg-type]
     control.start()
-    readings = iter([5.0, 3.0, 7.0])
-    clock.now_s = lambda: next(readings)  # type: ignore[method-assign]
     for _ in range(3):
         control.post(lambda t: Tick(time_s=t))
     control.call(lambda controller: None)

@@ -86,7 +86,6 @@ CONTROL = Scope(
     "control",
     ("core", "simulation"),
     beside=(
-        "simulation/clock.py",
         "simulation/light_engine.py",
         "simulation/message_times.py",
         "simulation/overhead.py",
