@@ -40,6 +40,7 @@ VERSIONS: dict[Trait, int] = {
     Trait.NET: 3,  # 2: http_stream, mcp_connect; 3: mcp_connect to a server of the node
     Trait.ALLOCATE: 3,  # 2: list_exports; 3: import_text
     Trait.DECODE: 2,  # num_generated
+    Trait.VECTORS: 2,  # thread, depth, priority, invocation and remaining_us of put and search
     Trait.ENCODE: 3,  # 2: thread, depth and priority of embed and rerank; 3: invocation
 }
 """Raised with every change that could affect a program; programs for older versions keep

@@ -25,6 +25,7 @@ from quire.node.mcp.servers import McpServers
 from quire.node.restarts import Restarts
 from quire.node.search.engines import SearchEngines
 from quire.node.search.programs import ProgramSearch
+from quire.node.turns import Turns
 from quire.node.vectors.choice import vector_store
 from quire.programs.search import SearchService
 from quire.programs.services.children import ChildService
@@ -51,7 +52,8 @@ class NodeServices:
         self.mcp_servers = McpServers(config.mcp_servers, clock)
         self._documents = DocumentReaders()
         self._vectors = vector_store(config.vector_store, config.data_dir)
-        self._search = SearchEngines(config, self._documents.read)
+        self._vector_turns = Turns(config, self._vectors.at_once, clock.now_s)
+        self._search = SearchEngines(config, self._documents.read, clock.now_s)
         self._edge: asyncio.AbstractEventLoop
 
     def start(self) -> None:
@@ -104,7 +106,7 @@ class NodeServices:
         yield McpService(identity, self._ask_mcp)
         yield self._encoding_service(identity, ancestry)
         yield DocumentService(self._documents.read)
-        yield VectorService(identity, self._vectors)
+        yield VectorService(identity, self._vectors, self._vector_turns.of(identity))
         yield SearchService(ProgramSearch(identity, self._search, self._on_edge))
 
     def _child_service(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from quire.core.config import NodeConfig
 from quire.core.ids import TenantId
 from quire.node.search.folder import FolderSearch
 from quire.node.search.searxng import SearxngSearch
+from quire.node.turns import Turns
 from quire.programs.search import SearchEngine
 from quire.programs.services.documents import ReadFile
 
@@ -15,13 +17,14 @@ SERVERS = ("http://", "https://")
 
 
 class SearchEngines:
-    """Belongs to the edge's loop. Tenants with the same directory or server share it.
+    """Belongs to the edge's loop. Tenants with the same directory or server share it, and take
+    turns at it.
 
     Raises:
         ConfigError: a directory that cannot be searched, or a damaged address.
     """
 
-    def __init__(self, config: NodeConfig, read_file: ReadFile) -> None:
+    def __init__(self, config: NodeConfig, read_file: ReadFile, now_s: Callable[[], float]) -> None:
         own = {tenant.id: tenant.search for tenant in config.tenants if tenant.search is not None}
         self._default, self._own = config.search, own
         wanted = dict.fromkeys([*own.values(), *([config.search] if config.search else [])])
@@ -32,6 +35,9 @@ class SearchEngines:
                 if source.startswith(SERVERS)
                 else FolderSearch(Path(source), config.data_dir, read_file)
             )
+        self._turns = {
+            source: Turns(config, engine.at_once, now_s) for source, engine in self._engines.items()
+        }
 
     async def start(self) -> None:
         """Read the files of directories. Raises ``ConfigError`` if nothing can be read."""
@@ -39,10 +45,10 @@ class SearchEngines:
             if isinstance(engine, FolderSearch):
                 await engine.start()
 
-    def of(self, tenant: TenantId) -> SearchEngine | None:
-        """The engine of a tenant, and no other; None if it has none."""
+    def of(self, tenant: TenantId) -> tuple[SearchEngine, Turns] | None:
+        """The engine of a tenant, and no other, with the turns at it; None if it has none."""
         source = self._own.get(tenant, self._default)
-        return None if source is None else self._engines[source]
+        return None if source is None else (self._engines[source], self._turns[source])
 
     async def close(self) -> None:
         for engine in self._engines.values():

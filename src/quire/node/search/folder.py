@@ -39,6 +39,7 @@ class FolderSearch:
     """
 
     name = "fts5"
+    at_once = NUM_THREADS
 
     def __init__(self, directory: Path, data_dir: Path | None, read_file: ReadFile) -> None:
         self._directory = directory

@@ -23,24 +23,38 @@ class ProgramSearch:
 
     async def engine(self) -> str | None:
         found = self._engines.of(self._identity.tenant)
-        return None if found is None else found.name
+        return None if found is None else found[0].name
 
     async def find(
         self, queries: Sequence[str], top_k: int, order: CallOrder
     ) -> list[list[SearchResult]]:
-        found: list[list[SearchResult]] = await self._on_edge(self._find(queries, top_k))
+        found: list[list[SearchResult]] = await self._on_edge(self._find(queries, top_k, order))
         return found
 
-    async def _find(self, queries: Sequence[str], top_k: int) -> list[list[SearchResult]]:
-        engine = self._engines.of(self._identity.tenant)
-        if engine is None:
+    async def _find(
+        self, queries: Sequence[str], top_k: int, order: CallOrder
+    ) -> list[list[SearchResult]]:
+        """Each query has its own turn, so that many of them hold nobody up."""
+        found = self._engines.of(self._identity.tenant)
+        if found is None:
             raise no_engine(self._identity.tenant)
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(engine.search(query, top_k)) for query in queries]
+        engine, turns = found
+
+        async def searched(query: str) -> list[SearchResult]:
+            async with turns.turn(self._identity, order):
+                return await engine.search(query, top_k)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(searched(query)) for query in queries]
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # the others have been cancelled
         return [task.result() for task in tasks]
 
     def close(self) -> None:
-        """Nothing is held."""
+        found = self._engines.of(self._identity.tenant)
+        if found is not None:
+            found[1].end(self._identity.program)
 
 
 def no_engine(tenant: str) -> TraitMissing:

@@ -7,6 +7,7 @@ query and no answer names another one, and addresses in results are never fetche
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import re
 from collections.abc import Iterable
@@ -15,7 +16,6 @@ from http import HTTPStatus
 from typing import Any
 
 import httpx
-import msgspec
 
 from quire.core.errors import (
     ConfigError,
@@ -34,21 +34,12 @@ MAX_PAGES = 4
 """Of one query, if a page has fewer results than are wanted."""
 MAX_AT_ONCE = 8
 """Requests to the server."""
+Row = dict[str, Any]
+"""One result as the server tells it."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+_OPERATOR = re.compile(r"(?<!\S)[!?:<&]+")
+"""Before a word these choose engines, languages or time limits of the server, or leave it."""
 _LATER = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
-
-
-class _Row(msgspec.Struct):
-    """One result; a server may say more of it, and other things of it."""
-
-    title: Any = None
-    url: Any = None
-    content: Any = None
-    score: Any = None
-
-
-class _Answer(msgspec.Struct):
-    results: list[_Row]
 
 
 class SearxngSearch:
@@ -60,6 +51,7 @@ class SearxngSearch:
     """
 
     name = "searxng"
+    at_once = MAX_AT_ONCE
 
     def __init__(self, address: str, client: httpx.AsyncClient | None = None) -> None:
         try:
@@ -81,7 +73,6 @@ class SearxngSearch:
             max_redirects=0,
         )
         self._network = Network(self._client, policy)
-        self._turns = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def search(self, query: str, top_k: int) -> list[SearchResult]:
         found: dict[tuple[str, str], SearchResult] = {}
@@ -93,10 +84,10 @@ class SearxngSearch:
                 break
         return list(found.values())[:top_k]
 
-    async def _page(self, query: str, page: int) -> list[_Row]:
-        asked = self._url.copy_merge_params({"q": query, "format": "json", "pageno": str(page)})
-        async with self._turns:
-            reply = await self._reply(str(asked))
+    async def _page(self, query: str, page: int) -> list[Row]:
+        params = {"q": plain_query(query), "format": "json", "pageno": str(page)}
+        asked = self._url.copy_merge_params(params)
+        reply = await self._reply(str(asked))
         self._check(reply)
         return await asyncio.to_thread(self._decoded, reply.body)
 
@@ -136,14 +127,20 @@ class SearxngSearch:
         if status != HTTPStatus.OK:
             raise self._fault(f"answers {status}: give its address to --search, with its path")
 
-    def _decoded(self, body: bytes) -> list[_Row]:
+    def _decoded(self, body: bytes) -> list[Row]:
         try:
-            return msgspec.json.decode(body, type=_Answer).results
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+            # not msgspec: half a surrogate pair in one result must not damage the others
+            answer = json.loads(body)
+            rows = answer["results"]
+            if not isinstance(rows, list):
+                raise TypeError(f"results is {type(rows).__name__}")
+        except (ValueError, TypeError, KeyError, RecursionError) as exc:
             raise self._fault(
-                f"does not answer with search results in JSON ({exc}): give the address of a "
-                "SearXNG server to --search, and name json among its search.formats"
+                f"does not answer with search results in JSON ({type(exc).__name__}: {exc}): give "
+                "the address of a SearXNG server to --search, and name json among its "
+                "search.formats"
             ) from exc
+        return [row for row in rows if isinstance(row, dict)]
 
     def _fault(self, text: str) -> EngineFault:
         return EngineFault(f"the search server {self._shown} {text}")
@@ -152,15 +149,20 @@ class SearxngSearch:
         await self._client.aclose()
 
 
-def _results(rows: Iterable[_Row], first: int) -> Iterable[SearchResult]:
+def plain_query(query: str) -> str:
+    """``query`` in one line, without what SearXNG would read as a command of its user."""
+    return _OPERATOR.sub("", " ".join(_CONTROL.sub(" ", query).split()))
+
+
+def _results(rows: Iterable[Row], first: int) -> Iterable[SearchResult]:
     """The rows that have a text. Without a score, earlier ones are better. ``first``: how many
     results came before."""
     for place, row in enumerate(rows, first + 1):
-        text = _plain(row.content, MAX_TEXT_CHARS)
-        title = _plain(row.title, MAX_TITLE_CHARS)
+        text = _plain(row.get("content"), MAX_TEXT_CHARS)
+        title = _plain(row.get("title"), MAX_TITLE_CHARS)
         if text or title:
-            address = _plain(row.url, MAX_ADDRESS_CHARS)
-            yield SearchResult(title, address, text or title, _score(row.score, place))
+            address = _plain(row.get("url"), MAX_ADDRESS_CHARS)
+            yield SearchResult(title, address, text or title, _score(row.get("score"), place))
 
 
 def _score(given: Any, place: int) -> float:

@@ -30,6 +30,7 @@ except ImportError as exc:  # pragma: no cover - depends on the environment
 
 T = TypeVar("T")
 
+NUM_THREADS = 1
 _TABLE, _NAME = "rows", "name"
 _MAX_FILES = 64
 """Fragments of a table, beyond which they are joined: each ``put`` writes one."""
@@ -40,11 +41,13 @@ class LanceStore:
     collections stay in it; those of programs that ended with their node are removed when it
     starts."""
 
+    at_once = NUM_THREADS
+
     def __init__(self, directory: Path | None = None) -> None:
         self._is_temporary = directory is None
         self._directory = directory or Path(tempfile.mkdtemp(prefix="quire-vectors-"))
         shutil.rmtree(self._directory / "programs", ignore_errors=True)
-        self._threads = StoreThreads(1)
+        self._threads = StoreThreads(NUM_THREADS)
         self._tables: dict[Path, Any] = {}
         self._num_puts: Counter[Path] = Counter()
 

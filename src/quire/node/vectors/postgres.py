@@ -69,6 +69,8 @@ class PostgresStore:
     """See ``VectorStore``. ``address``: ``postgresql://...``, of a role that may create a schema,
     and the extension ``vector`` if it is not there. The first call connects."""
 
+    at_once = NUM_THREADS
+
     def __init__(self, address: str) -> None:
         self._address = address
         self._node = uuid.uuid4().hex

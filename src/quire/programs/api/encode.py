@@ -11,7 +11,7 @@ from typing import Any
 from quire.core.encoding import EncoderKind
 from quire.core.errors import InvalidArgument
 from quire.core.traits import Trait
-from quire.programs.api.integers import whole_number
+from quire.programs.api.integers import call_order
 from quire.programs.api.queued import TraitFunctions
 
 
@@ -69,7 +69,7 @@ class Encode(TraitFunctions):
             model=model,
             dimensions=dimensions,
             truncate=truncate,
-            **_order(thread, depth, priority, invocation, remaining_us),
+            **call_order(thread, depth, priority, invocation, remaining_us),
         )
         return _vectors(rows)
 
@@ -98,7 +98,7 @@ class Encode(TraitFunctions):
             documents=_listed("rerank", "documents", documents),
             model=model,
             truncate=truncate,
-            **_order(thread, depth, priority, invocation, remaining_us),
+            **call_order(thread, depth, priority, invocation, remaining_us),
         )
         return [score for (score,) in _vectors(rows)]
 
@@ -107,18 +107,6 @@ def _listed(function: str, name: str, texts: Sequence[str]) -> list[str]:
     if isinstance(texts, str):
         raise InvalidArgument(f"{function}: {name} must be a list of texts, not one text")
     return list(texts)
-
-
-def _order(
-    thread: int, depth: int, priority: int, invocation: int, remaining_us: int
-) -> dict[str, int]:
-    return {
-        "thread": whole_number("thread", thread),
-        "depth": whole_number("depth", depth),
-        "priority": whole_number("priority", priority),
-        "invocation": whole_number("invocation", invocation),
-        "remaining_us": whole_number("remaining_us", remaining_us),
-    }
 
 
 def _vectors(rows: dict[str, Any]) -> list[list[float]]:

@@ -21,3 +21,16 @@ def whole_number(name: str, value: int) -> int:
     if not -(1 << 63) <= number < 1 << 63:
         raise InvalidArgument(f"{name} is {number}: give an integer of 64 bits")
     return number
+
+
+def call_order(
+    thread: int, depth: int, priority: int, invocation: int, remaining_us: int
+) -> dict[str, int]:
+    """What orders a request among all that wait for a service, checked."""
+    return {
+        "thread": whole_number("thread", thread),
+        "depth": whole_number("depth", depth),
+        "priority": whole_number("priority", priority),
+        "invocation": whole_number("invocation", invocation),
+        "remaining_us": whole_number("remaining_us", remaining_us),
+    }

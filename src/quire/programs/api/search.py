@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from quire.core.errors import InvalidArgument
 from quire.core.traits import Trait
-from quire.programs.api.integers import whole_number
+from quire.programs.api.integers import call_order, whole_number
 from quire.programs.api.queued import TraitFunctions
 
 
@@ -65,10 +65,6 @@ class Search(TraitFunctions):
             "search.find",
             queries=list(queries),
             top_k=whole_number("top_k", top_k),
-            thread=whole_number("thread", thread),
-            depth=whole_number("depth", depth),
-            priority=whole_number("priority", priority),
-            invocation=whole_number("invocation", invocation),
-            remaining_us=whole_number("remaining_us", remaining_us),
+            **call_order(thread, depth, priority, invocation, remaining_us),
         )
         return [[SearchHit(*one) for one in results] for results in found]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from quire.core.errors import InvalidArgument
 from quire.core.traits import Trait
-from quire.programs.api.integers import whole_number
+from quire.programs.api.integers import call_order, whole_number
 from quire.programs.api.queued import TraitFunctions
 
 
@@ -37,6 +37,11 @@ class Vectors(TraitFunctions):
         *,
         first: int = 0,
         shared: bool = False,
+        thread: int = 0,
+        depth: int = 0,
+        priority: int = 0,
+        invocation: int = 0,
+        remaining_us: int = 0,
     ) -> None:
         """Store a row for each of ``texts`` with its vector. They have the numbers ``first``,
         ``first + 1``, ...; a row of a number that is there is replaced.
@@ -44,7 +49,9 @@ class Vectors(TraitFunctions):
         A collection belongs to this program and ends with it; with ``shared`` it belongs to the
         programs of the tenant, stays, and the manifest names it among its ``stores``. The first
         rows make it and decide its dimensions. Where it is kept is for the node
-        (``quire serve --vector-store``).
+        (``quire serve --vector-store``). ``thread``, ``depth`` and ``priority``: as of a queue
+        (``create_queue``), ``invocation`` and ``remaining_us``: as of ``set_queue_depth``; they
+        decide which of the requests that wait for the store is next.
 
         Raises:
             InvalidArgument: no rows, over 2048 rows or 4 Mi characters in one call, other
@@ -63,6 +70,7 @@ class Vectors(TraitFunctions):
             values=values,
             dimensions=dimensions,
             texts=list(texts),
+            **call_order(thread, depth, priority, invocation, remaining_us),
         )
 
     async def vectors_search(
@@ -72,9 +80,15 @@ class Vectors(TraitFunctions):
         num: int,
         *,
         shared: bool = False,
+        thread: int = 0,
+        depth: int = 0,
+        priority: int = 0,
+        invocation: int = 0,
+        remaining_us: int = 0,
     ) -> list[list[FoundText]]:
         """For each of ``vectors`` (at most 256) the ``num`` rows (at most 1024) that are nearest by
-        cosine similarity, best first, of equals the lowest number first.
+        cosine similarity, best first, of equals the lowest number first. ``thread``, ``depth``,
+        ``priority``, ``invocation`` and ``remaining_us``: as for ``vectors_put``.
 
         Raises:
             UnknownHandle: there is no such collection: nobody has put rows into it, or it is
@@ -90,6 +104,7 @@ class Vectors(TraitFunctions):
             values=values,
             dimensions=dimensions,
             num=whole_number("num", num),
+            **call_order(thread, depth, priority, invocation, remaining_us),
         )
         return [[FoundText(*row) for row in rows] for rows in found]
 

@@ -31,6 +31,11 @@ class SearchEngine(Protocol):
         """What it is, for people: ``fts5``, ``searxng``."""
         ...
 
+    @property
+    def at_once(self) -> int:
+        """The queries that are worth to be carried out side by side."""
+        ...
+
     async def search(self, query: str, top_k: int) -> list[SearchResult]:
         """At most ``top_k`` results within the bounds, each with a text, best first.
 

@@ -40,6 +40,8 @@ class _Collection:
 class ExactStore:
     """See ``VectorStore``. Everything is lost with the process."""
 
+    at_once = 1  # the lock is held while it searches
+
     def __init__(self) -> None:
         self._collections: dict[Place, _Collection] = {}
         self._lock = threading.Lock()

@@ -1,4 +1,5 @@
-"""One program's access to the vector store of its node: under its tenant and its capabilities.
+"""One program's access to the vector store of its node: under its tenant and its capabilities, and
+when it is its turn.
 
 Owns the bounds of one request.
 """
@@ -9,8 +10,11 @@ import itertools
 from typing import Any
 
 from quire.core.errors import InvalidArgument
+from quire.core.ids import ThreadId
+from quire.programs.services.encoding import CallOrder
 from quire.programs.services.names import check_name
 from quire.programs.services.operations import Identity, ProgramService, operation
+from quire.programs.services.turns import FreeTurns, ProgramTurns
 from quire.programs.vectors.store import Place, Rows, VectorStore, unit_vectors
 
 MAX_TEXTS = 2048
@@ -24,9 +28,12 @@ MAX_FOUND = 1024
 class VectorService(ProgramService):
     """Collections of the program itself end with it; those of its tenant stay."""
 
-    def __init__(self, identity: Identity, store: VectorStore) -> None:
+    def __init__(
+        self, identity: Identity, store: VectorStore, turns: ProgramTurns | None = None
+    ) -> None:
         self._identity = identity
         self._store = store
+        self._turns = turns or FreeTurns()
         self._numbers = itertools.count(1)
         self._has_own = False
 
@@ -43,6 +50,11 @@ class VectorService(ProgramService):
         values: bytes,
         dimensions: int,
         texts: list[str],
+        thread: int = 0,
+        depth: int = 0,
+        priority: int = 0,
+        invocation: int = 0,
+        remaining_us: int = 0,
     ) -> None:
         place = self._place(collection, shared)
         if not 1 <= len(texts) <= MAX_TEXTS:
@@ -70,11 +82,23 @@ class VectorService(ProgramService):
                     "half of a surrogate pair): remove it"
                 )
         self._has_own = self._has_own or not shared
-        await self._store.put(place, Rows(first, vectors, texts))
+        order = CallOrder(ThreadId(thread), depth, priority, invocation, remaining_us)
+        async with self._turns.turn(order):
+            await self._store.put(place, Rows(first, vectors, texts))
 
     @operation("vectors.search")
     async def search(
-        self, collection: str, shared: bool, values: bytes, dimensions: int, num: int
+        self,
+        collection: str,
+        shared: bool,
+        values: bytes,
+        dimensions: int,
+        num: int,
+        thread: int = 0,
+        depth: int = 0,
+        priority: int = 0,
+        invocation: int = 0,
+        remaining_us: int = 0,
     ) -> list[list[tuple[int, float, str]]]:
         place = self._place(collection, shared)
         if not 1 <= num <= MAX_FOUND:
@@ -85,7 +109,9 @@ class VectorService(ProgramService):
             raise InvalidArgument(
                 f"vectors_search: {len(vectors)} vectors; give 1 to {MAX_QUERIES} in one call"
             )
-        found = await self._store.search(place, vectors, num)
+        order = CallOrder(ThreadId(thread), depth, priority, invocation, remaining_us)
+        async with self._turns.turn(order):
+            found = await self._store.search(place, vectors, num)
         return [[(row.number, row.score, row.text) for row in rows] for rows in found]
 
     @operation("vectors.drop")
@@ -98,6 +124,7 @@ class VectorService(ProgramService):
         return [name for name in names if self._identity.capabilities.allows_store(name)]
 
     def close(self) -> None:
+        self._turns.end()
         if self._has_own:
             self._store.end(self._identity.program)
 

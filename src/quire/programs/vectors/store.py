@@ -60,6 +60,11 @@ class VectorStore(Protocol):
     """Methods are for any loop and thread. Two calls may run at the same time; who needs an order
     awaits one before the other. Cancelling a wait lets the call go on to its end."""
 
+    @property
+    def at_once(self) -> int:
+        """The calls that are worth to be carried out side by side."""
+        ...
+
     async def put(self, place: Place, rows: Rows) -> None:
         """Add rows; one of a number that is there replaces it. The first makes the collection.
 

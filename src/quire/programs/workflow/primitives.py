@@ -96,6 +96,16 @@ class Primitive:
         """The primitives that must have ended before it starts."""
         return self.sources | self.after
 
+    @property
+    def order(self) -> Mapping[str, int]:
+        """Its place in the graph, by which requests for it are ordered among those of others: the
+        last arguments of ``Api.embed`` and its like."""
+        return {
+            "depth": self.depth,
+            "invocation": self.number,
+            "remaining_us": self.remaining_us,
+        }
+
     def conflicts(self, other: Primitive) -> bool:
         """Whether the order of the two matters because of their declared effects."""
         return bool(self.writes & (other.reads | other.writes) or self.reads & other.writes)

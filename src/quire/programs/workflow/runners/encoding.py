@@ -58,9 +58,7 @@ class EncoderRunner:
                 texts[start : start + MAX_TEXTS],
                 model=self._model,
                 truncate=primitive.config["truncate"],
-                depth=primitive.depth,
-                invocation=primitive.number,
-                remaining_us=primitive.remaining_us,
+                **primitive.order,
             )
         check_elements(primitive, rows)
         return rows
@@ -76,9 +74,7 @@ class EncoderRunner:
             texts,
             model=self._model,
             truncate=primitive.config["truncate"],
-            depth=primitive.depth,
-            invocation=primitive.number,
-            remaining_us=primitive.remaining_us,
+            **primitive.order,
         )
         order = sorted(range(len(texts)), key=lambda place: -scores[place])
         ranked = [texts[place] for place in order]

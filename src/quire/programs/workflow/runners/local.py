@@ -40,10 +40,12 @@ class VectorRunner:
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         if primitive.op is Op.INGESTION:
-            await self._collection.add(primitive.first, inputs["vectors"], inputs["texts"])
+            await self._collection.add(
+                primitive.first, inputs["vectors"], inputs["texts"], primitive.order
+            )
             return {"out": True}
         num: int = primitive.config["top_k"]
-        found = await self._collection.nearest(inputs["vectors"], num)
+        found = await self._collection.nearest(inputs["vectors"], num, primitive.order)
         texts = [text for one in found for text in one]
         check_elements(primitive, texts)
         return {"out": texts}

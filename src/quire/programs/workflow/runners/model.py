@@ -169,9 +169,7 @@ class ModelRunner:
             model = self._models[primitive.config["model"]]
             call = ModelCall(model, primitive, thread=len(self._calls))
             self._calls[primitive.id] = call
-        call.context.set_depth(
-            primitive.depth, invocation=primitive.number, remaining_us=primitive.remaining_us
-        )
+        call.context.set_depth(**primitive.order)
         call.add(primitive, _prompt_text(primitive, inputs))
         if primitive.op is Op.PARTIAL_PREFILLING:
             await call.prefill_beginning()

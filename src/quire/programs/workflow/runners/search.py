@@ -41,9 +41,7 @@ class SearchRunner:
             hits = await self._api.search(
                 queries[start : start + MAX_QUERIES],
                 primitive.config["top_k"],
-                depth=primitive.depth,
-                invocation=primitive.number,
-                remaining_us=primitive.remaining_us,
+                **primitive.order,
             )
             found += [_written(primitive, hit) for results in hits for hit in results]
         return {"out": found}
