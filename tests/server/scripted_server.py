@@ -100,6 +100,7 @@ def scripted_node(
     text_start: tuple[int, ...] = (),
     encoders: Mapping[str, FakeEncoder] | None = None,
     otlp_endpoint: str | None = None,
+    search: str | None = None,
 ) -> tuple[Node, NodeConfig]:
     adapted = tuple(AdapterConfig(name, name) for name in adapters)
     engines = tuple(
@@ -112,6 +113,7 @@ def scripted_node(
         sandbox=sandbox or SandboxConfig(),
         encoders=tuple(EncoderConfig(source=name, name=ModelId(name)) for name in cores),
         otlp_endpoint=otlp_endpoint,
+        search=search,
     )
     node = Node(
         config,
@@ -219,6 +221,7 @@ def running_server(
     text_start: tuple[int, ...] = (),
     encoders: Mapping[str, FakeEncoder] | None = None,
     otlp_endpoint: str | None = None,
+    search: str | None = None,
     wait_ready: bool = True,
     send_buffer_bytes: int | None = None,
     port: int = 0,
@@ -239,6 +242,7 @@ def running_server(
         text_start=text_start,
         encoders=encoders,
         otlp_endpoint=otlp_endpoint,
+        search=search,
     )
     ready = threading.Event()
     holder: list[RunningServer] = []

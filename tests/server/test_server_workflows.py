@@ -79,7 +79,11 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
 def test_the_list_has_schemas_that_queries_fit(http: httpx.Client) -> None:
     listed = http.get("/v1/workflows").json()["data"]
     assert [one["name"] for one in listed] == list(APPLICATIONS)
-    naive = next(one for one in listed if one["name"] == "naive-rag")
+    by_name = {one["name"]: one for one in listed}
+    searching, naive = by_name["search-generation"], by_name["naive-rag"]
+    assert fits({"question": QUESTION}, searching["query"])
+    assert fits({"search": {"top_k": 2}, "answer": {"model": "x"}}, searching["config"])
+    assert not fits({"search": {"top_k": 0}}, searching["config"])
     assert fits(QUERY, naive["query"])
     assert fits({"chunk": {"chunk_size": 4, "overlap": 1}}, naive["config"])
     assert fits({"answer": "x"}, naive["results"])
@@ -194,6 +198,78 @@ def test_an_encoder_that_the_node_lacks_is_named_before_any_work() -> None:
         assert refused.status_code == 404
         assert refused.json()["error"]["code"] == "model_not_found"
         assert http.get("/v1/programs").json()["data"] == []
+
+
+@pytest.fixture(scope="module")
+def searching(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Tenant ``a`` has a directory of its own, ``b`` that of the node."""
+    folder = tmp_path_factory.mktemp("texts")
+    for owner in ("node", "a"):
+        (folder / owner).mkdir()
+        text = f"The secret of {owner} is a number."
+        (folder / owner / "a.md").write_text(text, encoding="utf-8")
+    tenants = [
+        TenantConfig(TenantId(name), (f"key-{name}",), search=own)
+        for name, own in {"a": str(folder / "a"), "b": None}.items()
+    ]
+    config = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False)
+    app = App("find", [Engine("search")])
+    app.update_template(
+        [Node("search", {"words": "text"}, {"found": "texts"}, None, {"top_k": 9}, name="find")]
+    )
+    shipped = find_applications(["search-generation"])
+    workflows = Applications.of({"find": app, **shipped})
+    with running_server(
+        config, tenants, workflows=workflows, search=str(folder / "node")
+    ) as running:
+        yield running
+
+
+def test_a_search_finds_what_is_the_tenants_alone(searching: RunningServer) -> None:
+    for tenant, owner in {"a": "a", "b": "node"}.items():
+        found = httpx.post(
+            f"{searching.url}/v1/workflows/find/query",
+            json={"query": {"words": "secret of a node"}}, headers=KEYS[tenant], timeout=60,
+        ).raise_for_status().json()["results"]["found"]  # fmt: skip
+        assert found == [f"The secret of {owner} is a number."]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param", "words"),
+    [
+        ({"query": {"question": " "}}, 400, "query.question", "is empty: give words"),
+        ({"query": {"question": "w" * 2049}}, 400, "query.question", "2049 characters; at most"),
+        (
+            {"query": {"question": "x"}, "config": {"search": {"top_k": 65}}},
+            400, "config.search.top_k", "top_k is 65: give 1 to 64",
+        ),
+        (
+            {"query": {"question": "x"}, "config": {"judge": {"model": "none"}}},
+            404, "config.judge.model", "'none'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_search_that_cannot_be_is_refused_before_any_work(
+    searching: RunningServer, body: dict[str, Any], status: int, param: str, words: str
+) -> None:
+    path = f"{searching.url}/v1/workflows/search-generation/query"
+    refused = httpx.post(path, json=body, headers=KEYS["a"], timeout=60)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"], words in error["message"]) == (
+        status, param, True
+    ), error  # fmt: skip
+    programs = httpx.get(f"{searching.url}/v1/programs", headers=KEYS["a"], timeout=60)
+    assert all(one["name"] == "find" for one in programs.json()["data"])
+
+
+def test_a_node_without_a_search_engine_says_so_before_any_work(http: httpx.Client) -> None:
+    before = len(http.get("/v1/programs").json()["data"])
+    path = "/v1/workflows/search-generation/query"
+    refused = http.post(path, json={"query": {"question": "Who?"}})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "trait_missing")
+    assert "start it with --search" in error["message"]
+    assert len(http.get("/v1/programs").json()["data"]) == before
 
 
 def test_a_failure_keeps_its_own_status(keyed: RunningServer) -> None:

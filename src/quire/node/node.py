@@ -151,6 +151,14 @@ class Node:
         """
         return self._parts.encoder(name, kind)
 
+    def search_engine(self, tenant: TenantId) -> str:
+        """What the programs of ``tenant`` search: ``fts5`` or ``searxng``.
+
+        Raises:
+            TraitMissing: there is no search engine for it.
+        """
+        return self._parts.services.search_engine(tenant)
+
     async def check_grammar(self, grammar: GrammarSpec, tenant: TenantId) -> None:
         """Return if ``grammar`` can be used. Programs need not call it: the grammars of commands
         are checked when these are issued, and a known grammar costs nothing.

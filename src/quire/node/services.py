@@ -65,6 +65,10 @@ class NodeServices:
         """Read the files that programs search. Raises ``ConfigError`` if none can be read."""
         await self._search.start()
 
+    def search_engine(self, tenant: TenantId) -> str:
+        """See ``Node.search_engine``."""
+        return self._search.of(tenant)[0].name
+
     async def close(self) -> None:
         """Call it when every program has ended. Returns when MCP servers and the readers of
         documents have ended and the store is written."""

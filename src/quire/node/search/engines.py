@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quire.core.config import NodeConfig
+from quire.core.errors import TraitMissing
 from quire.core.ids import TenantId
 from quire.node.search.folder import FolderSearch
 from quire.node.search.searxng import SearxngSearch
@@ -45,10 +46,19 @@ class SearchEngines:
             if isinstance(engine, FolderSearch):
                 await engine.start()
 
-    def of(self, tenant: TenantId) -> tuple[SearchEngine, Turns] | None:
-        """The engine of a tenant, and no other, with the turns at it; None if it has none."""
+    def of(self, tenant: TenantId) -> tuple[SearchEngine, Turns]:
+        """The engine of a tenant, and no other, with the turns at it.
+
+        Raises:
+            TraitMissing: it has none.
+        """
         source = self._own.get(tenant, self._default)
-        return None if source is None else (self._engines[source], self._turns[source])
+        if source is None:
+            raise TraitMissing(
+                f"search: this node has no search engine for tenant {tenant!r}: start it with "
+                "--search DIRECTORY or --search URL, or give the tenant one in the tenants file"
+            )
+        return self._engines[source], self._turns[source]
 
     async def close(self) -> None:
         for engine in self._engines.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from quire.core.errors import TraitMissing
 from quire.node.encoders.programs import OnEdge
@@ -22,8 +23,10 @@ class ProgramSearch:
         self._on_edge = on_edge
 
     async def engine(self) -> str | None:
-        found = self._engines.of(self._identity.tenant)
-        return None if found is None else found[0].name
+        try:
+            return self._engines.of(self._identity.tenant)[0].name
+        except TraitMissing:
+            return None
 
     async def find(
         self, queries: Sequence[str], top_k: int, order: CallOrder
@@ -35,10 +38,7 @@ class ProgramSearch:
         self, queries: Sequence[str], top_k: int, order: CallOrder
     ) -> list[list[SearchResult]]:
         """Each query has its own turn, so that many of them hold nobody up."""
-        found = self._engines.of(self._identity.tenant)
-        if found is None:
-            raise no_engine(self._identity.tenant)
-        engine, turns = found
+        engine, turns = self._engines.of(self._identity.tenant)
 
         async def searched(query: str) -> list[SearchResult]:
             async with turns.turn(self._identity, order):
@@ -52,13 +52,5 @@ class ProgramSearch:
         return [task.result() for task in tasks]
 
     def close(self) -> None:
-        found = self._engines.of(self._identity.tenant)
-        if found is not None:
-            found[1].end(self._identity.program)
-
-
-def no_engine(tenant: str) -> TraitMissing:
-    return TraitMissing(
-        f"search: this node has no search engine for tenant {tenant!r}: start it with --search "
-        "DIRECTORY or --search URL, or give the tenant one in the tenants file"
-    )
+        with suppress(TraitMissing):
+            self._engines.of(self._identity.tenant)[1].end(self._identity.program)

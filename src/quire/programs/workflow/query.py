@@ -64,6 +64,17 @@ class Query:
         ):
             self.graph = self._optimized(self._query)
 
+    @property
+    def models(self) -> dict[str, str]:
+        """The models that its components name in place of their engines', by component."""
+        configured = self.app.configured(self._config)
+        named = {
+            node.name: configured[node.name].get("model")
+            for node in self.app.nodes
+            if node.engine in self.app.engines and self.app.engines[node.engine].kind == "llm"
+        }
+        return {name: model for name, model in named.items() if isinstance(model, str)}
+
     def program(self) -> Inferlet:
         """Takes no arguments; to be launched once."""
 

@@ -13,7 +13,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
-from quire.core.errors import InvalidArgument, ProgramFailed
+from quire.core.errors import InvalidArgument, ModelNotFound, ProgramFailed
+from quire.core.ids import TenantId
 from quire.node import Node, ProgramHandle
 from quire.programs.workflow import App
 from quire.programs.workflow.query import Query
@@ -50,10 +51,11 @@ async def query_workflow(request: Request, workflow: WorkflowName, body: QueryRe
     served = context.workflows.find(workflow)
     query = served.query(body.query, body.config, tells=body.stream)
     await _prepare(query, body)
-    _check_engines(context.node, served.app)
+    tenant = caller_of(request)
+    _check_engines(context.node, query, tenant)
     handle = context.node.launch(
         query.program(),
-        tenant=caller_of(request),
+        tenant=tenant,
         client_id=body.client_id,
         priority=-(body.priority or 0),
         parent=body.parent,
@@ -81,14 +83,21 @@ async def _prepare(query: Query, body: QueryRequest) -> None:
         raise InvalidArgument(exc.message, param=f"{where}.{field}") from exc
 
 
-def _check_engines(node: Node, app: App) -> None:
+def _check_engines(node: Node, query: Query, tenant: TenantId) -> None:
     """Raises as the routes of completions and embeddings do: there is no such model, or it is not
-    loaded yet."""
-    for engine in app.used_engines:
+    loaded yet; or there is no search engine for the tenant."""
+    for engine in query.app.used_engines:
         if engine.kind in ENCODER_KINDS:
             assert node.encoder(engine.config.get("model"), ENCODER_KINDS[engine.kind]).info
         elif engine.kind == "llm":
             node.model(engine.config.get("model"))
+        elif engine.kind == "search":
+            node.search_engine(tenant)
+    for component, model in query.models.items():
+        try:
+            node.model(model)
+        except ModelNotFound as exc:
+            raise ModelNotFound(exc.message, param=f"config.{component}.model") from exc
 
 
 async def _result(query: Query, handle: ProgramHandle) -> QueryResult:
