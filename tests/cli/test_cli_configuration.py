@@ -58,6 +58,19 @@ def test_totals_of_the_tenants_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("search", "wanted"),
+    [("texts/a", "{folder}/texts/a"), ("/srv/texts", "/srv/texts"), ("http://h:1", "http://h:1")],
+)
+def test_what_a_tenant_searches_is_relative_to_the_file(
+    tmp_path: Path, search: str, wanted: str
+) -> None:
+    path = tmp_path / "tenants.toml"
+    path.write_text(f"[tenants.a]\nkeys = ['x']\nsearch = '{search}'", encoding="utf-8")
+    (tenant,) = tenants([], path)
+    assert tenant.search == wanted.format(folder=tmp_path)
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("not toml at all", "not a tenants file"),

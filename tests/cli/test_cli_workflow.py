@@ -12,7 +12,7 @@ from cli_invoke import invoke
 from documents_made import page_of, pdf_of
 from test_cli_run import save_encoder
 
-from quire.cli.exit_codes import EXIT_ERROR
+from quire.cli.exit_codes import EXIT_ERROR, EXIT_FAILED
 
 ASKED = ("--question", "Who?", "--documents", str(Path(__file__).parents[2] / "examples/workflows"))
 MINE = """
@@ -29,6 +29,7 @@ number = 1
 def made():
     return App("empty", [])
 """
+SEARCH = "search-generation"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -98,6 +99,11 @@ def test_files_of_every_kind_are_read_for_a_graph(
         (("list", "--question", "Who?"), "'quire workflow list' does not take --question"),
         (("run", "naive-rag", *ASKED, "--svg", "no/x.svg"), "there is no folder no"),
         (("run", "naive-rag", *ASKED, "--url", "http://x", "--svg", "y"), "--svg is for a node"),
+        (("run", SEARCH, "--question", "x", "--search", "no/such"), "no such directory"),
+        (("run", SEARCH, "--question", " ", "--search", "docs"), "question is empty: give words"),
+        (("run", SEARCH, "--question", "x", "--set", "search.top_k=0"), "top_k is 0: give 1 or"),
+        (("run", SEARCH, "--question", "x", "--url", "http://x", "--search", "y"), "--search is f"),
+        (("explain", SEARCH, "--search", "docs"), "'quire workflow explain' does not take --sear"),
         (("run", "naive-rag", *ASKED, "--url", "http://x", "--encoder", "y"), "--encoder is for a"),
         (("explain", "naive-rag", "--url", "http://x"), "does not take --url"),
         (("explain", "naive-rag", "--set", "x"), "--set 'x': write COMPONENT.KEY=VALUE"),
@@ -156,6 +162,28 @@ async def test_a_workflow_runs_on_a_node_of_its_own(tmp_path: Path) -> None:
     )
     texts = [one.text or "" for one in ElementTree.parse(tmp_path / "run.svg").iter(f"{SVG}text")]
     assert sum(text.startswith("took ") for text in texts) == 7
+
+
+@pytest.mark.e2e
+async def test_search_generation_searches_a_directory(tmp_path: Path) -> None:
+    """The answer is in one of several files; without ``--search`` the node says what is missing."""
+    (tmp_path / "a.md").write_text("# Jobs\nThe job of Kabo is baker.", encoding="utf-8")
+    (tmp_path / "b.html").write_bytes(page_of("The age of Lin is 41."))
+    (tmp_path / "c.txt").write_bytes(b"\xff")
+    question = "What is the job of Kabo?"
+    for search, code, words in (
+        (("--search", str(tmp_path)), 0, b"baker"),
+        ((), EXIT_FAILED, b"needs a search engine"),
+    ):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "quire.cli", "workflow", "run", SEARCH, *search,
+            "--question", question,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, said = await process.communicate()
+        assert process.returncode == code, said
+        assert words in b" ".join((out + said).split())
+        assert (b"c.txt is not searched: the document 'c.txt' is no text" in said) == bool(search)
 
 
 @pytest.mark.e2e

@@ -26,6 +26,7 @@ from quire.core.errors import ConfigError
 from quire.core.events import Quotas
 from quire.core.ids import ModelId, TenantId
 from quire.node import SHIPPED_MODEL
+from quire.node.search.engines import SERVERS
 
 DEFAULT_TENANT = TenantId("default")
 
@@ -206,10 +207,15 @@ def _read_tenants(path: Path) -> list[TenantConfig]:
             entry.weight,
             _quotas(path, name, entry),
             _totals(path, name, entry),
-            entry.search,
+            None if entry.search is None else _search(path, entry.search),
         )
         for name, entry in parsed.tenants.items()
     ]
+
+
+def _search(path: Path, search: str) -> str:
+    """A directory is relative to the tenants file."""
+    return search if search.startswith(SERVERS) else str(path.parent / search)
 
 
 def _quotas(path: Path, name: str, entry: TenantEntry) -> Quotas:
