@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from quire.core.errors import Forbidden, InvalidArgument, ProgramFailed, QuireError, UnknownHandle
-from quire.core.ids import ProgramId, TenantId
+from quire.core.ids import ProgramId, TenantId, ThreadId
 from quire.programs.capabilities import Capabilities
+from quire.programs.services.encoding import CallOrder
 from quire.programs.services.operations import Identity
-from quire.programs.vectors import ExactStore, Place, VectorService, service, unit_vectors
+from quire.programs.vectors import (
+    ExactStore,
+    Found,
+    Place,
+    Rows,
+    VectorService,
+    service,
+    unit_vectors,
+)
+from quire.programs.vectors.store import F32
 from quire.testing import LocalNode
 
 TENANT = TenantId("default")
@@ -117,3 +129,53 @@ async def test_a_program_that_has_ended_leaves_the_store_alone() -> None:
     vectors = VectorService(Identity(ProgramId(1), TENANT, "p"), Untouched())
     await vectors.put("notes", True, 0, b"\0\0\x80?", 1, ["a"])
     vectors.close()
+
+
+class Noted:
+    """``ProgramTurns`` that keep what they were asked for, and whether a turn is held."""
+
+    def __init__(self) -> None:
+        self.orders: list[CallOrder] = []
+        self.held = False
+        self.ended = False
+
+    @asynccontextmanager
+    async def turn(self, order: CallOrder) -> AsyncIterator[None]:
+        self.orders.append(order)
+        self.held = True
+        yield
+        self.held = False
+
+    def end(self) -> None:
+        self.ended = True
+
+
+class Watched(ExactStore):
+    """Fails where it is used by somebody whose turn it is not."""
+
+    def __init__(self, turns: Noted) -> None:
+        super().__init__()
+        self._turns = turns
+
+    async def put(self, place: Place, rows: Rows) -> None:
+        assert self._turns.held
+        await super().put(place, rows)
+
+    async def search(self, place: Place, vectors: F32, num: int) -> list[list[Found]]:
+        assert self._turns.held
+        return await super().search(place, vectors, num)
+
+
+async def test_the_store_is_used_at_ones_turn_alone() -> None:
+    turns = Noted()
+    identity = Identity(ProgramId(1), TENANT, "p")
+    vectors = VectorService(identity, Watched(turns), turns)
+    values = b"\0\0\x80?\0\0\0\0"
+    await vectors.put("x", False, 0, values, 2, ["a"], depth=3, invocation=1, remaining_us=5)
+    await vectors.search("x", False, values, 2, 1, thread=2, depth=1, priority=7)
+    assert turns.orders == [
+        CallOrder(depth=3, invocation=1, remaining_us=5),
+        CallOrder(ThreadId(2), depth=1, priority=7),
+    ]
+    vectors.close()
+    assert turns.ended

@@ -50,10 +50,8 @@ class FolderSearch:
             )
         self._reader = DocumentService(read_file)
         self._threads = StoreThreads(NUM_THREADS, "search index")
+        self._data_dir = data_dir
         self._temporary: Path | None = None
-        if data_dir is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="quire-search-"))
-        self._folder = (data_dir or self._temporary or Path()) / "search"
         self._index: TextIndex | None = None
         self._is_closed = False
 
@@ -63,9 +61,12 @@ class FolderSearch:
         Raises:
             ConfigError: nothing could be read, or there is too much.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        if self._data_dir is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="quire-search-"))
+        folder = (self._data_dir or self._temporary or Path()) / "search"
+        folder.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256(os.fsencode(self._directory.resolve())).hexdigest()
-        index = await self._threads.run(lambda: TextIndex(self._folder / f"{digest[:32]}.sqlite"))
+        index = await self._threads.run(lambda: TextIndex(folder / f"{digest[:32]}.sqlite"))
         self._index = index
         known = await self._threads.run(index.files)
         seen = set[str]()
