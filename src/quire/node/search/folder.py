@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 
 NUM_THREADS = 4
 MAX_FILES = 1 << 16
-MAX_PASSAGES = 1 << 20
+MAX_PASSAGES = 1 << 18
+"""Of one directory. With so many, a question of common words takes about a second."""
 
 
 class FolderSearch:
@@ -98,7 +99,8 @@ class FolderSearch:
                 f"--search {self._directory}: {num} passages; at most {MAX_PASSAGES} are searched: "
                 "give a smaller directory"
             )
-        logger.info("%s: %d files, %d passages can be found", self._directory, len(seen), num)
+        text = "%s can be searched: passages %d, files %d"
+        logger.info(text, self._directory, num, len(seen))
 
     async def _read(self, index: TextIndex, file: Path, now: IndexedFile) -> None:
         try:
