@@ -7,13 +7,19 @@ import threading
 from contextlib import suppress
 
 import pytest
+from fake_node import fake_config, fake_model_files, fake_transport
 
 from quire.core.config import EngineConfig, NodeConfig, TenantConfig
 from quire.core.ids import ModelId, ProgramId, TenantId
 from quire.core.scheduler_config import SchedulerConfig
+from quire.node import Node, services
 from quire.node.turns import Turns, TurnStatistics
+from quire.programs import inferlet
+from quire.programs.api import Api
 from quire.programs.services.encoding import CallOrder
 from quire.programs.services.operations import Identity
+from quire.programs.vectors import ExactStore, Found, Place
+from quire.programs.vectors.store import F32
 
 
 class Time:
@@ -148,6 +154,47 @@ async def test_a_program_that_has_ended_is_forgotten_with_its_last_request() -> 
     turns.end(ProgramId(2))
     turns.end(ProgramId(2))
     assert ended == [ProgramId(1), ProgramId(2)]
+
+
+class Waiting(ExactStore):
+    """Its first search ends when two others wait. ``asked``: the rows that each asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int] = []
+        self.turns: Turns
+
+    async def search(self, place: Place, vectors: F32, num: int) -> list[list[Found]]:
+        self.asked.append(num)
+        while len(self.asked) == 1 and self.turns.statistics().num_waiting < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        return await super().search(place, vectors, num)
+
+
+@pytest.mark.parametrize(("policy", "order"), [("fcfs", [1, 2, 3]), ("topology", [1, 3, 2])])
+async def test_the_vector_store_of_a_node_takes_turns_by_its_policy(
+    monkeypatch: pytest.MonkeyPatch, policy: str, order: list[int]
+) -> None:
+    store = Waiting()
+    monkeypatch.setattr(services, "vector_store", lambda choice, data_dir: store)
+    config = fake_config(scheduler=SchedulerConfig(policy=policy))
+    node = Node(config, transport_factory=fake_transport, model_files=fake_model_files)
+    store.turns = node._parts.services._vector_turns
+
+    @inferlet()
+    async def main(api: Api) -> None:
+        await api.vectors_put("x", [[1, 0]], ["a"])
+        searches = [api.vectors_search("x", [[1, 0]], n, depth=n) for n in (1, 2, 3)]
+        await asyncio.gather(*searches)
+
+    await node.start()
+    try:
+        await node.launch(main, tenant=TenantId("default")).result()
+    finally:
+        await node.stop()
+    assert store.asked == order
+    assert store.turns.statistics() == TurnStatistics(0, 0)
+    assert not store.turns._programs, "the program has ended"
 
 
 async def test_programs_of_several_loops_share_the_turns() -> None:
