@@ -158,6 +158,20 @@ async def test_a_directory_without_a_text_is_refused(tmp_path: Path) -> None:
             raise AssertionError("it cannot start")
 
 
+async def test_a_kind_of_file_that_the_node_cannot_read_is_refused_with_the_remedy(
+    directory: Path,
+) -> None:
+    (directory / "a.pdf").write_bytes(b"%PDF-1.7")
+
+    async def lacking(name: str, kind: str, file: bytes) -> str:
+        raise ConfigError(f"{kind} documents ({name!r}) need an extra")
+
+    engine = FolderSearch(directory, None, lacking)
+    with pytest.raises(ConfigError, match=r"pdf documents \('a\.pdf'\) need an extra"):
+        await engine.start()
+    await engine.close()
+
+
 async def test_too_much_to_index_is_refused(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

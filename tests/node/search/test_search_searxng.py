@@ -151,6 +151,25 @@ async def test_what_a_result_may_be_is_bounded_and_of_one_type(server: Server) -
     assert huge.score == 0.2
 
 
+async def test_a_server_whose_own_engines_are_silent_has_not_found_nothing(server: Server) -> None:
+    silent = [["web\x07", "timeout"], ["other", None], 7]
+    answer: dict[str, Any] = {"results": [], "unresponsive_engines": silent}
+    server.pages = [json.dumps(answer).encode()]
+    with pytest.raises(
+        EngineLost, match=r"finds nothing, .* \(web : timeout, other\): try again"
+    ):
+        await found(server)
+    server.pages = [json.dumps({**answer, "results": [row(0)]}).encode()]
+    assert [one.text for one in await found(server)] == ["text 0"]
+    server.pages = [b'{"results": [], "unresponsive_engines": []}']
+    assert await found(server) == []
+
+
+async def test_a_query_of_marks_alone_asks_nobody(server: Server) -> None:
+    assert await found(server, "!! : ?") == []
+    assert server.asked == []
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -158,6 +177,7 @@ async def test_what_a_result_may_be_is_bounded_and_of_one_type(server: Server) -
         (b"", "does not answer with search results in JSON"),
         (b"[]", "does not answer with search results in JSON .*give the address of a SearXNG"),
         (b'{"results": {"a": 1}}', "does not answer with search results in JSON"),
+        (b'{"results": [], "unresponsive_engines": 7}', "in JSON .TypeError: results and unres"),
         (b'{"query": "x"}', "in JSON .KeyError: 'results'."),
         (b'{"results": [' + b"[" * 100_000, "does not answer with search results in JSON"),
         (b'{"results": [], "x": ' + b'{"a":' * 100_000, "does not answer with search results"),

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -37,9 +37,16 @@ MAX_AT_ONCE = 8
 Row = dict[str, Any]
 """One result as the server tells it."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
-_OPERATOR = re.compile(r"(?<!\S)[!?:<&]+")
+_OPERATORS = "!?:<&"
 """Before a word these choose engines, languages or time limits of the server, or leave it."""
 _LATER = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
+
+
+class _Answer(NamedTuple):
+    """A page of results. ``silent``: the server's engines that have not answered, and why."""
+
+    rows: list[Row]
+    silent: str
 
 
 class SearxngSearch:
@@ -76,16 +83,25 @@ class SearxngSearch:
 
     async def search(self, query: str, top_k: int) -> list[SearchResult]:
         found: dict[tuple[str, str], SearchResult] = {}
+        asked = plain_query(query)
+        if not asked:
+            return []
         for page in range(1, MAX_PAGES + 1):
             before = len(found)
-            for result in _results(await self._page(query, page), first=before):
+            answer = await self._page(asked, page)
+            for result in _results(answer.rows, first=before):
                 found.setdefault((result.address, result.text), result)
+            if answer.silent and not found:
+                raise EngineLost(
+                    f"the search server {self._shown} finds nothing, and engines of it do not "
+                    f"answer ({answer.silent}): try again, or look at its log"
+                )
             if len(found) >= top_k or len(found) == before:
                 break
         return list(found.values())[:top_k]
 
-    async def _page(self, query: str, page: int) -> list[Row]:
-        params = {"q": plain_query(query), "format": "json", "pageno": str(page)}
+    async def _page(self, query: str, page: int) -> _Answer:
+        params = {"q": query, "format": "json", "pageno": str(page)}
         asked = self._url.copy_merge_params(params)
         reply = await self._reply(str(asked))
         self._check(reply)
@@ -127,20 +143,22 @@ class SearxngSearch:
         if status != HTTPStatus.OK:
             raise self._fault(f"answers {status}: give its address to --search, with its path")
 
-    def _decoded(self, body: bytes) -> list[Row]:
+    def _decoded(self, body: bytes) -> _Answer:
         try:
             # not msgspec: half a surrogate pair in one result must not damage the others
             answer = json.loads(body)
             rows = answer["results"]
-            if not isinstance(rows, list):
-                raise TypeError(f"results is {type(rows).__name__}")
+            silent = answer.get("unresponsive_engines") or []
+            if not isinstance(rows, list) or not isinstance(silent, list):
+                raise TypeError("results and unresponsive_engines are lists")
         except (ValueError, TypeError, KeyError, RecursionError) as exc:
             raise self._fault(
                 f"does not answer with search results in JSON ({type(exc).__name__}: {exc}): give "
                 "the address of a SearXNG server to --search, and name json among its "
                 "search.formats"
             ) from exc
-        return [row for row in rows if isinstance(row, dict)]
+        told = _plain(", ".join(filter(None, map(_written, silent))), MAX_TITLE_CHARS)
+        return _Answer([row for row in rows if isinstance(row, dict)], told)
 
     def _fault(self, text: str) -> EngineFault:
         return EngineFault(f"the search server {self._shown} {text}")
@@ -151,7 +169,8 @@ class SearxngSearch:
 
 def plain_query(query: str) -> str:
     """``query`` in one line, without what SearXNG would read as a command of its user."""
-    return _OPERATOR.sub("", " ".join(_CONTROL.sub(" ", query).split()))
+    words = (word.lstrip(_OPERATORS) for word in _CONTROL.sub(" ", query).split())
+    return " ".join(word for word in words if word)
 
 
 def _results(rows: Iterable[Row], first: int) -> Iterable[SearchResult]:
@@ -163,6 +182,12 @@ def _results(rows: Iterable[Row], first: int) -> Iterable[SearchResult]:
         if text or title:
             address = _plain(row.get("url"), MAX_ADDRESS_CHARS)
             yield SearchResult(title, address, text or title, _score(row.get("score"), place))
+
+
+def _written(silent: Any) -> str:
+    """One engine that has not answered: mostly its name and the reason."""
+    parts = silent if isinstance(silent, list) else [silent]
+    return ": ".join(one for one in parts if isinstance(one, str))
 
 
 def _score(given: Any, place: int) -> float:
