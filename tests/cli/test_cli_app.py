@@ -116,7 +116,7 @@ def test_the_choices_of_policies_are_those_there_are() -> None:
     ("words", "completed"),
     [
         ("quire ru", ["run"]),
-        ("quire run --se", ["--seed"]),
+        ("quire run --see", ["--seed"]),
         ("quire run tree", ["tree_of_thought"]),
     ],
 )

@@ -121,6 +121,28 @@ async def test_an_embedded_node_has_the_encoders_that_are_named(tmp_path: Path) 
     assert json.loads(out) == ["tiny", 32, 32]
 
 
+SEARCHES = """
+from quire.programs.sdk import inferlet
+
+@inferlet(traits={"Search": 1})
+async def searches(api, words):
+    (found,) = await api.search([words], 1)
+    return [(hit.address, hit.text) for hit in found]
+"""
+
+
+async def test_an_embedded_node_searches_what_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "searches.py"
+    path.write_text(SEARCHES, encoding="utf-8")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.md").write_text("A quire has 24 sheets.", encoding="utf-8")
+    options = ("--search", str(tmp_path / "texts"))
+    process = await _start("run", str(path), *options, "--", "sheets of a quire?")
+    out, said = await process.communicate()
+    assert process.returncode == 0, said
+    assert json.loads(out) == [["a.md", "A quire has 24 sheets."]]
+
+
 def save_encoder(directory: Path) -> Path:
     """A random BERT with 32 values for a text, and its tokenizer."""
     words = ["[PAD]", "[UNK]", "a", "cat", "sat"]
@@ -153,6 +175,7 @@ async def test_what_cannot_be_loaded_is_told_once(tmp_path: Path) -> None:
         ("--encoder", "x"),
         ("--model", "x"),
         ("--record", "x"),
+        ("--search", "x"),
         ("--mcp-servers", "x"),
         ("--sandbox",),
     ],

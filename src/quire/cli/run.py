@@ -35,7 +35,7 @@ from quire.programs import library
 from quire.programs.inferlet import Inferlet
 from quire.programs.parameters import Parameter
 
-_OF_A_NODE = ("model", "encoder", "encoder_instances", "mcp_servers", "record", "sandbox")
+_OF_A_NODE = ("model", "encoder", "encoder_instances", "search", "mcp_servers", "record", "sandbox")
 """Options that configure the node of this command; a running node takes none of them."""
 
 
@@ -63,6 +63,7 @@ def run(
     api_key: o.ApiKey = None,
     interactive: o.Interactive = False,
     stream: o.Stream = False,
+    search: po.Search = None,
     mcp_servers: po.McpServers = None,
     record: o.Record = None,
     sandbox: Annotated[
@@ -87,10 +88,10 @@ def run(
     """Run a program: show its messages as they arrive, then its result.
 
     Without --url the command starts a node for the program and stops it afterwards; --model,
-    --encoder, --encoder-instances, --mcp-servers, --record and --sandbox configure that node. With
-    --url the program runs on a running node: a program of the library, one that was uploaded
-    ('quire push'), or a file, which runs in that node's sandbox. A WebAssembly module always runs
-    in the sandbox.
+    --encoder, --encoder-instances, --search, --mcp-servers, --record and --sandbox configure that
+    node. With --url the program runs on a running node: a program of the library, one that was
+    uploaded ('quire push'), or a file, which runs in that node's sandbox. A WebAssembly module
+    always runs in the sandbox.
 
     Arguments are given by position or by name (--n 5); after a further -- every word is a
     positional argument. Ctrl-C cancels the program; a second one stops waiting for it. Ends with
@@ -144,6 +145,7 @@ def run(
             engine_configs(model or (), None),
             encoders=encoder_configs(encoder or (), encoder_instances or ()),
             record_path=record,
+            search=search,
             mcp_servers=read_mcp_servers(mcp_servers, [DEFAULT_TENANT]),
         )
         wanted = _wanted(program, sandbox)

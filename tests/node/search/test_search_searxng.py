@@ -155,9 +155,7 @@ async def test_a_server_whose_own_engines_are_silent_has_not_found_nothing(serve
     silent = [["web\x07", "timeout"], ["other", None], 7]
     answer: dict[str, Any] = {"results": [], "unresponsive_engines": silent}
     server.pages = [json.dumps(answer).encode()]
-    with pytest.raises(
-        EngineLost, match=r"finds nothing, .* \(web : timeout, other\): try again"
-    ):
+    with pytest.raises(EngineLost, match=r"finds nothing, .* \(web : timeout, other\): try again"):
         await found(server)
     server.pages = [json.dumps({**answer, "results": [row(0)]}).encode()]
     assert [one.text for one in await found(server)] == ["text 0"]
