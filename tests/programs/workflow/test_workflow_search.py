@@ -13,6 +13,7 @@ from quire.core.errors import EngineLost, InvalidArgument, ProgramFailed
 from quire.programs.search import SearchResult
 from quire.programs.workflow import App, Engine, Graph, Node, OptPass, Profile, find_application
 from quire.programs.workflow import workflow as program_of
+from quire.programs.workflow.applications import search_generation
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.running import run_query
 from quire.programs.workflow.scheduler import PAUSES_S
@@ -211,6 +212,15 @@ async def test_search_generation_searches_only_if_the_proxy_says_so(kind: str, a
         program = program_of(find_application("search-generation"))
         assert await node.run(program, json.dumps(query)) == {"answer": answer}
     assert engine.queries == (["a b c d e"] if kind == "search" else [])
+
+
+@pytest.mark.parametrize("names", [("none", None), (None, "none")])
+async def test_models_are_named_by_the_application(names: tuple[str | None, str | None]) -> None:
+    app = search_generation(*names)
+    engine = "proxy" if names[0] else "core"
+    async with scripted_node(proxy("math"), search=Words()) as node:
+        with pytest.raises(ProgramFailed, match=f"engine '{engine}' names the model 'none'; the"):
+            await node.run(program_of(app), json.dumps({"question": "Q"}))
 
 
 async def test_models_are_named_by_component_and_checked_before_any_work() -> None:

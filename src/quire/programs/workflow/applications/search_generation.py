@@ -8,7 +8,7 @@
 
 A small model (the proxy) answers from what it knows and judges whether that is enough. If not, the
 node's search engine finds four texts. The core model answers from what was found and from the
-proxy's answer. Both models are the node's first unless the query names others.
+proxy's answer. Both models are the node's first unless the application or the query names others.
 """
 
 from __future__ import annotations
@@ -19,10 +19,15 @@ from quire.programs.workflow.template import App, Node
 TOP_K = 4
 
 
-def search_generation() -> App:
+def search_generation(proxy_model: str | None = None, core_model: str | None = None) -> App:
+    """``proxy_model`` and ``core_model``: models of the node; None: its first."""
     app = App(
         "search-generation",
-        [Engine("llm", name="proxy"), Engine("llm", name="core"), Engine("search")],
+        [
+            Engine("llm", {"model": proxy_model}, name="proxy"),
+            Engine("llm", {"model": core_model}, name="core"),
+            Engine("search"),
+        ],
         "Answer a question from what a search finds, if the model's own answer is not enough.",
     )
     proxy = Node(
