@@ -192,10 +192,10 @@ VIOLATIONS: dict[str, Callable[[EngineDriver], object]] = {
     ),
     "sequence 0: blocks [0] are under way": lambda e: begun(e, 0).execute(advance=advance(0)),
     "CopySlots.source: blocks [0] are under way": lambda e: begun(e, 0).execute(
-        operations=[CopySlots(source=ints([0]), target=ints([098]))]
+        operations=[CopySlots(source=ints([0]), target=ints([201]))]
     ),
     "CopySlots.source: slots": lambda e: e.execute(
-        operations=[CopySlots(source=ints([200]), target=ints([098]))]
+        operations=[CopySlots(source=ints([200]), target=ints([201]))]
     ),
     "read but never written": lambda e: e.execute(
         dists=DistRows(embeds=ints([77]), top_k=ints([1]))
