@@ -116,7 +116,7 @@ def test_an_application_has_the_papers_configuration(name: str) -> None:
 
 def test_a_context_stands_before_its_chunk() -> None:
     assert before(["About Lin. ", " "], ["She sings.", "He bakes."]) == [
-        "About Lin. She sings.", "He bakes."
+        "About Lin.\nShe sings.", "He bakes."
     ]  # fmt: skip
     query = {"question": "Who?", "documents": [{"name": "a.md", "text": "word " * 2000}]}
     graph = Graph.optimize(find_application("contextual-retrieval"), query).e_graph

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from quire.programs.services.documents import KINDS
+from quire.programs.workflow.components.documents import MAX_NEIGHBOURS
 from quire.programs.workflow.components.model import MODES
 from quire.programs.workflow.documents import MAX_CHARS, MAX_DOCUMENTS
 from quire.programs.workflow.template import App
@@ -27,6 +28,7 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "equals": _TEXT,
         "max_tokens": _COUNT,
         "model": _TEXT,
+        "neighbours": {"type": "integer", "minimum": 1, "maximum": MAX_NEIGHBOURS},
         "overlap": {"type": "integer", "minimum": 0},
         "prompt": _TEXT,
         "refine_prompt": _TEXT,

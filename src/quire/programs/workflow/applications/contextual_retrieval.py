@@ -25,7 +25,7 @@ from quire.programs.workflow.applications.parts import (
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.template import App, Node
 
-SITUATE = "Text: {around}\nPart: {chunks}\nSituate the part in the text."
+SITUATE = "Document: {around}\nChunk: {chunks}\nSituate the chunk in the document."
 
 
 def contextual_retrieval() -> App:
@@ -69,6 +69,6 @@ def contextual_retrieval() -> App:
 def before(contexts: Sequence[str], chunks: Sequence[str]) -> list[str]:
     """Each context before its chunk."""
     return [
-        f"{context.strip()} {chunk}" if context.strip() else chunk
+        f"{context.strip()}\n{chunk}" if context.strip() else chunk
         for context, chunk in zip(contexts, chunks, strict=True)
     ]
