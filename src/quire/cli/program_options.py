@@ -41,10 +41,10 @@ Workflows = Annotated[
     list[str] | None,
     typer.Option(
         "--workflow",
-        metavar="NAME|FILE.py:NAME",
+        metavar="NAME|FILE.py:NAME|FILE.yaml",
         envvar="QUIRE_WORKFLOWS",
-        help="A workflow to serve: a shipped one, or the App of a file, which is executed. "
-        "Repeatable; default: all that are shipped.",
+        help="A workflow to serve: a shipped one, the App of a file, which is executed, or a "
+        "pipeline of Haystack (FILE.yaml, several joined by +). Repeatable; default: all shipped.",
         rich_help_panel=_PROGRAMS,
     ),
 ]

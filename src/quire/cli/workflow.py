@@ -48,8 +48,9 @@ def workflow(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="NAME|FILE.py:NAME",
-            help="The workflow, as 'quire workflow list' shows it, or the App of a file.",
+            metavar="NAME|FILE.py:NAME|FILE.yaml",
+            help="The workflow, as 'quire workflow list' shows it, the App of a file, or a "
+            "pipeline of Haystack (several: INDEX.yaml+ASK.yaml).",
         ),
     ] = None,
     documents: Annotated[

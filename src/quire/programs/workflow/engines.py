@@ -87,6 +87,8 @@ class Profile:
 
 
 NO_PROFILE = Profile()
+ASSUMED_EMBEDDING = Profile(16, assumed=True)
+"""Of an encoder that was not measured: as in Ayo's Figure 4a."""
 
 
 @dataclass(frozen=True, slots=True)

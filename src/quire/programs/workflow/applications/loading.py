@@ -20,6 +20,7 @@ from quire.programs.workflow.applications.advanced_rag import advanced_rag
 from quire.programs.workflow.applications.contextual_retrieval import contextual_retrieval
 from quire.programs.workflow.applications.naive_rag import naive_rag
 from quire.programs.workflow.applications.search_generation import search_generation
+from quire.programs.workflow.imports import import_pipelines
 from quire.programs.workflow.template import App
 
 APPLICATIONS: Mapping[str, Callable[[], App]] = MappingProxyType(
@@ -34,13 +35,17 @@ APPLICATIONS: Mapping[str, Callable[[], App]] = MappingProxyType(
 
 
 def find_application(name: str) -> App:
-    """The shipped application ``name``, or for ``FILE.py:NAME`` that of a file: an ``App``, or a
-    function that makes one.
+    """The shipped application ``name``; for ``FILE.py:NAME`` that of a file: an ``App``, or a
+    function that makes one; for ``FILE.yaml``, or several joined by ``+``, that of Haystack's
+    pipelines.
 
     Raises:
-        InvalidArgument: there is none, the file cannot be executed, or its application has no
-            template.
+        InvalidArgument: there is none, the file cannot be executed, its application has no
+            template, or a pipeline has no counterpart.
     """
+    if name.endswith((".yaml", ".yml")):
+        paths = [Path(one) for one in name.split("+")]
+        return import_pipelines(paths, paths[-1].stem)
     file, colon, attribute = name.rpartition(":")
     if colon and file.endswith(".py"):
         return _of_file(Path(file), attribute)
@@ -50,7 +55,7 @@ def find_application(name: str) -> App:
     asked = f" (did you mean {near[0]}?)" if near else ""
     raise InvalidArgument(
         f"no workflow {name!r}{asked}: name one that 'quire workflow list' shows "
-        f"({', '.join(APPLICATIONS)}), or FILE.py:NAME",
+        f"({', '.join(APPLICATIONS)}), FILE.py:NAME or a pipeline's FILE.yaml",
         param="workflow",
     )
 

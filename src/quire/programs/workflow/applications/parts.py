@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from quire.programs.workflow.engines import Engine, Profile
+from quire.programs.workflow.engines import ASSUMED_EMBEDDING, Engine
 from quire.programs.workflow.template import Node
-
-EMBEDDED_AT_ONCE = 16
-"""Texts of one stage of an embedding, as in Ayo's Figure 4a, where no profile of the encoder is
-given."""
 
 SYNTHESIS: Mapping[str, str] = MappingProxyType(
     {
@@ -29,7 +25,7 @@ def rag_engines() -> list[Engine]:
     """The node's model and encoders, and the embedded collection."""
     return [
         Engine("chunker"),
-        Engine("embedding", profile=Profile(EMBEDDED_AT_ONCE, assumed=True)),
+        Engine("embedding", profile=ASSUMED_EMBEDDING),
         Engine("rerank"),
         Engine("vectors"),
         Engine("llm"),

@@ -1,0 +1,160 @@
+"""Files of ``haystack.Pipeline.dump``: what stands in them, within bounds, every field accounted
+for.
+
+Nothing that a file names is imported or executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.imports.haystack_types import (
+    INPUTS,
+    KNOWN,
+    OUTPUTS,
+    PREFIXES,
+    Known,
+)
+
+MAX_BYTES = 1 << 20
+_FIELDS = {
+    "components", "connections", "metadata", "max_runs_per_component", "connection_type_validation",
+    "max_loops_allowed",
+}  # fmt: skip
+"""The last four shape nothing here: no component runs twice, and every connection is checked."""
+
+
+class Socket(NamedTuple):
+    component: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A component: its type, and its parameters as far as they are used."""
+
+    name: str
+    known: Known
+    shown_type: str
+    used: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """``senders``: of each connected input the output that it takes. ``notes``: what the import
+    does not do as the file says."""
+
+    parts: Mapping[str, Part]
+    senders: Mapping[Socket, Socket]
+    notes: Sequence[str]
+
+
+def read_pipeline(path: Path) -> Pipeline:
+    """Raises ``InvalidArgument`` for a file, type, parameter or connection that has no
+    counterpart."""
+    found = _loaded(path)
+    if not isinstance(found, dict) or not isinstance(found.get("components"), dict):
+        raise InvalidArgument(f"{path} is no pipeline: it needs 'components', as Pipeline.dump has")
+    for key in found:
+        if key not in _FIELDS:
+            raise InvalidArgument(
+                f"{path} has the field {key!r}, which nothing reads: leave it out"
+            )
+    notes: list[str] = []
+    parts = {str(name): _part(str(name), one, notes) for name, one in found["components"].items()}
+    senders: dict[Socket, Socket] = {}
+    for connection in found.get("connections") or []:
+        if not isinstance(connection, dict) or connection.keys() != {"sender", "receiver"}:
+            raise InvalidArgument(f"{path}: {connection!r} is no connection of sender and receiver")
+        sender = _socket(connection["sender"], parts, is_input=False)
+        receiver = _socket(connection["receiver"], parts, is_input=True)
+        if senders.setdefault(receiver, sender) != sender:
+            raise InvalidArgument(
+                f"{'.'.join(receiver)} has two senders: give each component inputs of its own"
+            )
+    return Pipeline(parts, senders, notes)
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        content = path.read_bytes()
+    except OSError as exc:
+        raise InvalidArgument(f"{path} cannot be read: {exc}", param="workflow") from exc
+    if len(content) > MAX_BYTES:
+        raise InvalidArgument(f"{path} has {len(content)} bytes; at most {MAX_BYTES} are read")
+    try:
+        text = content.decode()
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                raise InvalidArgument(f"{path} uses the alias *{event.anchor}: write it out")
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as exc:
+        raise InvalidArgument(f"{path} is no YAML that can be read: {exc}") from exc
+
+
+def _part(name: str, one: Any, notes: list[str]) -> Part:
+    if not isinstance(one, dict) or not isinstance(one.get("type"), str):
+        raise InvalidArgument(f"the component {name!r} has no 'type'", param=name)
+    if not one.keys() <= {"type", "init_parameters"}:
+        raise InvalidArgument(f"the component {name!r} has {', '.join(one)}: give type and "
+                              "init_parameters", param=name)  # fmt: skip
+    shown = one["type"]
+    known = KNOWN.get(shown.rpartition(".")[2]) if shown.startswith(PREFIXES) else None
+    if known is None:
+        raise InvalidArgument(
+            f"the component {name!r} is a {shown}, which has no counterpart here; those that have "
+            f"are {', '.join(KNOWN)}: use one of them, or write the component in Python, as a tool "
+            "of an App",
+            param=name,
+        )
+    given = one.get("init_parameters") or {}
+    if not isinstance(given, dict):
+        raise InvalidArgument(f"{name}.init_parameters is {given!r:.60}: give a mapping")
+    for key, value in given.items():
+        _check(name, known, key, value, notes)
+    return Part(name, known, shown, {key: one for key, one in given.items() if key in known.used})
+
+
+def _check(name: str, known: Known, key: str, value: Any, notes: list[str]) -> None:
+    if key in known.used or key in known.harmless:
+        return
+    if key in known.told:
+        notes.append(f"{name}: the node's own model is used in place of {value}")
+        return
+    if key not in known.fixed:
+        raise InvalidArgument(
+            f"{name} has the parameter {key!r}, which nothing here reads: leave it out, if the "
+            "pipeline is right without it",
+            param=f"{name}.{key}",
+        )
+    if value not in known.fixed[key]:
+        allowed = " or ".join(repr(one) for one in known.fixed[key])
+        raise InvalidArgument(
+            f"{name}.{key} is {value!r:.80}; here it can only be {allowed}: change it, or write "
+            "the component in Python, as a tool of an App",
+            param=f"{name}.{key}",
+        )
+
+
+def _socket(written: Any, parts: Mapping[str, Part], *, is_input: bool) -> Socket:
+    component, dot, name = str(written).rpartition(".")
+    part = parts.get(component)
+    if not dot or part is None:
+        raise InvalidArgument(
+            f"the connection names {written!r}, which is no socket of a component"
+        )
+    role = part.known.role
+    has = INPUTS[role] if is_input else OUTPUTS[role]
+    if name not in has and not (is_input and role == "prompt"):
+        raise InvalidArgument(
+            f"the connection names {written!r}; of {component} only {', '.join(has) or 'nothing'} "
+            "can be connected here: leave it out",
+            param=component,
+        )
+    return Socket(component, name)

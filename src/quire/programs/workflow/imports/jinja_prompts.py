@@ -1,0 +1,142 @@
+"""Prompts that are written in Jinja, as prompts with named parts.
+
+Owns the small part of Jinja that a prompt with named parts can say: text, ``{{ name }}``,
+``{{ name[0] }}`` and a loop over a list that writes ``{{ one.content }}``. Nothing of a template is
+executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import jinja2
+from jinja2 import nodes
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.prompts import Part
+
+MAX_CHARS = 1 << 16
+
+
+@dataclass(slots=True)
+class Asked:
+    """``pieces``: texts and named parts. ``texts``: the names of the parts that are a text,
+    ``firsts``: that are the first of a list, ``lists``: that are a list, whose elements
+    ``separator`` joins."""
+
+    pieces: list[str | Part] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    firsts: list[str] = field(default_factory=list)
+    lists: list[str] = field(default_factory=list)
+    separator: str | None = None
+
+    def prompt(self, names: Mapping[str, str]) -> str:
+        """With named parts; ``names``: what each part is called."""
+        return "".join(
+            f"{{{names[one.name or '']}}}" if isinstance(one, Part) else _literal(one)
+            for one in self.pieces
+        )
+
+
+def read_template(template: str, where: str) -> Asked:
+    """Raises ``InvalidArgument`` for what a prompt with named parts cannot say, with its line."""
+    if len(template) > MAX_CHARS:
+        raise InvalidArgument(
+            f"{where} has {len(template)} characters; at most {MAX_CHARS} are read: shorten it"
+        )
+    try:
+        parsed = jinja2.Environment(autoescape=False).parse(template)
+    except (jinja2.TemplateSyntaxError, RecursionError) as exc:
+        raise InvalidArgument(f"{where} is no template that can be read: {exc}") from exc
+    asked = Asked()
+    for one in parsed.body:
+        _add(one, asked, where)
+    return asked
+
+
+def _add(one: nodes.Node, asked: Asked, where: str) -> None:
+    if isinstance(one, nodes.For):
+        _add_loop(one, asked, where)
+        return
+    if not isinstance(one, nodes.Output):
+        raise _refused(one, where)
+    for piece in one.nodes:
+        if isinstance(piece, nodes.TemplateData):
+            asked.pieces.append(piece.data)
+            continue
+        first = _first(piece)
+        if isinstance(piece, nodes.Name):
+            asked.texts.append(piece.name)
+            asked.pieces.append(Part(name=piece.name))
+        elif first is not None:
+            asked.firsts.append(first)
+            asked.pieces.append(Part(name=first))
+        else:
+            raise _refused(piece, where)
+
+
+def _add_loop(loop: nodes.For, asked: Asked, where: str) -> None:
+    """``before + content + after`` for each element is ``before``, the elements with ``after +
+    before`` between them, and ``after``."""
+    plain = isinstance(loop.target, nodes.Name) and isinstance(loop.iter, nodes.Name)
+    if not plain or loop.else_ or loop.test is not None or loop.recursive:
+        raise _refused(loop, where)
+    assert isinstance(loop.target, nodes.Name)
+    assert isinstance(loop.iter, nodes.Name)
+    around = ["", ""]
+    num_contents = 0
+    for piece in _pieces(loop, where):
+        if isinstance(piece, nodes.TemplateData):
+            around[min(num_contents, 1)] += piece.data
+        elif _is_content(piece, loop.target.name):
+            num_contents += 1
+        else:
+            raise _refused(piece, where)
+    if num_contents != 1:
+        raise _refused(loop, where)
+    before, after = around
+    if asked.separator not in (None, after + before):
+        raise InvalidArgument(
+            f"{where}, line {loop.lineno}: its loops write different texts between their elements; "
+            "a prompt has one separator: write them alike"
+        )
+    asked.separator = after + before
+    asked.pieces += [before, Part(name=loop.iter.name), after]
+    asked.lists.append(loop.iter.name)
+
+
+def _pieces(loop: nodes.For, where: str) -> Iterator[nodes.Node]:
+    for one in loop.body:
+        if not isinstance(one, nodes.Output):
+            raise _refused(one, where)
+        yield from one.nodes
+
+
+def _is_content(piece: nodes.Node, target: str) -> bool:
+    """``one.content`` of the loop over ``one``."""
+    if not isinstance(piece, nodes.Getattr) or piece.attr != "content":
+        return False
+    return isinstance(piece.node, nodes.Name) and piece.node.name == target
+
+
+def _first(piece: nodes.Node) -> str | None:
+    """The name of ``name[0]`` or ``name[0].text``."""
+    if isinstance(piece, nodes.Getattr) and piece.attr in ("content", "text"):
+        piece = piece.node
+    if not isinstance(piece, nodes.Getitem) or not isinstance(piece.node, nodes.Name):
+        return None
+    is_first = isinstance(piece.arg, nodes.Const) and piece.arg.value == 0
+    return piece.node.name if is_first else None
+
+
+def _literal(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _refused(one: nodes.Node, where: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{where}, line {one.lineno}: a prompt has text, {{{{ name }}}}, {{{{ name[0] }}}} and "
+        "{% for one in list %}...{{ one.content }}...{% endfor %}; this is something else "
+        f"({type(one).__name__}): write it without"
+    )
