@@ -338,6 +338,7 @@ def _examples(app: App) -> dict[str, Any]:
         ValueType.TEXT: "Who?",
         ValueType.TEXTS: ["Who?"],
         ValueType.BOOLEAN: True,
+        ValueType.OBJECT: {},
         ValueType.DOCUMENTS: [{"name": "sample", "text": "word " * SAMPLE_WORDS}],
     }
     return {name: samples.get(kind) for name, kind in app.query_inputs.items()}

@@ -182,7 +182,13 @@ def _checked(name: str, kind: ValueType, value: Any) -> Any:
         return value
     if kind is ValueType.BOOLEAN and isinstance(value, bool):
         return value
-    words = {ValueType.TEXT: "a text", ValueType.TEXTS: "a list of texts, none of them empty"}
+    if kind is ValueType.OBJECT and isinstance(value, Mapping):
+        return value
+    words = {
+        ValueType.TEXT: "a text",
+        ValueType.TEXTS: "a list of texts, none of them empty",
+        ValueType.OBJECT: "an object",
+    }
     raise InvalidArgument(
         f"the input {name!r} is {value!r:.80}: give {words.get(kind, f'a value of type {kind}')}",
         param=name,

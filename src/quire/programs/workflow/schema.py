@@ -67,6 +67,7 @@ _VALUES: Mapping[ValueType, JsonSchema] = MappingProxyType(
             "description": f"At most {MAX_CHARS} characters in all.",
         },
         ValueType.BOOLEAN: {"type": "boolean"},
+        ValueType.OBJECT: {"type": "object"},
         ValueType.VECTORS: {
             "type": "array", "items": {"type": "array", "items": {"type": "number"}}
         },

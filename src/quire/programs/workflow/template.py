@@ -24,8 +24,8 @@ class Node:
     """A component of a workflow.
 
     ``engine``: the name of an ``Engine``, or ``condition``. ``inputs`` and ``outputs``: types by
-    name (``text``, ``texts``, ``documents``, ``vectors``, ``boolean``, ``done``). An input takes
-    the output of the same name of another component, or is an input of the query.
+    name (``text``, ``texts``, ``documents``, ``vectors``, ``boolean``, ``object``, ``done``). An
+    input takes the output of the same name of another component, or is an input of the query.
     ``annotation``: ``batchable``: the elements of its first list are independent; ``splittable``:
     its output can be handed on element by element. ``config``: what ``docs/guide/workflows.md``
     lists for its kind. ``when``: the name of a boolean; the component runs only if it is true.

@@ -13,21 +13,23 @@ from quire.core.errors import InvalidArgument
 
 
 class ValueType(StrEnum):
-    """``state`` is the held pages of a model call, ``done`` the end of an effect; the others are
-    plain values, of which those in ``LISTS`` have elements."""
+    """``state`` is the held pages of a model call, ``done`` the end of an effect, ``object`` what
+    tools hand to each other: an object of JSON where a query brings it or a result has it. The
+    others are plain values, of which those in ``LISTS`` have elements."""
 
     TEXT = "text"
     TEXTS = "texts"
     DOCUMENTS = "documents"
     VECTORS = "vectors"
     BOOLEAN = "boolean"
+    OBJECT = "object"
     STATE = "state"
     DONE = "done"
 
 
 LISTS = frozenset({ValueType.TEXTS, ValueType.DOCUMENTS, ValueType.VECTORS})
 """Types whose values are lists."""
-WRITTEN = LISTS | {ValueType.TEXT, ValueType.BOOLEAN, ValueType.DONE}
+WRITTEN = LISTS | {ValueType.TEXT, ValueType.BOOLEAN, ValueType.OBJECT, ValueType.DONE}
 """Types that a template may name."""
 
 

@@ -20,7 +20,7 @@ from quire.programs.workflow.applications.advanced_rag import advanced_rag
 from quire.programs.workflow.applications.contextual_retrieval import contextual_retrieval
 from quire.programs.workflow.applications.naive_rag import naive_rag
 from quire.programs.workflow.applications.search_generation import search_generation
-from quire.programs.workflow.imports import import_pipelines
+from quire.programs.workflow.imports import import_pipelines, import_state_graph, is_state_graph
 from quire.programs.workflow.template import App
 
 APPLICATIONS: Mapping[str, Callable[[], App]] = MappingProxyType(
@@ -35,9 +35,9 @@ APPLICATIONS: Mapping[str, Callable[[], App]] = MappingProxyType(
 
 
 def find_application(name: str) -> App:
-    """The shipped application ``name``; for ``FILE.py:NAME`` that of a file: an ``App``, or a
-    function that makes one; for ``FILE.yaml``, or several joined by ``+``, that of Haystack's
-    pipelines.
+    """The shipped application ``name``; for ``FILE.py:NAME`` that of a file: an ``App``, a
+    function that makes one, or LangGraph's ``StateGraph``; for ``FILE.yaml``, or several joined by
+    ``+``, that of Haystack's pipelines.
 
     Raises:
         InvalidArgument: there is none, the file cannot be executed, its application has no
@@ -80,12 +80,14 @@ def find_applications(names: Sequence[str]) -> dict[str, App]:
 
 def _of_file(path: Path, attribute: str) -> App:
     found = _executed(path).get(attribute)
+    if is_state_graph(found):
+        return import_state_graph(found, path.stem)
     if callable(found) and not isinstance(found, App):
         found = found()
     if not isinstance(found, App):
         raise InvalidArgument(
-            f"{path}:{attribute} is {type(found).__name__}, not an App or a function that makes "
-            "one: name the variable that has the application",
+            f"{path}:{attribute} is {type(found).__name__}, not an App, a function that makes "
+            "one, or a StateGraph: name the variable that has the application",
             param="workflow",
         )
     if not found.nodes:

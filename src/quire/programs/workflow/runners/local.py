@@ -93,7 +93,7 @@ def _surrounded(
 
 def _check_type(primitive: Primitive, kind: ValueType, made: Any) -> None:
     wanted = {ValueType.TEXT: str, ValueType.BOOLEAN: bool}.get(kind, list)
-    if kind is not ValueType.DONE and not isinstance(made, wanted):
+    if kind not in (ValueType.DONE, ValueType.OBJECT) and not isinstance(made, wanted):
         raise InvalidArgument(
             f"{primitive.node}: the function {primitive.config['function']!r} returned "
             f"{type(made).__name__}, not {kind}: return what the component's outputs say",
