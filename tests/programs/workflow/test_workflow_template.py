@@ -137,7 +137,7 @@ def test_what_is_named_twice_or_left_out_is_refused() -> None:
         ({"kind": "llm", "resources": {"GPU": 2}}, "resources and instances belong to the node"),
         (
             {"kind": "llm", "config": {"dtype": "x"}},
-            "engine 'llm' has no 'dtype'; it takes light, model",
+            "engine 'llm' has no 'dtype'; it takes api_key_env, base_url, light",
         ),
         ({"kind": "llm", "config": {"light": 1}}, "light is 1: give true or false"),
         ({"kind": "llm", "config": {"light": True, "model": "a"}}, "true only without a model"),

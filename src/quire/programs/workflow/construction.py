@@ -143,6 +143,7 @@ def _site(
         when=when,
         measured=sizes,
         stored=stored,
+        whole_calls=engine is not None and engine.endpoint is not None,
     )
 
 

@@ -130,7 +130,7 @@ def _box(primitive: Primitive) -> Box:
     elif primitive.op in _DECOMPOSED:
         color = _COLORS["part"]
     else:
-        is_model = primitive.op in (Op.PREFILLING, Op.DECODING)
+        is_model = primitive.op in (Op.PREFILLING, Op.DECODING, Op.GENERATING)
         color = _COLORS["model" if is_model else "other"]
     text = f"{primitive.op}{size} · depth {primitive.depth}"
     order = primitive.after - primitive.sources

@@ -25,6 +25,9 @@ def seconds_alone(primitive: Primitive, profiles: Mapping[str, Profile]) -> floa
         max_tokens: int = primitive.config["max_tokens"]
         is_part = primitive.op is Op.PARTIAL_DECODING
         return profile.token_s * max_tokens / (primitive.config["elements"] if is_part else 1)
+    if primitive.op is Op.GENERATING:
+        prompt_s = profile.seconds(_prompt_tokens(primitive))
+        return prompt_s + profile.token_s * float(primitive.config["max_tokens"])
     return profile.seconds(1 if primitive.size is None else max(1, primitive.size))
 
 

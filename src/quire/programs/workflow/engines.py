@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from quire.core.errors import InvalidArgument
+from quire.programs.workflow.endpoint import KEYS, Endpoint, endpoint_of
 
 EngineKind = Literal["llm", "embedding", "rerank", "vectors", "search", "parser", "chunker", "tool"]
 ENGINE_KINDS: tuple[str, ...] = get_args(EngineKind)
@@ -19,7 +20,7 @@ NOT_YET = MappingProxyType({"mcp": "a 'tool' that calls it"})
 
 CONFIG: Mapping[str, frozenset[str]] = MappingProxyType(
     {
-        "llm": frozenset({"model", "light"}),
+        "llm": frozenset({"light"}) | KEYS,
         "embedding": frozenset({"model"}),
         "rerank": frozenset({"model"}),
         "vectors": frozenset(),
@@ -97,9 +98,10 @@ class Engine:
 
     ``kind``: one of ``ENGINE_KINDS``; ``name``: what components call it (default: its kind).
     ``config``: ``model`` of the node for llm, embedding and rerank (default: the node's first);
-    for llm ``light``: true for the node's model with the fewest parameters; ``functions`` by name
-    for tool. ``resources`` and ``instances`` belong to the node, which serves all workflows with
-    the same engines; here they can only be left as they are.
+    for llm ``light``: true for the node's model with the fewest parameters, or the fields of an
+    ``Endpoint`` for a model that is not the node's; ``functions`` by name for tool. ``resources``
+    and ``instances`` belong to the node, which serves all workflows with the same engines; here
+    they can only be left as they are.
 
     Raises:
         InvalidArgument: an unknown kind, or a field that this engine does not take.
@@ -135,6 +137,8 @@ class Engine:
                 param="instances" if not self.resources else "resources",
             )
         check_keys(f"engine {self.name!r}", self.config, CONFIG[self.kind])
+        if self.kind == "llm":
+            endpoint_of(self.name, self.config)
         light = self.config.get("light", False)
         if not isinstance(light, bool) or (light and self.config.get("model") is not None):
             raise InvalidArgument(
@@ -150,6 +154,11 @@ class Engine:
                     "give a mapping of names to functions",
                     param="functions",
                 )
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where a model that is not the node's is asked."""
+        return endpoint_of(self.name, self.config) if self.kind == "llm" else None
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:

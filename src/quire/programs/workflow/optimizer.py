@@ -144,7 +144,7 @@ class Graph:
         outputs: dict[str, str] = {}
         for name, ref in self.e_graph.results.items():
             source = self.e_graph.primitives.get(ref.primitive)
-            if source is None or source.op is not Op.DECODING:
+            if source is None or source.op not in (Op.DECODING, Op.GENERATING):
                 continue
             if source.outputs[ref.port] is ValueType.TEXT:
                 outputs[source.id] = name

@@ -16,7 +16,8 @@ from quire.programs.workflow.values import Ref, ValueType
 
 
 class Op(StrEnum):
-    """The primitives of Ayo's Table 2, and those of documents and tools."""
+    """The primitives of Ayo's Table 2, and those of documents and tools. ``generating`` is
+    prefilling and decoding in one, of a model that is asked over HTTP."""
 
     PARSE = "parse"
     CHUNK = "chunk"
@@ -31,6 +32,7 @@ class Op(StrEnum):
     FULL_PREFILLING = "full prefilling"
     DECODING = "decoding"
     PARTIAL_DECODING = "partial decoding"
+    GENERATING = "generating"
     CONDITION = "condition"
     AGGREGATE = "aggregate"
 

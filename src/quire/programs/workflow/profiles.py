@@ -108,6 +108,8 @@ def use_profiles(app: App, served: Sequence[ServedProfile]) -> App:
 
 
 def _of(engine: Engine, served: Sequence[ServedProfile]) -> Profile | None:
+    if engine.endpoint is not None:
+        return None
     wanted = engine.config.get("model")
     fitting = [
         one.profile for one in served if one.kind == engine.kind and wanted in (None, one.name)

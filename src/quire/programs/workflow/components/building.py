@@ -33,7 +33,8 @@ class Value:
 class Site:
     """``inputs``: the component's inputs by name; ``outputs``: the types that it promises.
     ``measured``: the sizes of outputs that the query itself tells. ``stored``: per engine, how many
-    rows the query has put into it so far, or None if that is unknown."""
+    rows the query has put into it so far, or None if that is unknown. ``whole_calls``: the engine
+    is a model that is asked over HTTP."""
 
     node: str
     engine: str | None
@@ -45,6 +46,7 @@ class Site:
     when: Ref | None
     measured: Mapping[str, int]
     stored: dict[str, int | None]
+    whole_calls: bool = False
     primitives: list[Primitive] = field(default_factory=list)
 
     def add(

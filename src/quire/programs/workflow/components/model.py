@@ -1,8 +1,9 @@
 """A language model: its prompt, its synthesis mode, and what its answer becomes.
 
-One call is a prefilling and a decoding. ``refine`` chains a call for each element of the context,
-``tree`` asks about each element on its own and combines the answers. A batchable model is asked
-once for each element of its lists, and its output has an answer for each.
+One call is a prefilling and a decoding, or one primitive for a model behind HTTP. ``refine`` chains
+a call for each element of the context, ``tree`` asks about each element on its own and combines the
+answers. A batchable model is asked once for each element of its lists, and its output has an answer
+for each.
 """
 
 from __future__ import annotations
@@ -192,6 +193,8 @@ class Calls:
                 self._add(part.name, given.get(part.name), parts, inputs)
         before = f"{step}." if step else ""
         asked = {name: self._site.option(name, str) for name in ("system", "model")}
+        if self._site.whole_calls:
+            return self._whole_call(f"{before}call", inputs, parts, asked)
         prefill = self._site.add(
             Op.PREFILLING, f"{before}prefill", inputs, {"state": ValueType.STATE},
             parts=tuple(parts), config={**asked, "separator": self._separator},
@@ -200,6 +203,20 @@ class Calls:
             Op.DECODING, f"{before}decode", {"state": Ref(prefill.id, "state")},
             {"out": self._kind}, size=self.elements,
             config={**self._decoding, "splittable": self._site.splittable},
+        )  # fmt: skip
+
+    def _whole_call(
+        self, step: str, inputs: Mapping[str, Ref], parts: Sequence[Part], asked: Mapping[str, Any]
+    ) -> Primitive:
+        if asked["model"] is not None:
+            raise self._site.error(
+                "model", "is given, and the engine is a model behind HTTP, which the application "
+                "names: leave it out"
+            )  # fmt: skip
+        return self._site.add(
+            Op.GENERATING, step, inputs, {"out": self._kind}, size=self.elements,
+            parts=tuple(parts),
+            config={**asked, **self._decoding, "separator": self._separator},
         )  # fmt: skip
 
     def _add(

@@ -26,6 +26,11 @@ def prefill(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
     draft, notes, changed = Draft(graph), list[Note](), False
     for one in graph.order:
         primitive = graph.primitives[one]
+        if primitive.op is Op.GENERATING:
+            text = (
+                "its model is asked over HTTP: the prompt is sent whole, and its answer comes whole"
+            )
+            notes.append(Note(NAME, one, text, False))
         if primitive.op not in PREFILLS:
             continue
         steps = _steps(graph, primitive)

@@ -8,13 +8,15 @@ from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import PREFILLS, Primitive
+from quire.programs.workflow.runners.calls import Streamed
 from quire.programs.workflow.runners.encoding import (
     ENCODER_KINDS,
     EncoderRunner,
     check_encoders,
 )
 from quire.programs.workflow.runners.local import DocumentRunner, ToolRunner, VectorRunner
-from quire.programs.workflow.runners.model import ModelRunner, Streamed
+from quire.programs.workflow.runners.model import ModelRunner
+from quire.programs.workflow.runners.remote import RemoteRunner
 from quire.programs.workflow.runners.search import SearchRunner, check_search
 from quire.programs.workflow.scheduler import Runner
 from quire.programs.workflow.vectors import QueryVectors
@@ -28,8 +30,11 @@ def runner_of(
 
     Raises:
         InvalidArgument: the node does not serve a model that the engine or a component names.
+        ConfigError: the key of a model behind HTTP is not set.
     """
     match engine.kind:
+        case "llm" if engine.endpoint is not None:
+            return RemoteRunner(engine.endpoint, streamed, sleep=api.sleep)
         case "llm":
             return ModelRunner(_models(engine, api, primitives), streamed)
         case "embedding" | "rerank":

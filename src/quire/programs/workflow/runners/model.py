@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import EngineFault, InvalidArgument
@@ -17,21 +16,13 @@ from quire.programs.api import Model
 from quire.programs.api.grammar import json_schema
 from quire.programs.chat.template import chat_template
 from quire.programs.sdk import Context, Generated, Generation
-from quire.programs.workflow.answer_text import AnswerText, Said, behind
+from quire.programs.workflow.answer_text import AnswerText, behind
 from quire.programs.workflow.json_elements import JsonElements
 from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.runners.calls import Streamed, prompt_text, tell
 from quire.programs.workflow.scheduler import LOSSES
 from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import Watcher
-
-
-@dataclass(frozen=True, slots=True)
-class Streamed:
-    """The decodings whose answers are results, with the names of these, and who is told their text
-    as it comes."""
-
-    outputs: Mapping[str, str]
-    watcher: Watcher
 
 
 class ModelCall:
@@ -79,8 +70,8 @@ class ModelCall:
         text = AnswerText(config["answer_after"], begins_again=self._has_begun)
         async with self._begin(config) as generation:
             async for piece in generation:
-                await _tell(watcher, output, text.feed(piece))
-            await _tell(watcher, output, text.end())
+                await tell(watcher, output, text.feed(piece))
+            await tell(watcher, output, text.end())
             return await generation
 
     async def element(self, number: int, config: Mapping[str, Any]) -> Any:
@@ -170,7 +161,7 @@ class ModelRunner:
             call = ModelCall(model, primitive, thread=len(self._calls))
             self._calls[primitive.id] = call
         call.context.set_depth(**primitive.order)
-        call.add(primitive, _prompt_text(primitive, inputs))
+        call.add(primitive, prompt_text(primitive, inputs))
         if primitive.op is Op.PARTIAL_PREFILLING:
             await call.prefill_beginning()
         else:
@@ -199,18 +190,6 @@ class ModelRunner:
             await call.end()
             call.context.drop()
         return {"out": [element], "state": call}
-
-
-def _prompt_text(primitive: Primitive, inputs: Mapping[str, Any]) -> str:
-    """What a prefilling adds to its prompt."""
-    separator: str = primitive.config["separator"]
-    values = (part.text if part.name is None else inputs[part.name] for part in primitive.parts)
-    return "".join(one if isinstance(one, str) else separator.join(one) for one in values)
-
-
-async def _tell(watcher: Watcher, output: str, said: Said | None) -> None:
-    if said is not None:
-        await watcher.said(output, said)
 
 
 def _cut_off(generated: Generated, config: Mapping[str, Any]) -> InvalidArgument:
