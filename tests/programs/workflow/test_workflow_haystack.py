@@ -15,6 +15,7 @@ from programs_facts import FACTS, node_with
 from quire.core.errors import InvalidArgument
 from quire.core.ids import TenantId
 from quire.programs.workflow import App, Graph, Node, find_application, workflow
+from quire.programs.workflow.endpoint import Endpoint
 from quire.programs.workflow.imports.jinja_prompts import read_template
 from quire.testing import FakeEncoder
 
@@ -49,6 +50,26 @@ def test_two_pipelines_become_one_application() -> None:
     assert graph.sizes["splitter_documents"] == 3
     assert "text_embedder" not in graph.e_graph.ancestors["writer"]
     assert "writer" in graph.e_graph.ancestors["retriever"]
+
+
+def test_a_generator_with_an_address_is_asked_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"api_base_url": "http://x/v1", "timeout": 5.0, "max_retries": 1}
+    app = find_application(changed(tmp_path, parameters("llm", **given)))
+    assert app.engines["llm_llm"].endpoint == Endpoint(
+        "http://x/v1", "gpt-4o-mini", "OPENAI_API_KEY", 5.0, 1
+    )
+    assert by_name(app)["llm"].engine == "llm_llm"
+    assert "gpt-4o-mini" not in caplog.text
+    find_application(f"{INDEX}+{ASK}")
+    assert "llm: the node's own model is used in place of gpt-4o-mini" in caplog.text
+    for wrong, message in (
+        ({"api_base_url": "x"}, "base_url is 'x': give http"),
+        ({**given, "api_key": {"type": "token"}}, "name one environment variable"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            find_application(changed(tmp_path, parameters("llm", **wrong)))
 
 
 @pytest.mark.e2e

@@ -9,13 +9,21 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.engines import ASSUMED_EMBEDDING, NO_PROFILE, Engine
+from quire.programs.workflow.engines import Engine
+from quire.programs.workflow.imports.haystack_building import (
+    Building,
+    PromptText,
+    Text,
+    add,
+    input_of,
+    order_stores,
+    store_of,
+)
 from quire.programs.workflow.imports.haystack_reading import (
     Part,
     Pipeline,
@@ -24,46 +32,15 @@ from quire.programs.workflow.imports.haystack_reading import (
 )
 from quire.programs.workflow.imports.haystack_types import INPUTS, Role
 from quire.programs.workflow.imports.jinja_prompts import read_template
-from quire.programs.workflow.template import App, Node
+from quire.programs.workflow.template import App
 
 logger = logging.getLogger(__name__)
 
-STORE = "InMemoryDocumentStore"
 _TOKENS = frozenset({"max_tokens", "max_new_tokens", "max_completion_tokens"})
 _GREEDY: Mapping[str, tuple[Any, ...]] = {
     "temperature": (0, 0.0, None), "n": (1, None), "do_sample": (False, None),
     "return_full_text": (False,),
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """An output of the template by its name."""
-
-    name: str
-    kind: str
-    vectors: str = ""
-    """Of embedded documents the name of their vectors."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Prompt:
-    text: str
-    inputs: Mapping[str, str]
-    separator: str | None
-    system: str | None
-
-
-@dataclass(slots=True)
-class _Building:
-    pipeline: Pipeline
-    values: dict[Socket, _Text | _Prompt] = field(default_factory=dict)
-    nodes: list[Node] = field(default_factory=list)
-    engines: dict[str, Engine] = field(default_factory=dict)
-    stores: dict[str, str] = field(default_factory=dict)
-    """The engine of each document store, by its index."""
-    writers: dict[str, list[Node]] = field(default_factory=dict)
-    readers: dict[str, list[Node]] = field(default_factory=dict)
 
 
 def import_pipelines(paths: Sequence[Path], name: str) -> App:
@@ -76,13 +53,13 @@ def import_pipelines(paths: Sequence[Path], name: str) -> App:
         InvalidArgument: something that has no counterpart, named with the remedy.
     """
     pipeline = _joined([read_pipeline(path) for path in paths])
-    building = _Building(pipeline)
+    building = Building(pipeline)
     for one in _ordered(pipeline):
         _MAKERS[one.known.role](building, one)
-    _order_stores(building)
+    order_stores(building)
     app = App(name, building.engines.values(), "A pipeline of Haystack.")
     app.update_template(building.nodes)
-    for note in pipeline.notes:
+    for note in [*pipeline.notes, *building.notes]:
         logger.warning("%s", note)
     return app
 
@@ -114,67 +91,67 @@ def _ordered(pipeline: Pipeline) -> list[Part]:
 # -- components --------------------------------------------------------------------------------
 
 
-def _converter(building: _Building, part: Part) -> None:
-    documents = _input(building, part, "sources", "documents", asked="documents")
-    _add(building, part, "parser", {documents.name: "documents"}, "documents", "documents")
+def _converter(building: Building, part: Part) -> None:
+    documents = input_of(building, part, "sources", "documents", asked="documents")
+    add(building, part, "parser", {documents.name: "documents"}, "documents", "documents")
 
 
-def _splitter(building: _Building, part: Part) -> None:
-    documents = _input(building, part, "documents", "documents")
+def _splitter(building: Building, part: Part) -> None:
+    documents = input_of(building, part, "documents", "documents")
     config = {
         "chunk_size": part.used.get("split_length", 200),
         "overlap": part.used.get("split_overlap", 0),
     }
-    _add(building, part, "chunker", {documents.name: "documents"}, "documents", "texts", config)
+    add(building, part, "chunker", {documents.name: "documents"}, "documents", "texts", config)
 
 
-def _document_embedder(building: _Building, part: Part) -> None:
-    texts = _input(building, part, "documents", "texts")
-    made = _add(
+def _document_embedder(building: Building, part: Part) -> None:
+    texts = input_of(building, part, "documents", "texts")
+    made = add(
         building, part, "embedding", {texts.name: "texts"}, "documents", "vectors",
         {"truncate": True}, batchable=True,
     )  # fmt: skip
-    building.values[Socket(part.name, "documents")] = _Text(texts.name, "texts", made.name)
+    building.values[Socket(part.name, "documents")] = Text(texts.name, "texts", made.name)
 
 
-def _text_embedder(building: _Building, part: Part) -> None:
-    text = _input(building, part, "text", "text")
+def _text_embedder(building: Building, part: Part) -> None:
+    text = input_of(building, part, "text", "text")
     config = {"truncate": True}
-    _add(building, part, "embedding", {text.name: "text"}, "embedding", "vectors", config)
+    add(building, part, "embedding", {text.name: "text"}, "embedding", "vectors", config)
 
 
-def _writer(building: _Building, part: Part) -> None:
-    texts = _input(building, part, "documents", "texts")
+def _writer(building: Building, part: Part) -> None:
+    texts = input_of(building, part, "documents", "texts")
     if not texts.vectors:
         raise InvalidArgument(
             f"{part.name} writes documents without embeddings: connect an embedder of documents "
             "before it",
             param=part.name,
         )
-    store = _store(building, part)
+    store = store_of(building, part)
     inputs = {texts.name: "texts", texts.vectors: "vectors"}
     config = {"operation": "ingest"}
-    _add(building, part, store, inputs, "written", "done", config, batchable=True)
+    add(building, part, store, inputs, "written", "done", config, batchable=True)
     building.writers.setdefault(store, []).append(building.nodes[-1])
 
 
-def _retriever(building: _Building, part: Part) -> None:
-    vectors = _input(building, part, "query_embedding", "vectors")
-    store = _store(building, part)
+def _retriever(building: Building, part: Part) -> None:
+    vectors = input_of(building, part, "query_embedding", "vectors")
+    store = store_of(building, part)
     config = {"operation": "search", "top_k": part.used.get("top_k", 10)}
-    _add(building, part, store, {vectors.name: "vectors"}, "documents", "texts", config)
+    add(building, part, store, {vectors.name: "vectors"}, "documents", "texts", config)
     building.readers.setdefault(store, []).append(building.nodes[-1])
 
 
-def _ranker(building: _Building, part: Part) -> None:
-    query = _input(building, part, "query", "text")
-    texts = _input(building, part, "documents", "texts")
+def _ranker(building: Building, part: Part) -> None:
+    query = input_of(building, part, "query", "text")
+    texts = input_of(building, part, "documents", "texts")
     config = {"top_n": part.used.get("top_k", 10), "truncate": True}
     inputs = {query.name: "text", texts.name: "texts"}
-    _add(building, part, "rerank", inputs, "documents", "texts", config)
+    add(building, part, "rerank", inputs, "documents", "texts", config)
 
 
-def _prompt(building: _Building, part: Part) -> None:
+def _prompt(building: Building, part: Part) -> None:
     template, system = part.used.get("template"), None
     where = f"the template of {part.name}"
     if isinstance(template, list):
@@ -186,7 +163,7 @@ def _prompt(building: _Building, part: Part) -> None:
     called: dict[str, str] = {}
     for names, kind in ((asked.texts, "text"), (asked.firsts, "text"), (asked.lists, "texts")):
         for name in names:
-            given = _input(building, part, name, kind)
+            given = input_of(building, part, name, kind)
             is_reply = Socket(part.name, name) in building.pipeline.senders
             if kind == "text" and is_reply != (name in asked.firsts):
                 written = f"{name}[0]" if is_reply else name
@@ -200,7 +177,7 @@ def _prompt(building: _Building, part: Part) -> None:
                 "connection out",
                 param=part.name,
             )
-    building.values[Socket(part.name, "prompt")] = _Prompt(
+    building.values[Socket(part.name, "prompt")] = PromptText(
         asked.prompt(called), inputs, asked.separator, system
     )
 
@@ -229,12 +206,12 @@ def _messages(template: list[Any], where: str) -> tuple[str, str | None]:
     return texts[-1], system
 
 
-def _generator(building: _Building, part: Part) -> None:
+def _generator(building: Building, part: Part) -> None:
     sockets = [Socket(part.name, name) for name in INPUTS["generator"]]
     sender = next((building.pipeline.senders[one] for one in sockets
                    if one in building.pipeline.senders), None)  # fmt: skip
     prompt = building.values.get(sender) if sender is not None else None
-    if not isinstance(prompt, _Prompt):
+    if not isinstance(prompt, PromptText):
         raise InvalidArgument(
             f"{part.name} has no prompt builder before it: connect a PromptBuilder or a "
             "ChatPromptBuilder",
@@ -246,10 +223,35 @@ def _generator(building: _Building, part: Part) -> None:
         config["separator"] = prompt.separator
     if system is not None:
         config["system"] = system
-    _add(
-        building, part, "llm", prompt.inputs, "replies", "text", config,
+    add(
+        building, part, _model(building, part), prompt.inputs, "replies", "text", config,
         called="answer" if _is_last(building.pipeline, part) else "",
     )  # fmt: skip
+
+
+def _model(building: Building, part: Part) -> str:
+    """The engine of a generator: the node's model, or the endpoint that it names."""
+    url, model = part.used.get("api_base_url"), part.used.get("model")
+    if url is None:
+        if model is not None:
+            building.notes.append(f"{part.name}: the node's own model is used in place of {model}")
+        return "llm"
+    config = {"base_url": url, "model": model}
+    key = part.used.get("api_key")
+    if key is not None:
+        names = key.get("env_vars") if isinstance(key, dict) else None
+        if not isinstance(names, list) or len(names) != 1:
+            raise InvalidArgument(
+                f"{part.name}.api_key is {key!r:.80}: name one environment variable",
+                param=part.name,
+            )
+        config["api_key_env"] = names[0]
+    for name, ours in (("timeout", "timeout_s"), ("max_retries", "retries")):
+        if part.used.get(name) is not None:
+            config[ours] = part.used[name]
+    called = "llm_" + re.sub(r"\W", "_", part.name)
+    building.engines[called] = Engine("llm", config, name=called)
+    return called
 
 
 def _is_last(pipeline: Pipeline, part: Part) -> bool:
@@ -283,93 +285,12 @@ def _generation(part: Part) -> dict[str, Any]:
     return config
 
 
-def _answers(building: _Building, part: Part) -> None:
-    _input(building, part, "replies", "text")
+def _answers(building: Building, part: Part) -> None:
+    input_of(building, part, "replies", "text")
 
 
-_MAKERS: Mapping[Role, Callable[[_Building, Part], None]] = {
+_MAKERS: Mapping[Role, Callable[[Building, Part], None]] = {
     "converter": _converter, "splitter": _splitter, "document_embedder": _document_embedder,
     "text_embedder": _text_embedder, "writer": _writer, "retriever": _retriever, "ranker": _ranker,
     "prompt": _prompt, "generator": _generator, "answers": _answers,
 }  # fmt: skip
-
-
-# -- values and stores -------------------------------------------------------------------------
-
-
-def _input(building: _Building, part: Part, socket: str, kind: str, asked: str = "") -> _Text:
-    """What the socket takes: what is connected to it, or the query's input of that name."""
-    sender = building.pipeline.senders.get(Socket(part.name, socket))
-    if sender is None:
-        return _Text(asked or socket, kind)
-    value = building.values.get(sender)
-    if not isinstance(value, _Text) or value.kind != kind:
-        has = value.kind if isinstance(value, _Text) else "a prompt"
-        raise InvalidArgument(
-            f"{part.name}.{socket} takes {kind}, and {'.'.join(sender)} gives {has}: connect "
-            "another component",
-            param=part.name,
-        )
-    return value
-
-
-def _add(
-    building: _Building,
-    part: Part,
-    engine: str,
-    inputs: Mapping[str, str],
-    socket: str,
-    kind: str,
-    config: Mapping[str, Any] | None = None,
-    *,
-    batchable: bool = False,
-    called: str = "",
-) -> _Text:
-    """Make the node of ``part``, whose one output is its ``socket``."""
-    if engine not in building.engines:
-        profile = ASSUMED_EMBEDDING if engine == "embedding" else NO_PROFILE
-        building.engines[engine] = Engine(engine, profile=profile)
-    name = re.sub(r"\W", "_", part.name)
-    made = _Text(called or f"{name}_{socket}", kind)
-    annotation = "batchable" if batchable else None
-    building.nodes.append(
-        Node(engine, inputs, {made.name: kind}, annotation, config or {}, name=name)  # type: ignore[arg-type]
-    )
-    building.values[Socket(part.name, socket)] = made
-    return made
-
-
-def _store(building: _Building, part: Part) -> str:
-    """The engine of the store that a writer or retriever names."""
-    store = part.used.get("document_store")
-    store = store if isinstance(store, dict) else {}
-    shown = str(store.get("type", "none"))
-    if shown.rpartition(".")[2] != STORE:
-        raise InvalidArgument(
-            f"{part.name} uses the store {shown}; documents come with the query here, "
-            f"into a collection of its own: use an {STORE} that a DocumentWriter of the same "
-            "pipelines fills, and choose where it lies with --vector-store",
-            param=part.name,
-        )
-    index = str((store.get("init_parameters") or {}).get("index"))
-    known = building.stores
-    if index not in known:
-        known[index] = f"vectors_{len(known) + 1}" if known else "vectors"
-        building.engines[known[index]] = Engine("vectors", name=known[index])
-    return known[index]
-
-
-def _order_stores(building: _Building) -> None:
-    """What is written is found: a store's writers come before its retrievers."""
-    for store, readers in building.readers.items():
-        for reader in readers:
-            writers = building.writers.get(store, [])
-            if not writers:
-                raise InvalidArgument(
-                    f"{reader.name} searches a store that nothing fills: documents come with the "
-                    "query here, so import the pipeline that writes them too "
-                    "(INDEXING.yaml+ASKING.yaml)",
-                    param=reader.name,
-                )
-            for writer in writers:
-                writer >> reader

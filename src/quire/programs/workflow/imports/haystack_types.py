@@ -55,9 +55,19 @@ _GENERATOR: Mapping[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
+_ENDPOINT = frozenset({"api_base_url", "model", "api_key", "timeout", "max_retries"})
+
+
 def _embedder(role: Role) -> Known:
     harmless = _SERVICE | {"embedding_separator"}
     return Known(role, told=frozenset({"model"}), harmless=harmless, fixed=_EMBEDDER)
+
+
+def _generator_of_openai() -> Known:
+    """With ``api_base_url`` it is asked there; else the node's model stands for it."""
+    used = _ENDPOINT | {"generation_kwargs", "system_prompt"}
+    fixed = {key: values for key, values in _GENERATOR.items() if key not in _ENDPOINT}
+    return Known("generator", used=used, harmless=_SERVICE - _ENDPOINT, fixed=fixed)
 
 
 def _generator() -> Known:
@@ -126,8 +136,8 @@ KNOWN: Mapping[str, Known] = {
         "prompt", used=frozenset({"template"}),
         harmless=frozenset({"required_variables", "variables"}),
     ),
-    "OpenAIGenerator": _generator(),
-    "OpenAIChatGenerator": _generator(),
+    "OpenAIGenerator": _generator_of_openai(),
+    "OpenAIChatGenerator": _generator_of_openai(),
     "HuggingFaceLocalGenerator": _generator(),
     "HuggingFaceLocalChatGenerator": _generator(),
     "HuggingFaceAPIGenerator": _generator(),
