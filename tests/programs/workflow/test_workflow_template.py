@@ -245,6 +245,19 @@ def test_how_many_elements_a_branch_gives_is_certain_on_it_alone(on_branch: bool
         Graph.optimize(app, query)
 
 
+@pytest.mark.parametrize(
+    ("size", "overlap", "most"), [(16, 16, 15), (4000, 3999, 3750), (1, 1, 0), (32, 31, 30)]
+)
+def test_overlaps_make_the_texts_longer_within_a_bound(size: int, overlap: int, most: int) -> None:
+    config = {"chunk": {"chunk_size": size, "overlap": overlap}}
+    with pytest.raises(
+        InvalidArgument, match=f"is {overlap} of chunks of {size} tokens: give less, at most {most}"
+    ):
+        Graph.optimize(advanced(), QUERY, config)
+    config["chunk"]["overlap"] = most
+    Graph.optimize(advanced(), QUERY, config)
+
+
 def test_what_surrounds_each_chunk_is_as_many_texts_as_chunks_and_bounded() -> None:
     app = App("app", [Engine("chunker"), Engine("llm")])
     cut = Node("chunker", {"files": "documents"}, {"part": "texts", "text": "texts"}, name="cut")

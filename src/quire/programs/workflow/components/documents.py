@@ -12,6 +12,8 @@ from quire.programs.workflow.primitives import Op
 from quire.programs.workflow.values import Ref, ValueType
 
 CHUNK_TOKENS, OVERLAP_TOKENS, NEIGHBOURS = 256, 30, 4
+MAX_REPEATED = 16
+"""Chunks that a token may be in: all together are that much longer than the documents."""
 MAX_NEIGHBOURS = 16
 """The texts that surround all chunks are that much longer than the documents."""
 
@@ -82,8 +84,11 @@ def chunking_of(site: Site) -> tuple[int, int]:
     overlap = site.count("overlap", OVERLAP_TOKENS, least=0)
     assert size is not None, "it has a default"
     assert overlap is not None, "it has a default"
-    if overlap >= size:
-        raise site.error("overlap", f"is {overlap} of chunks of {size} tokens: give less")
+    if overlap >= size or overlap * MAX_REPEATED > size * (MAX_REPEATED - 1):
+        most = min(size - 1, size * (MAX_REPEATED - 1) // MAX_REPEATED)
+        raise site.error(
+            "overlap", f"is {overlap} of chunks of {size} tokens: give less, at most {most}"
+        )
     return size, overlap
 
 
