@@ -50,7 +50,7 @@ class RMSNorm(nn.Module):
 
 
 class Linear(nn.Module):
-    """A bias-free product in bf16 over an fp32 master weight."""
+    """A bias-free product in the type of its input over an fp32 master weight."""
 
     def __init__(self, in_size: int, out_size: int, std: float) -> None:
         super().__init__()
@@ -101,14 +101,17 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Embedding, decoder layers and final norm; the output head is the embedding."""
+    """Embedding, decoder layers and final norm; the output head is the embedding.
+
+    ``dtype``: of activations and products; weights are fp32.
+    """
 
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, dtype: torch.dtype = torch.bfloat16) -> None:
         super().__init__()
-        self.shape = shape
+        self.shape, self.dtype = shape, dtype
         self.embedding = nn.Parameter(torch.randn(shape.vocab_size, shape.width) * 0.02)
         self.blocks = nn.ModuleList([Block(shape) for _ in range(shape.num_layers)])
         self.norm = RMSNorm(shape.width, shape.norm_eps)
@@ -119,8 +122,8 @@ class Model(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, tokens_N: Tensor, positions_N: Tensor, groups: Sequence[RowGroup]) -> Tensor:
-        """Final hidden states ``[N, D]`` in bf16."""
-        x_ND = F.embedding(tokens_N, self.embedding).to(torch.bfloat16)
+        """Final hidden states ``[N, D]``."""
+        x_ND = F.embedding(tokens_N, self.embedding).to(self.dtype)
         cos, sin = self.cos[positions_N][:, None], self.sin[positions_N][:, None]
         for block in self.blocks:
             assert isinstance(block, Block)

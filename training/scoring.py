@@ -5,7 +5,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
-from training.corpus import arithmetic, chat, codeact, facts, functions, lists, react
+from training.corpus import (
+    arithmetic,
+    chat,
+    codeact,
+    facts,
+    functions,
+    lists,
+    react,
+    workflows,
+)
 from training.corpus.calculator import CalculationError, calculate, run_program
 from training.corpus.document import BOS, CALL_CLOSE, CALL_OPEN, Document, Split
 from training.decoding import Decoder
@@ -52,6 +61,12 @@ def judge_text(decoder: Decoder, documents: list[Document]) -> list[bool]:
     """The whole reply equals the reference."""
     replies = decoder.complete([d.prompt for d in documents], max_tokens=120)
     return [r.strip() == d.answer for r, d in zip(replies, documents, strict=True)]
+
+
+def judge_array(decoder: Decoder, documents: list[Document]) -> list[bool]:
+    """The array behind a bracket that a schema sets equals the reference."""
+    replies = decoder.complete([d.prompt for d in documents], max_tokens=120)
+    return [f"[{r.strip()}" == d.answer for r, d in zip(replies, documents, strict=True)]
 
 
 def judge_call(decoder: Decoder, documents: list[Document]) -> list[bool]:
@@ -186,4 +201,18 @@ TASKS = (
     Task("long facts", facts.sample_long, judge_answer),
     Task("lists", lists.sample, judge_list),
     Task("chat", chat.sample, judge_text),
+    Task("chunk, answer", workflows.sample_leaf, judge_answer, 0.90, "present"),
+    Task("chunk, unknown", workflows.sample_leaf, judge_answer, 0.90, "absent"),
+    Task("three chunks", workflows.sample_pages, judge_answer, None, "present"),
+    Task("judge yes", workflows.sample_judge, judge_answer, 0.90, "yes"),
+    Task("judge no", workflows.sample_judge, judge_answer, 0.90, "no"),
+    Task("refine, found", workflows.sample_refine, judge_answer, 0.90, "found"),
+    Task("refine, not found", workflows.sample_refine, judge_answer, 0.90, "not found"),
+    Task("combine", workflows.sample_combine, judge_answer, 0.90),
+    Task("situate", workflows.sample_situate, judge_answer),
+    Task("queries", workflows.sample_queries, judge_array, 0.90),
+    Task("plan of calls", workflows.sample_plan, judge_array, 0.90),
+    Task("results of calls", workflows.sample_results, judge_answer, 0.90),
+    Task("answer or unknown", workflows.sample_proxy, judge_answer, 0.90),
+    Task("search needed", workflows.sample_search, judge_answer, 0.90),
 )

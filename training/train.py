@@ -11,14 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from training import tokenizer as tokenizers
 from training.batches import batch_of_step
+from training.export import llama_name
 from training.model import Model, ModelShape, weighted_loss
 from training.optim import Optimizer, Rates
 
@@ -41,7 +43,8 @@ class Plan:
 
     ``schedule`` lists (step, scale of the learning rates) with rising steps; between two of them
     the scale changes linearly, and after the last it stays. ``shape`` has the fields of
-    ``ModelShape`` that differ from the shipped model's.
+    ``ModelShape`` that differ from the shipped model's. ``dtype`` is that of activations:
+    ``float32`` may be the faster one where bf16 is slow.
     """
 
     num_steps: int
@@ -51,6 +54,7 @@ class Plan:
     num_tokens: int = 6144
     rates: Rates = field(default_factory=Rates)
     shape: Mapping[str, int] = field(default_factory=dict)
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
 
     @classmethod
     def read(cls, path: Path) -> "Plan":
@@ -79,7 +83,8 @@ class Trainer:
         torch.manual_seed(plan.seed)
         self.plan, self.folder = plan, folder
         self.tokenizer: Tokenizer = tokenizers.load(folder / "tokenizer.json")
-        self.model = Model(ModelShape(self.tokenizer.get_vocab_size(), **plan.shape))
+        shape = ModelShape(self.tokenizer.get_vocab_size(), **plan.shape)
+        self.model = Model(shape, getattr(torch, plan.dtype))
         self.optimizer = Optimizer(self.model, plan.rates)
         self.mean = {n: p.detach().clone() for n, p in self.model.named_parameters()}
         self.step = 0
@@ -100,16 +105,34 @@ class Trainer:
         torch.save(state, partial)
         partial.replace(self.checkpoint)
 
-    def resume(self) -> None:
-        """Continue from the checkpoint if there is one."""
+    def begin_with(self, directory: Path) -> None:
+        """Take the weights of an exported model; the optimiser starts anew.
+
+        Raises:
+            ValueError: its tokenizer is another one than the run's.
+        """
+        tokenizer = tokenizers.load(directory / "tokenizer.json")
+        if tokenizer.get_vocab() != self.tokenizer.get_vocab():
+            raise ValueError(
+                f"{self.folder} has another tokenizer than {directory}: begin a new run"
+            )
+        tensors = load_file(directory / "model.safetensors")
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(tensors[llama_name(name)])
+                self.mean[name].copy_(parameter)
+
+    def resume(self) -> bool:
+        """Continue from the checkpoint; whether there is one."""
         if not self.checkpoint.exists():
-            return
+            return False
         state: dict[str, Any] = torch.load(self.checkpoint)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         for name, value in state["mean"].items():
             self.mean[name].copy_(value)
         self.step = state["step"]
+        return True
 
     def advance(self) -> Tensor:
         """One step; returns the mean loss over what the model writes."""

@@ -7,13 +7,15 @@ from random import Random
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 
 from training.attention import RowGroup, attend
 from training.batches import MAX_LENGTH, batch_of_step, encode, token_id
 from training.corpus.document import Split
 from training.corpus.mixture import SAMPLERS
+from training.decoding import PlainLlama, _Cache
 from training.evaluate import wilson_lower_bound
-from training.export import DEFAULT_TARGET, llama_name
+from training.export import DEFAULT_TARGET, export, llama_name
 from training.model import Model, ModelShape, weighted_loss
 from training.optim import Optimizer, Rates, orthogonalize
 from training.run import DEFAULT_PLAN
@@ -22,6 +24,7 @@ from training.tokenizer import load
 from training.train import Plan, Stage, Trainer
 
 TOKENIZER = DEFAULT_TARGET / "tokenizer.json"
+WEIGHTS_FILE = "model.safetensors"
 WEIGHTS = dict.fromkeys(SAMPLERS, 1.0)
 
 
@@ -109,6 +112,39 @@ def test_a_run_resumes_where_it_stopped(tmp_path: Path) -> None:
     assert [float(resumed.advance()) for _ in range(2)] == pytest.approx(losses[2:], rel=1e-3)
 
 
+def test_a_run_begins_with_the_weights_of_an_exported_model(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        load(TOKENIZER).save(str(folder / "tokenizer.json"))
+    plan = Plan(
+        1, (Stage(0, {"lists": 1.0}),), ((0, 1.0),), shape={"num_layers": 6}, dtype="float32"
+    )
+    trainer = Trainer(plan, first)
+    assert not trainer.resume()
+    trainer.begin_with(DEFAULT_TARGET)
+    shipped = PlainLlama(DEFAULT_TARGET)
+    tokens = torch.tensor([token_id(trainer.tokenizer, "<|bos|>"), 20, 30, 40])
+    hidden_ND = trainer.model(tokens, torch.arange(4), (RowGroup(1, 4),))
+    logits_V = F.linear(hidden_ND[-1], trainer.model.embedding)
+    visible = torch.ones(4, 4, dtype=torch.bool).tril()[None, None]
+    expected = shipped.forward(tokens[None], torch.arange(4)[None], visible, _Cache())
+    torch.testing.assert_close(logits_V, expected[0, -1] if expected.dim() == 3 else expected[0])
+    export(trainer.mean, trainer.model.shape, trainer.tokenizer, tmp_path / "again")
+    again, before = (load_file(d / WEIGHTS_FILE) for d in (tmp_path / "again", DEFAULT_TARGET))
+    assert all(torch.equal(again[name], before[name]) for name in before)
+
+
+def test_a_run_refuses_a_model_of_another_tokenizer(tmp_path: Path) -> None:
+    tokenizer = load(TOKENIZER)
+    tokenizer.add_tokens(["another"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    small = {"width": 32, "num_layers": 2, "hidden_size": 64}
+    trainer = Trainer(Plan(1, (), ((0, 1.0),), shape=small), tmp_path)
+    with pytest.raises(ValueError, match="has another tokenizer"):
+        trainer.begin_with(DEFAULT_TARGET)
+
+
 def test_a_plan_interpolates_rates_and_switches_stages() -> None:
     stages = (Stage(0, {"lists": 1.0}), Stage(500, {"facts": 1.0}))
     plan = Plan(1000, stages, ((0, 0.0), (100, 1.0), (600, 1.0), (1000, 0.0)))
@@ -120,8 +156,9 @@ def test_a_plan_interpolates_rates_and_switches_stages() -> None:
     assert plan.weights_at(500) == {"facts": 1.0}
 
 
-def test_the_committed_plan_names_families_that_exist() -> None:
-    plan = Plan.read(DEFAULT_PLAN)
+@pytest.mark.parametrize("path", [DEFAULT_PLAN, DEFAULT_PLAN.with_name("further.json")])
+def test_the_committed_plans_name_families_that_exist(path: Path) -> None:
+    plan = Plan.read(path)
     assert all(set(stage.weights) <= set(SAMPLERS) for stage in plan.stages)
 
 

@@ -3,6 +3,7 @@
 from random import Random
 
 from training.corpus.chat_intents import INTENTS, UNKNOWN_QUESTIONS, UNKNOWN_REPLY, Intent
+from training.corpus.chat_knowledge import OPPOSITES
 from training.corpus.document import Document, Split, conversation, in_split
 from training.corpus.words import COUNTRIES, DAYS, MONTHS, made_up
 
@@ -34,10 +35,6 @@ _OPENINGS = (
     "I want to know: ",
 )
 _ENDINGS = ("", "", "", " please", " exactly", ", please", " in short", " now", " then")
-_OPPOSITES = (
-    "big small|hot cold|up down|day night|open closed|fast slow|old new|good bad|long short|"
-    "happy sad|left right|light dark|wet dry|hard soft|high low|full empty|early late|rich poor"
-)
 _THINGS = (
     "history war music physics moon sun stock market football internet ocean computer king queen "
     "book tower bridge bank law health cancer gravity atoms dinosaurs pizza rice bread chess "
@@ -73,7 +70,7 @@ def _knowledge(rng: Random) -> tuple[str, str]:
         question = rng.choice(["what is the capital of {c}", "which city is the capital of {c}"])
         return _finish(rng, question.format(c=country), question=True), f"Answer: {city}"
     if choice < 0.7:
-        pair = rng.choice(_OPPOSITES.split("|")).split()
+        pair = rng.choice(OPPOSITES.split("|")).split()
         rng.shuffle(pair)
         question = rng.choice(["what is the opposite of {w}", "opposite of {w}"])
         return _finish(rng, question.format(w=pair[0]), question=True), f"Answer: {pair[1]}"

@@ -20,6 +20,7 @@ from training.corpus import (
     plain,
     react,
     sessions,
+    workflows,
 )
 from training.corpus.document import Document, Split
 
@@ -43,6 +44,9 @@ SAMPLERS: Mapping[str, Sampler] = {
     "copying": copying.sample,
     "plain": plain.sample,
     "sessions": sessions.sample,
+    "leaves": workflows.sample_leaf,
+    "pages": workflows.sample_pages,
+    "workflows": workflows.sample,
 }
 
 

@@ -1,0 +1,140 @@
+"""Texts of the workflows' applications: the prompts are theirs, and the answers stand in them."""
+
+import json
+import re
+from random import Random
+
+import pytest
+
+from quire.programs.workflow.applications.parts import SYNTHESIS
+from quire.programs.workflow.chunker import chunks as chunks_of_a_query
+from training.corpus import pages, workflows
+from training.corpus.document import Document, Split
+from training.corpus.facts import UNKNOWN
+
+
+def documents(sample: object, count: int = 80) -> list[Document]:
+    assert callable(sample)
+    rng = Random(11)
+    return [sample(rng, split) for split in Split for _ in range(count)]
+
+
+def pattern(prompt: str) -> re.Pattern[str]:
+    """What a prompt with named parts matches."""
+    named = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>(?:.|\\n)*)", re.escape(prompt))
+    return re.compile(rf"{named}$")
+
+
+def asked(document: Document) -> str:
+    return document.prompt.partition("<|user|>")[2].partition("<|end|>")[0]
+
+
+def test_the_prompts_of_the_applications_are_trained() -> None:
+    for sample, field in (
+        (workflows.sample_leaf, "prompt"),
+        (workflows.sample_refine, "refine_prompt"),
+        (workflows.sample_combine, "combine_prompt"),
+    ):
+        form = pattern(SYNTHESIS[field])
+        num = sum(form.match(asked(d)) is not None for d in documents(sample))
+        assert num > 30, field
+
+
+def test_chunks_are_those_of_the_chunker() -> None:
+    rng = Random(2)
+    for _ in range(40):
+        page = pages.draw_page(rng, Split.TRAIN, rng.randint(3, 40))
+        layout = rng.choice([layout for layout in pages.LAYOUTS if not layout.width])
+        text, _ = pages.write_text(page, layout)
+        size, overlap = rng.choice([(24, 6), (64, 16), (256, 30)])
+        ours = [chunk.text for chunk in pages.chunks(page, layout, size, overlap)]
+        assert ours == list(chunks_of_a_query(text, size, overlap))
+
+
+def test_a_chunk_knows_what_it_says() -> None:
+    rng = Random(3)
+    for _ in range(60):
+        page = pages.draw_page(rng, Split.TRAIN, 20)
+        for chunk in pages.chunks(page, pages.LAYOUTS[0], 48, 12):
+            for name, _, value in chunk.facts:
+                assert name in chunk.text
+                assert value in chunk.text
+            for name in chunk.subjects:
+                assert name in chunk.text
+
+
+@pytest.mark.parametrize("sample", [workflows.sample_leaf, workflows.sample_pages])
+def test_an_answer_stands_in_the_chunks_and_an_unknown_one_does_not(sample: object) -> None:
+    seen = dict.fromkeys(("present", "absent"), 0)
+    for document in documents(sample):
+        seen[document.kind] += 1
+        text = asked(document)
+        name, attribute = _pair(text)
+        value = document.answer.removeprefix("Answer: ")
+        forms = [form.format(n=name, a=attribute, v="") for form in pages._FORMS]
+        stated = any(form.rstrip(". ") in " ".join(text.split()) for form in forms)
+        if value == UNKNOWN:
+            assert document.kind == "absent"
+            assert not stated
+        else:
+            assert " ".join(value.split()) in " ".join(text.split())
+    assert min(seen.values()) > 10
+
+
+def _pair(text: str) -> tuple[str, str]:
+    found = re.search(r"Question: What is (?:the (\w+) of (\w+)|(\w+)'s (\w+))\?", text)
+    assert found is not None
+    attribute, name, other_name, other_attribute = found.groups()
+    return name or other_name, attribute or other_attribute
+
+
+def test_verdicts_are_balanced() -> None:
+    kinds = [document.kind for document in documents(workflows.sample_judge, 200)]
+    assert 0.4 < kinds.count("no") / len(kinds) < 0.6
+
+
+def test_a_refined_answer_is_the_contexts_or_the_one_so_far() -> None:
+    for document in documents(workflows.sample_refine):
+        answer = document.answer.removeprefix("Answer: ")
+        so_far = re.search(r"Answer so far: (.*)\n", asked(document))
+        assert so_far is not None
+        assert (document.kind == "not found") <= (answer == so_far.group(1))
+        assert (document.kind == "found") <= (answer != UNKNOWN)
+
+
+def test_combined_answers_are_the_most_frequent() -> None:
+    for document in documents(workflows.sample_combine):
+        given = re.findall(r"^\d+\. (.*)$", asked(document), re.M)
+        known = [one for one in given if one != UNKNOWN]
+        best = max(known, key=known.count) if known else UNKNOWN
+        assert document.answer == f"Answer: {best}"
+
+
+def test_a_situated_chunk_names_whom_it_tells_about() -> None:
+    inherited = 0
+    for document in documents(workflows.sample_situate):
+        around, _, rest = asked(document).partition("\nChunk: ")
+        names = re.findall(r"[A-Z]\w+", document.answer.removeprefix("Answer: It is about"))
+        assert len(names) <= 3
+        for name in names:
+            if document.answer != f"Answer: {UNKNOWN}":
+                assert name in around
+                inherited += name not in rest
+    assert inherited > 5
+
+
+def test_arrays_are_json_and_their_bracket_is_the_grammars() -> None:
+    for sample in (workflows.sample_queries, workflows.sample_plan):
+        for document in documents(sample):
+            elements = json.loads(document.answer)
+            assert all(isinstance(one, str) for one in elements)
+            assert json.dumps(elements) == document.answer
+            assert document.prompt.endswith("<|assistant|>[")
+
+
+def test_what_nobody_can_know_needs_a_search() -> None:
+    for document in documents(workflows.sample_search):
+        about_a_person = re.search(
+            r"Question: What is (?:the (?!capital|opp)\w+ of|\w+'s)", asked(document)
+        )
+        assert (about_a_person is not None) <= (document.kind == "yes")
