@@ -214,5 +214,7 @@ TASKS = (
     Task("plan of calls", workflows.sample_plan, judge_array, 0.90),
     Task("results of calls", workflows.sample_results, judge_answer, 0.90),
     Task("answer or unknown", workflows.sample_proxy, judge_answer, 0.90),
+    Task("kind of request", workflows.sample_kind, judge_answer, 0.90),
+    Task("found or known", workflows.sample_searched, judge_answer, 0.90),
     Task("search needed", workflows.sample_search, judge_answer, 0.90),
 )

@@ -138,3 +138,18 @@ def test_what_nobody_can_know_needs_a_search() -> None:
             r"Question: What is (?:the (?!capital|opp)\w+ of|\w+'s)", asked(document)
         )
         assert (about_a_person is not None) <= (document.kind == "yes")
+
+
+def test_what_a_search_found_counts_before_the_answer_so_far() -> None:
+    kinds = set()
+    for document in documents(workflows.sample_searched):
+        kinds.add(document.kind)
+        so_far, _, rest = asked(document).partition("\nContext: ")
+        context, _, _ = rest.partition("\nQuestion: ")
+        answer = document.answer.removeprefix("Answer: ")
+        if document.kind == "not searched":
+            assert context == ""
+            assert so_far == f"Answer so far: {answer}"
+        else:
+            assert (answer != UNKNOWN) <= (answer in " ".join(context.split()))
+    assert kinds == {"not searched", "found", "unknown"}

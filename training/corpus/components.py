@@ -149,11 +149,11 @@ def _summary(rng: Random, split: Split) -> Exchange:
     return form.format(t=" ".join(sentences)), sentences[0]
 
 
-def _route(rng: Random, split: Split) -> Exchange:
-    """Which of three workers should take a request."""
+def routed(rng: Random, split: Split) -> Exchange:
+    """A request, and which of three workers should take it."""
     name, attribute = _question(rng, split)
     a, b = rng.randint(2, 9999), rng.randint(2, 9999)
-    request, label = rng.choice(
+    return rng.choice(
         [
             (f"What is {a} + {b}?", "math"),
             (f"What is {a} minus {b}?", "math"),
@@ -164,6 +164,10 @@ def _route(rng: Random, split: Split) -> Exchange:
             (f"Tell me about the {rng.choice(ANIMALS)} {made_up(rng, split)}.", "search"),
         ]
     )
+
+
+def _route(rng: Random, split: Split) -> Exchange:
+    request, label = routed(rng, split)
     form = rng.choice(["Classify as math, search or chat: {r}", "math, search or chat? {r}"])
     return form.format(r=request), f"Answer: {label}"
 

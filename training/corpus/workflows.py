@@ -8,7 +8,8 @@ import json
 from collections.abc import Callable, Sequence
 from random import Random
 
-from training.corpus import chat_knowledge, facts, pages
+from training.corpus import chat_knowledge, components, facts, pages
+from training.corpus.chat_intents import UNKNOWN_REPLY
 from training.corpus.document import (
     USER,
     Document,
@@ -29,6 +30,7 @@ JUDGE = "Can the context answer the question?"
 REFINE = "Refine the answer."
 SITUATE = "Situate the chunk in the document."
 FROM_KNOWLEDGE = "Answer from what you know."
+CLASSIFY = "Classify as math, search or chat"
 NEEDS_SEARCH = "Is a search needed? Answer yes or no."
 _FORMS = ("What is the {a} of {n}?", "What is the {a} of {n}?", "What is {n}'s {a}?")
 _SEPARATORS = (" ", " ", "\n")
@@ -297,6 +299,32 @@ def sample_search(rng: Random, split: Split) -> Document:
     return conversation("search", exchanges[0][1].removeprefix("Answer: "), exchanges)
 
 
+def sample_kind(rng: Random, split: Split) -> Document:
+    """Of which kind a request is, behind an answer from knowledge."""
+    exchanges = list[Exchange]()
+    for _ in range(1 if split is Split.HELD_OUT else 3):
+        request, label = components.routed(rng, split)
+        draft = rng.choice([UNKNOWN, UNKNOWN_REPLY, _value(rng, split), ""])
+        exchanges.append((f"Answer so far: {draft}\n{CLASSIFY}: {request}", f"Answer: {label}"))
+    return conversation("kind", exchanges[0][1].removeprefix("Answer: "), exchanges)
+
+
+def sample_searched(rng: Random, split: Split) -> Document:
+    """An answer from knowledge, the texts that a search found (none if none was needed), and the
+    question: what they say counts, then the answer so far."""
+    if rng.random() < 0.25:
+        question, value = chat_knowledge.question(rng)
+        context, so_far, answer, kind = "", value, value, "not searched"
+    else:
+        page, shown, context = _shown(rng, split, rng.choice([1, 1, 4]), 24)
+        ((name, attribute, answer),) = _questions(rng, split, page, shown, 1, 0.2)
+        question = _question(rng, (name, attribute, ""))
+        so_far = rng.choice([UNKNOWN, UNKNOWN_REPLY])
+        kind = "unknown" if answer == UNKNOWN else "found"
+    request = f"Answer so far: {so_far}\nContext: {context}\nQuestion: {question}"
+    return conversation("searched", kind, [(request, f"Answer: {answer}")])
+
+
 SHARES: dict[str, tuple[Callable[[Random, Split], Document], float]] = {
     "judge": (sample_judge, 2.0),
     "refine": (sample_refine, 3.0),
@@ -307,6 +335,8 @@ SHARES: dict[str, tuple[Callable[[Random, Split], Document], float]] = {
     "results": (sample_results, 0.7),
     "proxy": (sample_proxy, 0.8),
     "search": (sample_search, 0.8),
+    "kind": (sample_kind, 0.8),
+    "searched": (sample_searched, 1.5),
 }
 
 
