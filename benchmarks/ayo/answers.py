@@ -205,7 +205,7 @@ def main() -> None:
         arguments.num = min(arguments.num, 20)
     rows = asyncio.run(run(arguments))
     print_table("answers (95 % Wilson bound, bar 90 %)", rows)
-    models = [str(Path(source)) for source in arguments.model] or ["quire-mini"]
+    models = [str(engine.name) for engine in engine_configs(arguments.model, None)]
     emit("ayo/answers", arguments.out, num=arguments.num, models=models, rows=rows)
 
 
