@@ -167,7 +167,7 @@ def serve(
         max_model_len=max_model_len,
         max_batch_tokens=max_batch_tokens,
         max_sequences=max_sequences,
-        data_address=None if cluster_key is None else data_address(data_host),
+        data_address=data_address(data_host) if cluster_key is not None or replicas else None,
         tensor_parallel=tensor_parallel,
     )
     node = NodeConfig(

@@ -107,6 +107,25 @@ class Calls:
         self._num_queues += 1
         program.threads.forget_idle(queue.thread for queue in program.queues.values())
 
+    def open_own_queue(self, beside: CommandQueue, engine: EngineId) -> CommandQueue:
+        """A queue of control's own on ``engine``, for what ``beside`` waits for. Its id is none
+        that a program would choose, and no quota refuses it."""
+        program = beside.program
+        queue = CommandQueue(
+            QueueId(min(0, min(program.queues)) - 1),
+            program,
+            self._engines[engine].model,
+            beside.thread,
+            beside.place,
+            beside.priority,
+            self._num_queues,
+        )
+        self._num_queues += 1
+        queue.placed_on = engine
+        program.queues[queue.id] = queue
+        program.account.num_queues += 1
+        return queue
+
     def _set_queue_priority(self, program: Program, call: c.SetQueuePriority) -> None:
         queue = program.queues.get(call.queue)
         if queue is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from quire.control.bringing import Bringing
 from quire.control.calls import Calls
 from quire.control.commands.flow import Flow, cancelled
 from quire.control.commands.holdings import Holdings
@@ -160,6 +161,14 @@ class Controller:
             self._outbox,
             self._time,
         )
+        self._bringing = Bringing(
+            self._engines,
+            self._host.far_imports,
+            self._host.exports,
+            self._host.leases,
+            self._calls,
+            self._flow,
+        )
         self._handlers = self._event_handlers()
 
     def _event_handlers(self) -> Mapping[type[e.EventBase], Callable[[Any], None]]:
@@ -195,6 +204,21 @@ class Controller:
         """End what has expired, let go on what can, send what may be sent, ask for a tick."""
         self._expire(now_s)
         self._retry_stalled()
+        self._bringing.go_on()
+        self._pump()
+        self._retry_stalled()
+        while self._bringing.has_work:
+            self._bringing.go_on()
+            self._pump()
+            self._retry_stalled()
+        awake = [self._by_number[number] for number in self._awake.all()]
+        due_s = [at for one in awake if (at := one.next_dispatch_s) is not None]
+        self._awake.keep([one.engine.number for one in awake if not one.may_rest])
+        at_s = self._timers.next_timer_s(due_s)
+        if at_s is not None:
+            self._outbox.set_timer(at_s)
+
+    def _pump(self) -> None:
         number = self._awake.after(-1)
         while number is not None:
             scheduler = self._by_number[number]
@@ -202,13 +226,6 @@ class Controller:
                 scheduler.pump()
             number = self._awake.after(number)
         self._encoding.pump()
-        self._retry_stalled()
-        awake = [self._by_number[number] for number in self._awake.all()]
-        due_s = [at for one in awake if (at := one.next_dispatch_s) is not None]
-        self._awake.keep([one.engine.number for one in awake if not one.may_rest])
-        at_s = self._timers.next_timer_s(due_s)
-        if at_s is not None:
-            self._outbox.set_timer(at_s)
 
     def _retry_stalled(self) -> None:
         number = self._awake.after(-1)
@@ -256,7 +273,8 @@ class Controller:
         """Answer all its commands, free what it holds as flights allow, forget it."""
         for entry in list(program.entries.values()):
             if not entry.is_answered:
-                self._outbox.fail(program.id, entry.id, cancelled(entry.id, reason).record())
+                if entry.on_end is None:
+                    self._outbox.fail(program.id, entry.id, cancelled(entry.id, reason).record())
                 entry.is_answered = True
         for queue in list(program.queues.values()):
             self._calls.close_queue(queue, reason)

@@ -32,12 +32,16 @@ class OpenLease(CommandBase, frozen=True, kw_only=True):
     tenant: it outlives its program, and ends when it is taken or closed, or after ``ttl_s``
     seconds. ``key``: 16 bytes that nobody can guess; every later use names them. ``adapter``: the
     adapter that the K and V were computed with.
+
+    ``opaque``: behind ``tokens``, which then fill whole pages, the lease waits for pages of K and V
+    that no tokens tell: each with so many slots. They are never shared, nor computed again.
     """
 
     tokens: list[int]
     key: bytes
     ttl_s: float
     adapter: str | None = None
+    opaque: list[int] = msgspec.field(default_factory=list)
 
 
 class SendPages(CommandBase, frozen=True, kw_only=True):

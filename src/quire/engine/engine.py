@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -260,6 +261,7 @@ def _describe(
         adapters=adapters,
         images=None if images is None else images.info,
         data_address=exchange.address,
+        data_secret=secrets.token_bytes(16),
     )
 
 

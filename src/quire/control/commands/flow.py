@@ -6,7 +6,7 @@ the engines' schedulers, which report back through ``finish`` and ``fail``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from quire.control.commands.holdings import Holdings
 from quire.control.commands.host_commands import (
@@ -89,6 +89,19 @@ class Flow:
         self._table.add_entry(entry, self._time.now_s)
         if is_call(entry):
             note_call(entry)
+
+    def issue_own(
+        self, queue: CommandQueue, command: c.Command, on_end: Callable[[Entry], None]
+    ) -> None:
+        """Queue a command of control's own, which has checked it, and let it go on. ``on_end`` is
+        told of its end: its ``error``, or else its ``reply``."""
+        entry = Entry(command, queue, self._time.now_s)
+        entry.on_end = on_end
+        self._holdings.register(entry)
+        self._table.add_entry(entry, self._time.now_s)
+        if is_call(entry):
+            note_call(entry)
+        self.advance(queue)
 
     def _check(self, entry: Entry) -> None:
         queue, command = entry.queue, entry.command
@@ -256,7 +269,9 @@ class Flow:
                 self._end_failed(entry, entry.error)
                 continue
             entry.move(_DONE)
-            if not entry.is_answered:
+            if entry.on_end is not None:
+                entry.on_end(entry)
+            elif not entry.is_answered:
                 self._outbox.deliver(entry.program.id, entry.id, entry.reply)
             self._settle(entry)
         head = queue.next_entry
@@ -293,9 +308,15 @@ class Flow:
         self._holdings.undo_allocation(entry)
         if entry.freed:
             self._holdings.keep_orphans(entry)
-        if not entry.is_answered:
-            self._outbox.fail(entry.program.id, entry.id, error)
+        self._tell_failure(entry, error)
         self._settle(entry)
+
+    def _tell_failure(self, entry: Entry, error: ErrorRecord) -> None:
+        if entry.on_end is not None:
+            entry.error = error
+            entry.on_end(entry)
+        elif not entry.is_answered:
+            self._outbox.fail(entry.program.id, entry.id, error)
 
     def end_cancelled(self, entry: Entry, reason: str) -> None:
         """End ``entry`` as cancelled. It is in no message in flight. The queue is not poisoned."""
@@ -307,8 +328,7 @@ class Flow:
         self._holdings.undo_allocation(entry)
         if entry.freed:
             self._holdings.keep_orphans(entry)
-        if not entry.is_answered:
-            self._outbox.fail(entry.program.id, entry.id, cancelled(entry.id, reason).record())
+        self._tell_failure(entry, cancelled(entry.id, reason).record())
         self._settle(entry)
         self._retire(entry.queue)
 
@@ -336,6 +356,8 @@ class Flow:
             self._tracer.call_ended(entry)
         if entry.run is not None or entry.rank is not None:
             self._engines[entry.queue.engine].abandon(entry)
+        if type(entry.command) is c.ImportPages:
+            self._host.far_imports.ended(entry)
         self._holdings.unpin(entry)
         if entry.id in entry.program.entries:
             self._table.end_entry(entry, self._time.now_s)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from quire.control.commands.checks import require_page_quota
+from quire.control.commands.far_imports import FarImport, FarImports, can_come
 from quire.control.commands.holdings import Holdings
 from quire.control.commands.lease_uses import LeaseUses
 from quire.control.engines.state import EngineState
@@ -69,6 +70,7 @@ class HostCommands:
         self._holdings = holdings
         self.exports = ExportTable()
         self.leases = LeaseTable()
+        self.far_imports = FarImports(engines, self.leases)
         self._lease_uses = LeaseUses(engines, self.leases)
         self._effects: Mapping[type[c.Command], Callable[[Entry, Any, float], Reply]] = {
             c.AllocEmbeds: self._alloc_embeds,
@@ -188,8 +190,9 @@ class HostCommands:
         return export
 
     def _list_exports(self, entry: Entry, command: c.ListExports, now_s: float) -> c.Exports:
-        """Those of the tenant on the queue's engine, whose pages could be imported here."""
-        program, engine = entry.program, entry.queue.engine
+        """Those of the tenant whose pages could be imported here."""
+        program, engines = entry.program, self._engines
+        engine = engines[entry.queue.engine]
         found = [
             c.ExportedPages(
                 name=export.name,
@@ -200,7 +203,7 @@ class HostCommands:
             )
             for export in self.exports.exports()
             if export.tenant == program.tenant
-            and export.engine == engine
+            and can_come(engines[export.engine], engine)
             and export.name.startswith(command.prefix)
         ]
         return c.Exports(sorted(found, key=lambda export: export.name))
@@ -231,19 +234,14 @@ class HostCommands:
                 memory.release(snapshot.content)
 
     def _import(self, entry: Entry, command: c.ImportPages, now_s: float) -> c.Imported:
-        export = self._find_export(entry, command.name)
-        if export.engine != entry.queue.engine:
-            raise InvalidArgument(
-                f"export {command.name!r} lives on engine {export.engine}, this queue on "
-                f"{entry.queue.engine}: import it there"
-            )
-        if len(command.pages) < len(export.pages):
-            raise InvalidArgument(
-                f"export {command.name!r} has {len(export.pages)} pages and {len(command.pages)} "
-                "ids are offered: offer more",
-                num_pages=len(export.pages),
-            )
-        require_page_quota(entry.program, len(export.pages))
+        far = self.far_imports.under_way(entry)
+        if far is None:
+            export = self._find_export(entry, command.name)
+            if export.engine != entry.queue.engine:
+                far = self.far_imports.begin(entry, export)
+        if far is not None:
+            return self._import_far(entry, command, far, now_s)
+        self._check_import(entry, command, len(export.pages))
         self.exports.touch(export, now_s)
         memory = self._engines[export.engine].memory
         for page, snapshot in zip(entry.pages, export.pages, strict=False):
@@ -253,6 +251,28 @@ class HostCommands:
                 page.content = memory.retain(snapshot.content)
                 page.is_lost = snapshot.content.is_lost and not snapshot.content.canonical
         return self._imported(entry, len(export.pages), export.tokens)
+
+    def _check_import(self, entry: Entry, command: c.ImportPages, num_pages: int) -> None:
+        if len(command.pages) < num_pages:
+            raise InvalidArgument(
+                f"export {command.name!r} has {num_pages} pages and {len(command.pages)} ids are "
+                "offered: offer more",
+                num_pages=num_pages,
+            )
+        require_page_quota(entry.program, num_pages)
+
+    def _import_far(
+        self, entry: Entry, command: c.ImportPages, far: FarImport, now_s: float
+    ) -> c.Imported:
+        """The export lives on another engine, from which its K and V are brought."""
+        num_pages = len(far.to_come.pages)
+        self._check_import(entry, command, num_pages)
+        if not self.far_imports.has_arrived(far):
+            raise NotYet
+        if self.exports.get(far.export.tenant, far.export.name) is far.export:
+            self.exports.touch(far.export, now_s)
+        self.far_imports.map(far, entry.pages)
+        return self._imported(entry, num_pages, far.export.tokens)
 
     def _import_prefix(self, entry: Entry, command: c.ImportPrefix, now_s: float) -> c.Imported:
         engine = self._engines[entry.queue.engine]

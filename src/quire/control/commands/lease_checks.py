@@ -41,14 +41,25 @@ def _check_open(command: OpenLease, info: EngineInfo) -> None:
         f"the key of a lease has {len(command.key)} bytes: choose {KEY_BYTES}",
     )
     check_tokens(command.tokens, info)
-    if len(command.tokens) > info.max_model_len:
+    size = info.pool.page_size
+    require(
+        not command.opaque or not len(command.tokens) % size,
+        f"{len(command.opaque)} opaque pages stand behind {len(command.tokens)} tokens, which do "
+        f"not fill pages of {size} slots: count the slots of the last one as opaque",
+    )
+    require(
+        all(1 <= fill <= size for fill in command.opaque),
+        f"an opaque page of a lease has 1 to {size} slots, not {command.opaque[:8]}",
+    )
+    num_tokens = len(command.tokens) + sum(command.opaque)
+    if num_tokens > info.max_model_len:
         raise PromptTooLong(
-            f"a lease of {len(command.tokens)} tokens, and the model has {info.max_model_len} "
-            "positions: shorten it",
-            num_tokens=len(command.tokens),
+            f"a lease of {num_tokens} tokens, and the model has {info.max_model_len} positions: "
+            "shorten it",
+            num_tokens=num_tokens,
             max_model_len=info.max_model_len,
         )
-    check_working_set(-(-len(command.tokens) // info.pool.page_size), info)
+    check_working_set(-(-len(command.tokens) // size) + len(command.opaque), info)
 
 
 def _check_send(command: SendPages, info: EngineInfo) -> None:

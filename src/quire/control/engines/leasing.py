@@ -34,13 +34,14 @@ def forget_lease(engine: EngineState, leases: LeaseTable, lease: Lease) -> None:
 
 
 def complete_lease(engine: EngineState, leases: LeaseTable, lease: Lease) -> None:
-    """All K and V have arrived: the contents may be read, and full pages are known to the prefix
-    index from now on."""
+    """All K and V have arrived: the contents may be read, and full pages of known tokens are known
+    to the prefix index from now on."""
     leases.complete(lease)
     memory, size = engine.memory, engine.page_size
     parent = lease.matched[-1].node if lease.matched else None
     start = len(lease.matched) * size
-    for content in lease.received:
+    known = lease.received[: len(lease.received) - len(lease.opaque)]
+    for content in known:
         content.tokens = lease.tokens[start : start + size]
         content.parent, content.adapter, content.canonical = parent, lease.adapter, True
         if len(content.tokens) == size:
@@ -48,7 +49,7 @@ def complete_lease(engine: EngineState, leases: LeaseTable, lease: Lease) -> Non
                 lease.tenant, parent, content.tokens, lease.adapter
             )
         start += size
-    memory.add_to_index(lease.received)
+    memory.add_to_index(known)
     memory.unpin_all(lease.received)
 
 

@@ -26,8 +26,9 @@ _MAX_STALE = 64
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """``tokens``: what it holds or waits for. ``matched``: the contents that were here when it was
-    opened; ``received``: those behind them, in order. ``is_complete``: all of them may be read."""
+    """``tokens``: what it holds or waits for, and behind them ``opaque``: how many slots each page
+    has whose tokens are not known. ``matched``: the contents that were here when it was opened;
+    ``received``: those behind them, in order. ``is_complete``: all of them may be read."""
 
     name: LeaseName
     tenant: TenantId
@@ -36,7 +37,12 @@ class Lease:
     matched: list[Content]
     received: list[Content]
     expires_s: float
+    opaque: list[int] = field(default_factory=list)
     is_complete: bool = False
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens) + sum(self.opaque)
 
     @property
     def num_pages(self) -> int:
@@ -160,10 +166,10 @@ class LeaseTable:
             UnknownHandle, Forbidden: see ``find``.
         """
         lease = self.find(name, tenant)
-        if num_tokens > len(lease.tokens):
+        if num_tokens > lease.num_tokens:
             raise InvalidArgument(
                 f"{num_tokens} tokens are asked for and lease {name.number} has "
-                f"{len(lease.tokens)}: ask for that many at most",
+                f"{lease.num_tokens}: ask for that many at most",
                 lease=name.number,
             )
         return lease

@@ -8,6 +8,7 @@ next one may start is decided in ``flow``, when what is held goes in ``holdings`
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Literal
 
 from quire.control.memory.embeds import Embed
@@ -246,6 +247,7 @@ class Entry:
     ``num_losses``  engines that were lost under it ·
     ``error``  set when it has to fail as soon as it is out of flight ·
     ``is_answered``  its end was reported already (its program is gone) ·
+    ``on_end``  control itself has issued it, and is told of its end instead of the program ·
     ``reply``  what will be delivered once it is at the front ·
     ``rank``  its place in the order, once it could be scheduled, among those of its ``rank_class``;
     ``rank_number`` no other has, ``placed_in`` is the backlog that keeps its place, ``view`` what
@@ -271,6 +273,7 @@ class Entry:
         "num_preemptions",
         "num_prefilled_tokens",
         "num_tokens_next",
+        "on_end",
         "pages",
         "path_s",
         "path_tokens",
@@ -321,6 +324,7 @@ class Entry:
         self.num_tokens_next = 1
         self.is_cancelled = False
         self.is_answered = False
+        self.on_end: Callable[[Entry], None] | None = None
         self.num_in_flight = 0
         self.num_losses = 0
         self.run: object | None = None

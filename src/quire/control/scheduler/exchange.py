@@ -67,8 +67,8 @@ class Exchange:
         num_pages = -(-len(command.tokens) // size)
         whole = len(command.tokens) // size
         matched = memory.index.match(tenant, None, command.tokens, whole, adapter)
-        num_new = num_pages - len(matched)
-        self._require_totals(entry, num_pages)
+        num_new = num_pages - len(matched) + len(command.opaque)
+        self._require_totals(entry, num_pages + len(command.opaque))
         self._require_share(num_new)
         for content in matched:
             memory.retain(content)
@@ -87,7 +87,7 @@ class Exchange:
             Leased(
                 lease=lease.name,
                 num_matched=num_matched,
-                num_tokens=len(command.tokens),
+                num_tokens=lease.num_tokens,
                 address=engine.info.data_address,
                 content=engine.info.content,
             ),
@@ -156,21 +156,23 @@ class Exchange:
             matched=matched,
             received=received,
             expires_s=self._time.now_s + command.ttl_s,
+            opaque=command.opaque,
             is_complete=not received,
         )
 
     def _receive(self, lease: Lease) -> None:
         engine, size = self._engine, self._engine.page_size
         slots: list[int] = []
-        for content in lease.received:
+        rest = len(lease.tokens) - len(lease.matched) * size
+        fills = [*(min(size, rest - start) for start in range(0, rest, size)), *lease.opaque]
+        for content, fill in zip(lease.received, fills, strict=True):
             assert content.block is not None
-            slots += range(content.block * size, (content.block + 1) * size)
-        num_tokens = len(lease.tokens) - len(lease.matched) * size
+            slots += range(content.block * size, content.block * size + fill)
         engine.operations.add(
             OpenReceive(
                 lease=lease.name.number,
                 key=lease.name.key,
-                slots=engine.token_array(slots[:num_tokens]),
+                slots=engine.token_array(slots),
             )
         )
 
