@@ -68,7 +68,7 @@ class Microserving:
         ``matched_len`` (how many tokens are there already), ``num_tokens`` (how many are to come),
         ``end``, ``expires_in_s``, ``rank``.
 
-        ``fields``: ``model``, ``ttl_s``, ``request_id`` and those of sessions.
+        ``fields``: ``model``, ``images``, ``ttl_s``, ``request_id`` and those of sessions.
         """
         return await self._call(
             "POST", "/prep_recv", {"prompt": _sent(prompt), "end": end} | fields
@@ -81,7 +81,7 @@ class Microserving:
         all has arrived: ``num_tokens``, ``num_bytes``, ``elapsed_s``. What the node does not have
         is computed.
 
-        ``fields``: ``model``, ``recv_rank``, ``request_id`` and those of sessions.
+        ``fields``: ``model``, ``images``, ``recv_rank``, ``request_id`` and those of sessions.
         """
         body = {"prompt": _sent(prompt), "kv_addr_info": kv_addr_info, "begin": begin, "end": end}
         return await self._call("POST", "/remote_send", body | fields)
@@ -98,8 +98,8 @@ class Microserving:
         """Compute ``prompt[begin:]`` and generate: the chunks of a streamed completion. What is
         before ``begin`` comes from the lease, or from the prefix cache.
 
-        ``num_generated``: how many of the prompt's last tokens were sampled before. ``fields``: all
-        of ``/v1/completions``.
+        ``num_generated``: how many of the prompt's last tokens were sampled before. ``fields``:
+        ``images``, and all of ``/v1/completions``.
         """
         body: dict[str, Any] = {"prompt": _sent(prompt), "begin": begin}
         body |= {"num_generated": num_generated, "kv_addr_info": kv_addr_info}

@@ -59,7 +59,9 @@ def tokens(chunks: list[ChoiceChunk], index: int = 0) -> list[int]:
 
 
 async def leased(place: LocalNode, prompt: tuple[int, ...]) -> Leased:
-    (found,) = await results(place, prepare_receive, PrepareRequest(MODEL, prompt, KEY, 60.0))
+    (found,) = await results(
+        place, prepare_receive, PrepareRequest(MODEL, prompt, len(prompt), KEY, 60.0)
+    )
     return found
 
 
@@ -140,7 +142,7 @@ def test_a_lease_is_renewed_and_cancelled() -> None:
     [
         ({"num_generated": 1115}, "num_generated is 1115"),
         ({"num_leased": 1115}, "1115 of 1115 prompt tokens"),
-        ({"num_prompt_logprobs": 1}, "neither images nor log probabilities"),
+        ({"num_prompt_logprobs": 1}, "no log probabilities"),
     ],
 )
 def test_a_request_that_no_lease_can_serve_is_refused(fields: dict[str, int], words: str) -> None:

@@ -20,7 +20,8 @@ from quire.programs.api.reply import CommandFuture
 from quire.programs.builtin.choice import Choice
 from quire.programs.builtin.leases import take_lease
 from quire.programs.builtin.merge import merge
-from quire.programs.builtin.requests import ChoiceChunk, CompletionRequest, PromptImage
+from quire.programs.builtin.requests import ChoiceChunk, CompletionRequest
+from quire.programs.builtin.seeing import see_image
 
 
 def complete(
@@ -109,8 +110,10 @@ class _Completion:
         shared = None
         if request.lease is not None:
             shared = await self._take(request.lease)
-        elif request.images:
-            shared = await self._see()
+        if request.images and request.images[-1].start >= request.num_leased:
+            shared = await self._see(shared)
+        elif request.lease is not None:
+            pass  # the rest is text
         elif request.num_choices > 1:
             shared = await self._share()
         queues = [self._queue() for _ in range(request.num_choices)]
@@ -157,8 +160,9 @@ class _Completion:
         )
 
     async def _take(self, lease: LeaseName) -> _Shared | None:
-        """Take over what another engine has sent. A page that is filled in part serves a single
-        choice; several compute its few tokens for themselves."""
+        """Take over what another engine has sent. A single choice goes on in a page that is filled
+        in part; several compute its few tokens for themselves, or read it, if an image may stand in
+        it."""
         num_tokens, page_size = self._request.num_leased, self._model.page_size
         queue = self._queue()
         pages, taken = take_lease(self._api, queue, lease, num_tokens)
@@ -166,22 +170,32 @@ class _Completion:
         tail = None
         if num_tokens % page_size:
             tail = pages.pop()
-            if self._request.num_choices > 1:
+            if self._request.num_choices > 1 and self._request.images:
+                pages, tail = [*pages, tail], None
+            elif self._request.num_choices > 1:
                 num_tokens, tail = len(pages) * page_size, None
         if not num_tokens:
             return None
         return _Shared(pages, num_tokens, taken, None, num_tokens, tail)
 
-    async def _see(self) -> _Shared:
-        """Compute the prompt up to its last image: text by decodes without output tokens, which use
-        the prefix index up to the first image, and images by their embeddings."""
+    async def _see(self, taken: _Shared | None = None) -> _Shared:
+        """Compute the prompt up to its last image, behind what was ``taken``: text by decodes
+        without output tokens, which use the prefix index up to the first image, and images by their
+        embeddings."""
         request, api = self._request, self._api
         last = request.images[-1]
         num_shared = last.start + last.num_embeds
-        queue = self._queue()
-        pages = api.alloc_kvpage(queue, -(-num_shared // self._model.page_size))
         position = num_cached = 0
+        if taken is None:
+            queue, pages = self._queue(), []
+        else:
+            queue, position, num_cached = self._queues[0], taken.num_tokens, taken.num_cached_tokens
+            pages = [*taken.pages, *([] if taken.tail is None else [taken.tail])]
+        num_pages = -(-num_shared // self._model.page_size)
+        pages += api.alloc_kvpage(queue, num_pages - len(pages))
         for image in request.images:
+            if image.start < position:
+                continue
             text = request.prompt[position : image.start]
             if text:
                 done = await api.decode(
@@ -190,20 +204,9 @@ class _Completion:
                 )  # fmt: skip
                 num_cached += done.num_cached_tokens
             position = image.start + image.num_embeds
-            computed = await self._see_image(queue, pages, image)
+            computed = see_image(api, queue, pages, image)
+            await computed
         return _Shared(pages, num_shared, computed, None, num_cached)
-
-    async def _see_image(
-        self, queue: Queue, pages: list[KvPage], image: PromptImage
-    ) -> CommandFuture:
-        """Compute the image's embeddings, then their K and V; returns when both are computed."""
-        embeds = self._api.alloc_emb(queue, image.num_embeds)
-        span = list(range(image.start, image.start + image.num_embeds))
-        await self._api.embed_img(queue, image.file, embeds, span)
-        computed = self._api.forward(queue, pages, embeds, pages)
-        self._api.dealloc_emb(queue, embeds)
-        await computed
-        return computed
 
     def _queue(self) -> Queue:
         queue = self._api.create_queue(

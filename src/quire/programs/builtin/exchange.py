@@ -6,7 +6,7 @@ it. What is behind ``start_generate`` is a completion (``completion``).
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 
 from quire.core.decoding import StopSpec
@@ -15,8 +15,10 @@ from quire.core.exchange import SendTarget
 from quire.core.ids import ModelId
 from quire.core.lease_commands import Leased, LeaseName, Sent
 from quire.programs.api import Api, KvPage, Model, Queue
-from quire.programs.api.reply import Reply
+from quire.programs.api.reply import CommandFuture, Reply
 from quire.programs.builtin.leases import close_lease, open_lease, renew_lease, send_pages
+from quire.programs.builtin.requests import PromptImage
+from quire.programs.builtin.seeing import see_image
 
 PIECE_TOKENS = 512
 """A prompt is computed in pieces of so many tokens, each of which is sent while the next one is
@@ -25,10 +27,12 @@ computed."""
 
 @dataclass(frozen=True, slots=True)
 class PrepareRequest:
-    """``tokens``: all that the receiver is to have, from the first on. ``key``: of the lease."""
+    """``tokens``: all that the receiver is to have, from the first on; images stand among them from
+    ``num_known`` on. ``key``: of the lease."""
 
     model: ModelId
     tokens: tuple[int, ...]
+    num_known: int
     key: bytes
     ttl_s: float
     priority: int = 0
@@ -37,7 +41,8 @@ class PrepareRequest:
 @dataclass(frozen=True, slots=True)
 class SendRequest:
     """Tokens ``begin`` to before ``end`` of ``prompt`` go to ``target``, whose lease waits for
-    those from ``lease_begin`` on. ``content``: what the receiver's K and V are."""
+    those from ``lease_begin`` on. ``content``: what the receiver's K and V are. ``images``: those
+    before ``end``, none of which ends behind it."""
 
     model: ModelId
     prompt: tuple[int, ...]
@@ -47,6 +52,7 @@ class SendRequest:
     target: SendTarget
     content: str
     priority: int = 0
+    images: tuple[PromptImage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,9 @@ async def prepare_receive(api: Api, request: PrepareRequest) -> AsyncGenerator[L
     """
     queue = _queue(api, request.model, request.priority)
     try:
-        yield await open_lease(api, queue, request.tokens, request.key, request.ttl_s)
+        yield await open_lease(
+            api, queue, request.tokens, request.num_known, request.key, request.ttl_s
+        )
     finally:
         api.close_queue(queue)
 
@@ -128,14 +136,18 @@ class _Sender:
     async def run(self) -> Sent:
         request, size = self._request, self._compute.page_size
         tokens = request.prompt[: request.end]
-        here = await self._api.import_prefix(self._compute, tokens)
+        num_known = request.images[0].start if request.images else request.end
+        here = await self._api.import_prefix(self._compute, tokens[:num_known])
         self._pages = list(here.pages)
         self._send_between(0, here.num_tokens, self._send)
-        position, piece = here.num_tokens, max(PIECE_TOKENS // size, 1) * size
-        while position < request.end:
-            stop = min(position + piece, request.end)
-            self._compute_and_send(tokens[position:stop], position)
-            position = stop
+        if request.images:
+            self._see_and_send(tokens, here.num_tokens)
+        else:
+            position, piece = here.num_tokens, max(PIECE_TOKENS // size, 1) * size
+            while position < request.end:
+                stop = min(position + piece, request.end)
+                self._compute_and_send(tokens[position:stop], position)
+                position = stop
         done = [await send for send in self._sends]
         return Sent(
             num_tokens=sum(one.num_tokens for one in done),
@@ -150,6 +162,26 @@ class _Sender:
         )
         self._pages += own
         self._send_between(position, position + len(tokens), self._send.after(computed))
+
+    def _see_and_send(self, tokens: tuple[int, ...], position: int) -> None:
+        """Compute text and images behind ``position``; each whole page is sent when it is
+        computed."""
+        size = self._compute.page_size
+        num_more = -(-len(tokens) // size) - len(self._pages)
+        self._pages += self._api.alloc_kvpage(self._compute, num_more)
+        sent = position
+        for stop, image in _parts(len(tokens), position, self._request.images):
+            if image is None:
+                computed: CommandFuture = self._api.decode(
+                    self._compute, self._pages, tokens[position:stop], self._pages,
+                    position=position, stop=StopSpec(0),
+                )  # fmt: skip
+            else:
+                computed = see_image(self._api, self._compute, self._pages, image)
+            position = stop
+            whole = position if position == len(tokens) else position // size * size
+            self._send_between(sent, whole, self._send.after(computed))
+            sent = max(sent, whole)
 
     def _send_between(self, start: int, stop: int, queue: Queue) -> None:
         """Send what is wanted of tokens ``start`` to before ``stop``."""
@@ -174,3 +206,16 @@ class _Sender:
                 request.content,
             )
         )
+
+
+def _parts(
+    num_tokens: int, position: int, images: Sequence[PromptImage]
+) -> Iterator[tuple[int, PromptImage | None]]:
+    """Where each part of a prompt ends, from ``position`` on: text, or an image."""
+    for image in images:
+        if position < image.start:
+            yield image.start, None
+        position = image.start + image.num_embeds
+        yield position, image
+    if position < num_tokens:
+        yield num_tokens, None

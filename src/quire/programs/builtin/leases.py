@@ -22,12 +22,19 @@ from quire.programs.api.reply import Reply
 
 
 def open_lease(
-    api: Api, queue: Queue, tokens: tuple[int, ...], key: bytes, ttl_s: float
+    api: Api, queue: Queue, tokens: tuple[int, ...], num_known: int, key: bytes, ttl_s: float
 ) -> Reply[Leased]:
-    """Memory for the K and V of ``tokens``, as the queue's model computes them."""
+    """Memory for the K and V of ``tokens``, as the queue's model computes them. The first
+    ``num_known`` are text; from there on, images stand among them."""
+    size, num_tokens = queue.page_size, len(tokens)
+    opaque: list[int] = []
+    if num_known < num_tokens:
+        tokens = tokens[: num_known // size * size]
+        opaque = [min(size, num_tokens - at) for at in range(len(tokens), num_tokens, size)]
     command = OpenLease(
         id=api.issuer.command_id(),
         tokens=list(tokens),
+        opaque=opaque,
         key=key,
         ttl_s=ttl_s,
         adapter=queue.lane.model.adapter,

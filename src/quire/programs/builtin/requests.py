@@ -105,10 +105,10 @@ class CompletionRequest:
                 f"{self.num_leased} of {num_prompt} prompt tokens are taken from a lease: at "
                 "least the last one is computed here"
             )
-        if self.images or self.num_prompt_logprobs is not None:
+        if self.num_prompt_logprobs is not None:
             raise InvalidArgument(
-                "a prompt whose K and V come from a lease has neither images nor log "
-                "probabilities: leave them out, or the lease"
+                "a prompt whose K and V come from a lease has no log probabilities: leave them "
+                "out, or the lease"
             )
 
     def _check_images(self) -> None:

@@ -45,13 +45,23 @@ class ImageReader:
                 f"{param} is of type {part.type}, but this model reads text and images only",
                 param=param,
             )
-        file = _file_of(part.url, f"{param}.image_url")
-        try:
-            check_image(file, self.accepted)
-        except QuireError as exc:
-            raise InvalidArgument(f"{param}: {exc.message}", param=param) from exc
+        file = read_image(part.url, self.accepted, param, f"{param}.image_url")
         self.files.append(file)
         return {"type": "image", "sha256": hashlib.sha256(file).hexdigest()}
+
+
+def read_image(url: str | None, accepted: ImageInput, param: str, url_param: str) -> bytes:
+    """The file that ``url`` carries.
+
+    Raises:
+        InvalidArgument: it has none that the model takes.
+    """
+    file = _file_of(url, url_param)
+    try:
+        check_image(file, accepted)
+    except QuireError as exc:
+        raise InvalidArgument(f"{param}: {exc.message}", param=param) from exc
+    return file
 
 
 def _file_of(url: str | None, param: str) -> bytes:

@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 from starlette.datastructures import Headers
@@ -148,11 +148,6 @@ class KvAddresses:
 
     def _digest(self, purpose: bytes, message: bytes) -> bytes:
         return hmac.new(self.require_key(), purpose + b"\0" + message, hashlib.sha256).digest()
-
-
-def digest_of(tokens: Sequence[int]) -> bytes:
-    """Identifies a sequence of tokens."""
-    return hashlib.sha256(msgspec.msgpack.encode(list(tokens))).digest()
 
 
 def _decoded(kv_addr_info: str) -> bytes:

@@ -29,15 +29,17 @@ from quire.programs.builtin.exchange import (
 from quire.server.chat.tokens import tokens_of
 from quire.server.context import caller_of, context_of
 from quire.server.identity import priority_of
-from quire.server.microserving.addresses import KvAddress, KvAddresses, digest_of
+from quire.server.microserving.addresses import KvAddress, KvAddresses
 from quire.server.microserving.calls import Caller, result_of
 from quire.server.microserving.live_index import SHORT_KEY_BYTES, packed
 from quire.server.microserving.once import OnceByRequest
-from quire.server.microserving.prompts import place_in, prompt_tokens
+from quire.server.microserving.prompts import ExchangePrompt, prompt_tokens, with_images
+from quire.server.planning import room_for
 from quire.server.schemas.generation import IdentityFields
 from quire.server.schemas.microserving import (
     PrepRecvAnswer,
     PrepRecvRequest,
+    PromptFields,
     PromptPages,
     PromptPagesRequest,
     Rank,
@@ -66,25 +68,26 @@ class Exchanges:
     async def prep_recv(self, request: Request, body: PrepRecvRequest) -> PrepRecvAnswer:
         """Hold or make room for ``prompt[:end]``."""
         model = self.node.model(body.model)
-        tokens = await prompt_tokens(model, body.prompt, body.add_special_tokens)
-        tokens = tokens[: place_in(tokens, body.end, "end")]
-        caller = Caller(request, body, model, len(tokens), watches=body.request_id is None)
+        prompt = await _prompt_of(model, body)
+        end = prompt.place(body.end, "end")
+        caller = Caller(request, body, model, end, watches=body.request_id is None)
         return await self.once.do(
             caller_of(request),
             "prep_recv",
             body.request_id,
-            digest_of((*tokens, round(body.ttl_s * 1000))),
-            lambda: self._prepare(caller, tokens, body),
+            prompt.digest(end) + b"%d" % round(body.ttl_s * 1000),
+            lambda: self._prepare(caller, prompt, end, body),
         )
 
     async def _prepare(
-        self, caller: Caller, tokens: tuple[int, ...], body: PrepRecvRequest
+        self, caller: Caller, prompt: ExchangePrompt, end: int, body: PrepRecvRequest
     ) -> PrepRecvAnswer:
         addresses, model = self.addresses, caller.model
         nonce = addresses.new_nonce()
         asked = PrepareRequest(
             model=model.id,
-            tokens=tokens,
+            tokens=prompt.tokens[:end],
+            num_known=min([end, *(one.start for one in prompt.images)]),
             key=addresses.lease_key(nonce),
             ttl_s=body.ttl_s,
             priority=priority_of(body),
@@ -101,15 +104,15 @@ class Exchanges:
             content=leased.content,
             adapter=_adapter_of(model),
             begin=leased.num_matched,
-            end=len(tokens),
-            tokens=digest_of(tokens),
+            end=end,
+            tokens=prompt.digest(end),
             expires_unix_s=addresses.unix_s() + body.ttl_s,
         )
         return PrepRecvAnswer(
             kv_addr_info=addresses.seal(address),
             matched_len=leased.num_matched,
-            num_tokens=len(tokens) - leased.num_matched,
-            end=len(tokens),
+            num_tokens=end - leased.num_matched,
+            end=end,
             expires_in_s=body.ttl_s,
             rank=Rank(engine=address.engine, epoch=address.epoch),
         )
@@ -117,17 +120,18 @@ class Exchanges:
     async def remote_send(self, request: Request, body: RemoteSendRequest) -> RemoteSendAnswer:
         """Compute what is not here of ``prompt[:end]`` and send ``prompt[begin:end]``."""
         model = self.node.model(body.model)
-        tokens = await prompt_tokens(model, body.prompt, body.add_special_tokens)
-        begin, end = place_in(tokens, body.begin, "begin"), place_in(tokens, body.end, "end")
+        prompt = await _prompt_of(model, body)
+        begin, end = prompt.place(body.begin, "begin"), prompt.place(body.end, "end")
         if begin > end:
             raise InvalidArgument(
                 f"begin is {begin} and end is {end}: choose begin <= end", param="begin"
             )
         address = self.addresses.open(body.kv_addr_info, caller_of(request))
-        self._check_send(model, tokens, end, address, body.recv_rank)
+        self._check_send(model, prompt, end, address, body.recv_rank)
         asked = SendRequest(
             model=model.id,
-            prompt=tokens,
+            prompt=prompt.tokens,
+            images=tuple(one for one in prompt.images if one.start < end),
             begin=max(begin, address.begin),
             end=end,
             lease_begin=address.begin,
@@ -149,7 +153,7 @@ class Exchanges:
             caller_of(request),
             "remote_send",
             body.request_id,
-            digest_of((*tokens, begin, end)) + body.kv_addr_info.encode(),
+            prompt.digest(end) + b"%d" % begin + body.kv_addr_info.encode(),
             lambda: result_of(caller, remote_send, asked),
         )
         return RemoteSendAnswer(
@@ -159,7 +163,7 @@ class Exchanges:
     def _check_send(
         self,
         model: ServedModel,
-        tokens: tuple[int, ...],
+        prompt: ExchangePrompt,
         end: int,
         address: KvAddress,
         rank: Rank | None,
@@ -177,7 +181,7 @@ class Exchanges:
                 "lease more, or send less",
                 param="end",
             )
-        if len(tokens) < address.end or digest_of(tokens[: address.end]) != address.tokens:
+        if len(prompt.tokens) < address.end or prompt.digest(address.end) != address.tokens:
             raise InvalidArgument(
                 f"the prompt is not the one that the lease waits for, of which it has the first "
                 f"{address.end} tokens: send the prompt that prep_recv was called with",
@@ -188,10 +192,11 @@ class Exchanges:
     def take(self, request: Request, body: StartGenerateRequest) -> _Taking:
         """What ``start_generate`` takes over: nothing, if it names no lease."""
         if body.kv_addr_info is None:
-            return _Taking(self.addresses, None, body.begin)
+            return _Taking(self.addresses, None, body, self.node.model(body.model))
         address = self.addresses.open(body.kv_addr_info, caller_of(request))
-        _check_same(self.node.model(body.model), address)
-        return _Taking(self.addresses, address, body.begin)
+        model = self.node.model(body.model)
+        _check_same(model, address)
+        return _Taking(self.addresses, address, body, model)
 
     async def renew(self, request: Request, kv_addr_info: str, ttl_s: float) -> RenewAnswer:
         address = self._opened(request, kv_addr_info)
@@ -233,20 +238,23 @@ class Exchanges:
 
 @dataclass(frozen=True, slots=True)
 class _Taking:
-    """``begin``: as it was asked for, of a prompt that is not tokens yet."""
-
     addresses: KvAddresses
     address: KvAddress | None
-    begin: int
+    body: StartGenerateRequest
+    model: ServedModel
 
     def into(self, asked: CompletionRequest) -> CompletionRequest:
-        """``asked``, with the lease that its prompt's first tokens come from.
+        """``asked``, with its images, and the lease that its prompt's first tokens come from.
 
         Raises:
             InvalidArgument: ``begin`` is outside the prompt or the lease, or the lease is for
                 another prompt.
         """
-        begin = place_in(asked.prompt, self.begin, "begin")
+        prompt = with_images(self.model, asked.prompt, self.body.images)
+        if prompt.images:
+            room_for(self.model, len(prompt.tokens), self.body.max_tokens, 0)
+            asked = replace(asked, prompt=prompt.tokens, images=prompt.images)
+        begin = prompt.place(self.body.begin, "begin")
         address = self.address
         if address is None:
             return asked
@@ -257,7 +265,7 @@ class _Taking:
                 param="begin",
             )
         end = address.end
-        if len(asked.prompt) < end or digest_of(asked.prompt[:end]) != address.tokens:
+        if len(prompt.tokens) < end or prompt.digest(end) != address.tokens:
             raise InvalidArgument(
                 f"the prompt does not begin with the {end} tokens that the lease holds: send the "
                 "prompt that prep_recv was called with, and what follows it",
@@ -265,6 +273,11 @@ class _Taking:
             )
         lease: LeaseName = self.addresses.lease(address)
         return replace(asked, lease=lease, num_leased=min(begin, len(asked.prompt) - 1))
+
+
+async def _prompt_of(model: ServedModel, body: PromptFields) -> ExchangePrompt:
+    tokens = await prompt_tokens(model, body.prompt, body.add_special_tokens)
+    return await asyncio.to_thread(with_images, model, tokens, body.images)
 
 
 def _adapter_of(model: ServedModel) -> str | None:

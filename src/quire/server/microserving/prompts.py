@@ -1,15 +1,22 @@
 """Prompts of microserving requests as tokens, and places in them.
 
-Owns the meaning of a negative index and the checks against the model. Must not know leases.
+Owns the meaning of a negative index, what identifies a prompt, and the checks against the model.
+Must not know leases.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
 
 from quire.core.errors import InvalidArgument
 from quire.core.interfaces import ServedModel
+from quire.programs.builtin import PromptImage
+from quire.server.chat.images import expand_images, read_image
 from quire.server.plain_text import text_tokens
 
 
@@ -51,3 +58,63 @@ def place_in(tokens: Sequence[int], index: int, name: str) -> int:
             param=name,
         )
     return place
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangePrompt:
+    """``tokens``: with those of ``images`` in their places."""
+
+    tokens: tuple[int, ...]
+    images: tuple[PromptImage, ...] = ()
+
+    def digest(self, end: int) -> bytes:
+        """Identifies the first ``end`` tokens and what the images among them show."""
+        shown = [
+            (one.start, hashlib.sha256(one.file).digest()) for one in self.images if one.start < end
+        ]
+        return hashlib.sha256(msgspec.msgpack.encode((self.tokens[:end], shown))).digest()
+
+    def place(self, index: int, name: str) -> int:
+        """``index`` counted from the beginning.
+
+        Raises:
+            InvalidArgument: it lies outside the prompt, or within an image.
+        """
+        place = place_in(self.tokens, index, name)
+        for image in self.images:
+            last = image.start + image.num_embeds
+            if image.start < place < last:
+                raise InvalidArgument(
+                    f"{name} is {index}, which lies within an image, from token {image.start} to "
+                    f"{last}: choose a place before or behind it",
+                    param=name,
+                )
+        return place
+
+
+def with_images(
+    model: ServedModel, tokens: tuple[int, ...], urls: Sequence[str] | None
+) -> ExchangePrompt:
+    """The prompt ``tokens``, which has the model's token for images once for each of ``urls``.
+
+    Raises:
+        InvalidArgument: there are more or fewer of them, one has no image, or the model sees none.
+        PromptTooLong: more than the model's context.
+    """
+    if not urls:
+        return ExchangePrompt(tokens)
+    accepted = model.info.images
+    if accepted is None:
+        raise InvalidArgument(f"model {model.id!r} sees no images: leave them out", param="images")
+    files = [
+        read_image(url, accepted, f"images[{index}]", f"images[{index}]")
+        for index, url in enumerate(urls)
+    ]
+    found = tokens.count(accepted.token)
+    if found != len(files):
+        raise InvalidArgument(
+            f"the prompt has {found} tokens for images ({accepted.token}) and {len(files)} images "
+            "are given: name each image once in the prompt",
+            param="images",
+        )
+    return ExchangePrompt(*expand_images(tokens, files, accepted, model.max_tokens))

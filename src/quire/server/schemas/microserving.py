@@ -20,6 +20,7 @@ from quire.server.schemas.generation import IdentityFields
 from quire.server.schemas.service import TokenizeRequest
 
 MAX_TTL_S = 3600
+MAX_IMAGES = 256
 
 KvAddrInfo = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Ttl = Annotated[float, Field(gt=0, le=MAX_TTL_S)]
@@ -51,12 +52,18 @@ class Rank(RequestModel):
     epoch: Annotated[int, Field(ge=0, lt=1 << 62)]
 
 
+Images = Annotated[list[str], Field(max_length=MAX_IMAGES, fail_fast=True)]
+"""Data URLs of PNG and JPEG files, in the order of the prompt, which has the model's token for
+images once for each. Indices count the prompt with an image's tokens in the place of that one."""
+
+
 class PromptFields(IdentityFields):
     """What the calls share. ``request_id``: a request that is sent again under the same id is done
     once."""
 
     model: Name | None = Field(None, description="Absent: the node's default model")
     prompt: OnePrompt
+    images: Images | None = Field(None, description="Data URLs, one for each token for images")
     add_special_tokens: bool | None = None
     request_id: Name | None = None
 
@@ -98,6 +105,7 @@ class StartGenerateRequest(CompletionsRequest):
     """A completion of one prompt whose first ``begin`` tokens have their K and V here."""
 
     prompt: OnePrompt
+    images: Images | None = Field(None, description="Data URLs, one for each token for images")
     begin: Index = Field(0, description="What is before it comes from the lease, if one is named")
     kv_addr_info: KvAddrInfo | None = Field(None, description="Absent: the prefix cache alone")
     num_generated: Annotated[int, Field(ge=0, le=MAX_PROMPT_TOKENS)] | None = Field(

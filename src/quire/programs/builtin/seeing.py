@@ -1,0 +1,17 @@
+"""Computes an image of a prompt: its embeddings, then their K and V. Knows no order of prompts."""
+
+from __future__ import annotations
+
+from quire.programs.api import Api, KvPage, Queue
+from quire.programs.api.reply import Reply
+from quire.programs.builtin.requests import PromptImage
+
+
+def see_image(api: Api, queue: Queue, pages: list[KvPage], image: PromptImage) -> Reply[None]:
+    """Append ``image`` to ``pages``; the result is that of its last command."""
+    embeds = api.alloc_emb(queue, image.num_embeds)
+    span = list(range(image.start, image.start + image.num_embeds))
+    api.embed_img(queue, image.file, embeds, span)
+    computed = api.forward(queue, pages, embeds, pages)
+    api.dealloc_emb(queue, embeds)
+    return computed
