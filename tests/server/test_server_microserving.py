@@ -463,3 +463,16 @@ def test_only_the_cluster_hears_of_the_index(
     body = {"prompt": "x"} if method == "POST" else None
     answer = httpx.request(method, nodes[0].url + path, json=body, headers=headers)
     assert answer.status_code == status
+
+
+def test_a_price_for_what_is_cached(run: Callable[[Calls], Any]) -> None:
+    prompt = new_prompt(90, 100)
+
+    async def calls(sender: Microserving, receiver: Microserving) -> None:
+        await generated(sender, prompt, max_tokens=1)
+        assert await sender.pin(prompt, 2.5, 30.0) == {"num_tokens": 96, "expires_in_s": 30.0}
+        assert (await receiver.pin(prompt, 2.5, 30.0))["num_tokens"] == 0
+        with pytest.raises(QuireError, match="price"):
+            await sender.pin(prompt, -1.0, 30.0)
+
+    run(calls)

@@ -116,6 +116,15 @@ class Microserving:
         """End the lease, in whatever state it is."""
         await self._call("DELETE", "/leases", {"kv_addr_info": kv_addr_info})
 
+    async def pin(
+        self, prompt: Prompt, price: float, ttl_s: float, **fields: Any
+    ) -> dict[str, Any]:
+        """Have what the node has cached of ``prompt`` evicted after all that has a lower ``price``,
+        for ``ttl_s`` seconds; 0 takes the price back. ``num_tokens`` have it: those that are
+        cached, as far as the share for prices goes."""
+        body = {"prompt": _sent(prompt), "price": price, "ttl_s": ttl_s}
+        return await self._call("POST", "/pin", body | fields)
+
     async def engines(self) -> list[dict[str, Any]]:
         """The node's engines: what their K and V are, how much is free, how busy they are."""
         return list((await self._call("GET", "/engines"))["engines"])

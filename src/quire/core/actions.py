@@ -11,7 +11,7 @@ from quire.core.encoding import EncodeBatch, Encoded
 from quire.core.errors import ErrorRecord
 from quire.core.events import ProgramForm
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
-from quire.core.lease_commands import Leased, Sent
+from quire.core.lease_commands import Leased, Pinned, Sent
 
 Reply = (
     None
@@ -23,6 +23,7 @@ Reply = (
     | AttentionScores
     | Encoded
     | Leased
+    | Pinned
     | Sent
 )
 """``None`` for commands that return no value; each command's docstring names its reply."""

@@ -2,7 +2,7 @@
 
 A *lease* is a part of one engine's memory that waits for the K and V of known tokens. Programs of
 the node itself use these commands (``programs.builtin``); control refuses them from all others,
-because a target names an address.
+because a target names an address and memory is everybody's.
 """
 
 from __future__ import annotations
@@ -81,7 +81,18 @@ class CloseLease(CommandBase, frozen=True, kw_only=True):
     lease: LeaseName
 
 
-LeaseCommand = OpenLease | SendPages | TakeLease | RenewLease | CloseLease
+class PinPrefix(CommandBase, frozen=True, kw_only=True):
+    """Evict the cached full pages that begin ``tokens`` after all that have a lower ``price``, for
+    ``ttl_s`` seconds. They are held no more than others: whoever needs memory may have it. Of two
+    prices the higher one holds; 0 takes the others back. The reply is a ``Pinned``."""
+
+    tokens: list[int]
+    price: float
+    ttl_s: float
+    adapter: str | None = None
+
+
+LeaseCommand = OpenLease | SendPages | TakeLease | RenewLease | CloseLease | PinPrefix
 
 
 class Leased(msgspec.Struct, frozen=True, tag=True):
@@ -102,3 +113,10 @@ class Sent(msgspec.Struct, frozen=True, tag=True, gc=False):
     num_tokens: int
     num_bytes: int
     elapsed_s: float
+
+
+class Pinned(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The reply to ``PinPrefix``: the first ``num_tokens`` tokens are cached and have the price, or
+    a higher one; with price 0, have none."""
+
+    num_tokens: int

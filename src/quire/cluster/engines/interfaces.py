@@ -133,6 +133,18 @@ class Engine(Protocol):
         """
         ...
 
+    async def pin(
+        self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None
+    ) -> int:
+        """Have what the engine has cached of ``prompt`` evicted after all that has a lower
+        ``price``, for ``ttl_s`` seconds; how many tokens that are. The engine's memory stays its
+        own: when nothing else is left, they go, the cheapest first.
+
+        Raises:
+            QuireError: the engine refuses.
+        """
+        ...
+
     async def start_generate(
         self,
         request: Request,

@@ -51,6 +51,12 @@ _OF_CHAT = (
 Said = TypeVar("Said")
 
 
+class _Pinned(msgspec.Struct):
+    """Of ``pin``."""
+
+    num_tokens: int
+
+
 class _Tokens(msgspec.Struct):
     """Of ``/tokenize``."""
 
@@ -192,6 +198,14 @@ class NodeEngine:
         return await self._call(
             request, f"{_CALLS}/remote_send", body, self._headers(request), Sent
         )
+
+    async def pin(
+        self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None
+    ) -> int:
+        body = {**_shared(request, prompt), "price": price, "ttl_s": ttl_s}
+        del body["request_id"]  # twice is as good as once
+        pinned = await self._call(request, f"{_CALLS}/pin", body, self._headers(request), _Pinned)
+        return pinned.num_tokens
 
     async def start_generate(
         self,

@@ -80,6 +80,11 @@ class TrialEngine:
     ) -> Sent:
         return Sent(end - begin)
 
+    async def pin(
+        self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None
+    ) -> int:
+        return _length(request, prompt)
+
     async def start_generate(
         self,
         request: Request,

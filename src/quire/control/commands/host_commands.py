@@ -31,7 +31,7 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.core.ids import EngineId, PageId
-from quire.core.lease_commands import CloseLease, RenewLease, TakeLease
+from quire.core.lease_commands import CloseLease, PinPrefix, RenewLease, TakeLease
 
 PASSING: frozenset[type[c.Command]] = frozenset(
     {c.AllocPages, c.DeallocPages, c.AllocEmbeds, c.DeallocEmbeds, c.Synchronize}
@@ -50,6 +50,7 @@ HOST_COMMANDS: frozenset[type[c.Command]] = PASSING | {
     TakeLease,
     RenewLease,
     CloseLease,
+    PinPrefix,
 }
 """All that are carried out here; the others need a message."""
 

@@ -6,12 +6,21 @@ command's turn comes.
 
 from __future__ import annotations
 
+from math import inf
+
 from quire.control.commands.checks import check_tokens, check_working_set, distinct, require
 from quire.control.programs.program import CommandQueue
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import Forbidden, PromptTooLong
 from quire.core.exchange import KEY_BYTES
-from quire.core.lease_commands import LeaseCommand, OpenLease, RenewLease, SendPages, TakeLease
+from quire.core.lease_commands import (
+    LeaseCommand,
+    OpenLease,
+    PinPrefix,
+    RenewLease,
+    SendPages,
+    TakeLease,
+)
 
 MAX_TTL_S = 3600.0
 """A lease holds memory that nobody else can use; who needs it for longer renews it."""
@@ -31,6 +40,8 @@ def check_lease_command(command: LeaseCommand, queue: CommandQueue, info: Engine
         _check_take(command, info)
     elif isinstance(command, RenewLease):
         _check_ttl(command.ttl_s)
+    elif isinstance(command, PinPrefix):
+        _check_pin(command, info)
 
 
 def _check_open(command: OpenLease, info: EngineInfo) -> None:
@@ -84,6 +95,14 @@ def _check_take(command: TakeLease, info: EngineInfo) -> None:
         len(command.pages) >= num_pages,
         f"{len(command.pages)} page ids are offered for {command.num_tokens} tokens: offer "
         f"{num_pages}",
+    )
+
+
+def _check_pin(command: PinPrefix, info: EngineInfo) -> None:
+    check_tokens(command.tokens, info)
+    _check_ttl(command.ttl_s)
+    require(
+        0 <= command.price < inf, f"price is {command.price}: choose 0 or more, and a finite one"
     )
 
 

@@ -17,7 +17,14 @@ from quire.control.programs.program import Entry
 from quire.core.actions import Reply
 from quire.core.errors import InvalidArgument
 from quire.core.ids import EngineId, ProgramId
-from quire.core.lease_commands import CloseLease, LeaseName, RenewLease, TakeLease
+from quire.core.lease_commands import (
+    CloseLease,
+    LeaseName,
+    Pinned,
+    PinPrefix,
+    RenewLease,
+    TakeLease,
+)
 
 
 class LeaseUses:
@@ -29,6 +36,7 @@ class LeaseUses:
         self.effects: Mapping[type[Any], Callable[[Entry, Any, float], Reply]] = {
             RenewLease: self._renew,
             CloseLease: self._close,
+            PinPrefix: self._pin,
         }
 
     def _find(self, entry: Entry, name: LeaseName) -> Lease:
@@ -40,6 +48,14 @@ class LeaseUses:
     def _close(self, entry: Entry, command: CloseLease, now_s: float) -> None:
         lease = self._find(entry, command.lease)
         end_lease(self._engines[lease.name.engine], self._leases, lease, "was cancelled")
+
+    def _pin(self, entry: Entry, command: PinPrefix, now_s: float) -> Pinned:
+        engine = self._engines[entry.queue.engine]
+        index = engine.memory.index
+        root = index.root_key(entry.program.tenant, engine.adapter_index(command.adapter))
+        keys = list(index.keys(root, command.tokens))
+        num_pages = index.set_price(keys, command.price, now_s + command.ttl_s)
+        return Pinned(num_tokens=num_pages * engine.page_size)
 
     def take(self, entry: Entry, command: TakeLease) -> int | None:
         """Map the lease's pages and end it; how many pages they are. None: not all tokens have

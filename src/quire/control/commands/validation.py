@@ -48,6 +48,7 @@ from quire.core.lease_commands import (
     CloseLease,
     LeaseCommand,
     OpenLease,
+    PinPrefix,
     RenewLease,
     SendPages,
     TakeLease,
@@ -95,6 +96,7 @@ class Validator:
             TakeLease: self._lease,
             RenewLease: self._lease,
             CloseLease: self._lease,
+            PinPrefix: self._lease,
         }
 
     def check(self, command: c.Command, queue: CommandQueue, info: EngineInfo) -> None:
@@ -304,7 +306,7 @@ class Validator:
             self._held_pages(command.pages, queue)
         elif isinstance(command, TakeLease):
             self._new_pages(command.pages, queue.program)
-        elif isinstance(command, OpenLease):
+        elif isinstance(command, OpenLease | PinPrefix):
             self._adapter(command.adapter, info)
 
     def _adapter(self, name: str | None, info: EngineInfo) -> None:

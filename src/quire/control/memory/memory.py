@@ -71,7 +71,8 @@ class Memory:
         )
         adapters = [adapter.digest for adapter in info.adapters]
         self._journal.forget()
-        self.index = PrefixIndex(info.content, self.page_size, adapters, self._journal)
+        size = self.device.size
+        self.index = PrefixIndex(info.content, self.page_size, adapters, self._journal, size)
 
     @property
     def num_available(self) -> int:

@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from heapq import nsmallest
+from itertools import islice, takewhile
 
 from quire.control.memory.content import ChainNode, Content, page_key, root_key
 from quire.control.memory.index_journal import IndexChanges, IndexJournal
+from quire.control.memory.price_list import PriceList
 from quire.core.ids import TenantId
+
+MAX_PRICED_SHARE = 0.25
+"""Of an engine's blocks, so many pages may have a price: the rest is evicted by its last use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class PrefixIndex:
 
     ``kv_content``: ``EngineInfo.content``. ``adapter_digests``: those of the engine's adapters, by
     index; index -1 means no adapter. ``journal``: is told of each key that comes and goes while
-    somebody reads it.
+    somebody reads it. ``num_blocks``: of the engine.
 
     A prompt mostly goes on as one before it did. So behind each page the index remembers the page
     that was indexed last: to compare its tokens takes less time than to compute its key.
@@ -46,6 +51,7 @@ class PrefixIndex:
         page_size: int,
         adapter_digests: Sequence[str] = (),
         journal: IndexJournal | None = None,
+        num_blocks: int = 0,
     ) -> None:
         self._kv_content = kv_content
         self._page_size = page_size
@@ -55,6 +61,9 @@ class PrefixIndex:
         self._contents: dict[bytes, Content] = {}
         self._latest: dict[bytes, ChainNode] = {}
         self._cached: OrderedDict[bytes, Content] = OrderedDict()
+        self._priced: dict[bytes, Content] = {}
+        """Cached contents whose keys have a price: evicted when no other is left."""
+        self._prices = PriceList(int(num_blocks * MAX_PRICED_SHARE))
         self._num_query_tokens = 0
         self._num_hit_tokens = 0
         self._num_host_hit_tokens = 0
@@ -150,6 +159,8 @@ class PrefixIndex:
         assert node is not None
         del self._contents[node.key]
         self._cached.pop(node.key, None)
+        self._priced.pop(node.key, None)
+        self._prices.drop(node.key)
         if node.parent is not None and self._latest.get(node.parent.key) is node:
             del self._latest[node.parent.key]
         content.indexed = False
@@ -160,12 +171,35 @@ class PrefixIndex:
         """``content`` has no references and is on the device: keep it until its memory is
         needed."""
         assert content.node is not None
-        self._cached[content.node.key] = content
+        key = content.node.key
+        (self._priced if key in self._prices else self._cached)[key] = content
 
     def uncache(self, content: Content) -> None:
         """``content`` has a reference again."""
         assert content.node is not None
         self._cached.pop(content.node.key, None)
+        self._priced.pop(content.node.key, None)
+
+    def set_price(self, keys: Sequence[bytes], price: float, ends_s: float) -> int:
+        """Evict those of ``keys`` that are here behind all others of a lower price, until
+        ``ends_s``; how many from the first on have it (see ``PriceList.set``)."""
+        here = list(takewhile(self._contents.__contains__, keys))
+        num_set, lost = self._prices.set(here, price, ends_s)
+        self._note_unpriced(lost)
+        for key in here[:num_set]:
+            if key in self._cached and key in self._prices:
+                self._priced[key] = self._cached.pop(key)
+        return num_set
+
+    def expire_prices(self, now_s: float) -> None:
+        if len(self._prices):
+            self._note_unpriced(self._prices.expire(now_s))
+
+    def _note_unpriced(self, keys: Sequence[bytes]) -> None:
+        """They are evicted in their turn, from now on."""
+        for key in keys:
+            if key in self._priced:
+                self._cached[key] = self._priced.pop(key)
 
     def touch(self, content: Content) -> None:
         """If nobody holds ``content``, and it is on the device, evict it last."""
@@ -194,16 +228,28 @@ class PrefixIndex:
 
     @property
     def num_cached(self) -> int:
-        return len(self._cached)
+        return len(self._cached) + len(self._priced)
 
     def pop_least_recent(self) -> Content | None:
-        """Evict the cached content that was released longest ago and is not pinned."""
+        """Evict the cached content that was released longest ago and is not pinned; the cheapest,
+        if all have a price."""
         for content in self._cached.values():
             if not content.num_pins:
-                self.remove(content)
-                self._num_evicted += 1
-                return content
-        return None
+                return self._evict(content)
+        free = [key for key, content in self._priced.items() if not content.num_pins]
+        if not free:
+            return None
+        # Of many at once, so that thousands of evictions do not look through all each time.
+        cheapest = nsmallest(1 + len(free) // 16, free, key=self._prices.price)
+        for key in cheapest:
+            self._prices.drop(key)
+        self._note_unpriced(cheapest)
+        return self._evict(self._cached[cheapest[0]])
+
+    def _evict(self, content: Content) -> Content:
+        self.remove(content)
+        self._num_evicted += 1
+        return content
 
     def note_evicted(self) -> None:
         """A content is about to be removed whose memory is needed."""
@@ -217,8 +263,10 @@ class PrefixIndex:
         only cached."""
         for content in self._contents.values():
             content.indexed = False
-        cached = list(self._cached.values())
+        cached = [*self._cached.values(), *self._priced.values()]
         self._contents.clear()
+        self._priced.clear()
+        self._prices.clear()
         self._latest.clear()
         self._cached.clear()
         self._journal.forget()
@@ -237,7 +285,7 @@ class PrefixIndex:
     def statistics(self) -> PrefixStatistics:
         return PrefixStatistics(
             num_indexed=len(self._contents),
-            num_cached=len(self._cached),
+            num_cached=self.num_cached,
             num_query_tokens=self._num_query_tokens,
             num_hit_tokens=self._num_hit_tokens,
             num_host_hit_tokens=self._num_host_hit_tokens,
@@ -251,11 +299,15 @@ class PrefixIndex:
             assert content.node.key == key
             is_unused = not (content.num_refs or content.num_pins or content.is_moving)
             is_below = content.block is None and not content.is_lost
-            assert not is_unused or key in self._cached or is_below, (
-                "an unreferenced entry is not cached"
-            )
-            assert not content.num_refs or key not in self._cached, "a held entry is cached"
+            is_cached = key in self._cached or key in self._priced
+            assert not is_unused or is_cached or is_below, "an unreferenced entry is not cached"
+            assert not content.num_refs or not is_cached, "a held entry is cached"
         assert self._cached.keys() <= self._contents.keys()
+        assert self._priced.keys() <= self._contents.keys()
+        self._prices.check_invariants()
+        for key in self._cached:
+            assert key not in self._prices, "a price is not regarded"
+        assert all(key in self._prices for key in self._priced)
         assert all(node.key in self._contents for node in self._latest.values()), (
             "what was indexed behind a page is remembered beyond its end"
         )

@@ -19,6 +19,7 @@ from quire.core.ids import EngineId, ModelId, PageId
 from quire.core.lease_commands import (
     CloseLease,
     OpenLease,
+    PinPrefix,
     RenewLease,
     SendPages,
     TakeLease,
@@ -157,6 +158,6 @@ def _placing(queue: CommandQueue, commands: Sequence[c.Command]) -> Placing:
         if isinstance(command, c.Decode):
             prompt = command.tokens if command.cache and not command.position else ()
             return Placing(queue, prompt, command.adapter)
-        if isinstance(command, c.ImportPrefix | OpenLease):
+        if isinstance(command, c.ImportPrefix | OpenLease | PinPrefix):
             return Placing(queue, command.tokens, command.adapter)
     return Placing(queue)

@@ -13,10 +13,16 @@ from quire.core.decoding import StopSpec
 from quire.core.errors import QueuePoisoned, QuireError
 from quire.core.exchange import SendTarget
 from quire.core.ids import ModelId
-from quire.core.lease_commands import Leased, LeaseName, Sent
+from quire.core.lease_commands import Leased, LeaseName, Pinned, Sent
 from quire.programs.api import Api, KvPage, Model, Queue
 from quire.programs.api.reply import CommandFuture, Reply
-from quire.programs.builtin.leases import close_lease, open_lease, renew_lease, send_pages
+from quire.programs.builtin.leases import (
+    close_lease,
+    open_lease,
+    pin_prefix,
+    renew_lease,
+    send_pages,
+)
 from quire.programs.builtin.requests import PromptImage
 from quire.programs.builtin.seeing import see_image
 
@@ -64,6 +70,16 @@ class LeaseRequest:
     ttl_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PinRequest:
+    """See ``PinPrefix``."""
+
+    model: ModelId
+    tokens: tuple[int, ...]
+    price: float
+    ttl_s: float
+
+
 async def prepare_receive(api: Api, request: PrepareRequest) -> AsyncGenerator[Leased, None]:
     """Hold what is here of the tokens, and memory for the rest.
 
@@ -92,6 +108,15 @@ async def change_lease(api: Api, request: LeaseRequest) -> AsyncGenerator[None, 
         else:
             await renew_lease(api, queue, request.lease, request.ttl_s)
         yield None
+    finally:
+        api.close_queue(queue)
+
+
+async def pin(api: Api, request: PinRequest) -> AsyncGenerator[Pinned, None]:
+    """Have what is cached of the tokens evicted later than the rest."""
+    queue = _queue(api, request.model, 0)
+    try:
+        yield await pin_prefix(api, queue, request.tokens, request.price, request.ttl_s)
     finally:
         api.close_queue(queue)
 

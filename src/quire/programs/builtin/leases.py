@@ -11,6 +11,8 @@ from quire.core.lease_commands import (
     Leased,
     LeaseName,
     OpenLease,
+    Pinned,
+    PinPrefix,
     RenewLease,
     SendPages,
     Sent,
@@ -91,9 +93,27 @@ def close_lease(api: Api, queue: Queue, lease: LeaseName) -> Reply[None]:
     return api.issuer.ask(queue, CloseLease(id=api.issuer.command_id(), lease=lease), nothing)
 
 
+def pin_prefix(
+    api: Api, queue: Queue, tokens: tuple[int, ...], price: float, ttl_s: float
+) -> Reply[Pinned]:
+    """See ``PinPrefix``."""
+    command = PinPrefix(
+        id=api.issuer.command_id(),
+        tokens=list(tokens),
+        price=price,
+        ttl_s=ttl_s,
+        adapter=queue.lane.model.adapter,
+    )
+    return api.issuer.ask(queue, command, _same_pinned)
+
+
 def _same_lease(leased: Leased) -> Leased:
     return leased
 
 
 def _same_sent(sent: Sent) -> Sent:
     return sent
+
+
+def _same_pinned(pinned: Pinned) -> Pinned:
+    return pinned

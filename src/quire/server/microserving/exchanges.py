@@ -23,9 +23,11 @@ from quire.programs.builtin.exchange import (
     PrepareRequest,
     SendRequest,
     change_lease,
+    pin,
     prepare_receive,
     remote_send,
 )
+from quire.programs.builtin.exchange import PinRequest as PinnedPrefix
 from quire.server.chat.tokens import tokens_of
 from quire.server.context import caller_of, context_of
 from quire.server.identity import priority_of
@@ -37,6 +39,8 @@ from quire.server.microserving.prompts import ExchangePrompt, prompt_tokens, wit
 from quire.server.planning import room_for
 from quire.server.schemas.generation import IdentityFields
 from quire.server.schemas.microserving import (
+    PinAnswer,
+    PinRequest,
     PrepRecvAnswer,
     PrepRecvRequest,
     PromptFields,
@@ -206,6 +210,14 @@ class Exchanges:
 
     async def cancel(self, request: Request, kv_addr_info: str) -> None:
         await self._change(request, self._opened(request, kv_addr_info), None)
+
+    async def pin(self, request: Request, body: PinRequest) -> PinAnswer:
+        """Have what is cached of the prompt evicted later than the rest."""
+        model = self.node.model(body.model)
+        tokens = await prompt_tokens(model, body.prompt, body.add_special_tokens)
+        asked = PinnedPrefix(model.id, tokens, body.price, body.ttl_s)
+        pinned = await result_of(Caller(request, body, model, len(tokens)), pin, asked)
+        return PinAnswer(num_tokens=pinned.num_tokens, expires_in_s=body.ttl_s)
 
     async def pages(self, request: Request, body: PromptPagesRequest) -> PromptPages:
         """The tokens and keys of a prompt of the caller's tenant."""

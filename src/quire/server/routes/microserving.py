@@ -24,6 +24,8 @@ from quire.server.schemas.microserving import (
     EngineRow,
     EngineRows,
     LeaseRequest,
+    PinAnswer,
+    PinRequest,
     PrepRecvAnswer,
     PrepRecvRequest,
     PromptPages,
@@ -76,6 +78,12 @@ async def cancel_lease(request: Request, body: LeaseRequest) -> Response:
     """End a lease in any state. What it holds is free when the engine writes it no more."""
     await exchanges_of(request).cancel(request, body.kv_addr_info)
     return Response(status_code=204)
+
+
+@router.post("/v1/microserving/pin", response_model=PinAnswer)
+async def pin(request: Request, body: PinRequest) -> Response:
+    """Have what is cached of a prompt evicted after what has a lower price, for a while."""
+    return _answer(request, await exchanges_of(request).pin(request, body))
 
 
 @router.post("/v1/microserving/pages", response_model=PromptPages)

@@ -130,6 +130,23 @@ class PromptPages(ResponseModel):
     keys: str
 
 
+class PinRequest(IdentityFields):
+    model: Name | None = Field(None, description="Absent: the node's default model")
+    prompt: OnePrompt
+    add_special_tokens: bool | None = None
+    price: Annotated[float, Field(ge=0, lt=1e300)] = Field(
+        description="Cached pages with a lower one are evicted before; 0 takes the price back"
+    )
+    ttl_s: Ttl = Field(60.0, description="The price holds for this time")
+
+
+class PinAnswer(ResponseModel):
+    """The first ``num_tokens`` tokens are cached, and have the price or a higher one."""
+
+    num_tokens: int
+    expires_in_s: float
+
+
 class LeaseRequest(RequestModel):
     kv_addr_info: KvAddrInfo
 

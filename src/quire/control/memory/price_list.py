@@ -1,0 +1,98 @@
+"""What cached pages are worth to somebody outside, a router for example, and for how long.
+
+Owns the prices, by the keys of pages, and their bounds. A price does not keep a page: it says which
+cached pages are evicted last. So whoever needs memory always finds it. Must not know contents.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+
+class PriceList:
+    """At most ``max_keys`` keys have a price. Times are those of the caller."""
+
+    def __init__(self, max_keys: int) -> None:
+        self._max_keys = max_keys
+        self._prices: dict[bytes, tuple[float, float]] = {}
+        """The price of each key, and when it ends."""
+        self._cheapest: list[tuple[float, bytes]] = []
+        self._ends: list[tuple[float, bytes]] = []
+        """Heaps that have each key once or more; entries may be outdated."""
+
+    def __len__(self) -> int:
+        return len(self._prices)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._prices
+
+    def price(self, key: bytes) -> float:
+        """0.0 if it has none."""
+        found = self._prices.get(key)
+        return 0.0 if found is None else found[0]
+
+    def set(self, keys: Sequence[bytes], price: float, ends_s: float) -> tuple[int, list[bytes]]:
+        """Give ``keys`` a price, the first ones first, until ``ends_s``. Where there is no room,
+        cheaper ones lose theirs, and if there are none, the rest of ``keys`` gets none. Returns how
+        many have got it, and those that have lost theirs. Of two prices of one key the higher one
+        holds, of two equal ones the longer. A price of 0 takes the others back."""
+        lost: list[bytes] = []
+        for number, key in enumerate(keys):
+            known = self._prices.get(key)
+            if price <= 0.0:
+                if known is not None:
+                    self.drop(key)
+                    lost.append(key)
+                continue
+            if known is None and len(self._prices) >= self._max_keys:
+                cheapest = self._first(self._cheapest, 0)
+                if cheapest is None or self._prices[cheapest][0] >= price:
+                    return number, lost
+                self.drop(cheapest)
+                lost.append(cheapest)
+            if known is None or known < (price, ends_s):
+                self._prices[key] = price, ends_s
+                heapq.heappush(self._cheapest, (price, key))
+                heapq.heappush(self._ends, (ends_s, key))
+        self._tidy()
+        return len(keys), lost
+
+    def drop(self, key: bytes) -> None:
+        self._prices.pop(key, None)
+
+    def expire(self, now_s: float) -> list[bytes]:
+        """The keys whose time is over; they have no price any more."""
+        over = []
+        while (key := self._first(self._ends, 1)) is not None and self._prices[key][1] <= now_s:
+            self.drop(key)
+            over.append(key)
+        return over
+
+    def clear(self) -> None:
+        self._prices.clear()
+        self._cheapest.clear()
+        self._ends.clear()
+
+    def _first(self, heap: list[tuple[float, bytes]], field: int) -> bytes | None:
+        """The key with the smallest ``field``."""
+        while heap:
+            value, key = heap[0]
+            found = self._prices.get(key)
+            if found is not None and found[field] == value:
+                return key
+            heapq.heappop(heap)
+        return None
+
+    def _tidy(self) -> None:
+        """Outdated entries are fewer than the keys may be."""
+        if len(self._ends) > 2 * self._max_keys:
+            self._cheapest = [(price, key) for key, (price, _) in self._prices.items()]
+            self._ends = [(ends_s, key) for key, (_, ends_s) in self._prices.items()]
+            heapq.heapify(self._cheapest)
+            heapq.heapify(self._ends)
+
+    def check_invariants(self) -> None:
+        assert len(self._prices) <= self._max_keys
+        assert self._prices.keys() <= {key for _, key in self._ends}
+        assert self._prices.keys() <= {key for _, key in self._cheapest}
