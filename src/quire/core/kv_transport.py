@@ -51,6 +51,18 @@ class KVSource(Protocol):
 
     def num_bytes(self, piece: Piece) -> int: ...
 
+    def is_ready(self, piece: Piece) -> bool:
+        """Whether ``wait`` would return at once."""
+        ...
+
+    def wait(self, piece: Piece) -> None:
+        """Return when the piece may be read: its bytes may still be computed. Blocks its thread.
+
+        Raises:
+            QuireError: they never will be.
+        """
+        ...
+
     def read(self, piece: Piece, payload: memoryview) -> None:
         """Fill ``payload``, which has the size of the piece, with its bytes."""
         ...

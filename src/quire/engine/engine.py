@@ -115,7 +115,7 @@ class Engine:
             images = self._images = _image_encoder(config, loaded)
             grammars = self._grammars = GrammarHosts(str(directory.path), loaded.config.vocab_size)
             self._device = loaded.device
-            exchange = self._exchange = make_exchange(config, loaded, runner.pool, transport)
+            exchange = self._exchange = make_exchange(config, loaded, runner, transport)
             disk = self._disk = DiskTransfers.open(config, runner.pool)
             self._info = _describe(config, loaded, backend, runner, exchange, disk, ranks, images)
             self._transfers = TransferQueue(runner.pool)

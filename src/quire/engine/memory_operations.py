@@ -34,6 +34,7 @@ from quire.engine.exchange.exchange import Exchange
 from quire.engine.failures import RowFailures, check_message
 from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.kv_cache.pool import KVPool
+from quire.engine.kv_cache.token_form import I64
 from quire.engine.sampling.grammar_hosts import GrammarHosts
 from quire.engine.sampling.grammar_matchers import ConfinedMatcher
 from quire.engine.sampling.parameters import check_sampler
@@ -68,6 +69,10 @@ class MemoryOperations:
         self._grammars = grammars
         self._vocab_size = vocab_size
         self._num_adapters = num_adapters
+
+    def forward_begins(self, planned: I64, written: I64) -> None:
+        """See ``Exchange``."""
+        self._exchange.forward_begins(planned, written)
 
     def run(self, operations: Sequence[BatchOperation], failures: RowFailures) -> None:
         """Apply all in order. An operation that cannot be applied fails alone."""

@@ -139,6 +139,7 @@ class StepExecutor:
         last_tokens = self._sequences.last_token[decode_rows]
         embeds = np.concatenate((rows.embeds[checked.tokens], np.full(len(decoding), -1, np.int32)))
         result.num_tokens += len(embeds)
+        self._operations.forward_begins(rows.slots.reshape(-1).astype(np.int64), ragged.slots)
         if len(embeds):
             tokens = np.concatenate((checked.values, last_tokens))
             mass = self._mass(rows, checked, ragged)

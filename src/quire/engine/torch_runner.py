@@ -20,6 +20,7 @@ from quire.engine.attention.backend import (
 )
 from quire.engine.attention.scored_rows import AttentionMass, ScoringPlan
 from quire.engine.embed_slots import EmbedSlots
+from quire.engine.exchange.layer_progress import LayerProgress, ThreadProgress
 from quire.engine.kv_cache.torch_pool import TorchKVPool
 from quire.engine.layers.attention import GroupStep, ModelStep
 from quire.engine.model_runner import F32, AdvanceResult, FusedRows, FusedTokens, SequenceState
@@ -49,10 +50,23 @@ class TorchRunner:
         self._attention = attention
         self._device = device
         self._adapters = adapters
+        self._progress: LayerProgress | None = None
+        self._progress_base = 0
 
     @property
     def details(self) -> dict[str, Any]:
         return {"num_threads": torch.get_num_threads()}
+
+    def new_progress(self) -> ThreadProgress:
+        return ThreadProgress()
+
+    def watch(self, progress: LayerProgress | None, base: int) -> None:
+        """See ``LayerCounter``."""
+        self._progress, self._progress_base = progress, base
+
+    def _layer_written(self, num_layers: int) -> None:
+        if self._progress is not None:
+            self._progress.reach(self._progress_base + num_layers)
 
     def embed(self, tokens_N: I64) -> Tensor:
         """Input embeddings ``[N, H]``."""
@@ -120,5 +134,6 @@ class TorchRunner:
             rotations=self._model.rotations(self.to_device(positions_T)),
             caches=self.pool.layers,
             groups=[GroupStep(self.to_device(slots_T), plan)],
+            on_layer=None if self._progress is None else self._layer_written,
         )
         return self._model.forward(x_TH, step)

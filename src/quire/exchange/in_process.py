@@ -95,6 +95,7 @@ class InProcessTransport:
         try:
             sink = self._sink(target, source)
             for piece in source.pieces(is_raw=is_raw_between(source.layout, sink)):
+                source.wait(piece)
                 if self._closed:
                     raise ended_here()
                 sink = self._sink(target, source)

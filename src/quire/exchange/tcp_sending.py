@@ -143,6 +143,8 @@ async def _send_all(
     ring = None if shared is None else Ring(shared.nbytes)
     for piece in source.pieces(is_raw=welcome.is_raw):
         await asyncio.sleep(0)  # a socket that is ready does not yield to the other transfers
+        if not source.is_ready(piece):
+            await asyncio.to_thread(source.wait, piece)
         size = source.num_bytes(piece)
         await window.shrink_to(max(0, limits.window_bytes - size))
         window.num_sent += size

@@ -19,7 +19,7 @@ from quire.core.errors import ConfigError
 INSTRUCTION_SETS = ("amx", "avx512_bf16", "avx512", "avx2", "portable")
 """Best first. ``portable`` is what every processor of the platform supports."""
 
-ABI_VERSION = 9
+ABI_VERSION = 10
 """Must equal ``kAbiVersion`` of ``csrc/abi.h``. Counts changes of functions and structs."""
 
 FOLDER = Path(__file__).parent

@@ -125,6 +125,11 @@ SIGNATURES: Mapping[str, Signature] = {
     "quire_model_create": (c_void_p, (POINTER(ModelSpec), c_void_p)),
     "quire_model_destroy": (None, (c_void_p,)),
     "quire_model_embed": (None, (c_void_p, c_void_p, c_int64, c_void_p)),
+    "quire_progress_create": (c_void_p, ()),
+    "quire_progress_destroy": (None, (c_void_p,)),
+    "quire_progress_reach": (None, (c_void_p, c_int64)),
+    "quire_progress_wait": (None, (c_void_p, c_int64)),
+    "quire_model_watch": (None, (c_void_p, c_void_p, c_int64)),
     "quire_model_run": (c_int32, (c_void_p, POINTER(StepArguments), c_void_p)),
     "quire_model_run_scored": (
         c_int32,

@@ -25,6 +25,7 @@ from quire.engine.cpu.decode_abi import ChoiceRows
 from quire.engine.cpu.decode_arguments import DecodeArguments
 from quire.engine.cpu.model_abi import SIGNATURES, RowMask, ScoredRow, ScoredRows, StepArguments
 from quire.engine.cpu.native_pool import NativeKVPool
+from quire.engine.cpu.native_progress import NativeProgress
 from quire.engine.cpu.packed_decoder import PackedDecoder
 from quire.engine.cpu.team import Team
 from quire.engine.embed_slots import EmbedSlots
@@ -87,6 +88,14 @@ class NativeRunner:
             "kernel_isa": self.team.library.isa,
             "weights": self._model.weight_type.name.lower(),
         }
+
+    def new_progress(self) -> NativeProgress:
+        return NativeProgress(self.team.library)
+
+    def watch(self, progress: NativeProgress | None, base: int) -> None:
+        """See ``LayerCounter``."""
+        handle = None if progress is None else progress.handle
+        self._native.quire_model_watch(self._handle, handle, base)
 
     def embed(self, tokens_N: I64) -> Tensor:
         """Input embeddings ``[N, H]``."""

@@ -7,19 +7,21 @@ import logging
 from quire.core.config import EngineConfig
 from quire.core.kv_transport import KVTransport
 from quire.engine.exchange.exchange import Exchange, NoExchange
+from quire.engine.exchange.layer_progress import LayerCounter
 from quire.engine.exchange.pool_exchange import PoolExchange
-from quire.engine.kv_cache.pool import KVPool
 from quire.engine.kv_cache.token_form import TokenPool
 from quire.engine.loading import LoadedModel
+from quire.engine.model_runner import ModelRunner
 
 logger = logging.getLogger(__name__)
 
 
 def make_exchange(
-    config: EngineConfig, loaded: LoadedModel, pool: KVPool, transport: KVTransport | None
+    config: EngineConfig, loaded: LoadedModel, runner: ModelRunner, transport: KVTransport | None
 ) -> Exchange:
     """An engine whose tokens cannot be exchanged starts without, and says so: a node of a cluster
     serves requests all the same."""
+    pool = runner.pool
     if transport is None:
         return NoExchange(
             f"engine {config.name} exchanges no K and V with other engines: start it with a data "
@@ -37,7 +39,8 @@ def make_exchange(
             f"engine {config.name} has its pages on {loaded.device} and exchanges none: only pages "
             "in main memory are sent and received",
         )
-    return PoolExchange(pool, loaded.content, transport)
+    counter = runner if isinstance(runner, LayerCounter) else None
+    return PoolExchange(pool, loaded.content, transport, counter)
 
 
 def _without(transport: KVTransport, reason: str) -> NoExchange:

@@ -10,6 +10,7 @@ from quire.core.batch import CloseReceives, OpenReceive, SendSlots
 from quire.core.batch_result import EngineReport
 from quire.core.errors import InvalidArgument
 from quire.core.exchange import ReceiveEnded, SendEnded
+from quire.engine.kv_cache.token_form import I64
 
 
 class Exchange(Protocol):
@@ -24,6 +25,11 @@ class Exchange(Protocol):
     def begin(self, operation: OpenReceive | CloseReceives | SendSlots) -> None:
         """Carry out an operation of the message that is being executed; sends begin with
         ``message_ended``."""
+        ...
+
+    def forward_begins(self, planned: I64, written: I64) -> None:
+        """The message's forward is about to write K and V to the slots ``written``, of those that
+        were ``planned``: its sends begin, and follow it layer by layer."""
         ...
 
     def message_ended(self) -> None:
@@ -60,6 +66,9 @@ class NoExchange:
                 self._reports.append(ReceiveEnded(lease=lease, error=self._error))
             case SendSlots(send=send):
                 self._reports.append(SendEnded(send=send, error=self._error))
+
+    def forward_begins(self, planned: I64, written: I64) -> None:
+        """Nothing waits for it."""
 
     def message_ended(self) -> None:
         """Nothing waits for it."""

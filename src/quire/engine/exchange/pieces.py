@@ -58,11 +58,20 @@ class PieceForm:
         positions = payload[:size].view(np.int32).reshape(self.num_axes, -1)
         return positions, payload[size:]
 
-    def cut(self, first: int, num_tokens: int, *, is_raw: bool = False) -> Iterator[Piece]:
-        """All layers of ``num_tokens`` tokens from index ``first``, layer by layer."""
+    def cut(
+        self,
+        first: int,
+        num_tokens: int,
+        *,
+        is_raw: bool = False,
+        most_layers: int | None = None,
+    ) -> Iterator[Piece]:
+        """All layers of ``num_tokens`` tokens from index ``first``, layer by layer.
+        ``most_layers``: of a piece; None: as many as make it a good size."""
         spans = self._spans(first, num_tokens)
         longest = max((count for _, count in spans), default=1)
-        most_layers = max(1, PIECE_BYTES // (self.tokens.bytes_per_layer * longest))
+        fitting = max(1, PIECE_BYTES // (self.tokens.bytes_per_layer * longest))
+        most_layers = fitting if most_layers is None else most_layers
         num_layers = self.tokens.num_layers
         for layer in range(0, num_layers, most_layers):
             for start, count in spans:

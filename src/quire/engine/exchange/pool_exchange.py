@@ -15,9 +15,10 @@ import numpy as np
 
 from quire.core.batch import CloseReceives, OpenReceive, SendSlots
 from quire.core.batch_result import EngineReport
-from quire.core.errors import InvalidArgument, QuireError
+from quire.core.errors import InvalidArgument, QuireError, TransferFailed
 from quire.core.exchange import KEY_BYTES, ReceiveEnded, SendEnded
 from quire.core.kv_transport import KVTransport, Sent
+from quire.engine.exchange.layer_progress import ForwardGate, LayerCounter
 from quire.engine.exchange.pool_sink import PoolSink
 from quire.engine.exchange.pool_source import PoolSource
 from quire.engine.kv_cache.token_form import I64, TokenPool
@@ -26,7 +27,18 @@ from quire.engine.kv_cache.token_form import I64, TokenPool
 class PoolExchange:
     """Implements ``Exchange``. Takes ``transport`` over. ``content``: ``EngineInfo.content``."""
 
-    def __init__(self, pool: TokenPool, content: str, transport: KVTransport) -> None:
+    def __init__(
+        self,
+        pool: TokenPool,
+        content: str,
+        transport: KVTransport,
+        counter: LayerCounter | None = None,
+    ) -> None:
+        """``counter``: None if a forward's K and V are sent when all of it has run."""
+        self._counter = counter
+        self._progress = None if counter is None else counter.new_progress()
+        self._gate: ForwardGate | None = None
+        self._gate_base = 0
         self._pool = pool
         self._content = content
         self._transport = transport
@@ -52,8 +64,38 @@ class PoolExchange:
             case SendSlots():
                 self._waiting.append(operation)
 
+    def forward_begins(self, planned: I64, written: I64) -> None:
+        """Sends of what the forward writes follow it; the others are ready, and begin, too. What a
+        row was to write that is left out is not there: its send fails."""
+        counter, progress = self._counter, self._progress
+        if not self._waiting or counter is None or progress is None:
+            return
+        waiting, self._waiting = self._waiting, []
+        left_out, base = np.setdiff1d(planned, written), self._gate_base
+        gate = ForwardGate(progress, base, self._pool.form.num_layers)
+        for operation in waiting:
+            slots = _flat(operation.slots)
+            if np.isin(slots, left_out).any():
+                error = TransferFailed("what was to be sent could not be computed")
+                self._tell(SendEnded(send=operation.send, error=error.record()))
+            elif np.isin(slots, written).any():
+                self._gate = gate
+                self._send(operation, gate)
+            else:
+                self._send(operation)
+        if self._gate is not None:
+            self._gate_base = gate.next_base
+            counter.watch(progress, base)
+
+    def _open_gate(self, *, has_failed: bool = False) -> None:
+        if self._gate is not None and self._counter is not None:
+            self._gate.end(has_failed=has_failed)
+            self._gate = None
+            self._counter.watch(None, 0)
+
     def message_ended(self) -> None:
-        """K and V of the message's forward are written: its sends begin."""
+        """K and V of the message's forward are written: what still waits is sent."""
+        self._open_gate()
         waiting, self._waiting = self._waiting, []
         for operation in waiting:
             self._send(operation)
@@ -72,6 +114,7 @@ class PoolExchange:
         self._ring = ring
 
     def close(self) -> None:
+        self._open_gate(has_failed=True)
         for lease in list(self._sinks):
             self._close(lease)
         self._transport.close()
@@ -94,7 +137,7 @@ class PoolExchange:
             sink.close()
             self._transport.refuse(lease)
 
-    def _send(self, operation: SendSlots) -> None:
+    def _send(self, operation: SendSlots, gate: ForwardGate | None = None) -> None:
         began_s = time.perf_counter()
 
         def end(sent: Sent) -> None:
@@ -108,7 +151,7 @@ class PoolExchange:
             )
 
         slots, target = _flat(operation.slots), operation.target
-        source = PoolSource(self._pool, self._content, slots, target.first)
+        source = PoolSource(self._pool, self._content, slots, target.first, gate)
         self._transport.send(target, source, end)
 
     def _tell(self, report: EngineReport) -> None:

@@ -8,14 +8,24 @@ import numpy as np
 import torch
 
 from quire.core.kv_transport import Piece
+from quire.engine.exchange.layer_progress import ForwardGate
 from quire.engine.exchange.pieces import PieceForm
 from quire.engine.kv_cache.token_form import I64, TokenPool
 
 
 class PoolSource:
-    """Implements ``KVSource`` for flat ``slots``, which go to index ``first`` of a lease and on."""
+    """Implements ``KVSource`` for flat ``slots``, which go to index ``first`` of a lease and on.
+    ``gate``: of the forward that writes some of them."""
 
-    def __init__(self, pool: TokenPool, content: str, slots: I64, first: int) -> None:
+    def __init__(
+        self,
+        pool: TokenPool,
+        content: str,
+        slots: I64,
+        first: int,
+        gate: ForwardGate | None = None,
+    ) -> None:
+        self._gate = gate
         self._pool = pool
         self._content = content
         self._slots = slots
@@ -31,7 +41,15 @@ class PoolSource:
         return self._form.layout
 
     def pieces(self, *, is_raw: bool) -> Iterator[Piece]:
-        return self._form.cut(self._first, len(self._slots), is_raw=is_raw)
+        at_once = None if self._gate is None else 1
+        return self._form.cut(self._first, len(self._slots), is_raw=is_raw, most_layers=at_once)
+
+    def is_ready(self, piece: Piece) -> bool:
+        return self._gate is None or self._gate.has_ended
+
+    def wait(self, piece: Piece) -> None:
+        if self._gate is not None:
+            self._gate.wait(piece.first_layer + piece.num_layers)
 
     def num_bytes(self, piece: Piece) -> int:
         return self._form.num_bytes(piece)

@@ -5,6 +5,7 @@ Knows its own index and layer group, but no rows, pages or masks: those are in t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -30,12 +31,13 @@ class ModelStep:
     """One step's tokens, as input of the layers.
 
     ``rotations`` are those of the model's ropes, in order. ``caches`` is indexed by layer,
-    ``groups`` by layer group.
+    ``groups`` by layer group. ``on_layer`` is told how many layers have run, after each.
     """
 
     rotations: list[Rotation]
     caches: list[LayerCache]
     groups: list[GroupStep]
+    on_layer: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,8 +168,10 @@ class Decoder:
         return [rope.at(positions_T) for rope in self.ropes]
 
     def forward(self, x_TH: Tensor, step: ModelStep) -> Tensor:
-        for layer in self.layers:
+        for number, layer in enumerate(self.layers, 1):
             x_TH = layer(x_TH, step)
+            if step.on_layer is not None:
+                step.on_layer(number)
         return self.norm(x_TH)
 
     def logits(self, hidden_NH: Tensor) -> Tensor:

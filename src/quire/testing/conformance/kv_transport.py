@@ -71,6 +71,12 @@ class TokenSource:
         mark = len(RAW_MARK) if piece.is_raw else 0
         return mark + piece.num_tokens * TOKEN_BYTES + self._extra
 
+    def is_ready(self, piece: Piece) -> bool:
+        return True
+
+    def wait(self, piece: Piece) -> None:
+        """All of it is there."""
+
     def read(self, piece: Piece, payload: memoryview) -> None:
         if self.num_read == self._fails_at:
             raise OSError("the memory is gone")

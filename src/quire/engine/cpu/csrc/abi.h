@@ -18,7 +18,7 @@
 #define QUIRE_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace quire {
-constexpr int32_t kAbiVersion = 9;
+constexpr int32_t kAbiVersion = 10;
 
 enum Status : int32_t { kOk = 0, kNoMemory = -1, kFailed = -2 };
 

@@ -284,6 +284,7 @@ void Decoder::attend(const LayerSpec& layer, const StepInput& input, int thread)
     }
   });
   team_.barrier(thread);
+  if (progress_ && thread == 0) progress_->reach(progress_base_ + (&layer - layers_.data()) + 1);
   const LayerAttention attributes{spec_.attention_scale, spec_.attention_softcap, layer.window,
                                   layer.sinks};
   attention_.attend(attention_step_, attributes, {layer.keys, layer.values}, qkv_, qkv_size,

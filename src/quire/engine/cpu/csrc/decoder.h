@@ -14,6 +14,7 @@
 
 #include "attention.h"
 #include "experts.h"
+#include "layer_progress.h"
 #include "model_spec.h"
 #include "rotary.h"
 #include "scores.h"
@@ -62,6 +63,12 @@ class Decoder {
   // logits of the other rows as above. Only where the choice needs nothing else: see can_choose().
   void best_tokens(const float* hidden, int64_t count, const uint8_t* wanted, float* out,
                    int64_t* best);
+  // Tell `progress` of each layer of the next steps whose K and V are written, from `base` on; null:
+  // nobody.
+  void watch(LayerProgress* progress, int64_t base) {
+    progress_ = progress;
+    progress_base_ = base;
+  }
   // Soft-capped logits may be equal where the products differ.
   bool can_choose() const { return spec_.logit_softcap <= 0; }
 
@@ -95,6 +102,8 @@ class Decoder {
   AttentionWork attention_;
   AttentionStep attention_step_{};
   ScoreWork scores_;
+  LayerProgress* progress_ = nullptr;
+  int64_t progress_base_ = 0;
   bool is_scored_ = false;  // whether the current step has rows whose mass is wanted
   ExpertsWork experts_;
   AdapterWork adapters_;

@@ -115,6 +115,22 @@ quire::Model* quire_model_create(const quire::ModelSpec* spec, quire::Team* team
 
 void quire_model_destroy(quire::Model* model) { delete model; }
 
+quire::LayerProgress* quire_progress_create() {
+  quire::LayerProgress* progress = nullptr;
+  quire::guarded([&] { progress = new quire::LayerProgress(); });
+  return progress;
+}
+
+void quire_progress_destroy(quire::LayerProgress* progress) { delete progress; }
+
+void quire_progress_reach(quire::LayerProgress* progress, int64_t count) { progress->reach(count); }
+
+void quire_progress_wait(quire::LayerProgress* progress, int64_t count) { progress->wait(count); }
+
+void quire_model_watch(quire::Model* model, quire::LayerProgress* progress, int64_t base) {
+  model->decoder.watch(progress, base);
+}
+
 void quire_model_embed(quire::Model* model, const int64_t* tokens, int64_t count, float* out) {
   model->decoder.embed(tokens, count, out);
 }

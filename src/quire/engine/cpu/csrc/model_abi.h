@@ -44,6 +44,13 @@ QUIRE_EXPORT quire::Model* quire_model_create(const quire::ModelSpec* spec, quir
 QUIRE_EXPORT void quire_model_destroy(quire::Model* model);
 QUIRE_EXPORT void quire_model_embed(quire::Model* model, const int64_t* tokens, int64_t count,
                                     float* out);
+// See Decoder::watch. Another thread may wait; nothing waits when the progress is destroyed.
+QUIRE_EXPORT quire::LayerProgress* quire_progress_create();
+QUIRE_EXPORT void quire_progress_destroy(quire::LayerProgress* progress);
+QUIRE_EXPORT void quire_progress_reach(quire::LayerProgress* progress, int64_t count);
+QUIRE_EXPORT void quire_progress_wait(quire::LayerProgress* progress, int64_t count);
+QUIRE_EXPORT void quire_model_watch(quire::Model* model, quire::LayerProgress* progress,
+                                    int64_t base);
 // hidden: [num_tokens][hidden_size]. A Status.
 QUIRE_EXPORT int32_t quire_model_run(quire::Model* model, const quire::StepArguments* step,
                                      float* hidden);
