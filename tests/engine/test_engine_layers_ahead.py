@@ -79,8 +79,8 @@ def compute_and_send(sender: Peer, receiver: Peer) -> None:
 
 @pytest.mark.parametrize("over", ["process", "tcp"])
 def test_a_layer_arrives_before_the_next_one_is_computed(
-    make_peer: MakePeer,
-    over: str,  # noqa: F811
+    make_peer: MakePeer,  # noqa: F811
+    over: str,
 ) -> None:
     """The forward itself waits for the arrival: sends that began after it would never end it."""
     transport = (lambda: TcpTransport("tcp://127.0.0.1:0")) if over == "tcp" else (lambda: None)

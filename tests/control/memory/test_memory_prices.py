@@ -178,7 +178,7 @@ def test_whatever_is_pinned_everybody_goes_on(steps: list[tuple[str, int, int]])
             world.harness.clock.advance_to(world.harness.now_s + price)
         else:
             prompt = [number, *range(60, 60 + 13 * price)]
-            pages = range(NUM_BLOCKS - number)
+            pages = range(-(-(len(prompt) + 4) // SIZE))
             decode = world.decode(pages, prompt, 4)
             outcomes = world.do(1, world.alloc(pages), decode, world.dealloc(pages))
             assert outcomes[1].status == "done", outcomes[1].error

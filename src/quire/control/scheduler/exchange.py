@@ -179,10 +179,11 @@ class Exchange:
     def send_pages(
         self, entry: Entry, command: SendPages, builder: BatchBuilder, reclaim: Reclaim
     ) -> LoweringResult:
-        """Bring the pages to the device and keep them until the engine has sent them."""
+        """Bring the pages to the device and keep them until the engine has sent them. What its own
+        queue appends is computed by this message too: the engine sends it as it comes."""
         engine = self._engine
         pages = find_pages(entry, command.pages)
-        if any(page.appender is not None for page in pages):
+        if any(page.appender not in (None, entry.queue.serial) for page in pages):
             return LoweringResult.WAITS
         spans = _spans(pages, command)
         contents = [page.content for page, _, _ in spans if page.content is not None]

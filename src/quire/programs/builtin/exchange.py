@@ -144,19 +144,24 @@ def _queue(api: Api, model: ModelId, priority: int) -> Queue:
 
 
 class _Sender:
-    """Computes on one queue and sends on another one: what is here already goes first."""
+    """What is here already goes first, on a queue of its own. Each piece of the rest is computed
+    and sent on one queue, so that one message may do both and the engine sends each layer when it
+    is there. Two queues take turns: a piece is computed while the one before is still on its way,
+    and a slow receiver holds up the one after that."""
 
     def __init__(self, api: Api, request: SendRequest) -> None:
         self._api = api
         self._request = request
-        self._compute = _queue(api, request.model, request.priority)
-        self._send = _queue(api, request.model, request.priority)
+        self._compute, self._other, self._send = (
+            _queue(api, request.model, request.priority) for _ in range(3)
+        )
+        self._computed: CommandFuture | None = None
         self._sends: list[Reply[Sent]] = []
         self._pages: list[KvPage] = []
 
     def close(self) -> None:
-        self._api.close_queue(self._send)
-        self._api.close_queue(self._compute)
+        for queue in (self._send, self._other, self._compute):
+            self._api.close_queue(queue)
 
     async def run(self) -> Sent:
         request, size = self._request, self._compute.page_size
@@ -181,12 +186,20 @@ class _Sender:
         )
 
     def _compute_and_send(self, tokens: tuple[int, ...], position: int) -> None:
-        own = self._api.alloc_kvpage(self._compute, -(-len(tokens) // self._compute.page_size))
-        computed = self._api.decode(
-            self._compute, self._pages, tokens, own, position=position, stop=StopSpec(0)
+        lane = self._compute
+        own = self._api.alloc_kvpage(lane, -(-len(tokens) // lane.page_size))
+        before = self._computed
+        self._computed = self._api.decode(
+            lane if before is None else lane.after(before),
+            self._pages,
+            tokens,
+            own,
+            position=position,
+            stop=StopSpec(0),
         )
         self._pages += own
-        self._send_between(position, position + len(tokens), self._send.after(computed))
+        self._send_between(position, position + len(tokens), lane)
+        self._compute, self._other = self._other, lane
 
     def _see_and_send(self, tokens: tuple[int, ...], position: int) -> None:
         """Compute text and images behind ``position``; each whole page is sent when it is

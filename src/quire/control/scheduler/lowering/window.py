@@ -71,11 +71,12 @@ class QueueWindow:
     those of this stage read and write, as far as ``_unread`` does not still hold them: mostly the
     next one is of another stage, and nobody asks."""
 
-    __slots__ = ("_is_closed", "_read", "_stage", "_unread", "_written")
+    __slots__ = ("_is_closed", "_read", "_stage", "_takes_sends", "_unread", "_written")
 
     def __init__(self) -> None:
         self._stage = -1
         self._is_closed = False
+        self._takes_sends = False
         self._unread: list[Command] = []
         self._read: set[int] = set()
         self._written: set[int] = set()
@@ -83,6 +84,8 @@ class QueueWindow:
     def admits(self, entry: Entry) -> bool:
         command = entry.command
         kind = type(command)
+        if kind is SendPages and self._takes_sends:
+            return True
         if self._is_closed or _ORDER[kind] < self._stage:
             return False
         if _ORDER[kind] > self._stage:
@@ -107,6 +110,7 @@ class QueueWindow:
         self._unread.append(command)
         if kind is Decode:
             self.close()
+            self._takes_sends = is_prompt(command)
 
     def _look_through(self) -> None:
         for command in self._unread:
@@ -120,3 +124,10 @@ class QueueWindow:
     def close(self) -> None:
         """Nothing may follow: the last command is only partly in the message."""
         self._is_closed = True
+        self._takes_sends = False
+
+
+def is_prompt(command: Command) -> bool:
+    """Whether it is a decode that samples nothing. What it computes may be sent by the message that
+    computes the last of it: the engine sends each layer when it is there."""
+    return type(command) is Decode and not command.stop.max_tokens
