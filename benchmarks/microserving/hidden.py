@@ -3,11 +3,13 @@ receiver (Microserving, Table 3: transfers are hidden).
 
     python benchmarks/microserving/hidden.py [--models small] [--lengths 1000 3000] [--quick]
 
-A process computes a prompt in messages of 512 tokens; each message also begins to send what the one
-before it has computed. The receiving process runs steps of one token behind 512 others without a
-pause, from the first message to the last one. In turn the same is done without sending, so that the
-ratios are the transfer alone. Both processes have one thread; the threads of the transfer need a
-core of their own, and where there are two cores they take the time from the other two.
+A process computes a prompt in messages of 512 tokens. Each message also sends what it computes
+itself, layer by layer ("with"), or what the one before it has computed ("behind"). The wait is from
+the end of the last message until the receiver has everything. The receiving process runs steps of
+one token behind 512 others without a pause, from the first message to the last one. In turn the
+same is done without sending, so that the ratios are the transfer alone. Both processes have one
+thread; the threads of the transfer need a core of their own, and where there are two cores they
+take the time from the other two.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import asyncio
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -36,6 +39,9 @@ from quire.core.exchange import ReceiveEnded, SendEnded, SendTarget
 LENGTHS, QUICK_LENGTHS, CONTEXT = (1000, 3000), (1000,), 512
 KEY = bytes(16)
 
+Way = Literal["alone", "behind", "with"]
+WAYS: tuple[Way, ...] = ("alone", "behind", "with")
+
 
 class Round:
     """One prompt at ``sender`` beside the steps of ``receiver``."""
@@ -44,13 +50,15 @@ class Round:
         self._sender, self._receiver, self._tokens = sender, receiver, tokens
         self._is_over = False
 
-    async def run(self, *, is_sending: bool) -> tuple[float, float]:
-        """Seconds of the prompt, and of a step."""
+    async def run(self, way: Way) -> tuple[float, float, float]:
+        """Seconds of the prompt, of a step, and of the wait."""
+        is_sending = way != "alone"
         if is_sending:
             slots = i32(range(len(self._tokens)))
             await self._receiver.run(operations=[OpenReceive(lease=1, key=KEY, slots=slots)])
         steps = asyncio.create_task(self._steps())
-        prompt_s = await self._prompt(is_sending=is_sending)
+        prompt_s, ended_s = await self._prompt(way)
+        wait_s = time.perf_counter() - ended_s
         self._is_over = True
         step_s = await steps
         if is_sending:
@@ -58,22 +66,29 @@ class Round:
             assert isinstance(received, ReceiveEnded), received
             assert received.error is None, received.error
             await self._receiver.run(operations=[CloseReceives(leases=[1])])
-        return prompt_s, step_s
+        return prompt_s, step_s, wait_s
 
-    async def _prompt(self, *, is_sending: bool) -> float:
+    async def _prompt(self, way: Way) -> tuple[float, float]:
+        """Seconds of all messages, and the time at which the last one has ended."""
         prompt_s, num_tokens = 0.0, len(self._tokens)
         for start in range(0, num_tokens, CHUNK):
-            before = [self._send(start - CHUNK, start)] if is_sending and start else []
+            sends = []
+            if way == "with":
+                sends = [self._send(start, min(start + CHUNK, num_tokens))]
+            elif way == "behind" and start:
+                sends = [self._send(start - CHUNK, start)]
             part = self._tokens[start : start + CHUNK]
-            prompt_s += await self._sender.compute_part(part, start, num_tokens, 0, before)
-        if is_sending:
+            prompt_s += await self._sender.compute_part(part, start, num_tokens, 0, sends)
+        ended_s = time.perf_counter()
+        if way == "behind":
             last = (num_tokens - 1) // CHUNK * CHUNK
             await self._sender.run(operations=[self._send(last, num_tokens)])
+        if way != "alone":
             for _ in range(0, num_tokens, CHUNK):
                 ended = await self._sender.report()
                 assert isinstance(ended, SendEnded), ended
                 assert ended.error is None, ended.error
-        return prompt_s
+        return prompt_s, ended_s
 
     def _send(self, start: int, stop: int) -> SendSlots:
         address = self._receiver.info.data_address
@@ -93,22 +108,23 @@ async def of_length(
     sender: EngineProcess, receiver: EngineProcess, num_tokens: int, num_rounds: int
 ) -> dict[str, Any]:
     tokens = np.random.default_rng(0).integers(3, sender.info.vocab_size, num_tokens).tolist()
-    taken: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
+    taken: dict[Way, list[tuple[float, float, float]]] = {way: [] for way in WAYS}
     for number in range(num_rounds + 1):
-        for is_sending in (False, True) if number % 2 else (True, False):
-            one = await Round(sender, receiver, tokens).run(is_sending=is_sending)
+        for way in WAYS if number % 2 else WAYS[::-1]:
+            one = await Round(sender, receiver, tokens).run(way)
             if number:
-                taken[is_sending].append(one)
-    (alone_s, step_alone_s), (sending_s, step_sending_s) = (
-        tuple(zip(*taken[is_sending], strict=True)) for is_sending in (False, True)
-    )
-    return {
+                taken[way].append(one)
+    (alone_s, step_alone_s, _), *sending = (tuple(zip(*taken[way], strict=True)) for way in WAYS)
+    row: dict[str, Any] = {
         "tokens": num_tokens,
         "prompt_ms": figure(alone_s).scaled(1e3).rounded(),
-        "prompt_over_alone": ratio(sending_s, alone_s).rounded(),
         "step_ms": figure(step_alone_s).scaled(1e3).rounded(),
-        "step_over_alone": ratio(step_sending_s, step_alone_s).rounded(),
     }
+    for way, (prompt_s, step_s, wait_s) in zip(WAYS[1:], sending, strict=True):
+        row[f"prompt_{way}_over_alone"] = ratio(prompt_s, alone_s).rounded()
+        row[f"step_{way}_over_alone"] = ratio(step_s, step_alone_s).rounded()
+        row[f"wait_{way}_ms"] = figure(wait_s).scaled(1e3).rounded()
+    return row
 
 
 async def measure(
