@@ -39,7 +39,7 @@ class World:
 
     async def probe(self, times: int = 1) -> None:
         for _ in range(times):
-            await asyncio.gather(*(watch.probe() for watch in self.router.watches))
+            await asyncio.gather(*(watch.probe() for watch in self.router.fleet.watches))
 
     async def complete(self, prompt: str = "Hi", **fields: Any) -> httpx.Response:
         headers = fields.pop("headers", {})

@@ -63,7 +63,7 @@ async def test_what_is_computed_while_a_router_listens_is_known(nodes: list[Real
             body = {"messages": chat, "max_tokens": 2}
             alone = (await http.post("/v1/chat/completions", json=body)).json()
         await heard(w, node, before + (alone["usage"]["prompt_tokens"] - 1) // 16)
-        for engine in w.router.engines:  # none of them has more to do than the others
+        for engine in w.router.fleet.engines:  # none of them has more to do than the others
             assert engine.load == 0
         answer = await w.http.post("/v1/chat/completions", json=body)
         assert answer.headers["x-quire-node"] == node.name

@@ -102,7 +102,7 @@ async def test_the_requests_of_a_silent_node_end_when_it_is_found_dead() -> None
         tasks = [asyncio.create_task(w.complete(stream=True)) for _ in range(4)]
         await until(lambda: node.pool.num_busy + other.pool.num_busy == 4)
         w.nodes[1].silent.set()
-        for watch in w.router.watches[:1]:
+        for watch in w.router.fleet.watches[:1]:
             watch._times = type(watch._times)(timeout_s=0.0)  # its probes are not answered
             await watch.probe()
             await watch.probe()
@@ -141,7 +141,7 @@ async def test_a_node_that_answers_no_probe_is_cut_off_if_it_sends_nothing_eithe
     is_sending: bool,
 ) -> None:
     async with world(1) as w:
-        (watch,) = w.router.watches
+        (watch,) = w.router.fleet.watches
 
         async def fail() -> None:
             watch._times = WatchTimes(timeout_s=0.0)

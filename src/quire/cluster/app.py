@@ -10,8 +10,10 @@ from contextlib import asynccontextmanager
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quire.cluster.config import RouterConfig
+from quire.cluster.engines.fleet import Fleet, Member
 from quire.cluster.engines.node_engine import ClusterKey, NodeEngine
 from quire.cluster.metrics import RouterMetrics
+from quire.cluster.nodes.addresses import NodeAddress
 from quire.cluster.nodes.index_feed import IndexFeed
 from quire.cluster.nodes.node import Node
 from quire.cluster.nodes.page_tree import PageTree
@@ -36,26 +38,16 @@ class Router:
 
     def __init__(self, config: RouterConfig, server: ServerConfig, strategy: Strategy) -> None:
         self._config = config
-        cluster_key = ClusterKey(config.cluster_key)
-        self.nodes = [
-            Node(address, node_key=config.node_key, hysteresis=config.hysteresis)
-            for address in config.nodes
-        ]
-        self.watches = [NodeWatch(node, config.times, cluster_key.headers()) for node in self.nodes]
         self.pages = PageTree()
-        self.engines = [
-            NodeEngine(node, cluster_key, watch.suspect, self.pages)
-            for node, watch in zip(self.nodes, self.watches, strict=True)
-        ]
-        self.feeds = [
-            IndexFeed(node, self.pages, cluster_key.headers())
-            for node in self.nodes
-            if config.cluster_key is not None
-        ]
-        self.moves = Moves(self.engines)
+        self.fleet = Fleet(config.nodes, self._member, self.pages)
+        self.moves = Moves(self.fleet)
         self.strategy = RunningStrategy(strategy)
-        self.metrics = RouterMetrics(self.engines, self.strategy)
+        self.metrics = RouterMetrics(self.fleet, self.strategy)
         self._app = self._layers(server)
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [engine.node for engine in self.fleet.engines]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -72,20 +64,25 @@ class Router:
             name_of=self._strategy_of,
             max_block_s=self._config.max_block_s,
         )
-        await asyncio.gather(*(watch.probe() for watch in self.watches))
-        tasks = [asyncio.create_task(watch.run()) for watch in self.watches]
-        tasks.append(asyncio.create_task(self.strategy.follow_file()))
-        tasks += [asyncio.create_task(feed.run()) for feed in self.feeds]
-        guard.start()
-        try:
-            yield self
-        finally:
-            guard.stop()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for node in self.nodes:
-                node.pool.close()
+        async with self.fleet.running():
+            following = asyncio.create_task(self.strategy.follow_file())
+            guard.start()
+            try:
+                yield self
+            finally:
+                guard.stop()
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+    def _member(self, address: NodeAddress) -> Member:
+        config, cluster_key = self._config, ClusterKey(self._config.cluster_key)
+        node = Node(address, node_key=config.node_key, hysteresis=config.hysteresis)
+        watch = NodeWatch(node, config.times, cluster_key.headers())
+        return Member(
+            NodeEngine(node, cluster_key, watch.suspect, self.pages),
+            watch,
+            None if cluster_key.key is None else IndexFeed(node, self.pages, cluster_key.headers()),
+        )
 
     def _strategy_of(self, filename: str) -> str | None:
         shifts = (self.strategy.current, *self.strategy.leaving)
@@ -94,10 +91,10 @@ class Router:
         )
 
     def _layers(self, server: ServerConfig) -> ASGIApp:
-        locator = Locator(self.nodes)
+        locator = Locator(lambda: self.nodes)
         app: ASGIApp = Proxy(
-            Dispatcher(self.engines, self.strategy, locator, self.moves),
-            Everyone(self.engines),
+            Dispatcher(self.fleet, self.strategy, locator, self.moves),
+            Everyone(self.fleet),
             Attachments(locator, server, self._config.node_key),
             self.metrics,
             server,
@@ -106,7 +103,7 @@ class Router:
         app = KeyMiddleware(app, authenticator=Authenticator(self._config.tenants))
         app = OwnRoutes(
             app,
-            engines=self.engines,
+            fleet=self.fleet,
             strategy=self.strategy,
             moves=self.moves,
             metrics=self.metrics,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from quire.cluster.engines.node_engine import NodeEngine
+from quire.cluster.engines.fleet import Fleet
 from quire.cluster.routing.running import RunningStrategy
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -17,7 +17,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 class RouterMetrics:
     """The registry of one router."""
 
-    def __init__(self, engines: Sequence[NodeEngine], strategy: RunningStrategy) -> None:
+    def __init__(self, fleet: Fleet, strategy: RunningStrategy) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "quire_router_requests",
@@ -38,7 +38,7 @@ class RouterMetrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self._registry.register(_NodeCollector(engines, strategy))
+        self._registry.register(_NodeCollector(fleet, strategy))
 
     def began(self, node: str, elapsed_s: float) -> None:
         self._first.labels(node).observe(elapsed_s)
@@ -55,8 +55,8 @@ class RouterMetrics:
 
 
 class _NodeCollector(Collector):
-    def __init__(self, engines: Sequence[NodeEngine], strategy: RunningStrategy) -> None:
-        self._engines = engines
+    def __init__(self, fleet: Fleet, strategy: RunningStrategy) -> None:
+        self._fleet = fleet
         self._strategy = strategy
 
     def collect(self) -> Iterator[Metric]:
@@ -70,7 +70,7 @@ class _NodeCollector(Collector):
         own = GaugeMetricFamily(
             "quire_router_outstanding", "Unfinished requests of this router", labels=("node",)
         )
-        for engine in self._engines:
+        for engine in self._fleet.engines:
             node, label = engine.node, [engine.name]
             alive.add_metric(label, float(node.liveness.is_alive))
             ready.add_metric(label, float(node.liveness.state == "ready"))

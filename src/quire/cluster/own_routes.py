@@ -1,4 +1,4 @@
-"""The router's own routes: its health, its metrics, its engines and its strategy.
+"""The router's own routes: its health, its metrics, its nodes and its strategy.
 
 Owns who may see and change them. Must not know how requests are placed.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,10 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.metrics import RouterMetrics
+from quire.cluster.nodes.addresses import NodeAddress, read_addresses
 from quire.cluster.passing.moving import Moves
 from quire.cluster.refusing import refuse
 from quire.cluster.requests.reading import read_request
@@ -26,7 +27,14 @@ from quire.cluster.routing.running import RunningStrategy, Shift
 from quire.cluster.routing.strategy import DEFAULT_NAME, MAX_SOURCE_BYTES, StrategySource
 from quire.cluster.strategies import SHIPPED
 from quire.core.config import ServerConfig
-from quire.core.errors import Forbidden, InvalidArgument, QuireError, Unauthorized, UnknownHandle
+from quire.core.errors import (
+    ConfigError,
+    Forbidden,
+    InvalidArgument,
+    QuireError,
+    Unauthorized,
+    UnknownHandle,
+)
 from quire.server.errors import RETRY_AFTER_S, HttpError
 from quire.server.security import OPEN_PATHS
 
@@ -42,6 +50,12 @@ class StrategyChange(msgspec.Struct, forbid_unknown_fields=True):
     options: dict[str, Any] = {}
 
 
+class NodesChange(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of ``PUT /router/nodes``: each as for ``--node``."""
+
+    nodes: list[str]
+
+
 class AdminKey:
     """Who may use ``/router``: with a key, whoever sends it; without one, everyone may look and
     nobody may change anything."""
@@ -54,8 +68,9 @@ class AdminKey:
         if self._digest is None:
             if changes:
                 raise Forbidden(
-                    "the router has no admin key: start it with --admin-key-file to exchange the "
-                    "strategy (which is code that it runs) or to drain nodes over HTTP"
+                    "the router has no admin key: start it with --admin-key-file to exchange its "
+                    "strategy (which is code that it runs) or its nodes, or to drain nodes, over "
+                    "HTTP"
                 )
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -73,7 +88,7 @@ class OwnRoutes:
         self,
         app: ASGIApp,
         *,
-        engines: Sequence[NodeEngine],
+        fleet: Fleet,
         strategy: RunningStrategy,
         moves: Moves,
         metrics: RouterMetrics,
@@ -81,7 +96,7 @@ class OwnRoutes:
         config: ServerConfig,
     ) -> None:
         self._app = app
-        self._engines = engines
+        self._fleet = fleet
         self._strategy = strategy
         self._moves = moves
         self._metrics = metrics
@@ -119,15 +134,33 @@ class OwnRoutes:
                 self._metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8"
             )
         if path == "/router/engines":
-            return JSONResponse({"engines": [_described(engine) for engine in self._engines]})
+            return JSONResponse({"engines": [_described(engine) for engine in self._fleet.engines]})
+        sent = None
         if method == "PUT":
-            request = await read_request(scope, receive, self._config)
-            await self._strategy.change(_source(request.body))
+            sent = (await read_request(scope, receive, self._config)).body
+        if path == "/router/nodes":
+            found = self._described_nodes() if sent is None else await self._change_nodes(sent)
+            return JSONResponse(found)
+        if sent is not None:
+            await self._strategy.change(_source(sent))
         return JSONResponse(self._described_strategy())
+
+    async def _change_nodes(self, body: bytes) -> dict[str, Any]:
+        """What of the leaving nodes' work can go on elsewhere does so now."""
+        gone = await self._fleet.change(_addresses(body))
+        num_moved = sum([await self._moves.empty(engine) for engine in gone])
+        return {**self._described_nodes(), "num_moved": num_moved}
+
+    def _described_nodes(self) -> dict[str, Any]:
+        addresses = [engine.node.address for engine in self._fleet.engines]
+        return {
+            "nodes": [f"{address.name}={address.url}" for address in addresses],
+            "leaving": [_described(engine) for engine in self._fleet.leaving],
+        }
 
     async def _drain(self, name: str, *, is_on: bool) -> Response:
         """With ``is_on`` the node gets no new work, and what can leaves it now."""
-        engine = next((one for one in self._engines if one.name == name), None)
+        engine = self._fleet.named(name)
         if engine is None:
             raise UnknownHandle(f"no node {name[:100]!a} here: GET /router/engines lists them")
         engine.node.is_draining = is_on
@@ -136,11 +169,12 @@ class OwnRoutes:
 
     def _health(self, *, is_ready_wanted: bool) -> Response:
         """A router is alive as long as it answers; it is ready while a node is."""
-        num_ready = sum(engine.node.takes_work for engine in self._engines)
-        num_alive = sum(engine.node.liveness.is_alive for engine in self._engines)
+        engines = self._fleet.engines
+        num_ready = sum(engine.node.takes_work for engine in engines)
+        num_alive = sum(engine.node.liveness.is_alive for engine in engines)
         body = {
             "status": "ok" if num_ready else "no node",
-            "detail": f"{num_ready} of {len(self._engines)} nodes take work, {num_alive} are alive",
+            "detail": f"{num_ready} of {len(engines)} nodes take work, {num_alive} are alive",
         }
         if num_ready or not is_ready_wanted:
             return JSONResponse(body)
@@ -163,11 +197,28 @@ _OWN = {
     "/ping": ("GET", "HEAD", "POST"),
     "/metrics": ("GET",),
     "/router/engines": ("GET",),
+    "/router/nodes": ("GET", "PUT"),
     "/router/strategy": ("GET", "PUT"),
 }
 """The paths with their methods."""
 
+_MAX_NODES_BYTES = 1 << 20
+
 _DRAIN = re.compile(r"/router/nodes/([^/]+)/drain")
+
+
+def _addresses(body: bytes) -> tuple[NodeAddress, ...]:
+    if len(body) > _MAX_NODES_BYTES:
+        raise InvalidArgument(f"the nodes of a router have at most {_MAX_NODES_BYTES} bytes")
+    try:
+        return read_addresses(msgspec.json.decode(body, type=NodesChange).nodes)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise InvalidArgument(
+            'the body must be {"nodes": ["http://127.0.0.1:8001", "b=http://127.0.0.1:8002"]}: '
+            f"{exc}"
+        ) from exc
+    except ConfigError as exc:
+        raise InvalidArgument(exc.message, param="nodes") from exc
 
 
 def _source(body: bytes) -> StrategySource:

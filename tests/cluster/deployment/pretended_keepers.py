@@ -15,12 +15,14 @@ from quire.core.errors import PoolExhausted
 @dataclass(slots=True)
 class PretendedKeepers:
     """Each process is ready, or has ended, at the third look; ``never``: those of which that is not
-    so. ``broken``: those that end again and again. ``done``: what was asked for, in order."""
+    so. ``broken``: those that end again and again. ``deaf``: routers that keep their nodes.
+    ``done``: what was asked for, in order."""
 
     found: dict[str, ProcessState] = field(default_factory=dict)
     looks: dict[str, int] = field(default_factory=dict)
     never: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
+    deaf: set[str] = field(default_factory=set)
     places: set[str] = field(default_factory=set)
     num_places: int = 100
     done: list[str] = field(default_factory=list)
@@ -49,7 +51,7 @@ class PretendedKeepers:
         for one in specs:
             assert one.name in self.places
             former = self.found.get(one.name)
-            assert former is None or not former.kept or former.phase == "stopped"
+            assert former is None or former.phase == "stopped" or former.digest == one.digest
             self.done.append(f"assign {one.name}")
             self.looks[one.name] = 0
             self.found[one.name] = ProcessState(
@@ -59,7 +61,7 @@ class PretendedKeepers:
                 digest=one.digest,
                 phase="starting",
                 url=f"http://127.0.0.1:{one.port}",
-                nodes=one.nodes,
+                nodes=former.nodes if former and one.name in self.deaf else one.nodes,
             )
 
     def stop(self, names: Sequence[str]) -> None:

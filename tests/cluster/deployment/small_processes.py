@@ -67,9 +67,20 @@ def keeper(
     clock: QuickClock | None = None,
     kill_margin_s: float = 20.0,
     environment: Mapping[str, str] = os.environ,
+    tell: Callable[[str, ProcessSpec], str] = lambda url, spec: "",
+    commands: list[list[str]] | None = None,
 ) -> tuple[Keeper, ProcessFolder]:
     async def probe(url: str) -> bool:
         return is_ready()
+
+    async def told(url: str, spec: ProcessSpec) -> str:
+        return tell(url, spec)
+
+    def command_of(wanted: ProcessSpec, host: str, keys_in: str) -> list[str]:
+        """``commands`` are those of the real thing."""
+        if commands is not None:
+            commands.append(wanted.command(host, keys_in))
+        return ["/bin/sh", "-c", *wanted.arguments]
 
     folder = process_folder(state_dir, wanted.name)
     made = Keeper(
@@ -80,8 +91,9 @@ def keeper(
         machine="here",
         environment=environment,
         probe=probe,
+        tell=told,
         clock=clock or QuickClock(),
-        command_of=lambda spec, host, keys_in: ["/bin/sh", "-c", *spec.arguments],
+        command_of=command_of,
         times=KeeperTimes(probe_s=0.5, lock_s=0.2, kill_margin_s=kill_margin_s),
     )
     return made, folder

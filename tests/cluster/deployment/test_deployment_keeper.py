@@ -16,6 +16,7 @@ from small_processes import BROKEN, SLEEPS, STUBBORN, QuickClock, eventually, ke
 from quire.cluster.deployment.child import running_child
 from quire.cluster.deployment.folder import process_folder, process_folders
 from quire.cluster.deployment.keeper import Keeper
+from quire.cluster.deployment.process import ProcessSpec
 from quire.cluster.deployment.running import Identity, identify, is_running
 from quire.cluster.deployment.sweeping import end_unkept, unkept_states
 
@@ -111,6 +112,55 @@ async def test_a_keeper_that_comes_back_adopts_the_process(state_dir: Path) -> N
     third, _ = keeper(spec(), state_dir)
     async with keeping(third):
         assert (await until(third, lambda state: state.phase == "ready")).restarts == 1
+
+
+def router(*nodes: str) -> ProcessSpec:
+    return spec("router-0", nodes={name: f"http://{name}" for name in nodes})
+
+
+async def test_a_router_with_other_nodes_goes_on_and_is_told(state_dir: Path) -> None:
+    former, folder = keeper(router("a"), state_dir)
+    async with keeping(former):
+        before = await until(former, lambda state: state.phase == "ready")
+    told: list[tuple[str, ProcessSpec]] = []
+    refusals = ["not now"]
+
+    def tell(url: str, wanted: ProcessSpec) -> str:
+        told.append((url, wanted))
+        return refusals.pop() if refusals else ""
+
+    later, _ = keeper(router("a", "b"), state_dir, tell=tell)
+    async with keeping(later):
+        await until(later, lambda state: state.detail == "its nodes are to change: not now")
+        assert later.state.nodes == {"a": "http://a"}
+        after = await until(later, lambda state: state.nodes.keys() == {"a", "b"})
+        await until(later, lambda state: not state.detail)
+        assert (after.pid, after.adopted) == (before.pid, True)
+        assert told == [(before.url, router("a", "b"))] * 2
+    record = folder.record()
+    assert record is not None
+    assert record.spec.nodes.keys() == {"a", "b"}
+    third, _ = keeper(router("a", "b"), state_dir, tell=tell)
+    async with keeping(third):  # it knows, and asks nothing
+        state = await until(third, lambda state: state.phase == "ready")
+        assert (state.pid, state.nodes.keys()) == (before.pid, {"a", "b"})
+    assert len(told) == 2
+
+
+async def test_a_router_that_is_started_again_has_the_nodes_of_now(state_dir: Path) -> None:
+    former, _ = keeper(router("a"), state_dir)
+    async with keeping(former):
+        await until(former, lambda state: state.phase == "ready")
+    commands: list[list[str]] = []
+    later, _ = keeper(router("b"), state_dir, commands=commands)
+    async with keeping(later):
+        pid = (await until(later, lambda state: state.nodes.keys() == {"b"})).pid
+        assert pid is not None
+        assert not commands
+        os.kill(pid, signal.SIGKILL)
+        state = await until(later, lambda state: state.restarts == 1 and state.phase == "ready")
+        assert state.nodes.keys() == {"b"}
+    assert ["--node=b=http://b" in command for command in commands] == [True]
 
 
 async def test_a_keeper_with_another_spec_drains_what_runs_first(state_dir: Path) -> None:

@@ -93,21 +93,27 @@ def test_an_exchange_of_ports_is_refused() -> None:
         node_waves(crossed, running(*NODES))
 
 
-def router(index: int, nodes: dict[str, str]) -> ProcessSpec:
-    return spec(f"router-{index}", port=8000 + index, nodes=nodes)
+def router(index: int, nodes: dict[str, str], **changes: object) -> ProcessSpec:
+    return spec(f"router-{index}", port=8000 + index, nodes=nodes, **changes)
 
 
-def test_routers_are_replaced_one_at_a_time_when_their_nodes_change() -> None:
+def test_a_router_that_is_configured_otherwise_is_replaced_and_needs_not_be_told() -> None:
+    states = running(router(0, {"node-0": "http://a:1"}))
+    other = router(0, {"node-1": "http://a:2"}, arguments=("other",))
+    assert told(router_waves([other], states)) == [["replace router-0"]]
+
+
+def test_routers_are_told_together_when_their_nodes_change() -> None:
     before = {"node-0": "http://a:1", "node-1": "http://a:2", "node-2": "http://a:3"}
     after = {"node-0": "http://b:1", "node-1": "http://a:2", "node-3": "http://a:4"}
     states = running(router(0, before), router(1, before))
     waves = router_waves([router(0, after), router(1, after)], states)
-    assert told(waves) == [["replace router-0"], ["replace router-1"]]
+    assert told(waves) == [["tell router-0", "tell router-1"]]
     assert waves[0][0].reason == "its nodes change: with node-3; without node-2; moved node-0"
     assert router_waves([router(0, before), router(1, before)], states) == []
 
 
 def test_routers_that_go_do_so_behind_the_others() -> None:
     waves = router_waves([router(0, {"a": "b"})], running(router(0, {}), router(1, {})))
-    assert told(waves) == [["replace router-0"], ["stop router-1"]]
+    assert told(waves) == [["tell router-0"], ["stop router-1"]]
     assert node_waves([], running(router(0, {}))) == []

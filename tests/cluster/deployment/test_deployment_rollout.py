@@ -59,16 +59,26 @@ def test_a_change_rolls_through_the_nodes() -> None:
     assert keepers.done == ["stop node-0", "assign node-0", "stop node-1", "assign node-1"]
 
 
-def test_nodes_leave_when_the_router_has_gone_over_to_the_others() -> None:
+def test_nodes_leave_when_the_router_has_been_told() -> None:
     keepers = PretendedKeepers()
     rollout(keepers).up(wanted(num_nodes=3))
     keepers.done.clear()
     expected = planned_waves(wanted(num_nodes=1), keepers.states())
     told = Told()
     rollout(keepers, told).up(wanted(num_nodes=1))
-    assert keepers.done == ["stop router-0", "assign router-0", "stop node-1", "stop node-2"]
+    assert keepers.done == ["assign router-0", "stop node-1", "stop node-2"]
     assert told.waves == expected
     assert keepers.places == {"node-0", "router-0"}
+
+
+def test_nodes_that_a_router_still_uses_stay() -> None:
+    keepers = PretendedKeepers()
+    rollout(keepers).up(wanted(num_nodes=2))
+    keepers.deaf.add("router-0")
+    keepers.done.clear()
+    with pytest.raises(EngineLost, match="router-0 is not ready"):
+        rollout(keepers).up(wanted(num_nodes=1))
+    assert keepers.done == ["assign router-0"]
 
 
 def test_without_room_nothing_is_touched() -> None:

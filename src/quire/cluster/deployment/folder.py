@@ -102,6 +102,10 @@ class ProcessFolder:
     def write_record(self, record: Record) -> None:
         """Before the child is started: whatever runs here is described."""
         self.child_file.unlink(missing_ok=True)
+        self.change_record(record)
+
+    def change_record(self, record: Record) -> None:
+        """What runs is described by ``record`` from now on."""
         write_private(self.path / _RECORD, msgspec.json.encode(record))
 
     def child(self) -> Identity | None:

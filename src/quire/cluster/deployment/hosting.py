@@ -16,12 +16,16 @@ import msgspec
 
 from quire.cluster.deployment.folder import process_folder
 from quire.cluster.deployment.keeper import Keeper
-from quire.cluster.deployment.process import decoded
+from quire.cluster.deployment.process import ADMIN_KEY_FILE, ProcessSpec, decoded
 from quire.core.system_clock import SystemClock
 
 logger = logging.getLogger(__name__)
 
 _PROBE_TIMEOUT_S = 2.0
+_TELL_TIMEOUT_S = 60.0
+"""A router moves answers away from nodes that leave before it answers."""
+
+_SAID_CHARS = 300
 
 
 class HostedKeeper:
@@ -41,6 +45,7 @@ class HostedKeeper:
             machine=machine,
             environment=dict(os.environ),
             probe=self._is_ready,
+            tell=self._tell,
             clock=SystemClock(),
         )
         self._thread = threading.Thread(target=self._run, name=f"keep {spec.name}", daemon=True)
@@ -79,3 +84,18 @@ class HostedKeeper:
         except httpx.HTTPError:
             return False
         return answer.status_code == httpx.codes.OK
+
+    async def _tell(self, url: str, spec: ProcessSpec) -> str:
+        key = spec.keys.get(ADMIN_KEY_FILE, "")
+        try:
+            answer = await self._http.put(
+                f"{url}/router/nodes",
+                json={"nodes": spec.addresses},
+                headers={"authorization": f"Bearer {key}"},
+                timeout=_TELL_TIMEOUT_S,
+            )
+        except httpx.HTTPError as exc:
+            return f"{type(exc).__name__}: {exc}"
+        if answer.status_code == httpx.codes.OK:
+            return ""
+        return f"status {answer.status_code}: {answer.text[:_SAID_CHARS]}"

@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 Probe = Callable[[str], Awaitable[bool]]
 """Whether the process at a URL takes work."""
 
+Tell = Callable[[str, ProcessSpec], Awaitable[str]]
+"""Have the router at a URL use the nodes of its spec; returns why that failed, or nothing."""
+
 CommandOf = Callable[[ProcessSpec, str, str], list[str]]
 """The command line of a process, for an address and the folder of its keys."""
 
@@ -63,6 +66,7 @@ class Keeper:
         machine: str,
         environment: Mapping[str, str],
         probe: Probe,
+        tell: Tell,
         clock: ProgramClock,
         command_of: CommandOf = ProcessSpec.command,
         pacing: Pacing | None = None,
@@ -74,6 +78,7 @@ class Keeper:
         self._host = host
         self._environment = environment
         self._probe = probe
+        self._tell = tell
         self._clock = clock
         self._command_of = command_of
         self._pacing = pacing or Pacing()
@@ -87,7 +92,6 @@ class Keeper:
             digest=spec.digest,
             phase="starting",
             url=url_of(host, spec.port),
-            nodes=spec.nodes,
             machine=machine,
         )
 
@@ -146,10 +150,11 @@ class Keeper:
         record, child = self._folder.record(), running_child(self._folder)
         if record is None or child is None:
             return None
-        if record.spec.digest == self._spec.digest:
+        if record.spec.digest == self._spec.digest:  # its nodes are told to it later
             self._restarts = record.restarts
             self._set(
                 url=record.url,
+                nodes=record.spec.nodes,
                 pid=child.pid,
                 since_unix_s=record.started_unix_s,
                 restarts=record.restarts,
@@ -187,6 +192,7 @@ class Keeper:
         self._set(
             phase="starting",
             url=record.url,
+            nodes=self._spec.nodes,
             pid=child.pid,
             since_unix_s=record.started_unix_s,
             restarts=self._restarts,
@@ -214,10 +220,22 @@ class Keeper:
             phase: Phase = "ready" if is_ready else "starting"
             if not is_ready and self._state.phase in ("ready", "unready"):
                 phase = "unready"
-            if phase != self._state.phase or self._state.detail:
-                self._say(phase)
+            detail = await self._told_nodes()
+            if (phase, detail) != (self._state.phase, self._state.detail):
+                self._say(phase, detail)
             self._folder.bound_log()
             await self._clock.sleep(self._times.probe_s)
+
+    async def _told_nodes(self) -> str:
+        """Have the process use the nodes of its spec, if it uses others; why it does not yet."""
+        if self._state.nodes == self._spec.nodes:
+            return ""
+        if why := await self._tell(self._state.url, self._spec):
+            return f"its nodes are to change: {why}"
+        if (record := self._folder.record()) is not None:
+            self._folder.change_record(msgspec.structs.replace(record, spec=self._spec))
+        self._set(nodes=self._spec.nodes)
+        return ""
 
     async def _pause(self, ran_s: float, detail: str) -> None:
         self._restarts += 1

@@ -14,7 +14,8 @@ from typing import Literal
 from quire.cluster.deployment.process import ProcessSpec, ProcessState
 from quire.core.errors import ConfigError
 
-Action = Literal["start", "replace", "stop"]
+Action = Literal["start", "replace", "tell", "stop"]
+"""``tell``: a router that goes on gets other nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +63,21 @@ def leaving_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
 
 
 def _changes(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
-    missing, different = [], []
+    missing, different, untold = [], [], []
     for spec in wanted:
         state = states.get(spec.name)
         if state is None:
             missing.append(Step("start", spec.name, "it does not run", spec))
         elif state.digest != spec.digest:
-            different.append(Step("replace", spec.name, _difference(spec, state), spec))
+            different.append(Step("replace", spec.name, "it is configured otherwise", spec))
         elif not state.kept:
             missing.append(Step("start", spec.name, "it runs, and nothing keeps it", spec))
         elif state.phase not in _RUNNING:
             missing.append(Step("start", spec.name, f"it is {state.phase}", spec))
-    return [*_wave(missing), *((step,) for step in _in_order(different, states))]
+        elif state.nodes != spec.nodes:
+            untold.append(Step("tell", spec.name, _other_nodes(spec, state), spec))
+    replaced = ((step,) for step in _in_order(different, states))
+    return [*_wave(missing), *_wave(untold), *replaced]
 
 
 def _in_order(steps: Sequence[Step], states: States) -> list[Step]:
@@ -100,20 +104,16 @@ def _in_order(steps: Sequence[Step], states: States) -> list[Step]:
     return found
 
 
-def _difference(spec: ProcessSpec, state: ProcessState) -> str:
-    if spec.kind == "router" and spec.nodes != state.nodes:
-        added = sorted(set(spec.nodes) - set(state.nodes))
-        removed = sorted(set(state.nodes) - set(spec.nodes))
-        moved = [
-            name for name in state.nodes if spec.nodes.get(name) not in (None, state.nodes[name])
-        ]
-        told = [
-            f"{word} {', '.join(names)}"
-            for word, names in (("with", added), ("without", removed), ("moved", moved))
-            if names
-        ]
-        return f"its nodes change: {'; '.join(told)}"
-    return "it is configured otherwise"
+def _other_nodes(spec: ProcessSpec, state: ProcessState) -> str:
+    added = sorted(set(spec.nodes) - set(state.nodes))
+    removed = sorted(set(state.nodes) - set(spec.nodes))
+    moved = [name for name in state.nodes if spec.nodes.get(name) not in (None, state.nodes[name])]
+    told = [
+        f"{word} {', '.join(names)}"
+        for word, names in (("with", added), ("without", removed), ("moved", moved))
+        if names
+    ]
+    return f"its nodes change: {'; '.join(told)}"
 
 
 def _leaving(wanted: Sequence[ProcessSpec], states: States, kind: str) -> list[ProcessState]:

@@ -59,8 +59,15 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def digest(self) -> str:
-        """What two processes have in common that need not be exchanged for one another."""
-        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:16]
+        """What two processes have in common that need not be exchanged for one another. A router
+        is told of other nodes while it runs."""
+        lasting = msgspec.structs.replace(self, nodes={})
+        return hashlib.sha256(msgspec.json.encode(lasting, order="deterministic")).hexdigest()[:16]
+
+    @property
+    def addresses(self) -> list[str]:
+        """``nodes`` as a router reads them."""
+        return [f"{name}={url}" for name, url in sorted(self.nodes.items())]
 
     def command(self, host: str, keys_in: str) -> list[str]:
         """The command line at the address ``host``, with its key files in the folder
@@ -73,14 +80,15 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 decided.append(f"--data-host={host}")
         if ADMIN_KEY_FILE in self.keys:
             decided.append(f"--admin-key-file={keys_in}/{ADMIN_KEY_FILE}")
-        decided += [f"--node={name}={url}" for name, url in sorted(self.nodes.items())]
+        decided += [f"--node={address}" for address in self.addresses]
         return [sys.executable, "-m", "quire.cli", word, *decided, *self.arguments]
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
-    """``restarts``: how often it was started again since it was placed. ``since_unix_s``: since
-    when its process runs, ``None`` if none does. ``said``: the last lines of its log. ``adopted``:
-    its keeper found it running. ``kept``: it has a keeper."""
+    """``nodes``: those that a router uses now. ``restarts``: how often it was started again since
+    it was placed. ``since_unix_s``: since when its process runs, ``None`` if none does. ``said``:
+    the last lines of its log. ``adopted``: its keeper found it running. ``kept``: it has a keeper.
+    """
 
     name: str
     group: str

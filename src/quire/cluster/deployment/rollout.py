@@ -117,7 +117,7 @@ class Rollout:
     def _do(self, wave: Wave) -> None:
         self._listener.planned(wave)
         # before another one is placed, perhaps on another machine
-        stopped = [step.name for step in wave if step.action != "start"]
+        stopped = [step.name for step in wave if step.action in ("replace", "stop")]
         if stopped:
             self._keepers.stop(stopped)
             self._wait_stopped(stopped)
@@ -138,7 +138,7 @@ class Rollout:
                 if state is None or state.digest != spec.digest or not state.kept:
                     continue
                 self._show(state)
-                if state.phase == "ready":
+                if state.phase == "ready" and state.nodes == spec.nodes:
                     del waiting[name]
                     continue
                 first = restarts.setdefault(name, state.restarts)

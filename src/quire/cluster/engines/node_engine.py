@@ -241,18 +241,18 @@ class NodeEngine:
         may_repeat: bool = True,
     ) -> Answer:
         node = self._node
-        node.num_outstanding += 1
+        node.began()
         try:
             exchange = await node.ask(
                 request.method, target, headers, body, length=length, may_repeat=may_repeat
             )
             head = await exchange.head()
         except EngineLost:
-            node.num_outstanding -= 1
+            node.ended()
             self.lost(request)
             raise
         except BaseException:
-            node.num_outstanding -= 1
+            node.ended()
             raise
         answer = NodeAnswer(self.name, head, exchange, self._answered)
         request.work.answers.append(answer)
@@ -264,7 +264,7 @@ class NodeEngine:
         self._on_lost()
 
     def _answered(self) -> None:
-        self._node.num_outstanding -= 1
+        self._node.ended()
 
     async def _call(
         self,
@@ -279,7 +279,7 @@ class NodeEngine:
         encoded = msgspec.json.encode(
             {key: fields[key] for key in fields if fields[key] is not None}
         )
-        self._node.num_outstanding += 1
+        self._node.began()
         try:
             with await self._node.ask("POST", path, headers, encoded) as exchange:
                 status = (await exchange.head()).status
@@ -288,7 +288,7 @@ class NodeEngine:
             self.lost(request)
             raise
         finally:
-            self._node.num_outstanding -= 1
+            self._node.ended()
         if status >= 400:
             raise self._refusal(path, status, answer)
         try:

@@ -5,6 +5,7 @@ Owns the form of a request on its way to the node. Must not know which node is a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, Iterable
 from dataclasses import dataclass
 
@@ -63,13 +64,34 @@ class Node:
         self.liveness = Liveness(hysteresis)
         self.pool = ConnectionPool(address)
         self.figures = NodeFigures()
-        self.num_outstanding = 0
-        """Work of this router that the node has and has not finished."""
         self.num_others = 0
         """Requests that the node had from elsewhere when it was asked last."""
         self.is_draining = False
         """The operator of the router wants it empty."""
+        self._num_outstanding = 0
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
         self._key = None if node_key is None else f"Bearer {node_key}".encode()
+
+    @property
+    def num_outstanding(self) -> int:
+        """Work of this router that the node has and has not finished."""
+        return self._num_outstanding
+
+    def began(self) -> None:
+        """The node gets a piece of work; ``ended`` follows."""
+        self._num_outstanding += 1
+        self._is_idle.clear()
+
+    def ended(self) -> None:
+        self._num_outstanding -= 1
+        if not self._num_outstanding:
+            self._is_idle.set()
+
+    async def wait_idle(self) -> None:
+        """Until the node has no work of this router."""
+        while self._num_outstanding:
+            await self._is_idle.wait()
 
     @property
     def load(self) -> int:

@@ -78,6 +78,7 @@ class ConnectionPool:
         # the one used last is taken first; each with the time at which it became idle
         self._idle: deque[tuple[NodeConnection, float]] = deque()
         self._busy: set[NodeConnection] = set()
+        self._max_idle = _MAX_IDLE
 
     @property
     def num_idle(self) -> int:
@@ -130,7 +131,7 @@ class ConnectionPool:
 
     def give_back(self, connection: NodeConnection) -> None:
         self._busy.discard(connection)
-        if connection.is_reusable and len(self._idle) < _MAX_IDLE:
+        if connection.is_reusable and len(self._idle) < self._max_idle:
             self._idle.append((connection, asyncio.get_running_loop().time()))
         else:
             connection.close()
@@ -145,6 +146,11 @@ class ConnectionPool:
 
     def close(self) -> None:
         self.fail(EngineLost("the router is stopping"))
+
+    def retire(self) -> None:
+        """Keep no connection from now on: exchanges that run end as they do."""
+        self._max_idle = 0
+        self._close_idle()
 
     def _take(self) -> NodeConnection | None:
         oldest_s = asyncio.get_running_loop().time() - IDLE_S

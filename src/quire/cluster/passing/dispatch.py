@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from http import HTTPStatus
 
+from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.engines.trial import why_no_answer
 from quire.cluster.passing.moving import Moves
@@ -49,18 +50,17 @@ class StrategyFailed(ProgramFailed):
 
 
 class Dispatcher:
-    """Places requests at ``engines``. The caller of its methods ends ``request.work``."""
+    """Places requests at engines of ``fleet``. The caller of its methods ends ``request.work``."""
 
     def __init__(
         self,
-        engines: Sequence[NodeEngine],
+        fleet: Fleet,
         strategy: RunningStrategy,
         locator: Locator,
         moves: Moves,
     ) -> None:
         self._moves = moves
-        self._engines = engines
-        self._by_name = {engine.name: engine for engine in engines}
+        self._fleet = fleet
         self._strategy = strategy
         self._locator = locator
 
@@ -160,8 +160,9 @@ class Dispatcher:
 
     async def _at_holder(self, request: Request, place: Holder) -> Opened:
         node = await self._locator.find(place.lookups, request.headers)
-        if node is not None:
-            return await self._at(request, self._by_name[node.name])
+        engine = None if node is None else self._fleet.named(node.name)
+        if engine is not None:
+            return await self._at(request, engine)
         if place.otherwise is not None:
             return await self._at_home(request, place.otherwise)
         return await self._spread(request, is_stored=True)  # any node refuses it
@@ -244,16 +245,16 @@ class Dispatcher:
         none is ready, those that have not been asked yet."""
         fitting = [
             engine
-            for engine in self._engines
+            for engine in self._fleet.engines
             if engine.name not in request.work.lost and engine.node.serves(request.model)
         ]
         ready = [engine for engine in fitting if engine.node.takes_work]
         return ready or [one for one in fitting if one.node.liveness.state == "unknown"]
 
     def _named(self, name: str) -> NodeEngine:
-        engine = self._by_name.get(name)
+        engine = self._fleet.named(name)
         if engine is None:
-            known = ", ".join(self._by_name)
+            known = ", ".join(engine.name for engine in self._fleet.engines)
             raise UnknownHandle(f"x-quire-node: no node {name[:100]!a} here: {known}")
         return engine
 
@@ -267,14 +268,14 @@ class Dispatcher:
     def _note_lost(self, request: Request) -> None:
         """An answer that has begun and was lost was the last one opened."""
         for answer in request.work.answers:
-            engine = self._by_name.get(answer.engine)
+            engine = self._fleet.named(answer.engine)
             if engine is not None:
                 engine.lost(request)
         request.work.end()
 
     def _nobody(self, request: Request) -> QuireError:
         """Why no engine can answer."""
-        if not any(engine.node.serves(request.model) for engine in self._engines):
+        if not any(engine.node.serves(request.model) for engine in self._fleet.engines):
             return ModelNotFound(
                 f"no node behind this router serves {request.model!a}: GET /v1/models lists what "
                 "they do",
@@ -284,6 +285,6 @@ class Dispatcher:
             f"{engine.name} {engine.node.liveness.state} ({engine.node.liveness.reason})"
             if engine.node.liveness.reason
             else f"{engine.name} {'lost' if engine.name in request.work.lost else 'full'}"
-            for engine in self._engines
+            for engine in self._fleet.engines
         )
         return CapacityError(f"no engine takes this request now: {states}; try again")

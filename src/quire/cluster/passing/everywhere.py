@@ -7,12 +7,13 @@ Owns the one answer that many become. Must not know where a single thing is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 import msgspec
 
+from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.passing.opened import Opened
@@ -49,10 +50,10 @@ class WholeAnswer:
 
 
 class Everyone:
-    """All of ``engines``."""
+    """All engines of ``fleet``."""
 
-    def __init__(self, engines: Sequence[NodeEngine]) -> None:
-        self._engines = engines
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
 
     async def told(self, request: Request) -> Opened:
         """Send ``request`` to every living node. The answer is the first that refuses; where none
@@ -143,7 +144,7 @@ class Everyone:
         return Opened(WholeAnswer(engine.name, head), body, is_whole=True)
 
     def _living(self) -> list[NodeEngine]:
-        living = [engine for engine in self._engines if engine.node.liveness.state != "dead"]
+        living = [engine for engine in self._fleet.engines if engine.node.liveness.state != "dead"]
         if not living:
             raise CapacityError("no node is alive: try again")
         return living

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from weakref import WeakSet
 
+from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.passing.outliving import OutlivingAnswer
 from quire.core.errors import EngineLost, QuireError
@@ -22,10 +22,10 @@ _MAX_AT_ONCE = 8
 
 
 class Moves:
-    """The movable answers of a router over ``engines``."""
+    """The movable answers of a router over ``fleet``."""
 
-    def __init__(self, engines: Sequence[NodeEngine]) -> None:
-        self._engines = engines
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
         self._running: WeakSet[OutlivingAnswer] = WeakSet()
 
     def add(self, answer: OutlivingAnswer) -> None:
@@ -50,7 +50,7 @@ class Moves:
         request = answer.request
         others = [
             engine
-            for engine in self._engines
+            for engine in self._fleet.engines
             if engine is not source
             and engine.node.takes_work
             and engine.node.serves(request.model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from quire.cluster.nodes.node import Node
 from quire.cluster.requests.request import RawHeaders
@@ -21,9 +21,9 @@ _ACCESS = (b"authorization", b"x-api-key", b"x-request-id")
 
 
 class Locator:
-    """Asks ``nodes``."""
+    """Asks ``nodes()``, those that are in force then."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Callable[[], Sequence[Node]]) -> None:
         self._nodes = nodes
         self._known: OrderedDict[str, Node] = OrderedDict()
 
@@ -33,16 +33,17 @@ class Locator:
         Raises:
             EngineLost: none does, and not every node could be asked.
         """
+        nodes = self._nodes()
         known = self._known.get(lookups[0])
-        if known is not None and known.liveness.is_alive:
+        if known is not None and known.liveness.is_alive and known in nodes:
             self._known.move_to_end(lookups[0])
             return known
         access = [(name, value) for name, value in headers if name in _ACCESS]
         answers = await asyncio.gather(
-            *(self._has(node, lookups, access) for node in self._nodes), return_exceptions=True
+            *(self._has(node, lookups, access) for node in nodes), return_exceptions=True
         )
         lost = []
-        for node, answer in zip(self._nodes, answers, strict=True):
+        for node, answer in zip(nodes, answers, strict=True):
             if answer is True:
                 self._remember(lookups[0], node)
                 return node
