@@ -121,11 +121,12 @@ class NodeClient:
         """The program's log, oldest entry first."""
         return list(self._call("GET", f"{program_path(public_id)}/logs")["data"])
 
-    def terminate(self, public_id: str) -> dict[str, Any]:
-        return self._call("DELETE", program_path(public_id))
+    def terminate(self, public_id: str, *, node: str | None = None) -> dict[str, Any]:
+        """``node``: behind a router, the one that has it."""
+        return self._call("DELETE", program_path(public_id), headers=_at(node))
 
-    def end_session(self, public_id: str) -> dict[str, Any]:
-        return self._call("DELETE", session_path(public_id))
+    def end_session(self, public_id: str, *, node: str | None = None) -> dict[str, Any]:
+        return self._call("DELETE", session_path(public_id), headers=_at(node))
 
     def _call(
         self,
@@ -133,9 +134,14 @@ class NodeClient:
         path: str,
         body: dict[str, Any] | None = None,
         timeout: httpx.Timeout = TIMEOUT,
+        headers: dict[str, str] | None = None,
     ) -> dict[str, Any]:
         try:
-            response = self._http.request(method, path, json=body, timeout=timeout)
+            response = self._http.request(method, path, json=body, timeout=timeout, headers=headers)
         except httpx.TransportError as exc:
             raise unreachable(self.url, exc) from exc
         return answer_of(self.url, response)
+
+
+def _at(node: str | None) -> dict[str, str] | None:
+    return None if node is None else {"x-quire-node": node}

@@ -44,19 +44,24 @@ def process_table(programs: Sequence[Program], now_s: float, *, long: bool = Fal
     """``programs`` in their order, each child below its parent. ``now_s``: Unix time.
 
     An ended program holds no pages. A session without a client's name (its name is its id) is shown
-    without a name. A column for encoders is shown if a program has used one.
+    without a name. A column for encoders is shown if a program has used one, one for nodes if a
+    router was asked.
     """
     columns = dict(_COLUMNS)
     if not any(_figures(one).get("num_encoded_tokens") for one in programs):
         del columns["num_encoded_tokens"]
     figures = ("age", "took", *columns.values())
-    listed = table("program", "name", "form", "state", *figures, right=figures, wrap=("name",))
+    where = ("node",) if any(one.get("node") for one in programs) else ()
+    listed = table(
+        *where, "program", "name", "form", "state", *figures, right=figures, wrap=("name",)
+    )
     for program, depth in _tree(programs):
         public_id = program["id"] if long else program["id"][:SHORT_ID_CHARS]
         state = Text(program["state"], style=_STATE_STYLES.get(program["state"], ""))
         figures_of = _figures(program)
         name = "" if program["name"] == program["id"] else escaped(program["name"])
         listed.add_row(
+            *(escaped(str(program.get(one, ""))) for one in where),
             public_id,
             f"{'  ' * (depth - 1)}└{name}" if depth else name,
             program["form"],

@@ -113,6 +113,6 @@ def _kill(node: NodeClient, kill: Kill) -> str:
     """What came of it; a program that is gone meanwhile ends no ``top``."""
     try:
         end = node.end_session if kill.is_session else node.terminate
-        return f"ended {end(kill.program)['id']}"
+        return f"ended {end(kill.program, node=kill.node)['id']}"
     except QuireError as error:
         return error.message

@@ -110,13 +110,14 @@ def programs_table(snapshot: Snapshot, view: View, width: int, num_lines: int) -
     """The programs in their order, ``num_lines`` with the heading; the marked one is among them."""
     is_wide = width >= WIDE
     listed = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    columns = ["program", "name", *(["form"] if is_wide else []), "state", "lvl", "service"]
+    where = ["node"] if any(row.get("node") for row in snapshot.rows.values()) else []
+    columns = [*where, "program", "name", *(["form"] if is_wide else []), "state", "lvl", "service"]
     columns += ["waiting", "age", "pages", "tokens"]
     columns += ["path", "host", "disk", "calls", "engines"] if is_wide else []
-    left = ("program", "name", "form", "state", "engines")
+    left = ("node", "program", "name", "form", "state", "engines")
     for column in columns:
         justify = "left" if column in left else "right"
-        is_text = column in ("name", "engines")
+        is_text = column in ("node", "name", "engines")
         listed.add_column(
             column,
             justify=justify,  # type: ignore[arg-type]
@@ -145,6 +146,7 @@ def _cells(row: Row, depth: int, snapshot: Snapshot, columns: Sequence[str]) -> 
     public_id = row["id"] or f"process {row['process']}"
     name = "" if row["name"] == row["id"] else escaped(row["client_id"] or row["name"])
     cells: dict[str, str | Text] = {
+        "node": escaped(str(row.get("node", ""))),
         "program": public_id[:SHORT_ID_CHARS],
         "name": f"{'  ' * (depth - 1)}└{name}" if depth else name,
         "form": row["form"],

@@ -77,10 +77,12 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The program or session with this public id is to be ended."""
+    """The program or session with this public id is to be ended. ``node``: behind a router, the
+    one that has it."""
 
     program: str
     is_session: bool = False
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,15 @@ def lines(snapshot: Snapshot, view: View) -> list[tuple[Row, int]]:
 def _matches(row: Row, text: str) -> bool:
     wait = row["wait"]
     reason = "running" if wait is None else wait["reason"]
-    shown = (row["id"], row["name"], row["client_id"], row["tenant"], row["form"], reason)
+    shown = (
+        row.get("node"),
+        row["id"],
+        row["name"],
+        row["client_id"],
+        row["tenant"],
+        row["form"],
+        reason,
+    )
     return any(text.casefold() in str(one).casefold() for one in (*shown, *row["engines"]) if one)
 
 
@@ -211,5 +221,5 @@ def _answered(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
     back = replace(view, mode="table")
     if key != "y" or row is None:
         return replace(back, message="nothing was ended"), None
-    kill = Kill(row["id"], is_session=row["form"] == "session")
+    kill = Kill(row["id"], is_session=row["form"] == "session", node=row.get("node"))
     return replace(back, message=f"ending {row['id']}"), kill

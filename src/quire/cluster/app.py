@@ -23,6 +23,7 @@ from quire.cluster.passing.attaching import Attachments
 from quire.cluster.passing.dispatch import Dispatcher
 from quire.cluster.passing.everywhere import Everyone
 from quire.cluster.passing.moving import Moves
+from quire.cluster.passing.overview import Overview
 from quire.cluster.passing.proxy import Proxy
 from quire.cluster.requests.locating import Locator
 from quire.cluster.routing.loop_guard import LoopGuard
@@ -100,6 +101,7 @@ class Router:
             server,
             resume_key=self._config.cluster_key if self._config.resumes else None,
         )
+        app = Overview(app, self.fleet, server.write_timeout_s)
         app = KeyMiddleware(app, authenticator=Authenticator(self._config.tenants))
         app = OwnRoutes(
             app,

@@ -78,7 +78,8 @@ export class NodeClient {
   /** End a program, or a session. */
   async end(row) {
     const kind = row.form === "session" ? "sessions" : "programs";
-    await this.#request("DELETE", `v1/${kind}/${encodeURIComponent(row.id)}`);
+    const headers = row.node === undefined ? {} : { "x-quire-node": row.node };
+    await this.#request("DELETE", `v1/${kind}/${encodeURIComponent(row.id)}`, { headers });
   }
 
   /** `cancel`, `end_of_input`, or `message` with a text. */

@@ -10,6 +10,7 @@ export const MAX_RATES = 120;
  * @property {number | null} parent
  * @property {string} form
  * @property {string} name
+ * @property {string | undefined} node of a router's answer: which node has it
  * @property {string | null} client_id
  * @property {string} tenant
  * @property {{reason: string, since: number} | null} wait
@@ -120,7 +121,11 @@ export function waitingSeconds(row, now) {
   return row.waiting_s + (waits ? Math.max(0, now - row.wait.since) : 0);
 }
 
-/** What to call it: the client's name for it, or its own; nothing if that is only its id. */
+/**
+ * What to call it: the client's name for it, or its own; nothing if that is only its id. Behind a
+ * router, its node's name stands before it.
+ */
 export function nameOf(row) {
-  return row.client_id ?? (row.name === row.id ? "" : row.name);
+  const name = row.client_id ?? (row.name === row.id ? "" : row.name);
+  return row.node === undefined ? name : [row.node, name].filter(Boolean).join(": ");
 }

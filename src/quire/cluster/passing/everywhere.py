@@ -28,6 +28,9 @@ _PAGE = 100
 _MAX_ITEMS = 2000
 """Of a node's list; it is the newest that are shown."""
 
+_OF_NODES = ("/v1/programs", "/v1/sessions")
+"""Lists whose items say at which node they are."""
+
 _DEFAULT_LIMIT = 20
 _TIMES = ("created_at", "created", "started_at")
 
@@ -90,10 +93,10 @@ class Everyone:
         refused = [found for found in gathered if isinstance(found, Opened)]
         if refused:
             return refused[0]
-        items: dict[str, Any] = {}
+        items: dict[tuple[str, str], Any] = {}
         for found in gathered:
             for item in found if isinstance(found, list) else ():
-                items.setdefault(_id_of(item), item)
+                items.setdefault(_id_at(item), item)
         if not is_paged:
             return _made({"object": "list", "data": list(items.values())})
         newest = sorted(items.values(), key=_time_of, reverse=True)
@@ -124,7 +127,10 @@ class Everyone:
             if opened.answer.head.status != 200:
                 return opened
             listed = msgspec.json.decode(opened.first, type=dict[str, Any])
-            items += listed.get("data", ())
+            found = listed.get("data", ())
+            if request.path in _OF_NODES:
+                found = [{**item, "node": engine.name} for item in found]
+            items += found
             after = listed.get("last_id")
             if not (is_paged and listed.get("has_more") and after):
                 break
@@ -169,6 +175,11 @@ def _limit(text: str | None) -> int:
 
 def _id_of(item: Any) -> str:
     return str(item.get("id")) if isinstance(item, dict) else ""
+
+
+def _id_at(item: Any) -> tuple[str, str]:
+    """Two nodes may have sessions of one name."""
+    return _id_of(item), str(item.get("node", "")) if isinstance(item, dict) else ""
 
 
 def _time_of(item: Any) -> float:

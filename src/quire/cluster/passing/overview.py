@@ -1,0 +1,200 @@
+"""One view over all nodes: ``GET /v1/programs/changes``, which ``quire top`` and the page ``/ui``
+read, and the page itself.
+
+Owns when the nodes are asked. What is made of their answers is ``requests/merging.py``. A request
+that names a node (``x-quire-node``) is that node's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from urllib.parse import parse_qs, quote
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from quire.cluster.engines.fleet import Fleet
+from quire.cluster.engines.node_engine import NodeEngine
+from quire.cluster.refusing import refuse
+from quire.cluster.requests.merging import Place, Row, has_to_begin_anew, merged, read_place
+from quire.cluster.requests.places import NODE_HEADER
+from quire.cluster.requests.request import RawHeaders
+from quire.core.errors import CapacityError, EngineLost, QuireError, QuotaExceeded
+from quire.server.errors import HttpError
+from quire.server.event_stream import EventStream
+from quire.server.events import DATA_EVENTS, data_event
+from quire.server.live_changes import HEARTBEAT, HEARTBEAT_S
+from quire.server.page import PAGE_PATH, is_of_page, read_page_files
+
+_LIVE = "/v1/programs/changes"
+_TIMEOUT_S = 5.0
+_MAX_BYTES = 64 << 20
+_INTERVAL_S = 1.0
+"""Between two looks of a reader: each asks every node."""
+
+_MAX_READERS = 64
+_ACCESS = (b"authorization", b"x-api-key")
+
+
+class Overview:
+    """The layer around ``app`` that answers these paths."""
+
+    def __init__(self, app: ASGIApp, fleet: Fleet, write_timeout_s: float) -> None:
+        self._app = app
+        self._fleet = fleet
+        self._write_timeout_s = write_timeout_s
+        self._page = read_page_files()
+        self.num_readers = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        is_mine = scope["type"] == "http" and (path == _LIVE or is_of_page(path))
+        if not is_mine or scope["method"] not in ("GET", "HEAD") or _names_a_node(scope):
+            await self._app(scope, receive, send)
+            return
+        try:
+            response = self._file(scope) if is_of_page(path) else await self._changes(scope)
+            await response(scope, receive, send)
+        except (QuireError, HttpError) as error:
+            await refuse(error, scope, receive, send)
+
+    async def look(self, place: Place, headers: RawHeaders) -> Row:
+        """What has changed at all nodes behind ``place``.
+
+        Raises:
+            CapacityError: no node is alive.
+            HttpError: a node refuses, for example the key.
+        """
+        answers, missing = await self._ask(place, headers)
+        if place.nodes and has_to_begin_anew(place, answers):
+            place = Place()
+            answers, missing = await self._ask(place, headers)
+        if not answers:
+            told = "; ".join(f"{name}: {why}" for name, why in missing.items())
+            raise CapacityError(f"no node answers ({told}): try again")
+        return merged(place, answers, missing, time.time())
+
+    def enter(self) -> None:
+        """One reader of events more.
+
+        Raises:
+            QuotaExceeded: there are too many.
+        """
+        if self.num_readers >= _MAX_READERS:
+            raise QuotaExceeded(
+                f"{_MAX_READERS} readers follow the programs through this router, the most that "
+                "may: close one, or ask without 'Accept: text/event-stream'"
+            )
+        self.num_readers += 1
+
+    def leave(self) -> None:
+        self.num_readers -= 1
+
+    async def _changes(self, scope: Scope) -> Response:
+        headers = Headers(scope=scope)
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        since = query.get("since", [""])[-1]
+        access = [pair for pair in scope["headers"] if pair[0] in _ACCESS]
+        if "text/event-stream" not in headers.get("accept", "").lower():
+            body = await self.look(read_place(since), access)
+            return Response(msgspec.json.encode(body), media_type="application/json")
+        place = read_place(headers.get("last-event-id") or since)
+        first = await self.look(place, access)  # a refusal is an answer with its status
+        return _OverviewStream(self, first, access, self._write_timeout_s)
+
+    async def _ask(
+        self, place: Place, headers: RawHeaders
+    ) -> tuple[dict[str, Row], dict[str, str]]:
+        """The nodes' answers, and of those without one the reason."""
+        engines = self._fleet.engines
+        found = await asyncio.gather(
+            *(self._ask_one(engine, place.since(engine.name), headers) for engine in engines)
+        )
+        answers, missing = {}, {}
+        for engine, told in zip(engines, found, strict=True):
+            if isinstance(told, str):
+                missing[engine.name] = told
+            else:
+                answers[engine.name] = told
+        return answers, missing
+
+    async def _ask_one(self, engine: NodeEngine, since: str, headers: RawHeaders) -> Row | str:
+        node = engine.node
+        if node.liveness.state == "dead":
+            return node.liveness.reason or "it is dead"
+        target = f"{_LIVE}?since={quote(since, safe='')}" if since else _LIVE
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                with await node.ask("GET", target, headers) as exchange:
+                    status = (await exchange.head()).status
+                    body = await exchange.read_all(_MAX_BYTES)
+        except TimeoutError:
+            return f"no answer within {_TIMEOUT_S:g} s"
+        except EngineLost as exc:
+            return exc.message
+        try:
+            told = msgspec.json.decode(body, type=Row)
+        except msgspec.MsgspecError:
+            return f"status {status}, and no JSON"
+        if status in (401, 403):
+            error = told.get("error") or {}
+            raise HttpError(status, str(error.get("message")), code=error.get("code"))
+        return told if status == 200 else f"status {status}"
+
+    def _file(self, scope: Scope) -> Response:
+        name = scope["path"].removeprefix(PAGE_PATH).removeprefix("/") or "index.html"
+        found = self._page.get(name)
+        if found is None:
+            raise HttpError(
+                404, f"the page {PAGE_PATH} has no file {name[:100]!r}", code="not_found"
+            )
+        if Headers(scope=scope).get("if-none-match") == found.etag:
+            return Response(status_code=304, headers=dict(found.headers))
+        return Response(found.body, headers=dict(found.headers), media_type=found.media_type)
+
+
+class _OverviewStream(EventStream):
+    """Tells ``first``, then what changes behind it."""
+
+    def __init__(
+        self, overview: Overview, first: Row, headers: RawHeaders, write_timeout_s: float
+    ) -> None:
+        super().__init__(write_timeout_s)
+        self._overview = overview
+        self._first = first
+        self._access = headers
+
+    def opened(self) -> None:
+        self._overview.enter()
+
+    def closed(self) -> None:
+        self._overview.leave()
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """Until a node refuses, or none answers; the reader asks again, and is told why."""
+        loop = asyncio.get_running_loop()
+        told, standing = self._first, None
+        spoke_s = loop.time()
+        while True:
+            now = (told["engines"], told["node"]["ready"], told["node"]["detail"])
+            if told["programs"] or told["ended"] or told["whole"] or now != standing:
+                yield f"id: {told['next']}\n".encode() + data_event(msgspec.json.encode(told))
+                standing, spoke_s = now, loop.time()
+            elif loop.time() - spoke_s >= HEARTBEAT_S:
+                yield HEARTBEAT
+                spoke_s = loop.time()
+            if not told["more"]:
+                await asyncio.sleep(_INTERVAL_S)
+            try:
+                told = await self._overview.look(read_place(told["next"]), self._access)
+            except (QuireError, HttpError):
+                break
+        yield DATA_EVENTS.done
+
+
+def _names_a_node(scope: Scope) -> bool:
+    return any(name == NODE_HEADER for name, _ in scope["headers"])
