@@ -8,7 +8,9 @@ A developer joins components with ``>>`` to a template (``App``, ``Node``, ``Eng
 
 from quire.programs.workflow.applications import find_application
 from quire.programs.workflow.engines import Engine, Profile
-from quire.programs.workflow.optimizer import Graph, GraphCache
+from quire.programs.workflow.graph_cache import GraphCache
+from quire.programs.workflow.growth import Growth
+from quire.programs.workflow.optimizer import Graph
 from quire.programs.workflow.passes import Note, OptPass, Rewritten
 from quire.programs.workflow.running import run_query, workflow
 from quire.programs.workflow.template import App, Node
@@ -19,6 +21,7 @@ __all__ = [
     "Engine",
     "Graph",
     "GraphCache",
+    "Growth",
     "Node",
     "Note",
     "OptPass",

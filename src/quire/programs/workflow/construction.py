@@ -7,7 +7,7 @@ a graph can be used again for another query of the same sizes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -79,9 +79,17 @@ def measured(app: App, query: Mapping[str, Any], config: NodeConfig) -> dict[str
     return sizes
 
 
-def p_graph(app: App, config: NodeConfig, sizes: Mapping[str, int]) -> PrimitiveGraph:
+def p_graph(
+    app: App,
+    config: NodeConfig,
+    sizes: Mapping[str, int],
+    results: Iterable[str] | None = None,
+    stored: Mapping[str, int | None] = MappingProxyType({}),
+) -> PrimitiveGraph:
     """The graph of primitives of a query with these ``sizes``; ``config`` as from
-    ``App.configured``.
+    ``App.configured``. ``results``: the values that are wanted (default: those of the
+    application). ``stored``: per engine, how many rows the query has put into it already, None if
+    that is unknown.
 
     Raises:
         InvalidArgument: a configuration that gives no graph.
@@ -92,10 +100,10 @@ def p_graph(app: App, config: NodeConfig, sizes: Mapping[str, int]) -> Primitive
         name: Value(Ref(QUERY, name), kind, sizes.get(name))
         for name, kind in app.query_inputs.items()
     }
-    stored: dict[str, int | None] = {}
+    rows = dict(stored)
     sites: dict[str, Site] = {}
     for node in app.nodes:
-        site = sites[node.name] = _site(app, node, config, values, sizes, stored)
+        site = sites[node.name] = _site(app, node, config, values, sizes, rows)
         made = app.component(node).build(site)
         values.update((name, replace(one, guard=site.when)) for name, one in made.items())
         if sum(len(one.primitives) for one in sites.values()) > MAX_PRIMITIVES:
@@ -114,10 +122,9 @@ def p_graph(app: App, config: NodeConfig, sizes: Mapping[str, int]) -> Primitive
         for site in sites.values()
         for one in site.primitives
     }
-    results = {name: values[name].ref for name in app.results}
-    graph = PrimitiveGraph(
-        MappingProxyType(primitives), MappingProxyType(results), app.query_inputs
-    )
+    wanted = app.results if results is None else results
+    refs = {name: values[name].ref for name in wanted}
+    graph = PrimitiveGraph(MappingProxyType(primitives), MappingProxyType(refs), app.query_inputs)
     _check_effects(graph)
     return graph
 

@@ -13,7 +13,9 @@ from typing import Any, Literal, get_args
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.endpoint import KEYS, Endpoint, endpoint_of
 
-EngineKind = Literal["llm", "embedding", "rerank", "vectors", "search", "parser", "chunker", "tool"]
+EngineKind = Literal[
+    "llm", "embedding", "rerank", "vectors", "search", "parser", "chunker", "tool", "growth"
+]
 ENGINE_KINDS: tuple[str, ...] = get_args(EngineKind)
 NOT_YET = MappingProxyType({"mcp": "a 'tool' that calls it"})
 """Kinds that this release lacks, and what to use instead."""
@@ -28,6 +30,7 @@ CONFIG: Mapping[str, frozenset[str]] = MappingProxyType(
         "parser": frozenset(),
         "chunker": frozenset(),
         "tool": frozenset({"functions"}),
+        "growth": frozenset({"functions"}),
     }
 )
 """What an engine of each kind takes as ``config``."""
@@ -99,7 +102,7 @@ class Engine:
     ``kind``: one of ``ENGINE_KINDS``; ``name``: what components call it (default: its kind).
     ``config``: ``model`` of the node for llm, embedding and rerank (default: the node's first);
     for llm ``light``: true for the node's model with the fewest parameters, or the fields of an
-    ``Endpoint`` for a model that is not the node's; ``functions`` by name for tool. ``resources``
+    ``Endpoint`` for a model that is not the node's; ``functions`` by name for tool and growth. ``resources``
     and ``instances`` belong to the node, which serves all workflows with the same engines; here
     they can only be left as they are.
 
@@ -146,7 +149,7 @@ class Engine:
                 "without a model, because it chooses one",
                 param="light",
             )
-        if self.kind == "tool":
+        if self.kind in ("tool", "growth"):
             functions = self.config.get("functions", {})
             if not functions or not all(callable(one) for one in functions.values()):
                 raise InvalidArgument(
@@ -162,7 +165,7 @@ class Engine:
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:
-        """The functions of an engine of kind tool."""
+        """The functions of an engine of kind tool or growth."""
         functions: Mapping[str, Callable[..., Any]] = self.config.get("functions", {})
         return functions
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
+from itertools import count
 from types import MappingProxyType
 
 from quire.core.errors import InvalidArgument
@@ -90,8 +91,8 @@ class PrimitiveGraph:
         self, seconds: Callable[[Primitive], float] = lambda primitive: 0.0
     ) -> PrimitiveGraph:
         """The same graph with ``depth`` set (Algorithm 2, event 1), a result has depth 0; with
-        ``number``, by which control knows a primitive's requests; and with ``remaining_us``.
-        ``seconds``: what a primitive takes alone."""
+        ``number``, by which control knows a primitive's requests, where it has none; and with
+        ``remaining_us``. ``seconds``: what a primitive takes alone."""
         depths: dict[str, int] = {}
         remaining_s: dict[str, float] = {}
         for one in reversed(self.order):
@@ -99,7 +100,9 @@ class PrimitiveGraph:
             depths[one] = max((depths[child] + 1 for child in children), default=0)
             below_s = max((remaining_s[child] for child in children), default=0.0)
             remaining_s[one] = seconds(self.primitives[one]) + below_s
-        numbers = {one: number for number, one in enumerate(self.order, 1)}
+        numbers = {one: self.primitives[one].number for one in self.order}
+        unused = count(max(numbers.values(), default=0) + 1)
+        numbers = {one: number or next(unused) for one, number in numbers.items()}
         kept = {
             one: replace(
                 primitive,

@@ -12,19 +12,21 @@ from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.primitives import Primitive
 from quire.programs.workflow.values import Ref, empty
 
+_ENDED = -1
+"""In place of the number of primitives that one waits for."""
+
 
 class GraphState:
-    """``start`` once, then ``finish`` for every primitive that has ended. A value is dropped when
-    its last user has ended."""
+    """``start`` once, then for every primitive that has ended ``finish``, or ``grow`` if others
+    come in its place. A value is dropped when its last user has ended."""
 
     def __init__(self, graph: PrimitiveGraph, query: Mapping[str, Any]) -> None:
-        self._graph, self._query = graph, query
+        self.graph = graph
+        """As it is now."""
+        self._query = query
         self._waiting = {one.id: len(one.parents) for one in graph.primitives.values()}
         self._values: dict[str, Mapping[str, Any]] = {}
-        self._num_users = {one: len(users) for one, users in graph.users.items()}
-        for ref in graph.results.values():
-            if not ref.from_query:
-                self._num_users[ref.primitive] += 1
+        self._num_users = self._counted(graph)
         self.num_left = len(graph.primitives)
         """Primitives that have not ended."""
 
@@ -41,20 +43,60 @@ class GraphState:
         """Keep what a primitive has given, and return those that may start now: the ones that are
         farthest from a result first."""
         assert self._waiting[one] == 0, f"{one} has ended without having been started"
-        self._waiting[one] = -1
+        self._waiting[one] = _ENDED
         self.num_left -= 1
         if self._num_users[one]:
             self._values[one] = outputs
-        for source in self._graph.primitives[one].sources:
+        for source in self.graph.primitives[one].sources:
             self._num_users[source] -= 1
             if not self._num_users[source]:
                 del self._values[source]
         ready: list[str] = []
-        for child in self._graph.children[one]:
+        for child in self.graph.children[one]:
             self._waiting[child] -= 1
             if not self._waiting[child]:
                 ready.append(child)
         return self._deepest_first(ready)
+
+    def grow(self, one: str, graph: PrimitiveGraph, values: Mapping[str, Any]) -> list[Primitive]:
+        """A growth has ended, and the query's graph is ``graph`` from now on; ``values``: what it
+        keeps for the primitives that came in its place. Returns those that may start now."""
+        assert self._waiting[one] == 0, f"{one} has ended without having been started"
+        self._waiting[one] = _ENDED
+        affected = [
+            child
+            for child, primitive in graph.primitives.items()
+            if child not in self._waiting
+            or (one in self.graph.primitives[child].parents and self._waiting[child] > 0)
+        ]
+        self.num_left += len(graph.primitives) - len(self.graph.primitives) - 1
+        sources = self.graph.primitives[one].sources
+        self.graph = graph
+        ready: list[str] = []
+        for child in affected:
+            parents = graph.primitives[child].parents
+            num = sum(self._waiting.get(parent) != _ENDED for parent in parents)
+            self._waiting[child] = num
+            if not num:
+                ready.append(child)
+        self._num_users = self._counted(graph)
+        if self._num_users[one]:
+            self._values[one] = values
+        for source in sources:
+            if not self._num_users[source]:
+                del self._values[source]
+        return self._deepest_first(ready)
+
+    def _counted(self, graph: PrimitiveGraph) -> dict[str, int]:
+        """For each primitive, those that have not ended and use its values, and the results."""
+        found = {
+            one: sum(self._waiting[user] != _ENDED for user in users)
+            for one, users in graph.users.items()
+        }
+        for ref in graph.results.values():
+            if not ref.from_query:
+                found[ref.primitive] += 1
+        return found
 
     def inputs_of(self, primitive: Primitive) -> dict[str, Any]:
         """The values that a primitive works on."""
@@ -69,12 +111,12 @@ class GraphState:
     def results(self) -> dict[str, Any]:
         """The outputs of the query, when nothing is left."""
         assert not self.num_left, f"{self.num_left} primitives have not ended"
-        return {name: self._value(ref) for name, ref in self._graph.results.items()}
+        return {name: self._value(ref) for name, ref in self.graph.results.items()}
 
     def _value(self, ref: Ref) -> Any:
         whole = self._query if ref.from_query else self._values[ref.primitive]
         return ref.take(whole[ref.port])
 
     def _deepest_first(self, ids: list[str]) -> list[Primitive]:
-        found = [self._graph.primitives[one] for one in ids]
+        found = [self.graph.primitives[one] for one in ids]
         return sorted(found, key=lambda primitive: -primitive.depth)

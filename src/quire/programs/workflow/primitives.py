@@ -16,8 +16,9 @@ from quire.programs.workflow.values import Ref, ValueType
 
 
 class Op(StrEnum):
-    """The primitives of Ayo's Table 2, and those of documents and tools. ``generating`` is
-    prefilling and decoding in one, of a model that is asked over HTTP."""
+    """The primitives of Ayo's Table 2, those of documents and tools, and growth, in whose place
+    further primitives come. ``generating`` is prefilling and decoding in one, of a model that is
+    asked over HTTP."""
 
     PARSE = "parse"
     CHUNK = "chunk"
@@ -35,10 +36,11 @@ class Op(StrEnum):
     GENERATING = "generating"
     CONDITION = "condition"
     AGGREGATE = "aggregate"
+    GROWTH = "growth"
 
 
 PREFILLS = frozenset({Op.PREFILLING, Op.PARTIAL_PREFILLING, Op.FULL_PREFILLING})
-CONTROL_FLOW = frozenset({Op.CONDITION, Op.AGGREGATE})
+CONTROL_FLOW = frozenset({Op.CONDITION, Op.AGGREGATE, Op.GROWTH})
 """Carried out by the graph scheduler itself; they have no engine."""
 EACH = "each"
 """The origin of an Aggregate of what was done for each element of a list on its own."""

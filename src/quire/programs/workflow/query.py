@@ -18,7 +18,9 @@ from quire.programs.inferlet import Inferlet
 from quire.programs.workflow.answer_text import Said
 from quire.programs.workflow.construction import NodeConfig, checked_query
 from quire.programs.workflow.documents import checked_files, is_text
-from quire.programs.workflow.optimizer import NO_CONFIG, Graph, GraphCache
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.graph_cache import GraphCache
+from quire.programs.workflow.optimizer import NO_CONFIG, Graph
 from quire.programs.workflow.passes import OptPass
 from quire.programs.workflow.primitives import Primitive
 from quire.programs.workflow.running import with_texts
@@ -47,6 +49,13 @@ class Query:
         self.log = StepLog()
         self._query, self._config = query, config
         self._passes, self._cache, self._tells = passes, cache, tells
+        self._watcher: StepLog | Telling = self.log
+
+    @property
+    def num_primitives(self) -> int:
+        """Of the graph as it is, with what it has grown by."""
+        assert self.graph is not None, "it has been built"
+        return len((self._watcher.graph or self.graph.e_graph).primitives)
 
     def prepare(self) -> None:
         """Check the query, and build its graph unless a document must be read first, which the
@@ -95,7 +104,8 @@ class Query:
             self.graph = await asyncio.to_thread(self._optimized, read)
         if telling is not None:
             await telling.planned(self.graph)
-        return await self.graph.schedule(api, telling or self.log)
+            self._watcher = telling
+        return await self.graph.schedule(api, self._watcher)
 
     def _optimized(self, query: Mapping[str, Any]) -> Graph:
         return Graph.optimize(self.app, query, self._config, self._passes, self._cache)
@@ -110,6 +120,8 @@ class Telling:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._began_s = api.monotonic()
+        self.graph: PrimitiveGraph | None = None
+        """As it has grown; None if it has not."""
 
     async def planned(self, graph: Graph) -> None:
         """The graph is built."""
@@ -129,6 +141,10 @@ class Telling:
     async def said(self, output: str, said: Said) -> None:
         event = {"type": "delta", "output": output, "text": said.text}
         await self._send(event | {"begins_again": said.begins_again})
+
+    async def grew(self, primitive: Primitive, graph: PrimitiveGraph) -> None:
+        self.graph = graph
+        await self._tell("grown", primitive, num_primitives=len(graph.primitives))
 
     async def repeats(self, primitive: Primitive, error: QuireError) -> None:
         await self._tell("primitive.repeated", primitive, error=error.message)

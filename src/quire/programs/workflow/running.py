@@ -14,7 +14,8 @@ from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet
 from quire.programs.workflow.construction import NodeConfig, checked_query
 from quire.programs.workflow.documents import ReadDocument, checked_files, texts_read
-from quire.programs.workflow.optimizer import NO_CONFIG, Graph, GraphCache
+from quire.programs.workflow.graph_cache import GraphCache
+from quire.programs.workflow.optimizer import NO_CONFIG, Graph
 from quire.programs.workflow.passes import OptPass
 from quire.programs.workflow.template import App
 from quire.programs.workflow.values import ValueType

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from quire.core.errors import EngineLost, InvalidArgument, PageLost, QuireError
+from quire.programs.workflow.construction import MAX_PRIMITIVES
+from quire.programs.workflow.grafting import grafted
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import Op, Primitive
-from quire.programs.workflow.values import ValueType
+from quire.programs.workflow.values import Ref, ValueType
 from quire.programs.workflow.watching import Step, StepLog, Watcher
 
+MAX_GROWN_PRIMITIVES = 4 * MAX_PRIMITIVES
+"""Of a query, those that have ended included."""
 LOSSES = (EngineLost, PageLost)
 PAUSES_S = (0.1, 0.5, 2.0, 5.0)
 """Before a primitive is carried out again. An engine that comes back does so within seconds; while
@@ -39,8 +43,31 @@ class Runner(Protocol):
     async def close(self) -> None: ...
 
 
+class Grown(NamedTuple):
+    """What comes in the place of a growth. ``values``: the query inputs of ``graph`` by name;
+    ``passed``: outputs of the growth that are such inputs. ``grower``: of the growths in
+    ``graph``."""
+
+    graph: PrimitiveGraph
+    passed: Mapping[str, Ref]
+    values: Mapping[str, Any]
+    grower: Grower
+
+
+class Grower(Protocol):
+    """Asks growths what they become."""
+
+    async def grow(
+        self, primitive: Primitive, inputs: Mapping[str, Any]
+    ) -> Mapping[str, Any] | Grown:
+        """The outputs of the growth by name, or what gives them."""
+        ...
+
+
 class GraphScheduler:
     """One query. ``runners`` by the engine's name; ``watcher`` is told of every primitive.
+    ``grower``: of the growths in ``graph``; ``follow`` is told of each graph that the query has
+    while it grows.
 
     A primitive whose engine is lost is carried out again from its inputs, which are still stored,
     after each of ``PAUSES_S``. Tools are not: nobody knows what they have done.
@@ -54,10 +81,16 @@ class GraphScheduler:
         now_s: Callable[[], float],
         watcher: Watcher | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        grower: Grower | None = None,
+        follow: Callable[[PrimitiveGraph], object] | None = None,
+        seconds: Callable[[Primitive], float] = lambda primitive: 0.0,
     ) -> None:
         self.state = GraphState(graph, query)
         self._runners, self._now_s, self._sleep = runners, now_s, sleep
         self._watcher: Watcher = watcher or StepLog()
+        self._grower, self._follow, self._seconds = grower, follow, seconds
+        self._growers: dict[str, Grower] = {}
+        """Of growths that came later, by the growth in which they stand."""
 
     async def run(self) -> dict[str, Any]:
         """The results of the query.
@@ -80,15 +113,45 @@ class GraphScheduler:
             group.create_task(self._carry_out(primitive, group), name=primitive.id)
 
     async def _carry_out(self, primitive: Primitive, group: asyncio.TaskGroup) -> None:
-        outputs = self.state.skipped(primitive)
+        outputs: Mapping[str, Any] | Grown | None = self.state.skipped(primitive)
         if outputs is None:
             started_s = self._now_s()
             await self._watcher.began(primitive, started_s)
-            outputs = await self._outputs(primitive)
+            is_growth = primitive.op is Op.GROWTH
+            outputs = await (self._become if is_growth else self._outputs)(primitive)
             await self._watcher.ended(Step(primitive, started_s, self._now_s()))
-        self._begin(self.state.finish(primitive.id, outputs), group)
+        if isinstance(outputs, Grown):
+            self._begin(await self._grow(primitive, outputs), group)
+        else:
+            self._begin(self.state.finish(primitive.id, outputs), group)
 
-    async def _outputs(self, primitive: Primitive) -> dict[str, Any]:
+    async def _become(self, growth: Primitive) -> Mapping[str, Any] | Grown:
+        grower = self._growers.get(growth.id.rpartition("/")[0], self._grower)
+        assert grower is not None, f"{growth.id} is a growth, and nobody knows what it becomes"
+        try:
+            return await grower.grow(growth, self.state.inputs_of(growth))
+        except QuireError as exc:
+            raise _named(growth, exc, exc.message) from exc
+
+    async def _grow(self, growth: Primitive, grown: Grown) -> list[Primitive]:
+        """Put what a growth has become into the graph; returns what may start now."""
+        before = self.state.graph
+        num = len(before.primitives) + len(grown.graph.primitives)
+        if num > MAX_GROWN_PRIMITIVES:
+            raise InvalidArgument(
+                f"{growth.node}: with its growth the query has {num} primitives; at most "
+                f"{MAX_GROWN_PRIMITIVES} are allowed: let it grow less, or ask several queries",
+                param=growth.node,
+            )
+        graph = grafted(before, growth.id, grown.graph, grown.passed).with_depths(self._seconds)
+        self._growers[growth.id] = grown.grower
+        ready = self.state.grow(growth.id, graph, grown.values)
+        if self._follow is not None:
+            self._follow(graph)
+        await self._watcher.grew(growth, graph)
+        return ready
+
+    async def _outputs(self, primitive: Primitive) -> Mapping[str, Any]:
         inputs = self.state.inputs_of(primitive)
         if primitive.op is Op.AGGREGATE:
             return {"out": _gathered(primitive, inputs)}

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.components import COMPONENTS, Component
-from quire.programs.workflow.engines import Engine, check_keys
+from quire.programs.workflow.engines import Engine, Profile, check_keys
 from quire.programs.workflow.values import LISTS, ValueType, value_type
 
 Annotation = Literal["batchable", "splittable"]
@@ -145,9 +145,16 @@ class App:
 
     @property
     def used_engines(self) -> list[Engine]:
-        """The engines that its components name."""
+        """The engines that its components name; all, if one of them may return others."""
         used = {node.engine for node in self.nodes}
+        if any(self.engines[name].kind == "growth" for name in used if name in self.engines):
+            return list(self.engines.values())
         return [engine for name, engine in self.engines.items() if name in used]
+
+    @property
+    def profiles(self) -> Mapping[str, Profile]:
+        """By the engine's name."""
+        return {name: engine.profile for name, engine in self.engines.items()}
 
     @property
     def query_inputs(self) -> Mapping[str, ValueType]:

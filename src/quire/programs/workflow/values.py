@@ -40,6 +40,20 @@ def empty(kind: ValueType) -> Any:
     return {ValueType.TEXT: "", ValueType.BOOLEAN: False}.get(kind)
 
 
+def fits(kind: ValueType, value: Any) -> bool:
+    """Whether a component may give ``value`` as an output of type ``kind``."""
+    match kind:
+        case ValueType.TEXT:
+            return isinstance(value, str)
+        case ValueType.BOOLEAN:
+            return isinstance(value, bool)
+        case ValueType.TEXTS:
+            return isinstance(value, list) and all(isinstance(one, str) for one in value)
+        case ValueType.DOCUMENTS | ValueType.VECTORS:
+            return isinstance(value, list)
+    return kind in (ValueType.DONE, ValueType.OBJECT)
+
+
 def value_type(written: str, where: str) -> ValueType:
     """The type that a template names.
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from quire.core.errors import QuireError
 from quire.programs.workflow.answer_text import Said
+from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.primitives import Primitive
 
 
@@ -43,6 +44,10 @@ class Watcher(Protocol):
         """The primitive has lost its engine and is carried out again."""
         ...
 
+    async def grew(self, primitive: Primitive, graph: PrimitiveGraph) -> None:
+        """Others came in the place of a growth, and the query's graph is ``graph`` now."""
+        ...
+
 
 class StepLog:
     """``Watcher`` that keeps the steps in the order of their ends, and the primitives that were
@@ -53,6 +58,8 @@ class StepLog:
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.repeated: list[Primitive] = []
+        self.graph: PrimitiveGraph | None = None
+        """As it has grown; None if it has not."""
 
     async def began(self, primitive: Primitive, started_s: float) -> None:
         """Nothing is kept: its end tells when it began."""
@@ -65,3 +72,6 @@ class StepLog:
 
     async def repeats(self, primitive: Primitive, error: QuireError) -> None:
         self.repeated.append(primitive)
+
+    async def grew(self, primitive: Primitive, graph: PrimitiveGraph) -> None:
+        self.graph = graph

@@ -107,14 +107,13 @@ async def _result(query: Query, handle: ProgramHandle) -> QueryResult:
         results = await handle.result()
     except ProgramFailed as exc:
         raise query.error or exc from exc
-    assert query.graph is not None, "it has been run"
     record = handle.record()
     return QueryResult(
         id=record.id,
         object="workflow.result",
         workflow=query.app.name,
         results=results,
-        num_primitives=len(query.graph.e_graph.primitives),
+        num_primitives=query.num_primitives,
         duration_s=record.duration_s or 0.0,
         usage=usage_body(record),
     )

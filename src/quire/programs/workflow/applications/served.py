@@ -11,7 +11,7 @@ from typing import Any
 from quire.core.errors import UnknownHandle
 from quire.programs.workflow.applications.loading import APPLICATIONS
 from quire.programs.workflow.construction import NodeConfig
-from quire.programs.workflow.optimizer import GraphCache
+from quire.programs.workflow.graph_cache import GraphCache
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.running import workflow
 from quire.programs.workflow.template import App

@@ -7,6 +7,7 @@ from quire.programs.workflow.components.building import Site, Value
 from quire.programs.workflow.components.component import Component
 from quire.programs.workflow.components.documents import Chunking, Parsing
 from quire.programs.workflow.components.flow import Condition, Tooling
+from quire.programs.workflow.components.growth import Growing
 from quire.programs.workflow.components.model import LanguageModel
 from quire.programs.workflow.components.retrieval import Embedding, Reranking, Vectors
 from quire.programs.workflow.components.search import Search
@@ -21,6 +22,7 @@ COMPONENTS: Mapping[str, Component] = MappingProxyType(
         "rerank": Reranking(),
         "llm": LanguageModel(),
         "tool": Tooling(),
+        "growth": Growing(),
         "condition": Condition(),
     }
 )

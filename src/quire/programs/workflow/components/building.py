@@ -11,6 +11,8 @@ from quire.core.errors import InvalidArgument
 from quire.programs.workflow.primitives import CONTROL_FLOW, Op, Primitive
 from quire.programs.workflow.values import Ref, ValueType
 
+DONE_MARK = "done."
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -71,11 +73,27 @@ class Site:
         self.primitives.append(made)
         return made
 
+    def defer(self) -> Mapping[str, Value]:
+        """Build the component when its inputs are there, because its primitives depend on numbers
+        that are not known before."""
+        made = self.add(
+            Op.GROWTH, "", {name: one.ref for name, one in self.inputs.items()}, self.outputs
+        )
+        return {name: Value(Ref(made.id, name), kind) for name, kind in self.outputs.items()}
+
     def by_type(self) -> dict[str, Ref]:
         """The inputs named by their types, for a component that has one of each. What is only
         waited for keeps its own name behind ``done.``."""
         return {
-            f"done.{name}" if one.kind is ValueType.DONE else str(one.kind): one.ref
+            f"{DONE_MARK}{name}" if one.kind is ValueType.DONE else str(one.kind): one.ref
+            for name, one in self.inputs.items()
+        }
+
+    def arguments(self) -> dict[str, Ref]:
+        """The inputs by name, for a function. What is only waited for has ``done.`` before its
+        name."""
+        return {
+            f"{DONE_MARK}{name}" if one.kind is ValueType.DONE else name: one.ref
             for name, one in self.inputs.items()
         }
 

@@ -52,15 +52,9 @@ class Tooling(Component):
 
     def check(self, node: NodeShape, engine: Engine | None) -> None:
         super().check(node, engine)
-        functions = {} if engine is None else engine.functions
-        if node.config.get("function") not in functions:
-            raise InvalidArgument(
-                f"{node.name}: function is {node.config.get('function')!r}; the engine has "
-                f"{', '.join(functions) or 'none'}: name one of them",
-                param=f"{node.name}.function",
-            )
+        function = function_of(node, engine)
         given = [name for name, kind in node.inputs.items() if kind is not ValueType.DONE]
-        _check_parameters(node.name, functions[str(node.config["function"])], given)
+        check_parameters(node.name, function, given)
         if len(node.outputs) != 1:
             raise InvalidArgument(
                 f"{node.name}: a tool has one output, not {len(node.outputs)}: return one value",
@@ -72,31 +66,57 @@ class Tooling(Component):
                 "the annotation",
                 param=f"{node.name}.outputs",
             )
-        effects = node.config.get("effects", ())
-        if not isinstance(effects, list | tuple) or not all(isinstance(e, str) for e in effects):
-            raise InvalidArgument(
-                f"{node.name}: effects is {effects!r}: give a list of names",
-                param=f"{node.name}.effects",
-            )
+        check_effects(node)
 
     def build(self, site: Site) -> Mapping[str, Value]:
         lists = {name: one for name, one in site.inputs.items() if one.kind in LISTS}
-        size = next((one.size for one in lists.values()), None)
+        sizes = {name: one.size for name, one in lists.items()}
         batched = tuple(lists) if site.batchable else ()
-        if batched and any(one.size != size for one in lists.values()):
-            sizes = {name: one.size for name, one in lists.items()}
+        if batched and len(set(sizes.values()) - {None}) > 1:
             raise site.error("inputs", f"have {sizes} elements: give lists of one length")
+        size = None if None in sizes.values() else next(iter(sizes.values()), None)
         ((out, kind),) = site.outputs.items()
         made = site.add(
-            Op.TOOL, "", {name: one.ref for name, one in site.inputs.items()}, {"out": kind},
+            Op.TOOL, "", site.arguments(), {"out": kind},
             batched=batched, size=size, config={"function": site.config["function"]},
             writes=frozenset(f"effect:{one}" for one in site.config.get("effects", ())),
         )  # fmt: skip
         return {out: Value(Ref(made.id), kind, size if batched else None)}
 
 
-def _check_parameters(node: str, function: Callable[..., Any], given: list[str]) -> None:
-    """The function can be called with the inputs ``given``, as far as Python can tell."""
+def function_of(node: NodeShape, engine: Engine | None) -> Callable[..., Any]:
+    """The function that a component names.
+
+    Raises:
+        InvalidArgument: its engine has none of that name.
+    """
+    functions = {} if engine is None else engine.functions
+    name = node.config.get("function")
+    if not isinstance(name, str) or name not in functions:
+        raise InvalidArgument(
+            f"{node.name}: function is {name!r}; the engine has "
+            f"{', '.join(functions) or 'none'}: name one of them",
+            param=f"{node.name}.function",
+        )
+    return functions[name]
+
+
+def check_effects(node: NodeShape) -> None:
+    """Raises ``InvalidArgument`` if ``effects`` is no list of names."""
+    effects = node.config.get("effects", ())
+    if not isinstance(effects, list | tuple) or not all(isinstance(e, str) for e in effects):
+        raise InvalidArgument(
+            f"{node.name}: effects is {effects!r}: give a list of names",
+            param=f"{node.name}.effects",
+        )
+
+
+def check_parameters(node: str, function: Callable[..., Any], given: list[str]) -> None:
+    """The function can be called with the inputs ``given``, as far as Python can tell.
+
+    Raises:
+        InvalidArgument: it cannot.
+    """
     try:
         signature = inspect.signature(function)
     except ValueError:  # some functions written in C have none

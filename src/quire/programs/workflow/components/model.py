@@ -99,6 +99,8 @@ class LanguageModel(Component):
         if mode not in MODES:
             raise site.error("synthesis", f"is {mode!r}: use one of {', '.join(MODES)}")
         last = {"one_shot": call.one_shot, "refine": call.refine, "tree": call.tree}[mode]()
+        if last is None:
+            return site.defer()
         ((out, kind),) = site.outputs.items()
         return {out: Value(Ref(last.id), kind, call.elements)}
 
@@ -124,22 +126,28 @@ class Calls:
     def one_shot(self) -> Primitive:
         return self._call("", self._prompt("prompt"), {})
 
-    def refine(self) -> Primitive:
-        """``n`` chained calls: each sees one element and the answer so far."""
-        context, num = self._context()
+    def refine(self) -> Primitive | None:
+        """``n`` chained calls: each sees one element and the answer so far. None if ``n`` is not
+        known yet."""
         first, later = self._prompt("prompt"), self._prompt("refine_prompt")
         self._needs(later, "refine_prompt", ANSWER)
+        context, num = self._context()
+        if not num:
+            return None if num is None else self.one_shot()
         answer = self._call("0", first, {context: self._element(context, 0)})
         for index in range(1, num):
             inputs = {context: self._element(context, index), ANSWER: _text(answer)}
             answer = self._call(str(index), later, inputs)
         return answer
 
-    def tree(self) -> Primitive:
-        """``n`` calls that see one element each, and one more that combines their answers."""
-        context, num = self._context()
+    def tree(self) -> Primitive | None:
+        """``n`` calls that see one element each, and one more that combines their answers. None if
+        ``n`` is not known yet."""
         leaf, combine = self._prompt("prompt"), self._prompt("combine_prompt")
         self._needs(combine, "combine_prompt", ANSWERS)
+        context, num = self._context()
+        if not num:
+            return None if num is None else self.one_shot()
         answers = [
             self._call(str(index), leaf, {context: self._element(context, index)})
             for index in range(num)
@@ -148,17 +156,21 @@ class Calls:
 
     def each(self) -> Mapping[str, Value]:
         """A call for each element, which sees the element of every list, and an Aggregate of their
-        answers, so that each answer can be handed on as soon as it is complete."""
+        answers, so that each answer can be handed on as soon as it is complete. Deferred if their
+        number is not known yet."""
+        prompt = self._prompt("prompt")
         lists = [name for name, one in self._site.inputs.items() if one.kind is ValueType.TEXTS]
         sizes = {name: self._site.inputs[name].size for name in lists}
-        num = sizes[lists[0]]
-        if not num or set(sizes.values()) != {num}:
-            told = ", ".join(f"{name} {size or 'unknown'}" for name, size in sizes.items())
+        known = {size for size in sizes.values() if size is not None}
+        if len(known) > 1:
+            told = ", ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
             raise self._site.error(
                 "inputs", f"have these numbers of elements: {told}; a batchable model needs lists "
-                "of one known length"
+                "of one length"
             )  # fmt: skip
-        prompt = self._prompt("prompt")
+        if None in sizes.values():
+            return self._site.defer()
+        (num,) = known
         self.elements = 1
         answers = [
             self._call(str(index), prompt, {name: self._element(name, index) for name in lists})
@@ -256,22 +268,16 @@ class Calls:
         if name not in prompt.names:
             raise self._site.error(field, f"does not use {{{name}}}: put it into the prompt")
 
-    def _context(self) -> tuple[str, int]:
-        """The list whose elements are asked about one by one, and how many there are."""
+    def _context(self) -> tuple[str, int | None]:
+        """The list whose elements are asked about one by one, and how many there are, if that is
+        known."""
         lists = [name for name, one in self._site.inputs.items() if one.kind is ValueType.TEXTS]
         name = self._site.option("context", str, lists[0] if len(lists) == 1 else None)
         if name not in lists:
             raise self._site.error(
                 "context", f"must name one of the inputs of type texts ({', '.join(lists)})"
             )
-        size = self._site.inputs[name].size
-        if not size:
-            raise self._site.error(
-                "synthesis",
-                f"needs to know how many elements {name!r} has: use 'one_shot', or take it from a "
-                "search or ranking",
-            )
-        return name, size
+        return name, self._site.inputs[name].size
 
     def _element(self, name: str, index: int) -> Value:
         return Value(self._site.inputs[name].ref.element(index), ValueType.TEXT)

@@ -64,6 +64,8 @@ def _models(
             name: str | None = one.config["model"]
             if name not in found:
                 found[name] = _model(api, name, one.node, f"{one.node}.model")
+    for model in models:  # what has grown may name any of them
+        found.setdefault(model.id, model)
     return found
 
 

@@ -4,21 +4,33 @@ that are told while they are written."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from quire.programs.workflow.answer_text import Said
-from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import Watcher
 
 
-@dataclass(frozen=True, slots=True)
 class Streamed:
-    """The primitives whose answers are results, with the names of these, and who is told their text
-    as it comes."""
+    """``outputs``: the primitives whose answers are results, with the names of these; ``watcher``
+    is told their text as it comes."""
 
-    outputs: Mapping[str, str]
-    watcher: Watcher
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher = watcher
+        self.outputs: Mapping[str, str] = {}
+
+    def follow(self, graph: PrimitiveGraph) -> None:
+        """The query's graph is ``graph`` now."""
+        outputs: dict[str, str] = {}
+        for name, ref in graph.results.items():
+            source = graph.primitives.get(ref.primitive)
+            if source is None or source.op not in (Op.DECODING, Op.GENERATING):
+                continue
+            if source.outputs[ref.port] is ValueType.TEXT:
+                outputs[source.id] = name
+        self.outputs = outputs
 
 
 async def tell(watcher: Watcher, output: str, said: Said | None) -> None:

@@ -157,8 +157,7 @@ class ModelRunner:
         if call is None:
             call = self._calls.get(primitive.id)
         if call is None:
-            model = self._models[primitive.config["model"]]
-            call = ModelCall(model, primitive, thread=len(self._calls))
+            call = ModelCall(self._model_of(primitive), primitive, thread=len(self._calls))
             self._calls[primitive.id] = call
         call.context.set_depth(**primitive.order)
         call.add(primitive, prompt_text(primitive, inputs))
@@ -167,6 +166,18 @@ class ModelRunner:
         else:
             call.complete()
         return call
+
+    def _model_of(self, primitive: Primitive) -> Model:
+        """Those that a query names are known before it begins; what has grown may name others."""
+        name: str | None = primitive.config["model"]
+        if name not in self._models:
+            served = ", ".join(one for one in self._models if one is not None)
+            raise InvalidArgument(
+                f"{primitive.node} names the model {name!r}; the node serves {served}: name one "
+                "of them",
+                param=f"{primitive.node}.model",
+            )
+        return self._models[name]
 
     async def _decoded(self, primitive: Primitive, call: ModelCall) -> Any:
         config = primitive.config

@@ -1,0 +1,228 @@
+"""Graphs that grow while they run: what takes the place of a primitive that is a growth.
+
+A growth comes from a function of the developer, which returns components, or from a component whose
+number of primitives was not known when the graph was built. All its inputs are there when it is
+asked, so what it becomes is the graph of a query of its own, which is built and optimised like one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Any
+
+import msgspec
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.components.building import DONE_MARK
+from quire.programs.workflow.components.growth import MAX_ROUNDS
+from quire.programs.workflow.construction import NodeConfig, measured, p_graph
+from quire.programs.workflow.documents import checked_documents
+from quire.programs.workflow.fixpoint import optimized
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.graph_cache import GraphCache
+from quire.programs.workflow.growth import Growth
+from quire.programs.workflow.passes import OptPass
+from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.scheduler import Grown
+from quire.programs.workflow.template import App
+from quire.programs.workflow.values import QUERY, Ref, ValueType, fits
+
+
+class TemplateGrower:
+    """``Grower`` of the growths of one template. ``config`` as from ``App.configured``. ``cache``:
+    of graphs of the same shape. ``rounds``: how often each component stands around this template
+    already. ``origin``: the application that has grown it."""
+
+    def __init__(
+        self,
+        app: App,
+        config: NodeConfig,
+        passes: OptPass,
+        cache: GraphCache | None,
+        rounds: Mapping[str, int] | None = None,
+        origin: App | None = None,
+    ) -> None:
+        self._app, self._config, self._passes, self._cache = app, config, passes, cache
+        self._nodes = {node.name: node for node in app.nodes}
+        self._rounds, self._origin = rounds or {}, origin or app
+
+    async def grow(
+        self, primitive: Primitive, inputs: Mapping[str, Any]
+    ) -> Mapping[str, Any] | Grown:
+        """The outputs by name, or what takes their place.
+
+        Raises:
+            InvalidArgument: the function has returned what can be neither, or has grown too often.
+        """
+        node = self._nodes[primitive.node]
+        engine = self._app.engines[node.engine]
+        if engine.kind != "growth":  # its size is known now
+            same = copy(node)
+            same.when, same.before = None, []
+            same.config = self._config[node.name]
+            return await asyncio.to_thread(self._grown, primitive, Growth([same]), inputs)
+        function = engine.functions[node.config["function"]]
+        made = await _called(function, inputs)
+        if isinstance(made, Growth):
+            self._check_rounds(primitive)
+            return await asyncio.to_thread(self._grown, primitive, made, inputs)
+        return _outputs(primitive, made)
+
+    def _grown(self, primitive: Primitive, growth: Growth, inputs: Mapping[str, Any]) -> Grown:
+        inputs = {name.removeprefix(DONE_MARK): one for name, one in inputs.items()}
+        app = App(self._app.name, self._app.engines.values())
+        app.update_template(growth.nodes)
+        config = app.configured({})
+        values = _values(primitive, app, growth, inputs)
+        made = {name for node in app.nodes for name in node.outputs}
+        wanted = [name for name in primitive.outputs if name in made]
+        sizes = measured(app, values, config)
+        graph = self._optimized(app, config, sizes, wanted)
+        for name in primitive.outputs:
+            if name not in made and name not in values:
+                raise InvalidArgument(
+                    f"{primitive.node}: its growth does not give {name!r}: let a component have "
+                    "this output, or put it into the values",
+                    param=primitive.node,
+                )
+        passed = {name: Ref(QUERY, name) for name in primitive.outputs if name not in made}
+        _check_outputs(primitive, app, values)
+        _check_effects(primitive, graph)
+        rounds = {**self._rounds, primitive.node: self._rounds.get(primitive.node, 0) + 1}
+        grower = TemplateGrower(app, config, self._passes, self._cache, rounds, self._origin)
+        return Grown(graph, passed, values, grower)
+
+    def _optimized(
+        self, app: App, config: NodeConfig, sizes: Mapping[str, int], wanted: list[str]
+    ) -> PrimitiveGraph:
+        profiles = tuple(app.profiles.items())
+        key = (self._origin, profiles, _shape(app, config, sizes, wanted), self._passes.passes)
+        found = None if self._cache is None else self._cache.find(key)
+        if found is None:
+            stored = {one.name: None for one in app.engines.values() if one.kind == "vectors"}
+            built = p_graph(app, config, sizes, wanted, stored)
+            found = optimized(built, app.profiles, self._passes)
+            if self._cache is not None:
+                self._cache.keep(key, found)
+        return found.e_graph
+
+    def _check_rounds(self, primitive: Primitive) -> None:
+        most = self._config[primitive.node].get("max_rounds") or MAX_ROUNDS
+        if self._rounds.get(primitive.node, 0) >= most:
+            raise InvalidArgument(
+                f"{primitive.node}: has grown {most} rounds and wants another one: raise "
+                "max_rounds, or let its function end earlier",
+                param=f"{primitive.node}.max_rounds",
+            )
+
+
+async def _called(function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
+    given = {name: one for name, one in inputs.items() if not name.startswith(DONE_MARK)}
+    if inspect.iscoroutinefunction(function):
+        return await function(**given)
+    return await asyncio.to_thread(function, **given)
+
+
+def _shape(app: App, config: NodeConfig, sizes: Mapping[str, int], wanted: list[str]) -> bytes:
+    """What decides how the graph of a grown template looks."""
+    nodes = [
+        (
+            node.name,
+            node.engine,
+            node.annotation,
+            node.when,
+            list(node.inputs.items()),
+            list(node.outputs.items()),
+            [later.name for later in node.before],
+        )
+        for node in app.nodes
+    ]
+    return msgspec.json.encode([nodes, config, sizes, wanted], order="sorted")
+
+
+def _values(
+    primitive: Primitive, app: App, growth: Growth, inputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The inputs of the grown components by name, and outputs that are known at once."""
+    values: dict[str, Any] = {}
+    wanted = dict(app.query_inputs)
+    wanted |= {name: kind for name, kind in primitive.outputs.items() if name in growth.values}
+    for name in growth.values:
+        if name not in wanted:
+            raise InvalidArgument(
+                f"{primitive.node}: nothing takes the value {name!r} of its growth: leave it out, "
+                "or give a component this input",
+                param=primitive.node,
+            )
+    for name, kind in wanted.items():
+        if name not in growth.values and name not in inputs:
+            raise InvalidArgument(
+                f"{primitive.node}: a component of its growth takes {name!r}, which nobody gives: "
+                "put it into the values",
+                param=primitive.node,
+            )
+        value = growth.values[name] if name in growth.values else inputs[name]
+        values[name] = _checked(primitive, name, kind, value)
+    return values
+
+
+def _outputs(primitive: Primitive, made: Any) -> dict[str, Any]:
+    """What a function has returned as outputs: a mapping, or the only one."""
+    names = list(primitive.outputs)
+    if not (isinstance(made, Mapping) and made.keys() == primitive.outputs.keys()):
+        if len(names) > 1:
+            raise InvalidArgument(
+                f"{primitive.node}: its function returned {made!r:.80}: return a Growth, or a "
+                f"mapping of {', '.join(names)}",
+                param=primitive.node,
+            )
+        made = {names[0]: made}
+    return {
+        name: _checked(primitive, name, kind, made[name])
+        for name, kind in primitive.outputs.items()
+    }
+
+
+def _checked(primitive: Primitive, name: str, kind: ValueType, value: Any) -> Any:
+    if not fits(kind, value):
+        raise InvalidArgument(
+            f"{primitive.node}: {name!r} of its growth is {value!r:.80}, not {kind}: give a value "
+            "of that type",
+            param=primitive.node,
+        )
+    return checked_documents(value) if kind is ValueType.DOCUMENTS and value else value
+
+
+def _check_outputs(primitive: Primitive, app: App, values: Mapping[str, Any]) -> None:
+    """The components give the outputs in the types that the growth has promised."""
+    made = {name: (node, kind) for node in app.nodes for name, kind in node.outputs.items()}
+    for name, kind in primitive.outputs.items():
+        node, given = made.get(name, (None, kind))
+        if given is not kind and node is not None:
+            raise InvalidArgument(
+                f"{primitive.node} promises {name!r} as {kind}, but {node.name} of its growth has "
+                f"it as {given}: make the types equal",
+                param=primitive.node,
+            )
+        if node is not None and name in values:
+            raise InvalidArgument(
+                f"{primitive.node}: {node.name} of its growth and its values both give {name!r}: "
+                "leave one out",
+                param=primitive.node,
+            )
+
+
+def _check_effects(primitive: Primitive, graph: PrimitiveGraph) -> None:
+    """What a growth did not declare would run beside others that touch the same thing."""
+    for one in graph.primitives.values():
+        undeclared = (one.reads | one.writes) - primitive.writes
+        if undeclared:
+            name = min(undeclared).removeprefix("effect:")
+            raise InvalidArgument(
+                f"{primitive.node}: {one.node} of its growth works on {name!r}, which the growth "
+                f"does not declare: add it to effects of {primitive.node}",
+                param=f"{primitive.node}.effects",
+            )
