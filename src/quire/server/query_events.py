@@ -2,7 +2,8 @@
 
 First ``started``, then ``planned``; while it runs, its primitives (``primitive.started``,
 ``primitive.ended``, ``primitive.repeated``), what the graph has grown by (``grown``) and the text
-of results that models write (``delta``); last ``ended`` with the results, or an error. ``[DONE]`` ends the stream.
+of results that models write (``delta``); last ``ended`` with the results, or an error. ``[DONE]``
+ends the stream.
 """
 
 from __future__ import annotations

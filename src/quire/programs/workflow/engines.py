@@ -102,9 +102,9 @@ class Engine:
     ``kind``: one of ``ENGINE_KINDS``; ``name``: what components call it (default: its kind).
     ``config``: ``model`` of the node for llm, embedding and rerank (default: the node's first);
     for llm ``light``: true for the node's model with the fewest parameters, or the fields of an
-    ``Endpoint`` for a model that is not the node's; ``functions`` by name for tool and growth. ``resources``
-    and ``instances`` belong to the node, which serves all workflows with the same engines; here
-    they can only be left as they are.
+    ``Endpoint`` for a model that is not the node's; ``functions`` by name for tool and growth.
+    ``resources`` and ``instances`` belong to the node, which serves all workflows with the same
+    engines; here they can only be left as they are.
 
     Raises:
         InvalidArgument: an unknown kind, or a field that this engine does not take.

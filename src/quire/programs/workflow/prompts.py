@@ -13,10 +13,12 @@ from quire.core.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Literal ``text``, or the value of the input ``name``."""
+    """Literal ``text``, or the value of the input ``name``. ``turn``: the message of a conversation
+    whose part it is; 0 is the user's prompt."""
 
     text: str = ""
     name: str | None = None
+    turn: int = 0
 
     def __str__(self) -> str:
         return self.text if self.name is None else f"{{{self.name}}}"

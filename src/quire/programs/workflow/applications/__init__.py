@@ -1,6 +1,7 @@
 """The shipped applications, and those of a developer's file, by name."""
 
 from quire.programs.workflow.applications.advanced_rag import advanced_rag
+from quire.programs.workflow.applications.agent import agent
 from quire.programs.workflow.applications.contextual_retrieval import contextual_retrieval
 from quire.programs.workflow.applications.loading import (
     APPLICATIONS,
@@ -16,6 +17,7 @@ __all__ = [
     "Applications",
     "ServedApplication",
     "advanced_rag",
+    "agent",
     "contextual_retrieval",
     "find_application",
     "find_applications",

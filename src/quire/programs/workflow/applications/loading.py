@@ -17,6 +17,7 @@ from typing import Any
 from quire.core.errors import InvalidArgument
 from quire.programs.tracebacks import one_line, own_traceback
 from quire.programs.workflow.applications.advanced_rag import advanced_rag
+from quire.programs.workflow.applications.agent import agent
 from quire.programs.workflow.applications.contextual_retrieval import contextual_retrieval
 from quire.programs.workflow.applications.naive_rag import naive_rag
 from quire.programs.workflow.applications.search_generation import search_generation
@@ -29,6 +30,7 @@ APPLICATIONS: Mapping[str, Callable[[], App]] = MappingProxyType(
         "naive-rag": naive_rag,
         "advanced-rag": advanced_rag,
         "contextual-retrieval": contextual_retrieval,
+        "agent": agent,
     }
 )
 """What makes each shipped application; an application is made for each node that serves it."""

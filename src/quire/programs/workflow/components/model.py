@@ -14,6 +14,12 @@ from typing import Any
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.components.building import Site, Value
 from quire.programs.workflow.components.component import Component, NodeShape
+from quire.programs.workflow.components.turns import (
+    TURN_CONFIG,
+    check_turns,
+    turn_parts,
+    turn_prompts,
+)
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import EACH, Op, Primitive
 from quire.programs.workflow.prompts import Part, Prompt
@@ -30,7 +36,9 @@ _OWN_PARTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-_OF_ONE_CALL = ("refine_prompt", "combine_prompt", "synthesis", "context", "schema")
+_OF_ONE_CALL = (
+    "refine_prompt", "combine_prompt", "synthesis", "context", "schema", "tools", "turns"
+)  # fmt: skip
 """Configuration that a batchable model has not: each element has one call of its own."""
 
 
@@ -40,17 +48,18 @@ class LanguageModel(Component):
     config = frozenset(
         {
             "prompt", "refine_prompt", "combine_prompt", "synthesis", "context", "separator",
-            "system", "max_tokens", "schema", "answer_after", "model",
+            "system", "max_tokens", "schema", "answer_after", "model", *TURN_CONFIG,
         }
     )  # fmt: skip
     splittable = True
 
     def changeable(self, node: NodeShape) -> frozenset[str]:
         is_batchable = node.annotation == "batchable"
-        return self.config - set(_OF_ONE_CALL) if is_batchable else self.config
+        return self.config - TURN_CONFIG - set(_OF_ONE_CALL if is_batchable else ())
 
     def check(self, node: NodeShape, engine: Engine | None) -> None:
         super().check(node, engine)
+        check_turns(node)
         kinds = list(node.outputs.values())
         if kinds not in ([ValueType.TEXT], [ValueType.TEXTS]):
             raise InvalidArgument(
@@ -83,6 +92,10 @@ class LanguageModel(Component):
             text = node.config.get(field)
             if text is not None:
                 used |= set(read_prompt(node.name, field, text, node.inputs, own).names)
+        for turn in node.config.get("turns") or []:  # type: ignore[attr-defined]
+            if turn["content"]:
+                prompt = read_prompt(node.name, "turns", turn["content"], node.inputs, ())
+                used |= set(prompt.names)
         for name, kind in node.inputs.items():
             if name not in used and kind is not ValueType.DONE:
                 raise InvalidArgument(
@@ -117,6 +130,7 @@ class Calls:
             "max_tokens": site.count("max_tokens", MAX_TOKENS),
             "schema": schema,
             "answer_after": site.option("answer_after", str),
+            "tools": [tool["function"]["name"] for tool in site.config.get("tools") or []],
         }
         if schema is not None and self._decoding["answer_after"] is not None:
             raise site.error("answer_after", "cannot be used with a schema: drop one of them")
@@ -196,17 +210,23 @@ class Calls:
         """``given``: values of parts in place of the component's inputs."""
         parts: list[Part] = []
         inputs: dict[str, Ref] = {}
-        for part in prompt.parts:
-            if part.name == ANSWERS and answers:
+        turns = turn_parts(turn_prompts(self._site.node, self._site.config))
+        for part in (*prompt.parts, *turns):
+            if part.turn:
+                parts.append(part)
+                if part.name is not None:
+                    inputs[part.name] = self._site.inputs[part.name].ref
+            elif part.name == ANSWERS and answers:
                 self._add_numbered(answers, parts, inputs)
             elif part.name is None:
                 parts.append(part)
             else:
                 self._add(part.name, given.get(part.name), parts, inputs)
         before = f"{step}." if step else ""
-        asked = {name: self._site.option(name, str) for name in ("system", "model")}
+        asked: dict[str, Any] = {name: self._site.option(name, str) for name in ("system", "model")}
         if self._site.whole_calls:
             return self._whole_call(f"{before}call", inputs, parts, asked)
+        asked |= {name: self._site.config.get(name) or [] for name in ("tools", "turns")}
         prefill = self._site.add(
             Op.PREFILLING, f"{before}prefill", inputs, {"state": ValueType.STATE},
             parts=tuple(parts), config={**asked, "separator": self._separator},
@@ -225,6 +245,11 @@ class Calls:
                 "model", "is given, and the engine is a model behind HTTP, which the application "
                 "names: leave it out"
             )  # fmt: skip
+        for key in sorted(TURN_CONFIG):
+            if self._site.config.get(key):
+                raise self._site.error(
+                    key, "is for a model of the node, and the engine is a model behind HTTP"
+                )
         return self._site.add(
             Op.GENERATING, step, inputs, {"out": self._kind}, size=self.elements,
             parts=tuple(parts),

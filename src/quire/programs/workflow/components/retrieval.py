@@ -83,11 +83,11 @@ class Vectors(Component):
     def _ingest(self, site: Site) -> Mapping[str, Value]:
         lists = [one for one in site.inputs.values() if one.kind in LISTS]
         sizes = {one.size for one in lists}
-        known = sorted(size for size in sizes if size is not None)
-        if len(known) > 1:
-            told = " and ".join(map(str, known))
+        certain = sorted(size for size in sizes if size is not None)
+        if len(certain) > 1:
+            told = " and ".join(map(str, certain))
             raise site.error("inputs", f"have {told} elements: give a vector for each text")
-        size = None if None in sizes else known[0]  # the store compares them if they are not known
+        size = None if None in sizes else certain[0]  # else the store compares
         assert site.engine is not None, "components other than conditions have an engine"
         known = site.stored.get(site.engine, 0)
         is_certain = known is not None and size is not None and site.when is None

@@ -7,6 +7,8 @@ the depth of the part, which comes first.
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -14,7 +16,12 @@ from typing import Any
 from quire.core.errors import EngineFault, InvalidArgument
 from quire.programs.api import Model
 from quire.programs.api.grammar import json_schema
-from quire.programs.chat.template import chat_template
+from quire.programs.chat.answer import AnswerParser
+from quire.programs.chat.dialects import marker_tokens
+from quire.programs.chat.messages import for_template
+from quire.programs.chat.pieces import whole_answer
+from quire.programs.chat.reasoning import THINK_START
+from quire.programs.chat.template import chat_template, dialect_of
 from quire.programs.sdk import Context, Generated, Generation
 from quire.programs.workflow.answer_text import AnswerText, behind
 from quire.programs.workflow.json_elements import JsonElements
@@ -29,7 +36,7 @@ class ModelCall:
     """One call of the model: its prompt so far, and its answer as it comes."""
 
     def __init__(self, model: Model, primitive: Primitive, thread: int) -> None:
-        self._texts: dict[str, str] = {}
+        self._texts: dict[str, list[tuple[int, str]]] = {}
         """What each prefilling has added, by its id: one that is repeated adds it once."""
         self.context = Context(model, thread=thread)
         self.elements = JsonElements()
@@ -37,28 +44,58 @@ class ModelCall:
         """The elements of an earlier generation, whose engine was lost."""
         self._has_begun = False
         self._system: str | None = primitive.config["system"]
+        self._tools: list[Any] = primitive.config["tools"]
+        self._turns: list[dict[str, Any]] = primitive.config["turns"]
         self._pieces: AsyncIterator[str] | None = None
         self._generation: Generation | None = None
 
-    def add(self, primitive: Primitive, text: str) -> None:
-        """``text`` follows what the prefillings before have added."""
-        self._texts[primitive.id] = text
+    def add(self, primitive: Primitive, texts: list[tuple[int, str]]) -> None:
+        """``texts``, each of the message of that number, follow what the prefillings before have
+        added."""
+        self._texts[primitive.id] = texts
 
     async def prefill_beginning(self) -> None:
         """Compute the prompt as far as it is known. The last token waits: it may merge with what
         follows."""
-        text = self._rendered(add_generation_prompt=False, continue_final_message=True)
+        is_open = bool(self._messages()[-1]["content"].strip())
+        text = self._rendered(add_generation_prompt=False, continue_final_message=is_open)
         await self.context.revise(text).prefill()
 
     def complete(self) -> None:
         """The prompt is known; it has the tokens of a prompt that was never split."""
         self.context.revise(self._rendered(add_generation_prompt=True))
 
-    def _rendered(self, **options: Any) -> str:
-        messages = [{"role": "user", "content": "".join(self._texts.values())}]
+    def _messages(self) -> list[dict[str, Any]]:
+        """The conversation as far as it is known."""
+        contents: dict[int, str] = {}
+        for texts in self._texts.values():
+            for turn, text in texts:
+                contents[turn] = contents.get(turn, "") + text
+        told = [{"role": "user"}, *self._turns]
+        messages = [{**told[turn], "content": text} for turn, text in contents.items()]
         if self._system is not None:
             messages.insert(0, {"role": "system", "content": self._system})
-        return chat_template(self.context.model.served).render(messages, **options)
+        return messages
+
+    def _rendered(self, **options: Any) -> str:
+        served = self.context.model.served
+        messages = for_template(self._messages(), dialect_of(served))
+        return chat_template(served).render(messages, tools=self._tools or None, **options)
+
+    def turn(self, generated: Generated) -> str:
+        """What the model has said and called, as JSON."""
+        count = sum(len(turn.get("tool_calls", ())) for turn in self._turns)
+        numbers = itertools.count(count + 1)
+        parser = AnswerParser(
+            tools=frozenset(tool["function"]["name"] for tool in self._tools),
+            reasoning=True,
+            starts_in_reasoning=self._rendered().rstrip().endswith(THINK_START),
+            dialect=dialect_of(self.context.model.served),
+            new_id=lambda: f"call{next(numbers):05d}",
+        )
+        answer = whole_answer([*parser.feed(generated.text), *parser.finish()])
+        calls = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in answer.calls]
+        return json.dumps({"content": answer.content, "calls": calls})
 
     async def answer(self, config: Mapping[str, Any]) -> Generated:
         """The whole answer."""
@@ -126,7 +163,11 @@ class ModelCall:
     def _generate(self, config: Mapping[str, Any]) -> Generation:
         schema = config["schema"]
         grammar = None if schema is None else json_schema(schema)
-        return self.context.generate(max_tokens=config["max_tokens"], grammar=grammar)
+        shown: frozenset[int] = frozenset()
+        if config["tools"]:
+            model = self.context.model
+            shown = marker_tokens(dialect_of(model.served), model.tokenizer, tools=True)
+        return self.context.generate(max_tokens=config["max_tokens"], grammar=grammar, shown=shown)
 
 
 class ModelRunner:
@@ -160,7 +201,7 @@ class ModelRunner:
             call = ModelCall(self._model_of(primitive), primitive, thread=len(self._calls))
             self._calls[primitive.id] = call
         call.context.set_depth(**primitive.order)
-        call.add(primitive, prompt_text(primitive, inputs))
+        call.add(primitive, _prompt_texts(primitive, inputs))
         if primitive.op is Op.PARTIAL_PREFILLING:
             await call.prefill_beginning()
         else:
@@ -187,6 +228,8 @@ class ModelRunner:
         else:
             generated = await call.answer(config)
         call.context.drop()
+        if config["tools"]:
+            return call.turn(generated)
         if config["schema"] is None:
             answer = behind(config["answer_after"], generated.text)
             return [answer] if primitive.outputs["out"] is ValueType.TEXTS else answer
@@ -201,6 +244,16 @@ class ModelRunner:
             await call.end()
             call.context.drop()
         return {"out": [element], "state": call}
+
+
+def _prompt_texts(primitive: Primitive, inputs: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """What a prefilling adds to its prompt, and to which message."""
+    separator: str = primitive.config["separator"]
+    texts: list[tuple[int, str]] = []
+    for part in primitive.parts:
+        value = part.text if part.name is None else inputs[part.name]
+        texts.append((part.turn, value if isinstance(value, str) else separator.join(value)))
+    return texts
 
 
 def _cut_off(generated: Generated, config: Mapping[str, Any]) -> InvalidArgument:
