@@ -345,3 +345,18 @@ def test_the_served_workflows_are_those_that_are_launched(keyed: RunningServer) 
 def test_two_of_one_name_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="two workflows are named 'naive-rag'"):
         find_applications(["naive-rag", "naive-rag"])
+
+
+def test_a_deadline_and_a_budget_of_tokens_end_a_query(
+    http: httpx.Client, keyed: RunningServer
+) -> None:
+    body: dict[str, Any] = {"query": {"question": "x"}, "deadline_s": 0.05}
+    with httpx.Client(base_url=keyed.url, headers=KEYS["a"]) as client:
+        answer = client.post("/v1/workflows/held/query", json=body)
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (504, "false")
+    assert answer.json()["error"]["code"] == "deadline_exceeded"
+    answer = http.post(NAIVE, json={"query": QUERY, "max_generated_tokens": 1})
+    assert answer.status_code == 400
+    assert "raise max_generated_tokens" in answer.json()["error"]["message"]
+    answer = http.post(NAIVE, json={"query": QUERY, "deadline_s": 0})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "deadline_s")

@@ -7,7 +7,7 @@ import base64
 import json
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import typer
 
@@ -38,6 +38,15 @@ from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import Step
 
 Action = Literal["list", "run", "explain"]
+
+
+class Bounds(TypedDict):
+    """Of one query."""
+
+    deadline_s: float | None
+    max_generated_tokens: int | None
+
+
 SAMPLE_WORDS = 256 * 24
 """Words of the document for which a graph is drawn if none is given."""
 
@@ -75,6 +84,14 @@ def workflow(
             metavar="COMPONENT.KEY=VALUE",
             help="Configuration for this query, e.g. answer.synthesis=tree. Repeatable.",
         ),
+    ] = None,
+    deadline_s: Annotated[
+        float | None,
+        typer.Option(help="Seconds after which the query ends with an error."),
+    ] = None,
+    max_generated_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens that the query's models may write together."),
     ] = None,
     passes: Annotated[
         str | None,
@@ -139,9 +156,10 @@ def workflow(
         )
     config = _settings(settings or [])
     query = _inputs(inputs or [], question, documents)
+    bounds: Bounds = {"deadline_s": deadline_s, "max_generated_tokens": max_generated_tokens}
     if action == "run" and url is not None:
         _refuse_given(context, url)
-        _finish(_run_remote(Client(url, api_key), name, query, config))
+        _finish(_run_remote(Client(url, api_key), name, query, config, bounds))
         return
     app = find_application(name)
     if action == "explain":
@@ -156,7 +174,7 @@ def workflow(
         search=search,
     )
     use_profiles(app, read_profiles(profile or (), node.engines, node.encoders))
-    asked = Query(app, query, config, passes=_passes(passes))
+    asked = Query(app, query, config, passes=_passes(passes), **bounds)
     asked.prepare()
     if svg is not None and not svg.parent.is_dir():
         raise InvalidArgument(f"{svg} cannot be written: there is no folder {svg.parent}")
@@ -171,7 +189,7 @@ _READ_BY: Mapping[Action, frozenset[str]] = {
         {
             "action", "name", "documents", "question", "inputs", "settings", "passes", "model",
             "encoder", "encoder_instances", "vector_store", "search", "profile", "svg", "url",
-            "api_key", "log_level",
+            "api_key", "log_level", "deadline_s", "max_generated_tokens",
         }
     ),
     "explain": frozenset(
@@ -305,10 +323,14 @@ async def _run(config: NodeConfig, query: Query) -> dict[str, Any]:
 
 
 async def _run_remote(
-    node: Client, name: str, query: Mapping[str, Any], config: Mapping[str, Any]
+    node: Client,
+    name: str,
+    query: Mapping[str, Any],
+    config: Mapping[str, Any],
+    bounds: Bounds,
 ) -> dict[str, Any]:
     async with node:
-        return await node.query(name, query, config=config)
+        return await node.query(name, query, config=config, **bounds)
 
 
 def _passes(given: str | None) -> OptPass:

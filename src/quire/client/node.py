@@ -142,15 +142,18 @@ class Client:
         config: Mapping[str, Mapping[str, Any]] | None = None,
         priority: int | None = None,
         client_id: str | None = None,
+        deadline_s: float | None = None,
+        max_generated_tokens: int | None = None,
     ) -> dict[str, Any]:
         """Ask ``workflow``, and return the results by name. ``query``: its inputs by name;
-        ``config``: changes to its components. If this call is cancelled, so is the query.
+        ``config``: changes to its components. ``deadline_s`` and ``max_generated_tokens``: the
+        query ends with an error if it needs more. If this call is cancelled, so is the query.
 
         Raises:
             UnknownHandle: the node serves no such workflow.
             InvalidArgument: an input or a setting that the workflow does not take.
         """
-        body = _query_body(query, config, priority, client_id)
+        body = _query_body(query, config, priority, client_id, deadline_s, max_generated_tokens)
         answer = await self._call("POST", query_path(workflow), body, FOR_EVER)
         results: dict[str, Any] = answer["results"]
         return results
@@ -163,10 +166,14 @@ class Client:
         config: Mapping[str, Mapping[str, Any]] | None = None,
         priority: int | None = None,
         client_id: str | None = None,
+        deadline_s: float | None = None,
+        max_generated_tokens: int | None = None,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Like ``query``, but yields what happens: ``started``, the primitives, the text of results
         (``delta``), and ``ended``, which has the results. Closing it cancels the query."""
-        body = _query_body(query, config, priority, client_id) | {"stream": True}
+        body = _query_body(query, config, priority, client_id, deadline_s, max_generated_tokens) | {
+            "stream": True
+        }
         return streamed(self._http, self._url, query_path(workflow), body)
 
     async def programs(self) -> list[dict[str, Any]]:
@@ -269,8 +276,16 @@ def _query_body(
     config: Mapping[str, Mapping[str, Any]] | None,
     priority: int | None,
     client_id: str | None,
+    deadline_s: float | None,
+    max_generated_tokens: int | None,
 ) -> dict[str, Any]:
-    optional = {"config": config, "priority": priority, "client_id": client_id}
+    optional = {
+        "config": config,
+        "priority": priority,
+        "client_id": client_id,
+        "deadline_s": deadline_s,
+        "max_generated_tokens": max_generated_tokens,
+    }
     return {"query": query} | {name: one for name, one in optional.items() if one is not None}
 
 

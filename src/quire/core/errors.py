@@ -31,6 +31,7 @@
     │   ├── ProgramCancelled
     │   ├── ProgramFailed      the program's own exception
     │   ├── ProgramTerminated  ended by the node, with the reason
+    │   ├── DeadlineExceeded   it has not ended in the time that its caller gave it
     │   └── MailboxClosed      the other side of a mailbox has gone
     └── EngineError
         ├── EngineLost
@@ -201,6 +202,10 @@ class ProgramFailed(ProgramError):
 
 class ProgramTerminated(ProgramError):
     code = "program_terminated"
+
+
+class DeadlineExceeded(ProgramError):
+    code = "deadline_exceeded"
 
 
 class MailboxClosed(ProgramError):

@@ -12,7 +12,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from quire.core.errors import QuireError
+from quire.core.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    NeverWithinQuota,
+    QuireError,
+    QuotaExceeded,
+)
+from quire.core.events import Quotas
 from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet
 from quire.programs.workflow.answer_text import Said
@@ -30,8 +37,9 @@ from quire.programs.workflow.watching import Step, StepLog
 
 
 class Query:
-    """``graph``: None until it is built. ``error``: why the query failed, once it has. ``log``:
-    what was carried out, unless the query ``tells``."""
+    """``deadline_s``: seconds after which it ends with an error. ``max_generated_tokens``: all its
+    models together. ``graph``: None until it is built. ``error``: why the query failed, once it
+    has. ``log``: what was carried out, unless the query ``tells``."""
 
     def __init__(
         self,
@@ -42,7 +50,15 @@ class Query:
         passes: OptPass | None = None,
         cache: GraphCache | None = None,
         tells: bool = False,
+        deadline_s: float | None = None,
+        max_generated_tokens: int | None = None,
     ) -> None:
+        for name, bound in (
+            ("deadline_s", deadline_s), ("max_generated_tokens", max_generated_tokens)
+        ):  # fmt: skip
+            if bound is not None and not bound > 0:
+                raise InvalidArgument(f"{name} is {bound}: give more than 0", param=name)
+        self._deadline_s, self._max_tokens = deadline_s, max_generated_tokens
         self.app = app
         self.graph: Graph | None = None
         self.error: QuireError | None = None
@@ -89,13 +105,38 @@ class Query:
 
         async def main(api: Api) -> dict[str, Any]:
             try:
-                return await self._run(api)
+                return await self._bounded(api)
             except QuireError as exc:
                 self.error = exc
                 raise
 
         app = self.app
-        return Inferlet(name=app.name, main=main, description=app.description, form="workflow")
+        return Inferlet(
+            name=app.name,
+            main=main,
+            description=app.description,
+            form="workflow",
+            quotas=Quotas(max_generated_tokens=self._max_tokens),
+        )
+
+    async def _bounded(self, api: Api) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(self._deadline_s) as timer:
+                return await self._run(api)
+        except TimeoutError as exc:
+            if not timer.expired():
+                raise
+            raise DeadlineExceeded(
+                f"{self.app.name} has not ended within its deadline of {self._deadline_s:g} s: "
+                "raise deadline_s, or ask for less"
+            ) from exc
+        except QuotaExceeded as exc:
+            if self._max_tokens is None or "generated" not in exc.message:
+                raise
+            raise NeverWithinQuota(
+                f"{self.app.name} needs more than the {self._max_tokens} generated tokens that its "
+                f"models have together: raise max_generated_tokens ({exc.message})"
+            ) from exc
 
     async def _run(self, api: Api) -> dict[str, Any]:
         telling = Telling(api) if self._tells else None

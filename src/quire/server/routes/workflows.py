@@ -49,7 +49,13 @@ async def query_workflow(request: Request, workflow: WorkflowName, body: QueryRe
     primitives, the text of its results, its end; then `[DONE]`."""
     context = context_of(request)
     served = context.workflows.find(workflow)
-    query = served.query(body.query, body.config, tells=body.stream)
+    query = served.query(
+        body.query,
+        body.config,
+        tells=body.stream,
+        deadline_s=body.deadline_s,
+        max_generated_tokens=body.max_generated_tokens,
+    )
     await _prepare(query, body)
     tenant = caller_of(request)
     _check_engines(context.node, query, tenant)

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints
 from quire.server.schemas.base import JsonObject, Name, RequestModel, ResponseModel
 from quire.server.schemas.generation import Priority
 from quire.server.schemas.programs import ProgramUsage
+from quire.server.schemas.sessions import MAX_DEADLINE_S
 
 ComponentName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Settings = Annotated[dict[ComponentName, JsonObject], Field(max_length=256)]
@@ -19,8 +20,10 @@ class QueryRequest(RequestModel):
     their names. ``GET /v1/workflows`` has the schemas of both for each application.
 
     ``client_id`` and ``parent`` place the query in the tenant's process table. ``priority``: as in
-    vLLM, lower runs first. ``seed``: of the program's random numbers. ``stream``: answer with
-    events, as the query runs. A client that disconnects before the end ends the query.
+    vLLM, lower runs first. ``seed``: of the program's random numbers. ``deadline_s``: seconds
+    after which the query ends with an error; ``max_generated_tokens``: of all its models together.
+    ``stream``: answer with events, as the query runs. A client that disconnects before the end ends
+    the query.
     """
 
     query: JsonObject
@@ -29,6 +32,8 @@ class QueryRequest(RequestModel):
     parent: Name | None = None
     priority: Priority | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S)] | None = None
+    max_generated_tokens: Annotated[int, Field(ge=1, lt=1 << 53)] | None = None
     stream: bool = False
 
 

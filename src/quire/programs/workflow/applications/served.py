@@ -25,9 +25,25 @@ class ServedApplication:
         self.program = workflow(app)
         self._cache = GraphCache()
 
-    def query(self, query: Mapping[str, Any], config: NodeConfig, *, tells: bool) -> Query:
+    def query(
+        self,
+        query: Mapping[str, Any],
+        config: NodeConfig,
+        *,
+        tells: bool,
+        deadline_s: float | None = None,
+        max_generated_tokens: int | None = None,
+    ) -> Query:
         """A query of it, not prepared yet."""
-        return Query(self.app, query, config, cache=self._cache, tells=tells)
+        return Query(
+            self.app,
+            query,
+            config,
+            cache=self._cache,
+            tells=tells,
+            deadline_s=deadline_s,
+            max_generated_tokens=max_generated_tokens,
+        )
 
 
 class Applications(Mapping[str, ServedApplication]):

@@ -26,7 +26,7 @@ from quire.programs.sdk import Context, Generated, Generation
 from quire.programs.workflow.answer_text import AnswerText, behind
 from quire.programs.workflow.json_elements import JsonElements
 from quire.programs.workflow.primitives import Op, Primitive
-from quire.programs.workflow.runners.calls import Streamed, prompt_text, tell
+from quire.programs.workflow.runners.calls import Streamed, tell
 from quire.programs.workflow.scheduler import LOSSES
 from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import Watcher
