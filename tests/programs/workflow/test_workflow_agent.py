@@ -99,3 +99,22 @@ def test_an_agent_is_explained_and_refuses_tools_without_types() -> None:
 
     with pytest.raises(InvalidArgument, match="parameter 'text' has no type hint"):
         agent([untyped])
+
+
+async def test_tools_with_effects_run_in_the_order_of_their_calls() -> None:
+    order: list[str] = []
+
+    async def write(text: str) -> str:
+        for _ in range(20 if text == "a" else 0):
+            await asyncio.sleep(0)
+        order.append(text)
+        return "ok"
+
+    def answer(prompt: str) -> str:
+        if "<|tool|>" in prompt:
+            return "Done.<|end|>"
+        return "\n".join(call("write", text=text) for text in "abc") + "<|end|>"
+
+    async with scripted_node(answer, page_size=4) as local:
+        await local.run(workflow(agent([write], effects=["file"])), QUERY)
+    assert order == ["a", "b", "c"]
