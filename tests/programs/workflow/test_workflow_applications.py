@@ -14,6 +14,7 @@ from quire.core.errors import InvalidArgument, ProgramFailed
 from quire.core.ids import TenantId
 from quire.node import Node
 from quire.programs.workflow import Graph, OptPass, find_application, workflow
+from quire.programs.workflow.applications import agent
 from quire.programs.workflow.applications.contextual_retrieval import before
 from quire.testing import FakeEncoder
 
@@ -94,6 +95,19 @@ async def test_what_the_node_lacks_is_told_before_any_work() -> None:
         assert sum(row.row.num_prefilled_tokens for row in node.processes(TENANT)) == 0
     finally:
         await node.stop()
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_agent_calls_a_tool_and_answers_from_its_result(node: Node) -> None:
+    def get_time(city: str) -> dict[str, str]:
+        return {"time": "14:05"}
+
+    program = workflow(agent([get_time]))
+    query = json.dumps({"question": "What time is it in Paris?"})
+    result = await node.launch(program, (query,), tenant=TENANT).result()
+    assert result == {"answer": "It is 14:05 in Paris."}
 
 
 def test_an_unknown_application_is_refused_with_a_suggestion() -> None:
