@@ -180,12 +180,14 @@ def test_encoders_have_the_instances_that_are_named(
     assert [config.instances for config in configs] == counts
 
 
-def test_an_embedding_model_may_stand_twice() -> None:
+def test_an_embedding_model_may_stand_twice(tmp_path: Path) -> None:
     """Once for vectors, once for pairs."""
-    configs = encoder_configs(["/m/mini", "late-interaction:/m/mini", "r=late-interaction:/x"])
+    source = str(tmp_path / "mini")
+    (tmp_path / "mini").mkdir()
+    configs = encoder_configs([source, f"late-interaction:{source}", "r=late-interaction:/x"])
     assert [(one.name, one.source, one.late_interaction) for one in configs] == [
-        ("mini", "/m/mini", False),
-        ("mini-late-interaction", "/m/mini", True),
+        ("mini", source, False),
+        ("mini-late-interaction", source, True),
         ("r", "/x", True),
     ]
 
