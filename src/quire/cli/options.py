@@ -84,6 +84,18 @@ EncoderInstances = Annotated[
         rich_help_panel=_ENGINE,
     ),
 ]
+EncoderCacheBytes = Annotated[
+    int,
+    typer.Option(
+        parser=size_or_nothing,
+        show_default="64MiB",
+        metavar="SIZE",
+        envvar="QUIRE_ENCODER_CACHE_BYTES",
+        help="Memory for vectors and scores that encoders have computed for programs and workflows "
+        "of a tenant, which are not computed again; 0 for none.",
+        rich_help_panel=_ENGINE,
+    ),
+]
 TensorParallel = Annotated[
     int,
     typer.Option(

@@ -24,6 +24,7 @@ from quire.cli.mcp_servers import read_mcp_servers
 from quire.cli.workflow_profiles import read_profiles
 from quire.cluster.key_files import read_key
 from quire.core.config import (
+    ENCODER_CACHE_BYTES,
     EngineConfig,
     NodeConfig,
     SandboxConfig,
@@ -52,6 +53,7 @@ def serve(
     adapter: o.Adapters = None,
     encoder: o.Encoders = None,
     encoder_instances: o.EncoderInstances = None,
+    encoder_cache_bytes: o.EncoderCacheBytes = ENCODER_CACHE_BYTES,
     tensor_parallel: o.TensorParallel = _ENGINE.tensor_parallel,
     dtype: o.DType = "auto",
     device: o.Device = _ENGINE.device,
@@ -175,6 +177,7 @@ def serve(
             engine_configs(models or (), model_name, shared, adapter or ()), replicas or ()
         ),
         encoders=encoder_configs(encoder or (), encoder_instances or ()),
+        encoder_cache_bytes=encoder_cache_bytes,
         scheduler=sco.scheduler_config(
             policy,
             priority_scope,

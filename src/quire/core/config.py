@@ -311,6 +311,10 @@ class McpServerConfig:
             )
 
 
+ENCODER_CACHE_BYTES = 64 << 20
+"""Unless said otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
     """One node: its engines, scheduler, tenants. ``record_path``: write the event log there.
@@ -321,6 +325,7 @@ class NodeConfig:
     ``vector_store``: what keeps programs' vectors: ``exact`` (memory), ``lance`` (LanceDB, in
     ``data_dir``), or the address of a PostgreSQL database with pgvector. ``search``: what programs
     search: a directory of files, or the address of a SearXNG server (http://... or https://...).
+    ``encoder_cache_bytes``: of rows that encoders have computed for programs; 0 keeps none.
     """
 
     engines: tuple[EngineConfig, ...]
@@ -337,6 +342,7 @@ class NodeConfig:
     otlp_endpoint: str | None = None
     vector_store: str = field(default="exact", repr=False)  # it may have a password
     search: str | None = field(default=None, repr=False)  # it may have a password, too
+    encoder_cache_bytes: int = ENCODER_CACHE_BYTES
 
     def __post_init__(self) -> None:
         names = [str(engine.name) for engine in self.engines]
@@ -350,6 +356,10 @@ class NodeConfig:
             )
         if not names:
             raise ConfigError("a node needs at least one engine: name a model")
+        if self.encoder_cache_bytes < 0:
+            raise ConfigError(
+                f"encoder_cache_bytes is {self.encoder_cache_bytes}: choose 0 or more"
+            )
         servers = [server.name for server in self.mcp_servers]
         if len(set(servers)) != len(servers):
             raise ConfigError(

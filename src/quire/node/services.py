@@ -19,6 +19,7 @@ from quire.core.interfaces import Clock
 from quire.node.children import Ancestry, ChildLauncher
 from quire.node.documents.readers import DocumentReaders
 from quire.node.encoders.fleet import EncoderFleet
+from quire.node.encoders.kept_rows import KeptRows
 from quire.node.encoders.programs import FindEncoder, ProgramEncoders
 from quire.node.loops import call_on
 from quire.node.mcp.servers import McpServers
@@ -47,6 +48,7 @@ class NodeServices:
     ) -> None:
         self._fleet = fleet
         self._encoder = encoder
+        self._kept_rows = KeptRows(config.encoder_cache_bytes)
         self._store = Store(config.data_dir)
         self._shared = SharedServices(clock, self._store)
         self.mcp_servers = McpServers(config.mcp_servers, clock)
@@ -134,7 +136,12 @@ class NodeServices:
     def _encoding_service(self, identity: Identity, ancestry: Ancestry) -> EncodingService:
         return EncodingService(
             ProgramEncoders(
-                identity.program, ancestry.encoded, self._fleet.all, self._encoder, self._on_edge
+                identity,
+                self._kept_rows,
+                ancestry.encoded,
+                self._fleet.all,
+                self._encoder,
+                self._on_edge,
             )
         )
 

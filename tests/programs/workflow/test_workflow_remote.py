@@ -69,7 +69,9 @@ async def asked(
             pauses.append(pause_s)
 
     primitive = primitive_of(**ask)
-    streamed = None if watcher is None else Streamed({primitive.id: "answer"}, watcher)
+    streamed = None if watcher is None else Streamed(watcher)
+    if streamed is not None:
+        streamed.outputs = {primitive.id: "answer"}
     transport = httpx.MockTransport(answers)
     runner = RemoteRunner(endpoint or Endpoint(**REMOTE), streamed, transport, sleep)
     try:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from quire.core.batch import F32
 from quire.core.encoding import EncoderKind
 from quire.core.errors import EngineLost, QuotaExceeded
-from quire.core.ids import ProgramId
 from quire.engine.encoders.text import EncodedText
 from quire.node.encoders.asking import OnBehalf
+from quire.node.encoders.kept_rows import KeptRows
 from quire.node.encoders.requests import (
     check_dimensions,
     pair_sequences,
@@ -25,6 +26,7 @@ from quire.node.encoders.requests import (
 )
 from quire.node.encoders.service import EncoderService
 from quire.programs.services.encoding import CallOrder
+from quire.programs.services.operations import Identity
 
 FindEncoder = Callable[[str | None, EncoderKind], EncoderService]
 OnEdge = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
@@ -59,17 +61,20 @@ class EncodedTokens:
 
 
 class ProgramEncoders:
-    """``EncodeTexts`` of one program. ``services`` are all encoders, ``find`` gives one."""
+    """``EncodeTexts`` of one program. ``services`` are all encoders, ``find`` gives one; ``kept``:
+    rows that need not be computed again."""
 
     def __init__(
         self,
-        program: ProgramId,
+        identity: Identity,
+        kept: KeptRows,
         spent: EncodedTokens,
         services: Callable[[], Sequence[EncoderService]],
         find: FindEncoder,
         on_edge: OnEdge,
     ) -> None:
-        self._program = program
+        self._identity = identity
+        self._kept = kept
         self._spent = spent
         self._services = services
         self._find = find
@@ -149,7 +154,10 @@ class ProgramEncoders:
         self, encoder: EncoderService, sequences: Sequence[EncodedText], order: CallOrder
     ) -> F32:
         self._spent.take(sum(len(one.tokens) for one in sequences))
-        return await encoder.encode(OnBehalf(self._program, order), sequences)
+        whose = OnBehalf(self._identity.program, order)
+        return await self._kept.rows(
+            self._identity.tenant, encoder.name, sequences, partial(encoder.encode, whose)
+        )
 
 
 def _packed(rows: F32, dimensions: int | None) -> dict[str, Any]:
