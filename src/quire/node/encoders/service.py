@@ -16,6 +16,7 @@ from quire.core.encoding import EncoderInfo
 from quire.core.errors import EngineLost
 from quire.core.ids import EngineId
 from quire.core.interfaces import Clock
+from quire.engine.encoders.late_texts import LateInteractionTexts
 from quire.engine.encoders.text import EncodedText, EncoderTexts
 from quire.node.control_thread import ControlThread
 from quire.node.encoders.asking import EncoderRequests, OnBehalf
@@ -117,7 +118,9 @@ class EncoderService:
         async with self._reading:
             if self._texts is None:
                 read = self._transports.read_texts
-                self._texts = await asyncio.to_thread(read, self._config)
+                texts = await asyncio.to_thread(read, self._config.source)
+                late = self._config.late_interaction
+                self._texts = LateInteractionTexts(texts) if late else texts
 
     def _on_ready(self, info: EncoderInfo) -> None:
         """On the control thread."""

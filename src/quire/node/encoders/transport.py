@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from quire.core.config import EncoderConfig
 from quire.core.encoding import EncoderCore
 from quire.core.interfaces import EncoderTransport
-from quire.engine.encoders.late_texts import LateInteractionTexts
 from quire.engine.encoders.text import EncoderTexts, load_texts
 from quire.node.encoders.engine import EncoderEngine
 from quire.node.engine_loading import OnProgress
@@ -23,15 +22,10 @@ def in_process_encoder(name: str, load: Callable[[], EncoderCore]) -> InProcessT
     return InProcessTransport(name, lambda: EncoderEngine(load()))
 
 
-def texts_of(config: EncoderConfig) -> EncoderTexts:
-    """Raises ``ModelError``: a file that is missing, or cannot be read."""
-    texts = load_texts(config.source)
-    return LateInteractionTexts(texts) if config.late_interaction else texts
-
-
 @dataclass(frozen=True, slots=True)
 class EncoderTransports:
-    """Where encoders and what they know of texts come from. ``read_texts`` may block."""
+    """Where encoders and what they know of texts come from. ``read_texts`` gets a source and may
+    block."""
 
     make: Callable[[EncoderConfig, OnProgress], EncoderTransport] = ZeroMQTransport
-    read_texts: Callable[[EncoderConfig], EncoderTexts] = texts_of
+    read_texts: Callable[[str], EncoderTexts] = load_texts
