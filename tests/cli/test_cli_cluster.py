@@ -21,6 +21,7 @@ from quire.cli.cluster_options import cluster_commands
 from quire.cluster.deployment.expansion import Expansion, Keys, make_keys, make_state_dir
 from quire.cluster.deployment.folder import process_folder
 from quire.cluster.deployment.keeper import Keeper
+from quire.cluster.deployment.process import ProcessSpec
 from quire.cluster.deployment.reading import read_cluster
 from quire.cluster.deployment.running import identify
 from quire.cluster.deployment.sweeping import end_unkept
@@ -52,6 +53,9 @@ def leave_running(state_dir: Path) -> int:
         async def probe(url: str) -> bool:
             return True
 
+        async def tell(url: str, spec: ProcessSpec) -> str:
+            return ""
+
         kept = Keeper(
             wanted,
             process_folder(state_dir, wanted.name),
@@ -60,6 +64,7 @@ def leave_running(state_dir: Path) -> int:
             machine="here",
             environment=os.environ,
             probe=probe,
+            tell=tell,
             clock=SystemClock(),
             command_of=lambda spec, host, keys_in: ["/bin/sleep", "1000"],
         )

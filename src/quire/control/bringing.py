@@ -108,7 +108,7 @@ class Bringing:
 
     def _new_key(self, engine: EngineState) -> bytes:
         self._num_leases += 1
-        said = b"%d %d %s" % (self._num_leases, engine.epoch, engine.info.data_secret)
+        said = b"%d %d %s" % (self._num_leases, engine.epoch, engine.info.data_salt)
         return hashlib.sha256(said).digest()[:KEY_BYTES]
 
     def _lease_opened(self, far: FarImport, entry: Entry) -> None:

@@ -85,7 +85,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     equal contents and layouts, blocks can be copied as they are.
 
     ``data_address``: where other engines send K and V to; empty: this engine exchanges none.
-    ``data_secret``: random bytes of this life of the engine, from which its node makes the keys of
+    ``data_salt``: random bytes of this life of the engine, from which its node makes the keys of
     leases that it opens by itself; it goes no further than the node.
     ``traits`` are those of the model's backend. Messages name ``adapters`` by index. ``images``:
     None if the model takes none.
@@ -109,7 +109,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     adapters: tuple[AdapterInfo, ...] = ()
     images: ImageInput | None = None
     data_address: str = ""
-    data_secret: bytes = b""
+    data_salt: bytes = b""
 
     @property
     def lacks(self) -> str:

@@ -261,7 +261,7 @@ def _describe(
         adapters=adapters,
         images=None if images is None else images.info,
         data_address=exchange.address,
-        data_secret=secrets.token_bytes(16),
+        data_salt=secrets.token_bytes(16),
     )
 
 

@@ -96,9 +96,17 @@ def create_app(
     install_handlers(app, routes)
     for router in ROUTERS:
         app.include_router(router)
+    _build_routes(app)
     app.add_middleware(DirectRoutes, application=app, routes=direct)
     _add_layers(app, context, tenants)
     return app
+
+
+def _build_routes(app: FastAPI) -> None:
+    """FastAPI builds a route when a request first passes it; here, so that no request waits."""
+    scope = {"type": "http", "method": "GET", "path": "/-", "root_path": "", "headers": []}
+    for route in app.routes:
+        route.matches(scope)
 
 
 async def no_app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -154,7 +154,7 @@ class FakeEngine:
             ),
             images=images,
             data_address="" if self.exchange is None else self.exchange.address,
-            data_secret=b"fake",
+            data_salt=b"fake",
         )
         self._grammars = FakeGrammarCompiler(self._tokenizer)
         self._transfer_order = None if transfer_seed is None else random.Random(transfer_seed)
