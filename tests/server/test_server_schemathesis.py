@@ -105,6 +105,7 @@ def test_the_document_has_every_route() -> None:
         "/v1/workflows/{workflow}/query",
         "/v1/sessions",
         "/v1/sessions/{session}",
+        "/v1/microserving/pin",
         "/v1/microserving/prep_recv",
         "/v1/microserving/remote_send",
         "/v1/microserving/start_generate",
