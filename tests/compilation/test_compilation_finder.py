@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,10 @@ def test_the_interpreter_is_part_of_the_name(
 ) -> None:
     monkeypatch.setattr("sys.version", "another build")
     assert find_library(scope, directory) == CHANGED
+
+
+def test_what_is_compiled_is_part_of_the_name(scope: Scope, directory: Path) -> None:
+    assert find_library(replace(scope, beside=()), directory) == CHANGED
 
 
 def test_without_a_library_python_runs_silently(scope: Scope, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_text_in_pages_of_another_size_is_still_known(size: int) -> None:
     assert sum(page.fill for page in imported.pages) == 11
     assert world.go_on(pages, 11, [7]) == alone([*PROMPT, 7], 5, page_size=SIZE)
     (found,) = world.do(
-        1, c.ImportPrefix(id=world.id(), tokens=PROMPT, pages=range(200, 206)), queue=THERE
+        1, c.ImportPrefix(id=world.id(), tokens=PROMPT, pages=list(range(200, 206))), queue=THERE
     )
     assert found.reply.num_tokens == 11 // size * size
 

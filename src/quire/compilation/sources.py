@@ -68,6 +68,7 @@ class Scope:
             machine,
             sys.version,
             *EXTENSION_SUFFIXES,
+            *self.beside,
         ):
             digest.update(f"{fact}\0".encode())
         for path in self.files():

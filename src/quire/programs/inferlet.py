@@ -19,6 +19,7 @@ from quire.core.events import ProgramForm, Quotas
 from quire.core.traits import VERSIONS, Trait
 from quire.programs.capabilities import Capabilities
 from quire.programs.parameters import Parameter, parameters_of
+from quire.programs.source_file import source_spec
 from quire.programs.tracebacks import one_line, own_traceback
 
 Main = Callable[..., Awaitable[Any]]
@@ -153,7 +154,7 @@ def load_inferlet(path: Path, *, shown_as: str | None = None) -> Inferlet:
     if not path.is_file():
         raise InvalidArgument(f"no file {shown}: name a Python file or a library program")
     module_name = f"quire_inferlet_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
+    spec = source_spec(module_name, path)
     if spec is None or spec.loader is None:
         raise InvalidArgument(f"{shown} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)

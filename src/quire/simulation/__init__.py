@@ -6,8 +6,9 @@ tests' harness (``quire.testing``) is built on the same shell.
 """
 
 from quire.simulation.clock import VirtualClock
+from quire.simulation.control_core import ControlCore
 from quire.simulation.light_engine import LightEngine, StepCost, light_pool
-from quire.simulation.shell import ControlCore, VirtualShell
+from quire.simulation.shell import VirtualShell
 from quire.simulation.simulation import Simulation
 
 __all__ = [

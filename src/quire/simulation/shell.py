@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
 
 from quire.core.actions import (
     Action,
@@ -41,18 +40,11 @@ from quire.core.events import (
 from quire.core.ids import EngineId, ModelId
 from quire.core.interfaces import EngineCore
 from quire.simulation.clock import VirtualClock
+from quire.simulation.control_core import ControlCore
 from quire.simulation.overhead import Overhead, num_rows
 
 Answer = Deliver | Fail | Terminate
 """Actions that answer programs."""
-
-
-class ControlCore(Protocol):
-    """The part of ``quire.control.Controller`` that the shell uses."""
-
-    def handle(self, event: Event) -> list[Action]: ...
-
-    def check_invariants(self) -> None: ...
 
 
 @dataclass(slots=True)

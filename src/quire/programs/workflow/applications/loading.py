@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from quire.core.errors import InvalidArgument
+from quire.programs.source_file import source_spec
 from quire.programs.tracebacks import one_line, own_traceback
 from quire.programs.workflow.applications.advanced_rag import advanced_rag
 from quire.programs.workflow.applications.agent import agent
@@ -104,7 +105,7 @@ def _executed(path: Path) -> dict[str, Any]:
     """The names of the module, whose code is executed."""
     path = path.resolve()
     digest = hashlib.sha256(bytes(path)).hexdigest()[:16]
-    spec = importlib.util.spec_from_file_location(f"quire_workflow_{digest}", path)
+    spec = source_spec(f"quire_workflow_{digest}", path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise InvalidArgument(f"no file {path}: name a Python file", param="workflow")
     module = importlib.util.module_from_spec(spec)
