@@ -24,6 +24,7 @@ _MODULES = (
     "programs/package.py",
     "programs/parameters.py",
     "programs/shown_values.py",
+    "programs/source_file.py",
     "programs/tracebacks.py",
     "programs/api/*.py",
     "programs/chat/*.py",
