@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -15,27 +13,26 @@ from quire.cli import options as o
 from quire.cli import program_options as po
 from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
-from quire.cli.console import escaped, messages, output, print_error, print_result, table
+from quire.cli.console import escaped, output, print_error, print_result, table
 from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
+from quire.cli.workflow_graphs import draw_measured, explain
+from quire.cli.workflow_inputs import (
+    example_inputs,
+    query_inputs,
+    settings_by_component,
+    with_document_texts,
+)
 from quire.cli.workflow_profiles import read_profiles
 from quire.client import Client
 from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, ProgramTerminated
 from quire.node import Node
-from quire.node.documents.readers import DocumentReaders
-from quire.programs.services.documents import DocumentService, decoded, kind_of
-from quire.programs.workflow import App, Graph, OptPass, find_application
+from quire.programs.workflow import Graph, OptPass, find_application
 from quire.programs.workflow.applications import APPLICATIONS
-from quire.programs.workflow.graph import PrimitiveGraph
-from quire.programs.workflow.passes.note import folded
 from quire.programs.workflow.profiles import use_profiles
 from quire.programs.workflow.query import Query
-from quire.programs.workflow.running import with_texts
-from quire.programs.workflow.timing import measured, predicted, written
-from quire.programs.workflow.values import ValueType
-from quire.programs.workflow.watching import Step
 
 Action = Literal["list", "run", "explain"]
 
@@ -45,10 +42,6 @@ class Bounds(TypedDict):
 
     deadline_s: float | None
     max_generated_tokens: int | None
-
-
-SAMPLE_WORDS = 256 * 24
-"""Words of the document for which a graph is drawn if none is given."""
 
 
 def workflow(
@@ -154,8 +147,8 @@ def workflow(
         raise InvalidArgument(
             f"name a workflow to {action}, or list them with 'quire workflow list'"
         )
-    config = _settings(settings or [])
-    query = _inputs(inputs or [], question, documents)
+    config = settings_by_component(settings or [])
+    query = query_inputs(inputs or [], question, documents)
     bounds: Bounds = {"deadline_s": deadline_s, "max_generated_tokens": max_generated_tokens}
     if action == "run" and url is not None:
         _refuse_given(context, url)
@@ -164,8 +157,8 @@ def workflow(
     app = find_application(name)
     if action == "explain":
         use_profiles(app, read_profiles(profile or ()))
-        read = asyncio.run(_with_texts(app, {**_examples(app), **query}, config))
-        _explain(Graph.optimize(app, read, config, _passes(passes)), svg)
+        read = asyncio.run(with_document_texts(app, {**example_inputs(app), **query}, config))
+        explain(Graph.optimize(app, read, config, _passes(passes)), svg)
         return
     node = NodeConfig(
         engine_configs(model or (), None),
@@ -180,7 +173,7 @@ def workflow(
         raise InvalidArgument(f"{svg} cannot be written: there is no folder {svg.parent}")
     _finish(_run(node, asked))
     if svg is not None:
-        _draw_measured(svg, asked)
+        draw_measured(svg, asked)
 
 
 _READ_BY: Mapping[Action, frozenset[str]] = {
@@ -250,51 +243,6 @@ def _show_list(workflows: Iterable[tuple[str, list[str], str]]) -> None:
     output().print(listed)
 
 
-def _explain(graph: Graph, svg: Path | None) -> None:
-    p_graph, e_graph = graph.p_graph, graph.e_graph
-    output().print(
-        f"{len(p_graph.primitives)} primitives and {p_graph.num_edges} dependencies as written, "
-        f"{len(e_graph.primitives)} and {e_graph.num_edges} as optimised"
-    )
-    whole, best = (predicted(one, graph.app.engines) for one in (p_graph, e_graph))
-    if whole is not None and best is not None:
-        output().print(
-            f"by profile {written(whole.total_s)} as written, {written(best.total_s)} as "
-            f"optimised, which waits for {escaped(_of_components(e_graph, best.way))}"
-        )
-    listed = table("pass", "where", "what it did, or why not", wrap=("what it did, or why not",))
-    for note in folded(graph.notes):
-        text = note.text if note.applied else f"no: {note.text}"
-        listed.add_row(note.rule, escaped(note.where), escaped(text))
-    output().print(listed)
-    if svg is not None:
-        _draw(svg, graph)
-
-
-def _of_components(graph: PrimitiveGraph, way: Sequence[str]) -> str:
-    return ", ".join(dict.fromkeys(graph.primitives[one].node for one in way))
-
-
-def _draw(svg: Path, graph: Graph, steps: Sequence[Step] = ()) -> None:
-    try:
-        svg.write_text(graph.explain(steps), encoding="utf-8")
-    except OSError as exc:
-        raise InvalidArgument(f"{svg} cannot be written: {exc}") from exc
-
-
-def _draw_measured(svg: Path, asked: Query) -> None:
-    """The graph of a query that has run, with a line on stderr about the whole."""
-    assert asked.graph is not None, "a query that has ended has a graph"
-    graph, steps = asked.graph.e_graph, asked.log.steps
-    _draw(svg, asked.graph, steps)
-    took = measured(graph, steps)
-    if took is not None:
-        messages().print(
-            f"{len(steps)} primitives took {written(took.total_s)}; what it waited for: "
-            f"{escaped(_of_components(graph, took.way))}; drawn in {svg}"
-        )
-
-
 def _finish(running: Coroutine[Any, Any, dict[str, Any]]) -> None:
     """Wait for the results of a query and print its answer, or all of them if it has none of that
     name."""
@@ -337,83 +285,3 @@ def _passes(given: str | None) -> OptPass:
     if given is None:
         return OptPass()
     return OptPass([] if given == "none" else [name.strip() for name in given.split(",")])
-
-
-def _inputs(given: list[str], question: str | None, documents: list[Path] | None) -> dict[str, Any]:
-    """The query's inputs by name, as far as they are given."""
-    found: dict[str, Any] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise InvalidArgument(f"--input {text!r}: write NAME=VALUE, e.g. city=Oslo")
-        found[name] = _value(value)
-    if question is not None:
-        found["question"] = question
-    if documents:
-        found["documents"] = _documents(documents)
-    return found
-
-
-def _examples(app: App) -> dict[str, Any]:
-    """Inputs for a drawing."""
-    samples: Mapping[ValueType, Any] = {
-        ValueType.TEXT: "Who?",
-        ValueType.TEXTS: ["Who?"],
-        ValueType.BOOLEAN: True,
-        ValueType.OBJECT: {},
-        ValueType.DOCUMENTS: [{"name": "sample", "text": "word " * SAMPLE_WORDS}],
-    }
-    return {name: samples.get(kind) for name, kind in app.query_inputs.items()}
-
-
-def _value(text: str) -> Any:
-    """The value of a setting; what is JSON is read as JSON."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _settings(given: list[str]) -> dict[str, dict[str, Any]]:
-    """``COMPONENT.KEY=VALUE`` as changes by component."""
-    config: dict[str, dict[str, Any]] = {}
-    for setting in given:
-        place, equals, text = setting.partition("=")
-        component, dot, key = place.partition(".")
-        if not (equals and dot and component and key):
-            raise InvalidArgument(
-                f"--set {setting!r}: write COMPONENT.KEY=VALUE, e.g. answer.synthesis=tree"
-            )
-        config.setdefault(component, {})[key] = _value(text)
-    return config
-
-
-def _documents(paths: list[Path] | None) -> list[dict[str, str]]:
-    """All files, those of folders in the order of their names; hidden ones are left out."""
-    files: list[Path] = []
-    for path in paths or []:
-        inside = (one for one in sorted(path.rglob("*")) if one.is_file())
-        shown = (one for one in inside if not one.name.startswith("."))
-        files += shown if path.is_dir() else [path]
-    found: list[dict[str, str]] = []
-    for file in files:
-        try:
-            content = file.read_bytes()
-        except OSError as exc:
-            raise InvalidArgument(f"{file} cannot be read: {exc}") from exc
-        if kind_of(file.name) == "text":
-            found.append({"name": file.name, "text": decoded(str(file), content)})
-        else:
-            found.append({"name": file.name, "base64": base64.b64encode(content).decode()})
-    return found
-
-
-async def _with_texts(
-    app: App, query: Mapping[str, Any], changes: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Read the query's documents without a node."""
-    readers = DocumentReaders()
-    try:
-        return await with_texts(DocumentService(readers.read).read, app, query, changes)
-    finally:
-        await asyncio.to_thread(readers.close)

@@ -13,7 +13,7 @@ from quire.control import EngineIndex, IndexPlace, ProcessRow
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.decoding import GrammarSpec
 from quire.core.encoding import EncoderKind
-from quire.core.errors import NeverWithinQuota, UnknownHandle
+from quire.core.errors import UnknownHandle
 from quire.core.events import Quotas
 from quire.core.ids import EngineId, ProgramId, TenantId
 from quire.core.interfaces import EngineTransport, ServedModel
@@ -375,13 +375,6 @@ class Node:
             UnknownHandle: no such parent.
         """
         self._parts.admission.check()
-        max_ttl_s = self._parts.sessions.limits.max_ttl_s
-        if idle_ttl_s is not None and idle_ttl_s > max_ttl_s:
-            raise NeverWithinQuota(
-                f"idle_ttl_s is {idle_ttl_s:g}, and at most {max_ttl_s:g} is allowed: choose less, "
-                "or raise --max-session-ttl of the server",
-                param="idle_ttl_s",
-            )
         start = SessionStart(
             tenant=tenant,
             client_id=client_id,

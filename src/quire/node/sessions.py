@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.core.errors import AlreadyExists, QuotaExceeded, UnknownHandle
+from quire.core.errors import AlreadyExists, NeverWithinQuota, QuotaExceeded, UnknownHandle
 from quire.core.ids import ProgramId, TenantId
 from quire.node.calls import SessionCall, WorkCall
 from quire.node.control_thread import ControlThread
@@ -91,8 +91,16 @@ class SessionTable:
 
         Raises:
             AlreadyExists: it is open with other properties.
+            NeverWithinQuota: its idle time is longer than a client may choose.
             QuotaExceeded: too many sessions are busy at once.
         """
+        idle_ttl_s, max_ttl_s = start.idle_ttl_s, self.limits.max_ttl_s
+        if idle_ttl_s is not None and idle_ttl_s > max_ttl_s:
+            raise NeverWithinQuota(
+                f"idle_ttl_s is {idle_ttl_s:g}, and at most {max_ttl_s:g} is allowed: choose less, "
+                "or raise --max-session-ttl of the server",
+                param="idle_ttl_s",
+            )
         found = self._find(start, ())
         if found is None:
             session = self._add(start)

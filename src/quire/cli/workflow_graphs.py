@@ -1,0 +1,60 @@
+"""What ``quire workflow`` shows of a query's graphs: notes of the passes, times and drawings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from quire.cli.console import escaped, messages, output, table
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow import Graph
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.passes.note import folded
+from quire.programs.workflow.query import Query
+from quire.programs.workflow.timing import measured, predicted, written
+from quire.programs.workflow.watching import Step
+
+
+def explain(graph: Graph, svg: Path | None) -> None:
+    p_graph, e_graph = graph.p_graph, graph.e_graph
+    output().print(
+        f"{len(p_graph.primitives)} primitives and {p_graph.num_edges} dependencies as written, "
+        f"{len(e_graph.primitives)} and {e_graph.num_edges} as optimised"
+    )
+    whole, best = (predicted(one, graph.app.engines) for one in (p_graph, e_graph))
+    if whole is not None and best is not None:
+        output().print(
+            f"by profile {written(whole.total_s)} as written, {written(best.total_s)} as "
+            f"optimised, which waits for {escaped(_of_components(e_graph, best.way))}"
+        )
+    listed = table("pass", "where", "what it did, or why not", wrap=("what it did, or why not",))
+    for note in folded(graph.notes):
+        text = note.text if note.applied else f"no: {note.text}"
+        listed.add_row(note.rule, escaped(note.where), escaped(text))
+    output().print(listed)
+    if svg is not None:
+        _draw(svg, graph)
+
+
+def _of_components(graph: PrimitiveGraph, way: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(graph.primitives[one].node for one in way))
+
+
+def _draw(svg: Path, graph: Graph, steps: Sequence[Step] = ()) -> None:
+    try:
+        svg.write_text(graph.explain(steps), encoding="utf-8")
+    except OSError as exc:
+        raise InvalidArgument(f"{svg} cannot be written: {exc}") from exc
+
+
+def draw_measured(svg: Path, asked: Query) -> None:
+    """The graph of a query that has run, with a line on stderr about the whole."""
+    assert asked.graph is not None, "a query that has ended has a graph"
+    graph, steps = asked.graph.e_graph, asked.log.steps
+    _draw(svg, asked.graph, steps)
+    took = measured(graph, steps)
+    if took is not None:
+        messages().print(
+            f"{len(steps)} primitives took {written(took.total_s)}; what it waited for: "
+            f"{escaped(_of_components(graph, took.way))}; drawn in {svg}"
+        )

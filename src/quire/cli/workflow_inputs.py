@@ -1,0 +1,102 @@
+"""What ``quire workflow`` is given on the command line, as a query's inputs and configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+from quire.node.documents.readers import DocumentReaders
+from quire.programs.services.documents import DocumentService, decoded, kind_of
+from quire.programs.workflow import App
+from quire.programs.workflow.running import with_texts
+from quire.programs.workflow.values import ValueType
+
+SAMPLE_WORDS = 256 * 24
+"""Words of the document for which a graph is drawn if none is given."""
+
+
+def query_inputs(
+    given: list[str], question: str | None, documents: list[Path] | None
+) -> dict[str, Any]:
+    """The query's inputs by name, as far as they are given."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise InvalidArgument(f"--input {text!r}: write NAME=VALUE, e.g. city=Oslo")
+        found[name] = _value(value)
+    if question is not None:
+        found["question"] = question
+    if documents:
+        found["documents"] = _documents(documents)
+    return found
+
+
+def example_inputs(app: App) -> dict[str, Any]:
+    """Inputs for a drawing."""
+    samples: Mapping[ValueType, Any] = {
+        ValueType.TEXT: "Who?",
+        ValueType.TEXTS: ["Who?"],
+        ValueType.BOOLEAN: True,
+        ValueType.OBJECT: {},
+        ValueType.DOCUMENTS: [{"name": "sample", "text": "word " * SAMPLE_WORDS}],
+    }
+    return {name: samples.get(kind) for name, kind in app.query_inputs.items()}
+
+
+def settings_by_component(given: list[str]) -> dict[str, dict[str, Any]]:
+    """``COMPONENT.KEY=VALUE`` as changes by component."""
+    config: dict[str, dict[str, Any]] = {}
+    for setting in given:
+        place, equals, text = setting.partition("=")
+        component, dot, key = place.partition(".")
+        if not (equals and dot and component and key):
+            raise InvalidArgument(
+                f"--set {setting!r}: write COMPONENT.KEY=VALUE, e.g. answer.synthesis=tree"
+            )
+        config.setdefault(component, {})[key] = _value(text)
+    return config
+
+
+def _value(text: str) -> Any:
+    """The value of a setting; what is JSON is read as JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _documents(paths: list[Path] | None) -> list[dict[str, str]]:
+    """All files, those of folders in the order of their names; hidden ones are left out."""
+    files: list[Path] = []
+    for path in paths or []:
+        inside = (one for one in sorted(path.rglob("*")) if one.is_file())
+        shown = (one for one in inside if not one.name.startswith("."))
+        files += shown if path.is_dir() else [path]
+    found: list[dict[str, str]] = []
+    for file in files:
+        try:
+            content = file.read_bytes()
+        except OSError as exc:
+            raise InvalidArgument(f"{file} cannot be read: {exc}") from exc
+        if kind_of(file.name) == "text":
+            found.append({"name": file.name, "text": decoded(str(file), content)})
+        else:
+            found.append({"name": file.name, "base64": base64.b64encode(content).decode()})
+    return found
+
+
+async def with_document_texts(
+    app: App, query: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Read the query's documents without a node."""
+    readers = DocumentReaders()
+    try:
+        return await with_texts(DocumentService(readers.read).read, app, query, changes)
+    finally:
+        await asyncio.to_thread(readers.close)
