@@ -12,8 +12,13 @@ from enum import IntEnum
 
 import tokenizers
 
-from quire.core.errors import InvalidArgument, PromptTooLong
-from quire.engine.encoders.text import MAX_PAIR_TOKENS, EncodedText, EncoderTexts
+from quire.core.errors import PromptTooLong
+from quire.engine.encoders.text import (
+    MAX_PAIR_TOKENS,
+    EncodedText,
+    EncoderTexts,
+    refuse_instruction,
+)
 
 
 class PairToken(IntEnum):
@@ -57,12 +62,7 @@ class LateInteractionTexts(EncoderTexts):
                 many tokens.
             InvalidArgument: an instruction, which these models do not take.
         """
-        if instruction is not None:
-            raise InvalidArgument(
-                "instruction is for models whose pairs carry one, as Qwen3-Reranker's: leave it "
-                "out",
-                param="instruction",
-            )
+        refuse_instruction(instruction)
         query = _typed(self.tokenizer.encode(self._query_prompt + first), PairToken.QUERY)
         num_query = len(query.tokens)
         self._check("the query", num_query, min(self._longest, MAX_PAIR_TOKENS // len(seconds)))

@@ -112,12 +112,7 @@ class EncoderTexts:
         """
         if self._template is not None:
             return self._written_pairs(self._template, first, seconds, max_tokens, instruction)
-        if instruction is not None:
-            raise InvalidArgument(
-                "instruction is for models whose pairs carry one, as Qwen3-Reranker's: leave it "
-                "out",
-                param="instruction",
-            )
+        refuse_instruction(instruction)
         alone = self.tokenizer.encode(first, add_special_tokens=False)
         num_first = len(alone.ids) + self._num_special_of_pair
         self._check_first(len(alone.ids), num_first, len(seconds))
@@ -171,6 +166,18 @@ class EncoderTexts:
         return EncodedText(
             (*text.tokens[:head], *text.tokens[len(text.tokens) - tail :]),
             (*text.types[:head], *text.types[len(text.types) - tail :]),
+        )
+
+
+def refuse_instruction(instruction: str | None) -> None:
+    """
+    Raises:
+        InvalidArgument: there is one, and the model's pairs have no place for it.
+    """
+    if instruction is not None:
+        raise InvalidArgument(
+            "instruction is for models whose pairs carry one, as Qwen3-Reranker's: leave it out",
+            param="instruction",
         )
 
 

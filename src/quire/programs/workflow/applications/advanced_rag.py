@@ -16,6 +16,7 @@ from quire.programs.workflow.applications.parts import (
     SYNTHESIS,
     index_nodes,
     rag_engines,
+    rank_node,
     synthesis_node,
 )
 from quire.programs.workflow.template import App, Node
@@ -52,10 +53,7 @@ def advanced_rag() -> App:
         "vectors", {"wanted": "vectors"}, {"found": "texts"}, "batchable",
         {"operation": "search", "top_k": 16}, name="search",
     )  # fmt: skip
-    rank = Node(
-        "rerank", {"question": "text", "found": "texts"}, {"context": "texts"}, None,
-        {"top_n": 3, "truncate": True}, name="rank",
-    )  # fmt: skip
+    rank = rank_node()
     answer = synthesis_node("refine", SYNTHESIS)
     chunk >> embed >> ingest >> expand >> asked >> search >> rank >> answer
     app.update_template([chunk, embed, ingest, expand, asked, search, rank, answer])

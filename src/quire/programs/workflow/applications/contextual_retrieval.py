@@ -19,6 +19,7 @@ from quire.programs.workflow.applications.parts import (
     SYNTHESIS,
     question_node,
     rag_engines,
+    rank_node,
     stored_nodes,
     synthesis_node,
 )
@@ -56,10 +57,7 @@ def contextual_retrieval() -> App:
         "vectors", {"wanted": "vectors"}, {"found": "texts"}, None,
         {"operation": "search", "top_k": 32}, name="search",
     )  # fmt: skip
-    rank = Node(
-        "rerank", {"question": "text", "found": "texts"}, {"context": "texts"}, None,
-        {"top_n": 3, "truncate": True}, name="rank",
-    )  # fmt: skip
+    rank = rank_node()
     answer = synthesis_node("one_shot", SYNTHESIS)
     chunk >> situate >> join >> embed >> ingest >> asked >> search >> rank >> answer
     app.update_template([chunk, situate, join, embed, ingest, asked, search, rank, answer])

@@ -62,6 +62,14 @@ def question_node() -> Node:
     )  # fmt: skip
 
 
+def rank_node() -> Node:
+    """The three texts of ``found`` that fit ``question`` best."""
+    return Node(
+        "rerank", {"question": "text", "found": "texts"}, {"context": "texts"}, None,
+        {"top_n": 3, "truncate": True}, name="rank",
+    )  # fmt: skip
+
+
 def synthesis_node(mode: str, prompts: Mapping[str, str]) -> Node:
     """The answer to ``question`` from the texts ``context``."""
     config = {**prompts, "synthesis": mode, "separator": " ", "max_tokens": 128}
