@@ -224,12 +224,6 @@ class Backlog:
             del self._claims_of[entry.program.id]
         return True
 
-    def pop_claim(self) -> Entry | None:
-        entry = self.claims.first()
-        if entry is not None:
-            self.take_claim(entry)
-        return entry
-
     def claims_of(self, program: ProgramId) -> Iterable[Entry]:
         return self._claims_of.get(program, ())
 
