@@ -5,7 +5,8 @@ them (Microserving, Table 3).
 
 One process with the CPU kernel's cache computes a prompt, in messages of 512 tokens, and then sends
 its K and V to a second process, through the memory that engines of one machine share; the second
-one has the same cache, or PyTorch's in pages of another size. Limits, in the same rounds and with
+one has the same cache, or PyTorch's in pages of another size. Where NIXL is installed, it also
+carries them instead of the shared memory. Limits, in the same rounds and with
 as many bytes: a copy in memory, and a plain TCP connection on loopback between two threads that
 neither checks nor converts anything.
 The transfer's time ends when the receiver has verified and written everything.
@@ -20,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,8 @@ RECEIVERS: dict[str, dict[str, Any]] = {
     "equal tiles": {"backend": "cpu", "page_size": 16},
     "plain pages of 64": {"backend": "torch", "page_size": 64},
 }
+if find_spec("nixl_cu12") is not None:
+    RECEIVERS["equal tiles, NIXL"] = {"backend": "cpu", "page_size": 16, "kv_transport": "nixl"}
 
 
 async def transfer(sender: EngineProcess, receiver: EngineProcess, num_tokens: int) -> SendEnded:
@@ -94,7 +98,9 @@ async def measure(
     directory: Path, dtype: str, name: str, lengths: Sequence[int], arguments: Any
 ) -> list[dict[str, Any]]:
     threads = arguments.num_threads
-    sender = EngineProcess(directory, dtype, threads, backend="cpu", page_size=16)
+    transport = RECEIVERS[name].get("kv_transport", "tcp")
+    cache = {"backend": "cpu", "page_size": 16, "kv_transport": transport}
+    sender = EngineProcess(directory, dtype, threads, **cache)
     receiver = EngineProcess(directory, dtype, threads, **RECEIVERS[name])
     try:
         await sender.start()

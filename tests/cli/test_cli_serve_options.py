@@ -140,6 +140,18 @@ def test_engines_of_a_cluster_listen_for_one_another(
     assert (ran.code, nodes[0].engines[0].data_address) == (0, address), ran.err
 
 
+@pytest.mark.usefixtures("started", "key_file")
+def test_engines_of_a_cluster_send_by_nixl(
+    capsys: pytest.CaptureFixture[str], nodes: list[NodeConfig]
+) -> None:
+    asked = ("--kv-transport", "nixl")
+    ran = invoke(capsys, "serve", "--cluster-key-file", "cluster.key", *asked)
+    assert (ran.code, nodes[0].engines[0].kv_transport) == (0, "nixl"), ran.err
+    ran = invoke(capsys, "serve", *asked)
+    assert (ran.code, len(nodes)) == (2, 1)
+    assert "--cluster-key-file" in ran.err
+
+
 def test_a_cluster_key_that_is_none_is_refused(
     capsys: pytest.CaptureFixture[str], started: list[ServerConfig], key_file: Path
 ) -> None:

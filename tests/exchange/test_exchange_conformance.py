@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 from quire.core.kv_transport import KVTransport
 from quire.exchange import ExchangeLimits, InProcessExchange, TcpTransport
 from quire.testing.conformance import KVTransportSuite
+
+HAS_NIXL = find_spec("nixl_cu12") is not None
 
 
 class TestSharedMemory(KVTransportSuite):
@@ -26,3 +30,9 @@ class TestInProcess(KVTransportSuite):
 
     def make_transport(self) -> KVTransport:
         return self._exchange.join()
+
+
+@pytest.mark.skipif(not HAS_NIXL, reason="needs NIXL: pip install 'quire[nixl]'")
+class TestNixl(KVTransportSuite):
+    def make_transport(self) -> KVTransport:
+        return TcpTransport(limits=ExchangeLimits(shares_memory=False), has_nixl=True)

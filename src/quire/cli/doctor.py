@@ -28,6 +28,7 @@ PURPOSES = {
     "otel": "spans to an OpenTelemetry collector (quire serve --otlp-endpoint)",
     "workflows": "HTML and PDF documents of workflows, vectors in LanceDB",
     "postgres": "vectors in PostgreSQL with pgvector",
+    "nixl": "K and V to other engines by RDMA and what else UCX finds (--kv-transport nixl)",
     "ray": "clusters of several nodes and routers (quire up)",
     "bench": "drawing the figures of benchmarks",
     "dev": "the tests and checks of this repository",

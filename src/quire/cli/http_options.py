@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from quire.cli.sizes import format_size, size_value
-from quire.core.config import ServerConfig
+from quire.core.config import KVTransportName, ServerConfig
 
 _HTTP = "HTTP"
 _ACCESS = "Access"
@@ -79,6 +79,15 @@ DataHost = Annotated[
         envvar="QUIRE_DATA_HOST",
         help="The address of this machine at which other nodes' engines send K and V; only with a "
         "cluster key.",
+        rich_help_panel=_ACCESS,
+    ),
+]
+KVTransport = Annotated[
+    KVTransportName,
+    typer.Option(
+        envvar="QUIRE_KV_TRANSPORT",
+        help="What carries K and V to other engines: tcp, or nixl to engines that were started "
+        "with it too (extra quire[nixl]).",
         rich_help_panel=_ACCESS,
     ),
 ]

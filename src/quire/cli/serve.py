@@ -109,6 +109,7 @@ def serve(
     no_auth: ho.Unauthenticated = False,
     cluster_key_file: ho.ClusterKeyFile = None,
     data_host: ho.DataHost = "127.0.0.1",
+    kv_transport: ho.KVTransport = "tcp",
     sandbox: so.Sandbox = True,
     sandbox_processes: so.Processes = _SANDBOX.processes,
     sandbox_warm: so.Warm = _SANDBOX.num_warm,
@@ -170,6 +171,7 @@ def serve(
         max_batch_tokens=max_batch_tokens,
         max_sequences=max_sequences,
         data_address=data_address(data_host) if cluster_key is not None or replicas else None,
+        kv_transport=kv_transport,
         tensor_parallel=tensor_parallel,
     )
     node = NodeConfig(

@@ -16,6 +16,7 @@ from quire.core.scheduler_config import SchedulerConfig
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 WeightsName = Literal["auto", "float8", "int8"]
+KVTransportName = Literal["tcp", "nixl"]
 
 DEFAULT_CACHE_BYTES = 256 << 20
 """An amount that a laptop can spare for pages."""
@@ -61,7 +62,8 @@ class EngineConfig:
     are per process.
     ``adapters``: LoRA adapters that rows may be run with; each is also served under its own name.
     ``data_address``: "tcp://HOST:PORT" at which other engines send K and V to this one (port 0: any
-    free one); None: it exchanges none.
+    free one); None: it exchanges none. ``kv_transport``: nixl sends them through NIXL to engines
+    that have it too.
     """
 
     source: str
@@ -89,6 +91,7 @@ class EngineConfig:
     seed: int = 0
     adapters: tuple[AdapterConfig, ...] = ()
     data_address: str | None = None
+    kv_transport: KVTransportName = "tcp"
 
     def __post_init__(self) -> None:
         if not 1 <= self.page_size <= 64:
@@ -99,6 +102,11 @@ class EngineConfig:
             raise ConfigError(
                 f"max_batch_tokens is {self.max_batch_tokens} and max_sequences "
                 f"{self.max_sequences}: choose at least 1 for each"
+            )
+        if self.kv_transport != "tcp" and self.data_address is None:
+            raise ConfigError(
+                f"kv_transport is {self.kv_transport}, and this engine exchanges no K and V: give "
+                "the node a cluster key (--cluster-key-file) or --replicas, or leave it out"
             )
         self._check_disk()
         if not 1 <= self.replicas <= 64:

@@ -1,7 +1,8 @@
 """``KVTransport`` over TCP: one thread, one listening socket, a connection for each send.
 
 Between engines of one machine the bytes of pieces are in memory that both share
-(``shared_window``), found out when a send begins; the rest is the same. Pieces are framed
+(``shared_window``), found out when a send begins; between engines that both have NIXL the sender
+writes them to memory of the receiver (``nixl``). The rest is the same. Pieces are framed
 (``tcp_frames``), verified by a checksum and acknowledged when they are written, so that a sender
 has at most a window of them under way. Connections are not encrypted; a lease's key protects its
 slots from engines that were not given it, not from who can read the network.
@@ -24,10 +25,11 @@ from quire.exchange.agreement import ended_here
 from quire.exchange.buffers import Buffers
 from quire.exchange.leases import Leases
 from quire.exchange.limits import ExchangeLimits
+from quire.exchange.nixl import NixlMemory
 from quire.exchange.shared_window import SharedWindows
 from quire.exchange.tcp_frames import Frames, to_receiver, to_sender
-from quire.exchange.tcp_receiving import receive
-from quire.exchange.tcp_sending import PieceMemory, Window, send
+from quire.exchange.tcp_receiving import IncomingMemory, receive
+from quire.exchange.tcp_sending import PieceMemory, Window, WrittenByNixl, send
 
 logger = logging.getLogger(__name__)
 
@@ -43,16 +45,21 @@ _KEPT_WINDOWS = 2
 
 class TcpTransport:
     """Listens at ``address`` ("tcp://HOST:PORT", port 0: any free one), which must be the one that
-    other engines reach it at.
+    other engines reach it at. ``has_nixl``: pieces go through NIXL to engines that have it too.
 
     Raises:
-        ConfigError: no such address, or its port is taken.
+        ConfigError: no such address, its port is taken, or there is no NIXL.
     """
 
     def __init__(
-        self, address: str = "tcp://127.0.0.1:0", limits: ExchangeLimits | None = None
+        self,
+        address: str = "tcp://127.0.0.1:0",
+        limits: ExchangeLimits | None = None,
+        *,
+        has_nixl: bool = False,
     ) -> None:
         self._limits = limits or ExchangeLimits()
+        self._nixl = NixlMemory(self._limits.window_bytes) if has_nixl else None
         self._leases = Leases()
         self._listener, self._address = _listen(address)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -138,6 +145,8 @@ class TcpTransport:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._windows.close()
+        if self._nixl is not None:
+            self._nixl.close()
 
     def _listen(self) -> None:
         self._loop.add_reader(self._listener.fileno(), self._accept)
@@ -160,14 +169,15 @@ class TcpTransport:
             connection.close()
 
     async def _receive(self, connection: socket.socket) -> None:
-        buffer = self._buffers.take()
+        memory = IncomingMemory(self._buffers.take(), self._nixl)
         try:
             frames = Frames(connection, to_receiver)
-            await receive(frames, self._leases, self._limits, buffer)
+            await receive(frames, self._leases, self._limits, memory)
         except Exception:
             logger.exception("a connection from another engine has failed")
         finally:
-            self._buffers.give(buffer)
+            memory.close()
+            self._buffers.give(memory.buffer)
 
     async def _send(
         self, target: SendTarget, source: KVSource, window: Window
@@ -199,7 +209,9 @@ class TcpTransport:
                 connection.close()
                 raise
         memory = PieceMemory(
-            self._buffers.take(), self._windows.take() if self._limits.shares_memory else None
+            self._buffers.take(),
+            self._windows.take() if self._limits.shares_memory else None,
+            self._by_nixl(),
         )
         is_read = False
         try:
@@ -210,7 +222,13 @@ class TcpTransport:
             self._buffers.give(memory.buffer)
             if memory.shared is not None:
                 self._windows.give(memory.shared, is_read=is_read)
+            if memory.by_nixl is not None:
+                memory.by_nixl.nixl.give(memory.by_nixl.own)
             connection.close()
+
+    def _by_nixl(self) -> WrittenByNixl | None:
+        own = None if self._nixl is None else self._nixl.take()
+        return None if self._nixl is None or own is None else WrittenByNixl(self._nixl, own)
 
 
 def _parse(address: str, error: type[QuireError]) -> tuple[str, int]:

@@ -16,6 +16,7 @@ import xxhash
 
 from quire.core.errors import ErrorRecord, ProtocolMismatch
 from quire.core.kv_transport import Piece
+from quire.exchange.nixl import RemoteName
 from quire.exchange.shared_window import WindowName
 
 _PRELUDE = struct.Struct("<4sII")
@@ -27,7 +28,8 @@ _MAX_HEADER_BYTES = 1 << 16
 
 class Greeting(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The sender's first message. ``version``: ``PROTOCOL_VERSION``; ``layout``: see ``KVSource``;
-    ``shared``: memory for the pieces, if the receiver is on the same machine."""
+    ``shared``: memory for the pieces, if the receiver is on the same machine; ``has_nixl``: the
+    sender can write them to memory of the receiver."""
 
     version: int
     lease: int
@@ -35,15 +37,18 @@ class Greeting(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     content: str
     layout: str
     shared: WindowName | None = None
+    has_nixl: bool = False
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The receiver takes pieces for the lease, raw ones if ``is_raw``. ``piece_bytes``: the
-    largest. ``is_shared``: it has found the memory that the greeting names."""
+    largest. ``is_shared``: it has found the memory that the greeting names. ``remote``: memory to
+    which the sender writes pieces instead."""
 
     piece_bytes: int
     is_raw: bool
     is_shared: bool = False
+    remote: RemoteName | None = None
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -54,7 +59,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class SharedPart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A piece whose bytes are in the shared memory from ``offset`` on, until it is written."""
+    """A piece whose bytes are in the memory that was agreed on from ``offset`` on, until it is
+    written."""
 
     piece: Piece
     checksum: int

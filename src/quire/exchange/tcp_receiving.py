@@ -14,6 +14,7 @@ from quire.exchange.agreement import is_raw_between, require_size
 from quire.exchange.buffers import Buffer
 from quire.exchange.leases import Leases
 from quire.exchange.limits import ExchangeLimits
+from quire.exchange.nixl import NixlMemory, NixlWindow, RemoteName
 from quire.exchange.shared_window import open_window
 from quire.exchange.tcp_frames import (
     ConnectionEnded,
@@ -30,15 +31,63 @@ from quire.exchange.tcp_frames import (
 logger = logging.getLogger(__name__)
 
 
+class IncomingMemory:
+    """Where the pieces of one connection come to lie. ``buffer``: of this engine; ``nixl``: None if
+    senders cannot write to its memory."""
+
+    def __init__(self, buffer: Buffer, nixl: NixlMemory | None) -> None:
+        self.buffer = buffer
+        self._nixl = nixl
+        self._lent: NixlWindow | None = None
+        self._shared: memoryview | None = None
+
+    def agree(self, greeting: Greeting, limits: ExchangeLimits) -> RemoteName | None:
+        """Where the sender is to write pieces, if it can; otherwise memory that both share is
+        opened, if there is any."""
+        if greeting.has_nixl and self._nixl is not None:
+            self._lent = self._nixl.lend()
+            if self._lent is not None:
+                return self._nixl.name(self._lent)
+        if greeting.shared is not None and limits.shares_memory:
+            self._shared = open_window(greeting.shared, limits.window_bytes)
+        return None
+
+    @property
+    def is_shared(self) -> bool:
+        return self._shared is not None
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the memory that was agreed on."""
+        if self._lent is not None:
+            return self._lent.num_bytes
+        return 0 if self._shared is None else self._shared.nbytes
+
+    def piece(self, offset: int, num_bytes: int) -> memoryview:
+        """What lies in the memory that was agreed on. Another sender may still write where NIXL
+        has: the piece is copied before it is verified."""
+        if self._lent is not None:
+            copied = self.buffer.room(num_bytes)
+            copied[:] = self._lent.view[offset : offset + num_bytes]
+            return copied
+        assert self._shared is not None, "nothing was agreed on"
+        return self._shared[offset : offset + num_bytes]
+
+    def close(self) -> None:
+        if self._lent is not None and self._nixl is not None:
+            self._nixl.give_back(self._lent)
+        self._lent = self._shared = None
+
+
 async def receive(
-    frames: Frames[ToReceiver], leases: Leases, limits: ExchangeLimits, buffer: Buffer
+    frames: Frames[ToReceiver], leases: Leases, limits: ExchangeLimits, memory: IncomingMemory
 ) -> None:
     """Serve one connection until its end. A peer that breaks the protocol, is silent or is cut off
     ends its own connection alone."""
     try:
         async with asyncio.timeout(limits.greeting_s):
-            agreed = await _greet(frames, leases, limits)
-        await _take_all(frames, agreed, limits, buffer)
+            agreed = await _greet(frames, leases, limits, memory)
+        await _take_all(frames, agreed, limits, memory)
     except ConnectionEnded:
         return
     except QuireError as exc:
@@ -52,14 +101,15 @@ async def receive(
 
 @dataclass(frozen=True, slots=True)
 class _Agreed:
-    """``is_raw``: in which form pieces come. ``shared``: memory in which they may come."""
+    """``is_raw``: in which form pieces come."""
 
     sink: KVSink
     is_raw: bool
-    shared: memoryview | None
 
 
-async def _greet(frames: Frames[ToReceiver], leases: Leases, limits: ExchangeLimits) -> _Agreed:
+async def _greet(
+    frames: Frames[ToReceiver], leases: Leases, limits: ExchangeLimits, memory: IncomingMemory
+) -> _Agreed:
     greeting, _ = await frames.hear()
     if not isinstance(greeting, Greeting):
         raise ProtocolMismatch(f"{type(greeting).__name__} came before a greeting")
@@ -70,17 +120,20 @@ async def _greet(frames: Frames[ToReceiver], leases: Leases, limits: ExchangeLim
         )
     sink = leases.sink_of(greeting.lease, greeting.key, greeting.content)
     is_raw = is_raw_between(greeting.layout, sink)
-    shared = None
-    if greeting.shared is not None and limits.shares_memory:
-        shared = open_window(greeting.shared, limits.window_bytes)
+    remote = memory.agree(greeting, limits)
     await frames.say(
-        Welcome(piece_bytes=limits.piece_bytes, is_raw=is_raw, is_shared=shared is not None)
+        Welcome(
+            piece_bytes=limits.piece_bytes,
+            is_raw=is_raw,
+            is_shared=memory.is_shared,
+            remote=remote,
+        )
     )
-    return _Agreed(sink, is_raw, shared)
+    return _Agreed(sink, is_raw)
 
 
 async def _take_all(
-    frames: Frames[ToReceiver], agreed: _Agreed, limits: ExchangeLimits, buffer: Buffer
+    frames: Frames[ToReceiver], agreed: _Agreed, limits: ExchangeLimits, memory: IncomingMemory
 ) -> None:
     num_bytes = 0
     while True:
@@ -90,10 +143,10 @@ async def _take_all(
             if not isinstance(part, Part | SharedPart):
                 raise ProtocolMismatch(f"{type(part).__name__} came where a piece was due")
             if isinstance(part, SharedPart):
-                payload = _shared_payload(agreed, part, size, limits)
+                payload = _shared_payload(agreed, part, size, limits, memory)
             else:
                 _check_size(agreed, part, size, limits)
-                payload = buffer.room(size)
+                payload = memory.buffer.room(size)
                 await frames.fill(payload)
         if checksum(payload) != part.checksum:
             raise TransferFailed(
@@ -107,16 +160,20 @@ async def _take_all(
 
 
 def _shared_payload(
-    agreed: _Agreed, part: SharedPart, body_size: int, limits: ExchangeLimits
+    agreed: _Agreed,
+    part: SharedPart,
+    body_size: int,
+    limits: ExchangeLimits,
+    memory: IncomingMemory,
 ) -> memoryview:
     _check_size(agreed, part, part.num_bytes, limits)
-    shared, stop = agreed.shared, part.offset + part.num_bytes
-    if shared is None or body_size or part.offset < 0 or stop > shared.nbytes:
+    stop = part.offset + part.num_bytes
+    if body_size or part.offset < 0 or stop > memory.num_bytes:
         raise ProtocolMismatch(
-            f"a piece in bytes {part.offset} to {stop} of shared memory, of which there are "
-            f"{0 if shared is None else shared.nbytes}, with {body_size} bytes behind it"
+            f"a piece in bytes {part.offset} to {stop} of the memory that was agreed on, which has "
+            f"{memory.num_bytes}, with {body_size} bytes behind it"
         )
-    return shared[part.offset : stop]
+    return memory.piece(part.offset, part.num_bytes)
 
 
 def _check_size(

@@ -13,6 +13,7 @@ from quire.core.kv_transport import KVSource, Piece
 from quire.core.wire import PROTOCOL_VERSION
 from quire.exchange.buffers import Buffer
 from quire.exchange.limits import ExchangeLimits
+from quire.exchange.nixl import NixlMemory, NixlWindow, RemoteName
 from quire.exchange.ring import Ring
 from quire.exchange.shared_window import SharedWindow
 from quire.exchange.tcp_frames import (
@@ -32,11 +33,59 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenByNixl:
+    """Pieces are read to ``own``, and written from there to memory of the receiver."""
+
+    nixl: NixlMemory
+    own: NixlWindow
+
+
+@dataclass(frozen=True, slots=True)
 class PieceMemory:
-    """Where the pieces of one send are. ``shared``: None if none may be."""
+    """Where the pieces of one send may be: in ``buffer``, which goes through the socket, or in
+    memory of which the receiver takes one, if it can."""
 
     buffer: Buffer
     shared: SharedWindow | None
+    by_nixl: WrittenByNixl | None
+
+    def agreed(self, welcome: Welcome) -> PiecePlaces | None:
+        """Memory that the receiver takes pieces from."""
+        if welcome.remote is not None and self.by_nixl is not None:
+            return PiecePlaces(self.by_nixl.own.view, self.by_nixl, welcome.remote)
+        if welcome.is_shared and self.shared is not None:
+            return PiecePlaces(self.shared.view)
+        return None
+
+
+class PiecePlaces:
+    """Pieces one behind the other in ``view``, which the receiver reads, or which is written
+    to ``there``."""
+
+    def __init__(
+        self,
+        view: memoryview,
+        by_nixl: WrittenByNixl | None = None,
+        there: RemoteName | None = None,
+    ) -> None:
+        size = view.nbytes if there is None else min(view.nbytes, max(0, there.num_bytes))
+        self.view = view[:size]
+        self._ring = Ring(size)
+        self._by_nixl = by_nixl
+        self._there = there
+
+    @property
+    def num_bytes(self) -> int:
+        return self.view.nbytes
+
+    def place(self, size: int, num_sent: int) -> tuple[int, int]:
+        """See ``Ring``."""
+        return self._ring.place(size, num_sent)
+
+    async def hand_over(self, offset: int, num_bytes: int) -> None:
+        """The piece there can be read by the receiver from now on."""
+        if self._by_nixl is not None and self._there is not None:
+            await self._by_nixl.nixl.write(self._by_nixl.own, self._there, offset, num_bytes)
 
 
 class Window:
@@ -100,6 +149,7 @@ async def send(
                 content=source.content,
                 layout=source.layout,
                 shared=None if memory.shared is None else memory.shared.name,
+                has_nixl=memory.by_nixl is not None,
             )
         )
         welcome = await _welcomed(frames)
@@ -139,8 +189,7 @@ async def _send_all(
     window: Window,
     memory: PieceMemory,
 ) -> None:
-    shared = memory.shared.view if memory.shared is not None and welcome.is_shared else None
-    ring = None if shared is None else Ring(shared.nbytes)
+    places = memory.agreed(welcome)
     for piece in source.pieces(is_raw=welcome.is_raw):
         await asyncio.sleep(0)  # a socket that is ready does not yield to the other transfers
         if not source.is_ready(piece):
@@ -149,13 +198,14 @@ async def _send_all(
         await window.shrink_to(max(0, limits.window_bytes - size))
         window.num_sent += size
         async with asyncio.timeout(limits.silence_s):
-            if shared is None or ring is None or size > shared.nbytes:
+            if places is None or size > places.num_bytes:
                 payload = _read(source, piece, memory.buffer.room(size))
                 await frames.say(Part(piece=piece, checksum=checksum(payload)), payload)
                 continue
-            offset, num_read = ring.place(size, window.num_sent)
+            offset, num_read = places.place(size, window.num_sent)
             await window.shrink_to(window.num_sent - num_read)
-            payload = _read(source, piece, shared[offset : offset + size])
+            payload = _read(source, piece, places.view[offset : offset + size])
+            await places.hand_over(offset, size)
             await frames.say(
                 SharedPart(piece=piece, checksum=checksum(payload), offset=offset, num_bytes=size)
             )

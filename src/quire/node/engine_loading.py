@@ -25,11 +25,11 @@ def load_engine(config: EngineConfig, on_progress: OnProgress) -> EngineCore:
     on_progress("starting", 0.0)
     from quire.engine.engine import Engine
 
-    address = config.data_address
+    address, has_nixl = config.data_address, config.kv_transport == "nixl"
     engine = Engine(
         config,
         lambda done, total: on_progress("loading weights", done / total),
-        transport=None if address is None else TcpTransport(address),
+        transport=None if address is None else TcpTransport(address, has_nixl=has_nixl),
     )
     engine.start_grammars()
     on_progress("ready", 1.0)
