@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -157,11 +158,13 @@ async def test_a_workflow_runs_on_a_node_of_its_own(tmp_path: Path) -> None:
     out, said = await process.communicate()
     assert process.returncode == 0, said
     assert out.decode().strip().rstrip(".") == "baker"
-    assert "what it waited for: chunk, embed, ingest, search, answer;" in " ".join(
-        said.decode().split()
+    waited = re.search(r"what it waited for: ([\w, ]+);", " ".join(said.decode().split()))
+    assert waited is not None, said
+    assert waited[1] in ("answer", "chunk, embed, ingest, search, answer"), (
+        "the beginning of the prompt may take longer than the search"
     )
     texts = [one.text or "" for one in ElementTree.parse(tmp_path / "run.svg").iter(f"{SVG}text")]
-    assert sum(text.startswith("took ") for text in texts) == 7
+    assert sum(text.startswith("took ") for text in texts) == 8
 
 
 @pytest.mark.e2e

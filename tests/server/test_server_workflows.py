@@ -99,7 +99,7 @@ def test_a_query_is_answered_and_is_a_program(http: httpx.Client) -> None:
     answer = http.post(NAIVE, json=body).raise_for_status().json()
     assert answer["results"] == {"answer": "Hello there."}
     assert (answer["object"], answer["workflow"]) == ("workflow.result", "naive-rag")
-    assert answer["num_primitives"] == 7
+    assert answer["num_primitives"] == 8
     assert answer["usage"]["num_generated_tokens"] > 0
     program = http.get(f"/v1/programs/{answer['id']}").json()
     assert (program["form"], program["state"]) == ("workflow", "finished")

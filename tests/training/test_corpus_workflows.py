@@ -20,9 +20,17 @@ def documents(sample: object, count: int = 80) -> list[Document]:
 
 
 def pattern(prompt: str) -> re.Pattern[str]:
-    """What a prompt with named parts matches."""
-    named = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>(?:.|\\n)*)", re.escape(prompt))
-    return re.compile(rf"{named}$")
+    """What a prompt with named parts matches; a part that comes again has the same text."""
+    seen = set[str]()
+
+    def group(part: re.Match[str]) -> str:
+        name = part[1]
+        if name in seen:
+            return f"(?P={name})"
+        seen.add(name)
+        return f"(?P<{name}>(?:.|\n)*)"
+
+    return re.compile(re.sub(r"\\\{(\w+)\\\}", group, re.escape(prompt)) + "$")
 
 
 def asked(document: Document) -> str:

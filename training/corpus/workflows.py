@@ -41,10 +41,12 @@ def _question(rng: Random, fact: Fact) -> str:
 
 
 def _ordered(rng: Random, context: str, question: str) -> str:
-    """The question first, as the applications write it, or behind the context."""
-    if rng.random() < 0.65:
-        return f"Question: {question}\nContext: {context}"
-    return f"Context: {context}\nQuestion: {question}"
+    """The question before the context and again behind it, as the applications write it; behind it
+    alone, or now and then before it alone, which is far harder to learn."""
+    order = rng.choices(("both", "behind", "before"), (12, 7, 1))[0]
+    before = "" if order == "behind" else f"Question: {question}\n"
+    behind = "" if order == "before" else f"\nQuestion: {question}"
+    return f"{before}Context: {context}{behind}"
 
 
 def _shown(
@@ -75,8 +77,15 @@ def _situation(chunk: Chunk) -> str:
 
 def _size(rng: Random, split: Split) -> int:
     """Words of a chunk: short ones teach most for each token that is read, long ones are asked."""
-    sizes = [24, 24, 24, 40, 40, 64] if split is Split.TRAIN else [24, 40]
-    return rng.choice([*sizes, 100, 160, 256])
+    sizes = [24, 24, 40, 64] if split is Split.TRAIN else [24, 40]
+    return rng.choice([*sizes, 100, 160, 256, 256])
+
+
+def _num_questions(rng: Random, split: Split, size: int) -> int:
+    """More questions about long chunks, which cost most tokens to read."""
+    if split is Split.HELD_OUT:
+        return 1
+    return rng.choice([3, 6, 8] if size < 100 else [8, 12, 16])
 
 
 def _facts_of(shown: Sequence[Chunk]) -> list[Fact]:
@@ -103,7 +112,7 @@ def _questions(
 def _read(rng: Random, split: Split, num_chunks: int, size: int, absent_share: float) -> Document:
     """Questions about chunks; the first carries them."""
     page, shown, context = _shown(rng, split, num_chunks, size)
-    most = 1 if split is Split.HELD_OUT else rng.choice([3, 6, 8])
+    most = _num_questions(rng, split, size * num_chunks)
     exchanges = list[Exchange]()
     for fact in _questions(rng, split, page, shown, most, absent_share):
         text = _question(rng, fact)
@@ -125,8 +134,9 @@ def sample_pages(rng: Random, split: Split) -> Document:
 
 def sample_judge(rng: Random, split: Split) -> Document:
     """Whether a context says what is asked for; yes and no alike often."""
-    page, shown, context = _shown(rng, split, 1, _size(rng, split))
-    most = 1 if split is Split.HELD_OUT else rng.choice([2, 5])
+    size = _size(rng, split)
+    page, shown, context = _shown(rng, split, 1, size)
+    most = _num_questions(rng, split, size)
     exchanges = list[Exchange]()
     for fact in _questions(rng, split, page, shown, most, 0.5):
         text = _question(rng, fact)
@@ -138,9 +148,10 @@ def sample_judge(rng: Random, split: Split) -> Document:
 
 def sample_refine(rng: Random, split: Split) -> Document:
     """An answer so far, and a context that has the real one, another one, or nothing of it."""
-    page, shown, context = _shown(rng, split, 1, _size(rng, split))
+    size = _size(rng, split)
+    page, shown, context = _shown(rng, split, 1, size)
     kinds, exchanges = list[str](), list[Exchange]()
-    most = 1 if split is Split.HELD_OUT else rng.choice([2, 4, 6])
+    most = _num_questions(rng, split, size)
     for name, attribute, value in _questions(rng, split, page, shown, most, 0.55):
         if value != UNKNOWN:
             kind, answer = "found", value

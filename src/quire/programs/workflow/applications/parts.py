@@ -10,8 +10,8 @@ from quire.programs.workflow.template import Node
 
 SYNTHESIS: Mapping[str, str] = MappingProxyType(
     {
-        "prompt": "Context: {context}\nQuestion: {question}",
-        "refine_prompt": "Context: {context}\nQuestion: {question}\n"
+        "prompt": "Question: {question}\nContext: {context}\nQuestion: {question}",
+        "refine_prompt": "Question: {question}\nContext: {context}\nQuestion: {question}\n"
         "Answer so far: {answer}\nRefine the answer.",
         "combine_prompt": "Combine these answers:\n{answers}\nQuestion: {question}",
         "answer_after": "Answer:",
