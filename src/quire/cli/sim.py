@@ -127,8 +127,9 @@ def sim(
             metavar="NAME=SECONDS",
             help="What engines take: message_s for a message, step_s and row_s for a step and for "
             "each sequence in it, context_token_s for each token that one attends to, "
-            "prompt_s for a message with tokens of prompts and prompt_token_s for each of them, "
-            "moved_block_s, disk_block_s; beside the engine's own time gap_s for a "
+            "prompt_s for a message with tokens of prompts, prompt_token_s for each of them and "
+            "prompt_context_s for each token that one attends to, pass_s for the least that a pass "
+            "takes, moved_block_s, disk_block_s; beside the engine's own time gap_s for a "
             "message to an idle engine and gap_row_s for each of its rows, behind_s and "
             "behind_row_s for one that waits behind another. Repeatable.",
         ),
