@@ -27,8 +27,8 @@ from benchmarks.report import emit, print_table
 from quire.core.scheduler_config import PausingConfig, SchedulerConfig
 from quire.simulation.arrivals import Arrivals
 from quire.simulation.engines import EngineSpec, costs_named
-from quire.simulation.light_engine import StepCost
 from quire.simulation.outcomes import Summary
+from quire.simulation.step_cost import StepCost
 from quire.simulation.studies import Study, examine
 from quire.simulation.workloads import create_workload, draw_programs
 

@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 from quire.core.scheduler_config import PausingConfig, SchedulerConfig
 from quire.simulation.engines import EngineSpec
-from quire.simulation.light_engine import StepCost
+from quire.simulation.step_cost import StepCost
 from quire.simulation.workloads.plan import CallPlan, ProgramPlan
 
 ENGINE = EngineSpec(

@@ -15,7 +15,7 @@ import numpy as np
 
 from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo, EncoderKind
 from quire.programs.workflow import App, Profile
-from quire.simulation.light_engine import StepCost
+from quire.simulation.step_cost import StepCost
 
 LLM_7B = StepCost(message_s=0.03, step_s=0.01, row_s=0.0005, prompt_token_s=0.00023)
 

@@ -92,15 +92,17 @@ async def test_a_log_becomes_a_profile_that_a_simulation_obeys(
     assert "the fit is off by" in ran.out
     written = json.loads(profile.read_text(encoding="utf-8"))
     assert (written["model"], written["max_sequences"]) == ("fake", 2)
-    assert written["cost"].keys() == asdict(StepCost()).keys() - {"disk_block_s"}, (
-        "the disk's blocks move beside the messages, so what they take is in none"
+    stated = {"disk_block_s", "prompt_context_s", "pass_s"}
+    assert written["cost"].keys() == asdict(StepCost()).keys() - stated, (
+        "the disk's blocks move beside the messages, so what they take is in none, and what "
+        "attention takes and the least of a pass are not fitted"
     )
     small = ("sim", "--workload", "bfcl", "--programs", "2", "--profile", str(profile))
     changed = ("--kv-tokens", "100000", "--cost", "row_s=7")
     ran = invoke(capsys, *small, *changed, "--json", str(result))
     assert ran.code == 0
     engines = json.loads(result.read_text(encoding="utf-8"))["study"]["engines"]
-    assert engines["cost"] == {**written["cost"], "row_s": 7, "disk_block_s": 0}
+    assert engines["cost"] == {**written["cost"], **dict.fromkeys(stated, 0), "row_s": 7}
     assert (engines["max_sequences"], engines["kv_tokens"]) == (2, 100_000)
 
 

@@ -9,7 +9,7 @@ import pytest
 from quire.core.errors import ConfigError
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.engines import EngineSpec, costs_named
-from quire.simulation.light_engine import StepCost
+from quire.simulation.step_cost import StepCost
 from quire.simulation.trial import SimulationRun
 from quire.simulation.workloads import CallPlan, ProgramPlan
 

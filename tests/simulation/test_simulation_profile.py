@@ -30,7 +30,10 @@ COST = StepCost(
     prompt_token_s=0.0004, moved_block_s=0.0002, gap_s=0.001, gap_row_s=0.0001, behind_s=0.0004,
     behind_row_s=0.00005,
 )  # fmt: skip
-COSTS = {name: value for name, value in asdict(COST).items() if name != "disk_block_s"}
+STATED = ("disk_block_s", "prompt_context_s", "pass_s")
+"""Costs that no load of a profile shows."""
+
+COSTS = {name: value for name, value in asdict(COST).items() if name not in STATED}
 """Those that a profile has: a real engine uses its disk beside the messages."""
 WHO: dict[str, str] = {"machine": "a machine", "date": "2026-01-02", "release": "1"}
 

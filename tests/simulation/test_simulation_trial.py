@@ -10,7 +10,7 @@ import pytest
 from benchmarks.autellix.call_records import Calls
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.engines import EngineSpec
-from quire.simulation.light_engine import StepCost
+from quire.simulation.step_cost import StepCost
 from quire.simulation.trial import Result, SimulationRun
 from quire.simulation.workloads import CallPlan, ProgramPlan, create_workload, draw_programs
 

@@ -27,6 +27,16 @@ from quire.cli.scheduler_options import (
     ResumeBelow,
     levels_config,
 )
+from quire.cli.sim_nodes import (
+    Links,
+    Nodes,
+    NodesAsked,
+    Requests,
+    Strategies,
+    play_cluster,
+    refuse_beside_nodes,
+    refuse_without_nodes,
+)
 from quire.core.errors import ConfigError
 from quire.core.interpreter import collect_seldom
 from quire.core.scheduler_config import PausingConfig, SchedulerConfig
@@ -127,8 +137,9 @@ def sim(
             metavar="NAME=SECONDS",
             help="What engines take: message_s for a message, step_s and row_s for a step and for "
             "each sequence in it, context_token_s for each token that one attends to, "
-            "prompt_s for a message with tokens of prompts and prompt_token_s for each of them, "
-            "moved_block_s, disk_block_s; beside the engine's own time gap_s for a "
+            "prompt_s for a message with tokens of prompts, prompt_token_s for each of them and "
+            "prompt_context_s for each token that one attends to, pass_s for the least that a pass "
+            "takes, moved_block_s, disk_block_s; beside the engine's own time gap_s for a "
             "message to an idle engine and gap_row_s for each of its rows, behind_s and "
             "behind_row_s for one that waits behind another. Repeatable.",
         ),
@@ -145,6 +156,10 @@ def sim(
     resume_below: ResumeBelow = _PAUSING.resume_below,
     max_pause: MaxPause = _PAUSING.max_s,
     max_hold: MaxHold = _PAUSING.max_hold_s,
+    nodes: Nodes = None,
+    strategy: Strategies = None,
+    requests: Requests = None,
+    link: Links = None,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", metavar="FILE", help="Write settings, summaries and programs."),
@@ -167,6 +182,8 @@ def sim(
         quire sim --profile qwen.json --workload sharegpt --load 0.8
 
         quire sim --profile qwen.json --log events.log --policy fcfs --policy plas
+
+        quire sim --nodes 2 --strategy data_parallel --strategy balanced:ratio=0.2 --programs 99
     """
     if log is not None:
         asked = {
@@ -185,22 +202,11 @@ def sim(
         "host_tokens": host_tokens,
         "disk_tokens": disk_tokens,
     }
-    recorded = None if log is None else read_load(log)
-    study = Study(
-        workload=workload or ("mixed" if recorded is None else "recorded"),
-        num_programs=(300 if programs is None else programs)
-        if recorded is None
-        else len(recorded.plans),
-        seed=seed or 0,
-        engines=replace(
-            base,
-            num_engines=engines,
-            cost=IDENTICAL_STEPS if identical_steps else costs_named(cost or (), base.cost),
-            **{name: value for name, value in given.items() if value is not None},
-        ),
-        arrivals=_arrivals(kind, rate, width),
-        load=_load(kind, rate, load) if recorded is None else None,
-        recorded=recorded,
+    spec = replace(
+        base,
+        num_engines=engines,
+        cost=IDENTICAL_STEPS if identical_steps else costs_named(cost or (), base.cost),
+        **{name: value for name, value in given.items() if value is not None},
     )
     named = policy or ["fcfs"]
     levels = levels_config(
@@ -219,13 +225,45 @@ def sim(
         )
     if json_file is not None and not json_file.parent.is_dir():
         raise ConfigError(f"--json {json_file}: there is no folder {json_file.parent}")
-    collect_seldom()
-    capacity = study.capacity()
-    study = study.settled()
     schedulers = [
         SchedulerConfig(policy=one, levels=levels, balancer=balancer, pausing=pausing)
         for one in dict.fromkeys(named)
     ]
+    collect_seldom()
+    if nodes is not None:
+        refused = {"workload": workload, "log": log, "arrivals": arrivals, "width": width}
+        refuse_beside_nodes(refused, engines, named)
+        play_cluster(
+            NodesAsked(
+                num_nodes=nodes,
+                strategies=strategy or ["least_used"],
+                requests=requests,
+                link=link,
+                num_requests=300 if programs is None else programs,
+                rate=rate,
+                load=_load(kind, rate, load),
+                seed=seed or 0,
+                engine=spec,
+                scheduler=schedulers[0],
+                json_file=json_file,
+            )
+        )
+        return
+    refuse_without_nodes({"strategy": strategy, "requests": requests, "link": link})
+    recorded = None if log is None else read_load(log)
+    study = Study(
+        workload=workload or ("mixed" if recorded is None else "recorded"),
+        num_programs=(300 if programs is None else programs)
+        if recorded is None
+        else len(recorded.plans),
+        seed=seed or 0,
+        engines=spec,
+        arrivals=_arrivals(kind, rate, width),
+        load=_load(kind, rate, load) if recorded is None else None,
+        recorded=recorded,
+    )
+    capacity = study.capacity()
+    study = study.settled()
     findings = [_examine(study, one) for one in schedulers]
     _show(study, capacity, findings)
     if json_file is not None:

@@ -93,6 +93,7 @@ CONTROL = Scope(
         "simulation/player.py",
         "simulation/shell.py",
         "simulation/simulation.py",
+        "simulation/step_cost.py",
         "simulation/work.py",
     ),
 )

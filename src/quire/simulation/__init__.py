@@ -7,9 +7,10 @@ tests' harness (``quire.testing``) is built on the same shell.
 
 from quire.simulation.clock import VirtualClock
 from quire.simulation.control_core import ControlCore
-from quire.simulation.light_engine import LightEngine, StepCost, light_pool
+from quire.simulation.light_engine import LightEngine, light_pool
 from quire.simulation.shell import VirtualShell
 from quire.simulation.simulation import Simulation
+from quire.simulation.step_cost import StepCost
 
 __all__ = [
     "ControlCore",

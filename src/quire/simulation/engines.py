@@ -8,9 +8,10 @@ from math import isfinite
 
 from quire.core.errors import ConfigError
 from quire.core.ids import EngineId
-from quire.simulation.light_engine import LightEngine, StepCost, light_pool
+from quire.simulation.light_engine import LightEngine, light_pool
 from quire.simulation.player import VOCABULARY
 from quire.simulation.shell import VirtualShell
+from quire.simulation.step_cost import StepCost
 from quire.simulation.workloads.plan import ProgramPlan
 
 MODEL = "light"
@@ -23,6 +24,8 @@ IDENTICAL_STEPS = StepCost(message_s=0.0, step_s=0.02, row_s=0.0, prompt_token_s
 class EngineSpec:
     """``num_engines`` equal engines. ``kv_tokens``, ``host_tokens`` and ``disk_tokens``: what the
     cache of one holds, on each tier; ``max_sequences``: decodes that run at once on one.
+    ``num_layers`` and ``token_bytes``: in which K and V lie, and how much they are for a token;
+    they matter only where these are sent.
 
     Raises:
         ConfigError: a figure that makes no engine.
@@ -36,6 +39,8 @@ class EngineSpec:
     max_batch_tokens: int = 512
     page_size: int = 16
     cost: StepCost = field(default_factory=StepCost)
+    num_layers: int = 32
+    token_bytes: int = 4096
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -45,6 +50,8 @@ class EngineSpec:
             ("host_tokens", 0),
             ("disk_tokens", 0),
             ("max_batch_tokens", 1),
+            ("num_layers", 1),
+            ("token_bytes", 1),
         ):
             value = getattr(self, name)
             if value < least:
@@ -53,13 +60,20 @@ class EngineSpec:
             value = getattr(self.cost, part.name)
             if not (isfinite(value) and value >= 0):
                 raise ConfigError(f"cost {part.name} is {value}: choose seconds, 0 or more")
-        if not (self.cost.message_s or self.cost.step_s or self.cost.row_s):
+        cost = self.cost
+        if not (cost.message_s or cost.step_s or cost.row_s or cost.pass_s):
             raise ConfigError(
-                "message_s, step_s and row_s of the cost are all 0: a step has to take time"
+                "message_s, step_s, row_s and pass_s of the cost are all 0: a step has to take time"
             )
 
     def start(self, shell: VirtualShell) -> None:
         """Bring the engines up."""
+        for number in range(self.num_engines):
+            name = EngineId(f"{MODEL}#{number}")
+            shell.start_engine(name, self.engine(), overhead=self.cost.overhead)
+
+    def engine(self, data_address: str = "") -> LightEngine:
+        """One of them. ``data_address``: where others send K and V to."""
         pool = light_pool(
             num_blocks=self.kv_tokens // self.page_size,
             num_host_blocks=self.host_tokens // self.page_size,
@@ -67,19 +81,21 @@ class EngineSpec:
             page_size=self.page_size,
             max_sequences=self.max_sequences,
             max_batch_tokens=self.max_batch_tokens,
+            bytes_per_block=self.token_bytes * self.page_size,
         )
-        for number in range(self.num_engines):
-            engine = LightEngine(pool, self.cost, model=MODEL, vocab_size=VOCABULARY)
-            name = EngineId(f"{MODEL}#{number}")
-            shell.start_engine(name, engine, overhead=self.cost.overhead)
+        return LightEngine(
+            pool,
+            self.cost,
+            model=MODEL,
+            vocab_size=VOCABULARY,
+            num_layers=self.num_layers,
+            data_address=data_address,
+        )
 
     @property
     def prompt_weight(self) -> float:
         """What a prompt's token costs beside an answer's, in a full batch."""
-        cost = self.cost
-        message_s, row_s = cost.message_s + cost.behind_s, cost.row_s + cost.behind_row_s
-        token_s = (message_s + cost.step_s) / self.max_sequences + row_s
-        return cost.prompt_token_s / token_s
+        return self.cost.prompt_token_s / self.cost.token_s(self.max_sequences)
 
     def capacity(self, plans: Sequence[ProgramPlan]) -> float:
         """An estimate of how many such programs a second the engines can serve at most: batches
@@ -94,9 +110,13 @@ class EngineSpec:
         )
         mean_context = num_attended / num_output
         batch = max(1.0, min(self.max_sequences, self.kv_tokens / mean_context))
-        message_s, row_s = cost.message_s + cost.behind_s, cost.row_s + cost.behind_row_s
-        seconds = num_output * ((message_s + cost.step_s) / batch + row_s)
+        seconds = num_output * cost.token_s(batch)
         seconds += cost.context_token_s * num_attended
+        seconds += cost.prompt_context_s * sum(
+            call.num_prompt * (length - call.num_prompt / 2)
+            for plan in plans
+            for call, length in zip(plan.calls, plan.prompt_lengths, strict=True)
+        )
         seconds += cost.prompt_token_s * sum(plan.num_prompt_tokens for plan in plans)
         seconds += cost.prompt_s * sum(len(plan.calls) for plan in plans)
         return self.num_engines * len(plans) / seconds

@@ -38,7 +38,7 @@ from quire.core.batch_result import (
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import EngineFault, ErrorRecord, InvalidArgument
 from quire.core.traits import Trait
-from quire.simulation.overhead import Overhead
+from quire.simulation.step_cost import StepCost
 
 _TRAITS = (Trait.ALLOCATE, Trait.FORWARD, Trait.INPUT_TEXT, Trait.SAMPLE, Trait.DECODE)
 _SEED_STRIDE, _STRIDE = 7919, 104729
@@ -46,36 +46,6 @@ _SEED_STRIDE, _STRIDE = 7919, 104729
 _RUNNING, _NO_ROOM = int(SequenceEnd.RUNNING), int(SequenceEnd.NO_ROOM)
 _MAX_TOKENS = int(SequenceEnd.MAX_TOKENS)
 """As the numbers that a result has: an array of members of an enum takes ten times as long."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepCost:
-    """The cost of a message in seconds: ``message_s`` per message, ``step_s`` per decode step,
-    ``row_s`` per row of a step, ``context_token_s`` per token that a row attends to, ``prompt_s``
-    per message that runs tokens of prompts, however few (a decode that was displaced begins again
-    with one), ``prompt_token_s`` per such token, ``moved_block_s`` per block whose move between
-    device and host begins, ``disk_block_s`` per block that begins to move to the disk or from there
-    (real engines do that beside their messages; here the message waits). Beside that, the work of
-    control and the way, as ``Overhead`` has them: ``gap_s`` for a message to an idle engine and
-    ``gap_row_s`` for each of its rows, ``behind_s`` and ``behind_row_s`` for one that waits behind
-    another."""
-
-    message_s: float = 0.0005
-    step_s: float = 0.008
-    row_s: float = 0.0002
-    context_token_s: float = 0.0
-    prompt_s: float = 0.0
-    prompt_token_s: float = 0.0001
-    moved_block_s: float = 0.0
-    disk_block_s: float = 0.0
-    gap_s: float = 0.0
-    gap_row_s: float = 0.0
-    behind_s: float = 0.0
-    behind_row_s: float = 0.0
-
-    @property
-    def overhead(self) -> Overhead:
-        return Overhead(self.gap_s, self.gap_row_s, self.behind_s, self.behind_row_s)
 
 
 def light_pool(
@@ -143,21 +113,24 @@ class _Sequence:
 
 class _Runs:
     """What the sequences of one message came to, in order. ``starts``: of the tokens of each.
-    ``num_context``: tokens that their rows attended to, if anybody counts them."""
+    ``num_first``: rows of the first step. ``num_context``: tokens that their rows attended to."""
 
-    __slots__ = ("ends", "most_steps", "num_context", "starts", "tokens")
+    __slots__ = ("ends", "most_steps", "num_context", "num_first", "starts", "tokens")
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.starts = [0]
         self.ends: list[int] = []
         self.most_steps = 0
+        self.num_first = 0
         self.num_context = 0
 
 
 class LightEngine:
     """An ``EngineCore`` that trusts its controller: messages that break the contract may go
-    unnoticed. ``num_tokens``: tokens sampled by sequences since it was created."""
+    unnoticed. ``num_tokens``: tokens sampled by sequences since it was created. With a
+    ``data_address`` it exchanges K and V with others: whoever has its messages' times knows when
+    (``links``)."""
 
     def __init__(
         self,
@@ -167,6 +140,8 @@ class LightEngine:
         model: str = "light",
         vocab_size: int = 32_000,
         max_model_len: int = 1 << 20,
+        num_layers: int = 1,
+        data_address: str = "",
     ) -> None:
         self._info = EngineInfo(
             model=model,
@@ -175,7 +150,7 @@ class LightEngine:
             layout=f"light-1 in pages of {pool.page_size}",
             vocab_size=vocab_size,
             hidden_size=1,
-            num_layers=1,
+            num_layers=num_layers,
             max_model_len=max_model_len,
             dtype="float32",
             device="cpu",
@@ -183,6 +158,7 @@ class LightEngine:
             num_parameters=0,
             pool=pool,
             traits=sorted(trait.value for trait in _TRAITS),
+            data_address=data_address,
         )
         self._cost = cost or StepCost()
         self._sequences: dict[int, _Sequence] = {}
@@ -223,7 +199,7 @@ class LightEngine:
         num_prompt = 0 if batch.forward is None else len(batch.forward.tokens)
         result = BatchResult(
             step=batch.step,
-            elapsed_s=self._elapsed_s(runs, num_prompt) + moved_s,
+            elapsed_s=self._elapsed_s(runs, num_prompt) + self._attended_s(batch) + moved_s,
             num_tokens=num_prompt + num_tokens,
             sequences=_report(named, epochs, runs) if named else None,
             failures=_unscored(batch),
@@ -297,18 +273,24 @@ class LightEngine:
             starts.append(len(tokens))
             ends.append(state.end)
             runs.num_context += state.cursor * count
+            runs.num_first += count > 0
             if count > runs.most_steps:
                 runs.most_steps = count
         return runs
 
     def _elapsed_s(self, runs: _Runs, num_prompt: int) -> float:
         cost = self._cost
+        num_rows = len(runs.tokens)
         elapsed_s = cost.message_s
-        if num_prompt:
-            elapsed_s += cost.prompt_s + cost.prompt_token_s * num_prompt
-        if runs.ends:
-            elapsed_s += cost.step_s * runs.most_steps + cost.row_s * len(runs.tokens)
+        elapsed_s += cost.passes_s(num_prompt, runs.most_steps, runs.num_first, num_rows)
         return elapsed_s + cost.context_token_s * runs.num_context
+
+    def _attended_s(self, batch: Batch) -> float:
+        """What the tokens of prompts attend to: all positions before their own, and it."""
+        cost_s, forward = self._cost.prompt_context_s, batch.forward
+        if not cost_s or forward is None:
+            return 0.0
+        return cost_s * (int(forward.positions[0].sum()) + len(forward.tokens))
 
     def _samples(self, rows: SampleRows) -> I32:
         seeds = np.array([sampler.seed or 0 for sampler in rows.samplers], np.int64)

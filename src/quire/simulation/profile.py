@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError, InvalidArgument
 from quire.simulation.engines import EngineSpec
-from quire.simulation.light_engine import StepCost
 from quire.simulation.message_times import Sample
+from quire.simulation.step_cost import StepCost
 
 MIN_SAMPLES = 50
 

@@ -81,9 +81,9 @@ class _Engine:
 
 class VirtualShell:
     """``on_answer`` receives the actions for programs, ``on_closed`` what programs have used that
-    leave the process table, ``on_dispatch`` the messages to engines, ``on_fault`` the engines'
-    faults; without it a faulty engine is lost. ``check``: verify the controller's invariants after
-    every event."""
+    leave the process table, ``on_dispatch`` the messages to engines, ``on_run`` a message once it
+    is known when it begins and when it ends, ``on_fault`` the engines' faults; without it a faulty
+    engine is lost. ``check``: verify the controller's invariants after every event."""
 
     def __init__(
         self,
@@ -94,6 +94,7 @@ class VirtualShell:
         on_answer: Callable[[Answer], None] | None = None,
         on_closed: Callable[[ProgramClosed], None] | None = None,
         on_dispatch: Callable[[Dispatch], None] | None = None,
+        on_run: Callable[[Batch, float, float], None] | None = None,
         on_fault: Callable[[EngineId, EngineFault], None] | None = None,
     ) -> None:
         self.controller = controller
@@ -103,6 +104,7 @@ class VirtualShell:
         self._on_answer = on_answer
         self._on_closed = on_closed
         self._on_dispatch = on_dispatch
+        self._on_run = on_run
         self._on_fault = on_fault or self._lose_faulty
         self._engines: dict[EngineId, _Engine] = {}
         self._numbers = count()
@@ -259,6 +261,7 @@ class VirtualShell:
         if engine is None or not engine.messages:
             return None
         message = engine.messages[0]
+        is_new = message.result is None
         if message.result is None:
             try:
                 message.result = engine.execute(message.batch)
@@ -266,7 +269,10 @@ class VirtualShell:
                 self._on_fault(engine_id, exc)
                 return None
         begin_s = engine.overhead.begin_s(message.sent_s, engine.free_s, message.num_rows)
-        return begin_s + message.result.elapsed_s
+        end_s = begin_s + message.result.elapsed_s
+        if is_new and self._on_run is not None and isinstance(message.batch, Batch):
+            self._on_run(message.batch, begin_s, end_s)
+        return end_s
 
     # -- the timer ---------------------------------------------------------------------------------
 

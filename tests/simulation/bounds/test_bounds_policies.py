@@ -9,7 +9,7 @@ from quire.core.policy import Policy
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.bounds import Gittins, ShortestRemaining
 from quire.simulation.engines import EngineSpec
-from quire.simulation.light_engine import StepCost
+from quire.simulation.step_cost import StepCost
 from quire.simulation.trial import SimulationRun
 from quire.simulation.work import Work, WorkTable
 from quire.simulation.workloads import CallPlan, ProgramPlan

@@ -86,16 +86,7 @@ class IndexFeed:
         if event == _DONE:
             return False
         said = msgspec.json.decode(event[len(_DATA) :], type=IndexEvent)
-        change = PageChange(
-            engine=said.engine,
-            epoch=said.epoch,
-            since=said.since,
-            number=said.number,
-            inserted=unpacked(b64decode(said.inserted, validate=True)),
-            evicted=unpacked(b64decode(said.evicted, validate=True)),
-            part=said.part,
-            num_parts=said.num_parts,
-        )
+        change = change_of(said)
         if self._tree.apply(self._node.name, change):
             return True
         logger.warning("node %s: a change of its prefix index is missing", self._node.name)
@@ -107,3 +98,21 @@ class IndexFeed:
                 "node %s tells nothing of its prefix index: %s", self._node.name, complaint
             )
         self._complaint = complaint
+
+
+def change_of(said: IndexEvent) -> PageChange:
+    """What an event says.
+
+    Raises:
+        ValueError: its keys cannot be read.
+    """
+    return PageChange(
+        engine=said.engine,
+        epoch=said.epoch,
+        since=said.since,
+        number=said.number,
+        inserted=unpacked(b64decode(said.inserted, validate=True)),
+        evicted=unpacked(b64decode(said.evicted, validate=True)),
+        part=said.part,
+        num_parts=said.num_parts,
+    )

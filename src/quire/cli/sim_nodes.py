@@ -1,0 +1,270 @@
+"""``quire sim --nodes``: requests to a cluster in virtual time, under each strategy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from quire.cli.console import messages, output, table
+from quire.cli.exit_codes import EXIT_FAILED
+from quire.cli.router_options import strategy_options
+from quire.cluster.routing.strategy import StrategySource, read_source
+from quire.cluster.simulation import (
+    ClusterFinding,
+    ClusterStudy,
+    ClusterSummary,
+    Lengths,
+    RequestLoad,
+    examine_cluster,
+)
+from quire.control.policies import POLICIES
+from quire.core.errors import ConfigError
+from quire.core.scheduler_config import SchedulerConfig
+from quire.simulation.engines import EngineSpec
+from quire.simulation.exchange import LinkCost
+from quire.simulation.outcomes import plain
+
+_SILENT_S = 5.0
+
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        help="Instead of programs on one node: requests to a router over so many nodes, each with "
+        "one engine."
+    ),
+]
+Strategies = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME[:OPTION=VALUE,...]",
+        help="With --nodes, repeatable, to compare: a strategy of 'quire router', or "
+        "FILE.py:NAME [default: least_used].",
+    ),
+]
+Requests = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME=VALUE,...",
+        help="With --nodes, the requests: prompt and answer are their mean lengths, spread the "
+        "standard deviation of both (of their logarithms, with shape=lognormal); prefixes texts of "
+        "prefix tokens begin them, the i-th in proportion to 1/i**zipf [default: "
+        "prompt=200,answer=260,shape=lognormal,spread=1].",
+    ),
+]
+Links = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME=VALUE,...",
+        help="With --nodes, the ways: bytes_per_s, layer_s and way_s of K and V between nodes, "
+        "call_s from the router to a node and back; K and V have num_layers and token_bytes "
+        "[default: bytes_per_s=1e10,layer_s=0,way_s=0,call_s=0.001,num_layers=32,"
+        "token_bytes=4096].",
+    ),
+]
+
+_REQUESTS: dict[str, Any] = {
+    "prompt": 200, "answer": 260, "spread": 1.0, "shape": "lognormal", "prefixes": 0, "prefix": 0,
+    "zipf": 1.0,
+}  # fmt: skip
+_SPREADS = {"normal": 0.0, "lognormal": 1.0}
+_LINK = {"bytes_per_s": 1e10, "layer_s": 0.0, "way_s": 0.0, "call_s": 0.001, "num_layers": 32,
+         "token_bytes": 4096}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class NodesAsked:
+    """What ``quire sim --nodes`` was given. ``load``: a share of the capacity instead of
+    ``rate``."""
+
+    num_nodes: int
+    strategies: Sequence[str]
+    requests: str | None
+    link: str | None
+    num_requests: int
+    rate: float | None
+    load: float | None
+    seed: int
+    engine: EngineSpec
+    scheduler: SchedulerConfig
+    json_file: Path | None
+
+    def study(self) -> ClusterStudy:
+        """
+        Raises:
+            ConfigError: an option that makes no cluster.
+        """
+        link = _named("--link", self.link, _LINK)
+        study = ClusterStudy(
+            load=self._requests(self.rate or 1.0),
+            num_nodes=self.num_nodes,
+            engine=replace(
+                self.engine, num_layers=link["num_layers"], token_bytes=link["token_bytes"]
+            ),
+            scheduler=self.scheduler,
+            link=LinkCost(**{part.name: link[part.name] for part in fields(LinkCost)}),
+            call_s=link["call_s"],
+        )
+        if self.rate is not None:
+            return study
+        share = 0.8 if self.load is None else self.load
+        return replace(study, load=replace(study.load, rate=share * study.capacity()))
+
+    def _requests(self, rate: float) -> RequestLoad:
+        given = _named("--requests", self.requests, _REQUESTS)
+        spread, shape = given["spread"], given["shape"]
+        if "spread" not in (self.requests or ""):
+            spread = _SPREADS.get(shape, 0.0)
+        return RequestLoad(
+            num_requests=self.num_requests,
+            rate=rate,
+            prompts=Lengths(given["prompt"], spread, shape),
+            answers=Lengths(given["answer"], spread, shape),
+            num_prefixes=given["prefixes"],
+            prefix_tokens=given["prefix"],
+            zipf=given["zipf"],
+            seed=self.seed,
+        )
+
+
+def play_cluster(asked: NodesAsked) -> None:
+    """Play the requests under each strategy, and show what came of them.
+
+    Raises:
+        ConfigError, InvalidArgument: an option, or a strategy, that cannot be.
+        typer.Exit: a request has failed.
+    """
+    sources = [_source(text) for text in dict.fromkeys(asked.strategies)]
+    study = asked.study()
+    findings = [_examine(study, source) for source in sources]
+    _show(study, findings)
+    if asked.json_file is not None:
+        asked.json_file.write_text(_as_json(study, findings), encoding="utf-8")
+    if any(one.summary.num_failed for one in findings):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def refuse_beside_nodes(asked: Mapping[str, object], engines: int, policies: Sequence[str]) -> None:
+    given = [f"--{name} {value}" for name, value in asked.items() if value is not None]
+    if given:
+        raise ConfigError(f"{given[0]} beside --nodes: say with --requests what comes")
+    if engines != 1:
+        raise ConfigError(f"--engines {engines} beside --nodes: a node has one")
+    if len(policies) > 1 or policies[0] not in POLICIES:
+        raise ConfigError(
+            f"--policy {' --policy '.join(policies)} beside --nodes: nodes have one policy, of "
+            f"{sorted(POLICIES)}"
+        )
+
+
+def refuse_without_nodes(asked: Mapping[str, object]) -> None:
+    given = [name for name, value in asked.items() if value is not None]
+    if given:
+        raise ConfigError(f"--{given[0]} without --nodes: say how many nodes there are")
+
+
+def _source(text: str) -> StrategySource:
+    name, _, options = text.partition(":")
+    if name.endswith(".py"):
+        own, _, options = options.partition(":")
+        name = f"{name}:{own}" if own else name
+    return read_source(name, strategy_options(options.split(",") if options else ()))
+
+
+def _named(option: str, text: str | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """``defaults`` with what ``text`` says, each of the type that it has there."""
+    found = dict(defaults)
+    for part in text.split(",") if text else ():
+        name, _, value = part.partition("=")
+        if name not in defaults:
+            raise ConfigError(f"{option} {part!r}: choose from {list(defaults)}")
+        kind = type(defaults[name])
+        try:
+            found[name] = value if kind is str else msgspec.convert(value, kind, strict=False)
+        except msgspec.ValidationError as exc:
+            shown = f"{name}={defaults[name]}"
+            raise ConfigError(f"{option} {part!r}: write it as {shown}: {exc}") from exc
+    return found
+
+
+def _examine(study: ClusterStudy, source: StrategySource) -> ClusterFinding:
+    console, label = messages(), _label(source)
+    began = told = monotonic()
+
+    def progress(num_over: int, now_s: float) -> None:
+        nonlocal told
+        if monotonic() - told >= _SILENT_S:
+            told = monotonic()
+            total = study.load.num_requests
+            console.print(f"{label}: {num_over} of {total} requests, {now_s:.0f} s")
+
+    found = examine_cluster(study, source, progress=progress if console.is_terminal else None)
+    console.print(f"{label}: {study.load.num_requests} requests in {monotonic() - began:.1f} s")
+    return found
+
+
+_COLUMNS = (
+    "strategy", "failed", "TTFT s", "p99", "TPOT ms", "p99", "JCT s", "p99", "most at one",
+    "cached", "sent GB",
+)  # fmt: skip
+
+
+def _show(study: ClusterStudy, findings: Sequence[ClusterFinding]) -> None:
+    load, capacity = study.load, study.capacity()
+    rows = table(*_COLUMNS, right=_COLUMNS[1:])
+    for one in findings:
+        rows.add_row(_label(one.strategy), *_row(one.summary))
+    console = output(130)
+    console.print(
+        f"{load.num_requests} requests, {load.rate:.4g} a second, {load.rate / capacity:.2f} of "
+        f"the capacity; {study.num_nodes} nodes, seed {load.seed}; estimated capacity "
+        f"{capacity:.4g} requests/s"
+    )
+    console.print(rows)
+    console.print(
+        "mean and p99 of the times to the first token, per further token and to the end; most at "
+        "one: the share of the requests that one node answered; cached: of the prompts' tokens"
+    )
+
+
+def _row(summary: ClusterSummary) -> tuple[str, ...]:
+    num_prompt = summary.num_prefilled_tokens + summary.num_cached_tokens
+    return (
+        str(summary.num_failed),
+        f"{summary.ttft_s.mean:.3f}",
+        f"{summary.ttft_s.p99:.3f}",
+        f"{1000 * summary.tpot_s.mean:.2f}",
+        f"{1000 * summary.tpot_s.p99:.2f}",
+        f"{summary.jct_s.mean:.3f}",
+        f"{summary.jct_s.p99:.3f}",
+        f"{summary.most_share:.2f}",
+        f"{summary.num_cached_tokens / max(1, num_prompt):.2f}",
+        f"{summary.num_sent_bytes / 1e9:.1f}",
+    )
+
+
+def _label(source: StrategySource) -> str:
+    options = ",".join(f"{name}={value}" for name, value in source.options.items())
+    return f"{source.label}:{options}" if options else source.label
+
+
+def _as_json(study: ClusterStudy, findings: Sequence[ClusterFinding]) -> str:
+    document = {
+        "study": asdict(study),
+        "capacity": study.capacity(),
+        "strategies": [
+            {
+                "strategy": _label(one.strategy),
+                "summary": asdict(one.summary),
+                "requests": [asdict(outcome) for outcome in one.outcomes],
+            }
+            for one in findings
+        ],
+    }
+    return json.dumps(plain(document), indent=1) + "\n"

@@ -1,0 +1,127 @@
+"""The requests that a virtual cluster gets: their lengths, what they share, and when they come.
+
+Owns what is drawn. The same seed gives the same requests, at any rate and for any strategy.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from math import isfinite
+from random import Random
+
+from quire.core.errors import ConfigError
+from quire.simulation.arrivals import Arrivals
+from quire.simulation.player import VOCABULARY
+from quire.simulation.workloads.distributions import LogNormal
+from quire.simulation.workloads.plan import CallPlan, ProgramPlan
+
+SHAPES = ("normal", "lognormal")
+_LARGEST = 16
+"""A log-normal length is at most so many times its mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Of prompts or of answers, in tokens. ``spread``: the standard deviation of a ``normal``
+    length, of the logarithm of a ``lognormal`` one.
+
+    Raises:
+        ConfigError: figures that make no lengths.
+    """
+
+    mean: int
+    spread: float = 0.0
+    shape: str = "normal"
+
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES:
+            raise ConfigError(f"lengths are {self.shape!r}: choose from {list(SHAPES)}")
+        if self.mean < 1:
+            raise ConfigError(f"a mean length is {self.mean}: choose at least 1 token")
+        if not (isfinite(self.spread) and self.spread >= 0):
+            raise ConfigError(f"a spread of lengths is {self.spread}: choose 0 or more")
+        if self.shape == "lognormal" and (self.mean < 2 or not self.spread):
+            raise ConfigError(
+                f"log-normal lengths of {self.mean} tokens with spread {self.spread}: choose a "
+                "mean of at least 2 and a spread above 0"
+            )
+
+    def drawer(self) -> Callable[[Random], int]:
+        if self.shape == "lognormal":
+            return LogNormal(self.mean, self.spread, most=_LARGEST * self.mean).draw
+        return lambda random: max(1, round(random.gauss(self.mean, self.spread)))
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPlan:
+    """``prompt``: the tokens of a prefix that others share, and its own behind them."""
+
+    at_s: float
+    prompt: list[int]
+    num_output: int
+    prefix: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLoad:
+    """``num_requests`` that come independently of one another, ``rate`` a second on average.
+    ``num_prefixes``: each begins with one of so many texts of ``prefix_tokens``, text i in
+    proportion to 1 / i ** ``zipf``; prompts' ``Lengths`` are of what stands behind it.
+
+    Raises:
+        ConfigError: figures that make no load.
+    """
+
+    num_requests: int
+    rate: float
+    prompts: Lengths
+    answers: Lengths
+    num_prefixes: int = 0
+    prefix_tokens: int = 0
+    zipf: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_requests < 1:
+            raise ConfigError(f"{self.num_requests} requests: choose at least 1")
+        if not (isfinite(self.rate) and self.rate > 0):
+            raise ConfigError(f"the rate is {self.rate} requests/s: choose a number above 0")
+        if (self.num_prefixes > 0) != (self.prefix_tokens > 0) or self.num_prefixes < 0:
+            raise ConfigError(
+                f"{self.num_prefixes} prefixes of {self.prefix_tokens} tokens: give both, above 0, "
+                "or neither"
+            )
+        if not (isfinite(self.zipf) and self.zipf >= 0):
+            raise ConfigError(f"the exponent of prefixes is {self.zipf}: choose 0 or more")
+
+    def drawn(self) -> list[RequestPlan]:
+        times_s = Arrivals(rate=self.rate).times_s(self.num_requests, self.seed)
+        prompt_of, answer_of = self.prompts.drawer(), self.answers.drawer()
+        weights = [1 / number**self.zipf for number in range(1, self.num_prefixes + 1)]
+        bounds = list(accumulate(weights))
+        plans, text = [], self.num_prefixes * self.prefix_tokens
+        for number, at_s in enumerate(times_s):
+            random = Random(f"requests/{self.seed}/{number}")
+            num_own, num_output = prompt_of(random), answer_of(random)
+            prompt, prefix = _text(text, num_own), None
+            if bounds:
+                prefix = min(bisect(bounds, random.random() * bounds[-1]), len(bounds) - 1)
+                prompt = _text(prefix * self.prefix_tokens, self.prefix_tokens) + prompt
+            plans.append(RequestPlan(at_s, prompt, num_output, prefix))
+            text += num_own
+        return plans
+
+    def programs(self) -> list[ProgramPlan]:
+        """The requests as programs, whose capacity engines can estimate: a prefix is computed by
+        each."""
+        return [
+            ProgramPlan("request", (CallPlan(len(plan.prompt), plan.num_output),))
+            for plan in self.drawn()
+        ]
+
+
+def _text(start: int, num_tokens: int) -> list[int]:
+    return [one % VOCABULARY for one in range(start, start + num_tokens)]

@@ -1,0 +1,115 @@
+"""``quire sim --nodes``: strategies in one table, the same bytes twice, refusals with the
+choices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_invoke import invoke
+
+Capture = pytest.CaptureFixture[str]
+
+SMALL = ("sim", "--nodes", "2", "--programs", "8", "--seed", "1")
+SHORT = ("--requests", "prompt=100,answer=5,spread=3,shape=normal")
+
+
+def test_strategies_are_compared_and_the_same_options_give_the_same_bytes(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "class Last:\n"
+        "    def __init__(self, place=-1):\n"
+        "        self.place = place\n"
+        "    async def __call__(self, request, engines):\n"
+        "        return await engines[self.place % len(engines)].send(request)\n"
+    )
+    files = [tmp_path / "first.json", tmp_path / "second.json"]
+    named = ("data_parallel", "balanced:ratio=0.25,num_prefill=1", f"{own}:Last:place=1")
+    strategies = [part for one in named for part in ("--strategy", one)]
+    links = ("--link", "bytes_per_s=1e9,call_s=0,token_bytes=1000,num_layers=2")
+    first, second = (
+        invoke(capsys, *SMALL, *SHORT, *strategies, *links, "--load", "0.5", "--json", str(file))
+        for file in files
+    )
+    assert first.code == 0, first.err
+    assert first.out == second.out
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert "8 requests" in first.out
+    assert "0.50 of the capacity; 2 nodes, seed 1" in " ".join(first.out.split())
+    written = json.loads(files[0].read_text(encoding="utf-8"))
+    assert written["study"]["load"]["rate"] == pytest.approx(0.5 * written["capacity"])
+    assert written["study"]["link"]["bytes_per_s"] == 1e9
+    assert written["study"]["engine"]["token_bytes"] == 1000
+    turns, balanced, last = written["strategies"]
+    assert [one["strategy"] for one in (turns, balanced)] == list(named[:2])
+    assert turns["summary"]["num_sent_bytes"] == 0
+    assert turns["summary"]["most_share"] == 0.5
+    assert balanced["summary"]["num_sent_bytes"] > 8 * 70 * 1000
+    assert {one["engine"] for one in last["requests"]} == {"node-1"}
+    assert first.err.count("8 requests in") == 3, "real seconds are told apart"
+
+
+def test_engines_and_rates_are_those_of_the_other_options(capsys: Capture, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    engine = ("--cost", "step_s=0.5", "--max-sequences", "3", "--kv-tokens", "4096")
+    ran = invoke(
+        capsys, *SMALL, *SHORT, *engine, "--rate", "2", "--policy", "plas", "--json", str(file)
+    )
+    assert ran.code == 0, ran.err
+    study = json.loads(file.read_text(encoding="utf-8"))["study"]
+    assert study["load"]["rate"] == 2
+    assert study["engine"]["cost"]["step_s"] == 0.5
+    assert (study["engine"]["max_sequences"], study["engine"]["kv_tokens"]) == (3, 4096)
+    assert study["scheduler"]["policy"] == "plas"
+
+
+def test_prefixes_are_shared(capsys: Capture) -> None:
+    shared = ("--requests", "prompt=16,answer=2,shape=normal,prefixes=1,prefix=160")
+    ran = invoke(capsys, *SMALL, *shared, "--rate", "0.1", "--strategy", "cache_aware")
+    assert ran.code == 0, ran.err
+    [row] = [line for line in ran.out.splitlines() if "cache_aware" in line]
+    assert row.split()[-2] == "0.80", "of 176 tokens 160, but for the first request"
+
+
+def test_a_request_that_fails_shows_in_the_status(capsys: Capture) -> None:
+    ran = invoke(capsys, *SMALL, *SHORT, "--rate", "1", "--kv-tokens", "32")
+    assert ran.code == 1
+    assert "inf" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--strategy", "magic"), "no strategy 'magic' is shipped"),
+        (("--strategy", "balanced:share=1"), "ratio"),
+        (("--strategy", "balanced:0.1"), "write NAME=VALUE"),
+        (("--requests", "prompts=3"), "choose from ['prompt', 'answer'"),
+        (("--requests", "prompt=long"), "write it as prompt=200"),
+        (("--requests", "shape=flat"), "choose from ['normal', 'lognormal']"),
+        (("--requests", "prefixes=3"), "3 prefixes of 0 tokens"),
+        (("--link", "bytes_per_s=0"), "bytes_per_s is 0"),
+        (("--link", "speed=3"), "choose from ['bytes_per_s'"),
+        (("--link", "token_bytes=0"), "token_bytes is 0"),
+        (("--workload", "bfcl"), "--workload bfcl beside --nodes"),
+        (("--engines", "2"), "a node has one"),
+        (("--policy", "srpt"), "nodes have one policy"),
+        (("--policy", "fcfs", "--policy", "plas"), "nodes have one policy"),
+        (("--rate", "1", "--load", "1"), "leave one of them out"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(
+    capsys: Capture, arguments: tuple[str, ...], told: str
+) -> None:
+    ran = invoke(capsys, *SMALL, *arguments)
+    assert ran.code == 2
+    assert told in " ".join(ran.err.split())
+
+
+@pytest.mark.parametrize("option", ["strategy", "requests", "link"])
+def test_options_of_nodes_need_nodes(capsys: Capture, option: str) -> None:
+    ran = invoke(capsys, "sim", f"--{option}", "quire")
+    assert ran.code == 2
+    assert f"--{option} without --nodes" in ran.err
