@@ -136,6 +136,21 @@ async def test_what_is_held_comes_late_and_whole() -> None:
         assert await other[0].readexactly(3) == b"new"
 
 
+async def test_a_link_is_held_within_a_piece() -> None:
+    async with relayed() as (relay, made):
+        ends = await connected(relay)
+        relay.hold(after_bytes=4)
+        ends[1].write(b"one-two")
+        await relay.passed_there(4)
+        assert relay.state == "held"
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert bytes(made.heard) in (b"", b"one-")
+        assert relay.num_bytes_there == 4
+        relay.restore()
+        assert await ends[0].readexactly(7) == b"one-two"
+
+
 async def test_a_cut_resets_both_ends_and_who_comes_then() -> None:
     async with relayed() as (relay, made):
         ends = await connected(relay)

@@ -67,6 +67,7 @@ class Relay:
         self.bytes_per_s = bytes_per_s
         self._host = host
         self._state: State = "open"
+        self._hold_at: int | None = None
         self._may_pass = asyncio.Event()
         self._may_pass.set()
         self._there, self._back = _Way(), _Way()
@@ -116,14 +117,17 @@ class Relay:
 
     # -- what happens to the link ------------------------------------------------------------------
 
-    def hold(self) -> None:
-        """Pass nothing on, in both directions, and lose nothing."""
-        self._state = "held"
-        self._may_pass.clear()
+    def hold(self, after_bytes: int = 0) -> None:
+        """Pass nothing on, in both directions, and lose nothing. ``after_bytes``: that many more
+        bytes still pass to the target, and what comes back meanwhile."""
+        self._hold_at = self._there.num_bytes + after_bytes
+        if not after_bytes:
+            self._held()
 
     def cut(self) -> None:
         """Reset all connections at both ends, and each that follows."""
         self._state = "cut"
+        self._hold_at = None
         self._may_pass.set()
         for connection in self._connections:
             connection.cut()
@@ -132,6 +136,7 @@ class Relay:
         """Reset the target's ends alone. Clients keep their connections and can open others: what
         they send is taken, and nothing comes."""
         self._state = "half_open"
+        self._hold_at = None
         self._may_pass.set()
         for connection in self._connections:
             connection.half_open()
@@ -140,10 +145,15 @@ class Relay:
         """Pass what has been held, and what comes. Connections that were cut stay so, and those
         that are half open are reset: the target does not know them."""
         self._state = "open"
+        self._hold_at = None
         self._may_pass.set()
         for connection in self._connections:
             if connection.is_half_open:
                 connection.cut()
+
+    def _held(self) -> None:
+        self._state = "held"
+        self._may_pass.clear()
 
     # -- its connections ---------------------------------------------------------------------------
 
@@ -199,9 +209,12 @@ class Relay:
                 if piece is None:
                     connection.cut()
                 elif piece:
-                    writer.write(piece)
-                    await writer.drain()
-                    await way.count(len(piece))
+                    for part in self._parts(piece, way):
+                        await self._may_pass.wait()
+                        writer.write(part)
+                        await writer.drain()
+                        await way.count(len(part))
+                        self._hold_now(way)
                     continue
                 elif writer.can_write_eof():
                     writer.write_eof()
@@ -220,6 +233,17 @@ class Relay:
         if (wait_s := due_s - asyncio.get_running_loop().time()) > 0:
             await asyncio.sleep(wait_s)
         await self._may_pass.wait()
+
+    def _parts(self, piece: bytes, way: _Way) -> list[bytes]:
+        """``piece``, in two where the link is to be held within it."""
+        if self._hold_at is None or way is not self._there:
+            return [piece]
+        num_passed = max(0, self._hold_at - way.num_bytes)
+        return [part for part in (piece[:num_passed], piece[num_passed:]) if part]
+
+    def _hold_now(self, way: _Way) -> None:
+        if self._hold_at is not None and way is self._there and way.num_bytes >= self._hold_at:
+            self._held()
 
 
 class _Connection:
