@@ -246,6 +246,8 @@ class StandInNode:
         cut, one of them."""
         self.num_streams += 1
         prompt, before, key = _rendered(asked.json), "", f"key-{next(_numbers)}"
+        numbers = itertools.count()
+        name = b"event: told\n" if asked.path == "/v1/responses" else b""
         if text := asked.headers.get(GENERATED_HEADER):
             generated = msgspec.msgpack.decode(urlsafe_b64decode(text), type=Generated)
             before = "".join(map(chr, array("i", zlib.decompress(generated.tokens))))
@@ -257,18 +259,25 @@ class StandInNode:
         for number, token in enumerate(answer):
             if self.tokens is not None:
                 await self.tokens.acquire()
-            yield _event({"id": key, "of": token})
+            yield name + _event({"id": key, "of": token, "sequence_number": next(numbers)})
             if cut_after == number:
                 raise Cut
             told = Told(key, 1, 2, [ord(token)])
             last = number == len(answer) - 1
             comment = b"" if last else COMMENT + msgspec.json.encode(told) + b"\n\n"
-            yield _event({"id": key, "text": token}) + comment
-        yield b"event: message_stop\n\n" if "messages" in asked.path else b"data: [DONE]\n\n"
+            said = {"id": key, "text": token, "sequence_number": next(numbers)}
+            yield name + _event(said) + comment
+        yield _LAST_EVENTS.get(asked.path, b"data: [DONE]\n\n")
 
     async def _cut(self) -> AsyncIterator[bytes]:
         raise Cut
         yield b""
+
+
+_LAST_EVENTS = {
+    "/v1/messages": b"event: message_stop\n\n",
+    "/v1/responses": b"event: response.completed\n\n",
+}
 
 
 def _event(value: object) -> bytes:
@@ -280,6 +289,8 @@ def _text(prompt: Any) -> str:
 
 
 def _rendered(body: dict[str, Any]) -> str:
+    if "input" in body:
+        return f"<user>{body['input']}<assistant>"
     turns = [f"<{turn['role']}>{turn['content']}" for turn in body["messages"]]
     return "".join(turns) + "<assistant>"
 

@@ -4,6 +4,8 @@ twice."""
 from __future__ import annotations
 
 import asyncio
+import re
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,11 +19,12 @@ from quire.server.going_on import COMMENT, TELLS_HEADER, Told, packed
 MESSAGES = [{"role": "user", "content": "Once upon a time"}]
 PROMPT = "<user>Once upon a time<assistant>"
 NUM_TOKENS = 12
-PATHS = ["/v1/chat/completions", "/v1/messages"]
+PATHS = ["/v1/chat/completions", "/v1/messages", "/v1/responses"]
 
 
 async def chat(w: World, path: str = PATHS[0], **fields: object) -> str:
-    body = {"messages": MESSAGES, "stream": True, "max_tokens": NUM_TOKENS, **fields}
+    said = {"messages": MESSAGES} if path != PATHS[2] else {"input": MESSAGES[0]["content"]}
+    body = {**said, "stream": True, "max_tokens": NUM_TOKENS, **fields}
     answer = await w.http.post(path, json=body)
     assert answer.status_code == 200, answer.text
     assert TELLS_HEADER not in answer.headers
@@ -37,8 +40,13 @@ def expected(key: str) -> list[dict[str, str]]:
 
 
 def events(text: str) -> list[dict[str, str]]:
+    """All but their numbers."""
     lines = [line[6:] for line in text.splitlines() if line.startswith("data: {")]
-    return [msgspec.json.decode(line) for line in lines]
+    told = [msgspec.json.decode(line, type=dict[str, Any]) for line in lines]
+    return [{k: str(v) for k, v in one.items() if k != "sequence_number"} for one in told]
+
+
+NUMBERS = re.compile(r'"sequence_number":(\d+)')
 
 
 @pytest.mark.parametrize("num_before", [1, 5, NUM_TOKENS - 1])
@@ -52,6 +60,15 @@ async def test_the_client_sees_one_stream(path: str, num_before: int) -> None:
         assert begun == [[""], [continuation(PROMPT, num_before)]]
         await until(lambda: not any(node.num_outstanding for node in w.router.nodes))
         await until(lambda: w.router.nodes[1].pool.num_busy == 0)
+
+
+async def test_the_events_of_a_response_are_numbered_through() -> None:
+    async with world(3, resumes=True) as w:
+        for node, after in zip(w.nodes, (2, 3), strict=False):
+            node.cut_after = after
+        told = await chat(w, "/v1/responses")
+        assert list(map(int, NUMBERS.findall(told))) == list(range(2 * NUM_TOKENS))
+        assert told.endswith("event: response.completed\n\n")
 
 
 async def test_it_goes_on_as_often_as_needed() -> None:
@@ -101,7 +118,10 @@ async def test_without_resume_nothing_is_asked_for() -> None:
     [
         (PATHS[0], {"stream": False}),
         (PATHS[0], {"n": 2}),
-        ("/v1/responses", {}),
+        ("/v1/responses", {"previous_response_id": "resp_1"}),
+        ("/v1/responses", {"conversation": "conv_1"}),
+        ("/v1/responses", {"background": True}),
+        ("/v1/responses", {"include": ["message.output_text.logprobs"]}),
         ("/v1/embeddings", {}),
     ],
 )

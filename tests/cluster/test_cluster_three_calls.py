@@ -160,6 +160,43 @@ async def test_a_refused_call_is_the_answer_and_leaves_no_lease(call: str) -> No
         await no_lease_is_left(w)
 
 
+@pytest.mark.parametrize(
+    ("call", "status", "code"),
+    [
+        ("remote_send", 503, "transfer_failed"),  # the receiver was lost, or the link to it
+        ("remote_send", 404, "unknown_handle"),  # its engine began anew, and knows no such lease
+        ("start_generate", 404, "unknown_handle"),
+    ],
+)
+async def test_without_its_pages_one_engine_answers_alone(
+    call: str, status: int, code: str
+) -> None:
+    async with world(2, "disaggregated") as w:
+        for node in w.nodes:
+            node.call_refusals[call] = refused(status, code, "because")
+        assert text_of(await w.complete(LONG)) == continuation(LONG, 4)
+        assert len([one for node in w.nodes for one in node.asked]) == 1
+        await no_lease_is_left(w)
+
+
+async def test_a_node_whose_engine_is_lost_is_left_out() -> None:
+    async with world(3, "disaggregated") as w:
+        w.nodes[0].call_refusals["remote_send"] = refused(503, "engine_lost", "killed")
+        assert text_of(await w.complete(LONG)) == continuation(LONG, 4)
+        assert w.nodes[0].num_prefilled == 0
+        await no_lease_is_left(w)
+
+
+async def test_a_model_that_the_receiver_does_not_have_is_the_answer() -> None:
+    async with world(2, "disaggregated") as w:
+        gone = refused(404, "model_not_found", "no such model")
+        w.nodes[1].call_refusals["start_generate"] = gone
+        answer = await w.complete(LONG)
+        assert answer.status_code == 404
+        assert "no such model" in answer.json()["error"]["message"]
+        await no_lease_is_left(w)
+
+
 async def test_a_client_that_leaves_during_a_transfer_leaves_no_lease() -> None:
     async with world(2, "disaggregated") as w:
         prefill, decode = w.nodes

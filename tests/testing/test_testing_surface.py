@@ -8,7 +8,7 @@ from quire.testing import conformance
 NAMES = """
     ControlCore ControlHarness ExpectedDecode FakeEncoder FakeEngine FakeTokenizer
     LocalNode LocalPort NoProgress Outcome ProtocolViolation ReferenceContext ReferencePage
-    ReferenceProgram ScriptedModel SeenToken StepTime VirtualClock answers expected_decode
+    ReferenceProgram Relay ScriptedModel SeenToken StepTime VirtualClock answers expected_decode
     expected_dist expected_logprobs expected_tokens fake_pool scripted_node token_content
 """
 

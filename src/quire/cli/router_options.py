@@ -65,8 +65,8 @@ Resume = Annotated[
     typer.Option(
         "--resume",
         envvar="QUIRE_ROUTER_RESUME",
-        help="Let a streamed completion, chat or message whose node is lost go on at another one."
-        " Needs --cluster-key-file; the nodes then tell the tokens of each event.",
+        help="Let a streamed completion, chat, message or response whose node is lost go on at"
+        " another. Needs --cluster-key-file; the nodes then tell the tokens of each event.",
         rich_help_panel=_NODES,
     ),
 ]

@@ -40,6 +40,7 @@ from quire.core.errors import (
     QuireError,
     QuotaExceeded,
     RequestError,
+    TransferFailed,
     Unauthorized,
     UnknownHandle,
 )
@@ -63,6 +64,7 @@ _STATUS: tuple[tuple[type[QuireError], int], ...] = (
     (Draining, 503),
     (CapacityError, 503),
     (EngineLost, 503),
+    (TransferFailed, 503),
     (PageLost, 503),
     (ProgramCancelled, 409),
     (DeadlineExceeded, 504),

@@ -3,7 +3,8 @@
 ``LocalNode`` runs programs against fake engines in one event loop, ``scripted_node`` does so with a
 model whose answers the test gives; ``ControlHarness`` drives the controller by hand;
 ``FakeEngine``, ``FakeEncoder``, ``VirtualClock`` and ``FakeTokenizer`` replace the real ones;
-``ReferenceProgram`` and ``expected_tokens`` compute the expected results. The suites that every
+``ReferenceProgram`` and ``expected_tokens`` compute the expected results; ``Relay`` stands between
+real processes, as distance and as a link that fails. The suites that every
 implementation of a Protocol must pass are in ``quire.testing.conformance``.
 """
 
@@ -25,6 +26,7 @@ from quire.testing.oracle import (
     token_content,
 )
 from quire.testing.reference_program import ReferencePage, ReferenceProgram
+from quire.testing.relay import Relay
 from quire.testing.scripted import ScriptedModel, answers
 from quire.testing.tokenizer import FakeTokenizer
 
@@ -43,6 +45,7 @@ __all__ = [
     "ReferenceContext",
     "ReferencePage",
     "ReferenceProgram",
+    "Relay",
     "ScriptedModel",
     "SeenToken",
     "StepTime",

@@ -9,7 +9,9 @@ import asyncio
 import logging
 import uuid
 from collections.abc import AsyncIterable, Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,6 +28,8 @@ from quire.core.errors import (
     ErrorRecord,
     InvalidArgument,
     QuireError,
+    TransferFailed,
+    UnknownHandle,
     from_record,
 )
 from quire.core.exchange import CLUSTER_KEY_HEADER
@@ -195,9 +199,12 @@ class NodeEngine:
             "begin": begin,
             "end": end,
         }
-        return await self._call(
-            request, f"{_CALLS}/remote_send", body, self._headers(request), Sent
-        )
+        try:
+            return await self._call(
+                request, f"{_CALLS}/remote_send", body, self._headers(request), Sent
+            )
+        except UnknownHandle as exc:
+            raise TransferFailed(f"the lease has ended: {exc.message}") from exc
 
     async def pin(
         self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None
@@ -224,9 +231,25 @@ class NodeEngine:
         answer = await self._answer(
             request, f"{_CALLS}/start_generate", self._headers(request), msgspec.json.encode(body)
         )
-        if received is not None and answer.head.status < 400:
+        if received is None:
+            return answer
+        if answer.head.status < HTTPStatus.BAD_REQUEST:
             request.work.leases.pop(received.kv_addr_info, None)
+        elif answer.head.status == HTTPStatus.NOT_FOUND:
+            raise await self._lease_refusal(answer)
         return answer
+
+    async def _lease_refusal(self, answer: Answer) -> QuireError:
+        """Why ``answer`` says that something does not exist: mostly the lease, by now."""
+        body = bytearray()
+        with closing(answer):
+            while len(body) <= _MAX_BYTES and (piece := await answer.read()):
+                body += piece
+        path = f"{_CALLS}/start_generate"
+        refusal = self._refusal(path, answer.head.status, bytes(body))
+        if isinstance(refusal, UnknownHandle):
+            return TransferFailed(f"the lease has ended: {refusal.message}")
+        return refusal
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -289,8 +312,11 @@ class NodeEngine:
             raise
         finally:
             self._node.ended()
-        if status >= 400:
-            raise self._refusal(path, status, answer)
+        if status >= HTTPStatus.BAD_REQUEST:
+            refusal = self._refusal(path, status, answer)
+            if isinstance(refusal, EngineLost):  # the node lives, and starts it again
+                self.lost(request)
+            raise refusal
         try:
             return msgspec.json.decode(answer, type=kind)
         except msgspec.MsgspecError as exc:

@@ -31,6 +31,7 @@ from quire.core.errors import (
     ModelNotFound,
     ProgramFailed,
     QuireError,
+    TransferFailed,
     UnknownHandle,
 )
 from quire.server.going_on import TELLS_HEADER
@@ -117,6 +118,10 @@ class Dispatcher:
             if not request.work.lost:
                 raise
             return None
+        except TransferFailed as exc:  # what a lost node or link does to those that are left
+            logger.warning("request %s is not divided: %s", request.request_id, exc.message)
+            request.work.end()
+            return await self._in_order(request, self._left(request))
         except StrategyFailed:
             shift.num_failed += 1
             raise

@@ -1,4 +1,5 @@
-"""Streamed chats and messages that outlive their node: another one goes on behind the last token.
+"""Streamed chats, messages and responses that outlive their node: another one goes on behind the
+last token.
 
 Owns what must be known to go on (the tokens, which the node tells in comments between the events)
 and what of a stream may be passed on: the events of a chunk only with its tokens, so that nothing
@@ -7,8 +8,10 @@ is told twice. Must not know what events say, nor how the next engine is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from itertools import count
+from typing import Any
 
 import msgspec
 
@@ -24,21 +27,45 @@ SendOn = Callable[[Request], Awaitable[Answer]]
 Raises ``QuireError``: no engine takes it.
 """
 
-_RETOLD = (CHAT, "/v1/messages")
+_RESPONSES = "/v1/responses"
+_ENDS = {
+    CHAT: (b"data: [DONE]",),
+    "/v1/messages": (b"event: message_stop", b"event: error"),
+    _RESPONSES: (
+        b"event: response.completed",
+        b"event: response.incomplete",
+        b"event: response.failed",
+    ),
+}
+"""How the last event of each stream that can go on begins."""
+
+_AT_ITS_NODE = ("previous_response_id", "conversation", "background")
+"""Fields of a response that asks for what its node alone has, or runs without its client."""
+
+_DATA = b"\ndata: "
 _OWN = {name.encode() for name in (TELLS_HEADER, GENERATED_HEADER, CLUSTER_KEY_HEADER)}
-_ENDS = (b"data: [DONE]", b"event: message_stop", b"event: error")
 
 
 def retold(request: Request, cluster_key: str) -> Request:
     """``request``, asking for what is needed to go on elsewhere, if it is a streamed chat of one
-    choice; else ``request``."""
-    if request.path not in _RETOLD or not request.streams:
+    choice, a message or a response; else ``request``."""
+    fields = request.fields
+    if request.path not in _ENDS or not request.streams or fields.get("n") not in (None, 1):
         return request
-    if request.fields.get("n") not in (None, 1):
+    if request.path == _RESPONSES and not _can_go_on(fields):
         return request
     asked = _with(request, request.body, [(TELLS_HEADER, "1"), (CLUSTER_KEY_HEADER, cluster_key)])
     asked.is_resumable = True
     return asked
+
+
+def _can_go_on(fields: Mapping[str, Any]) -> bool:
+    """Whether any node can tell the rest of a response: its last event repeats the whole of it,
+    with log probabilities that only those nodes know which computed them."""
+    if any(fields.get(name) for name in (*_AT_ITS_NODE, "top_logprobs")):
+        return False
+    include = fields.get("include")
+    return not (isinstance(include, list) and "message.output_text.logprobs" in include)
 
 
 def _with(request: Request, body: bytes, own: list[tuple[str, str]]) -> Request:
@@ -50,7 +77,7 @@ def _with(request: Request, body: bytes, own: list[tuple[str, str]]) -> Request:
 
 
 class RetoldAnswer(OutlivingAnswer):
-    """The stream ``answer`` to the chat or message ``request``, and those behind it."""
+    """The stream ``answer`` to the chat, message or response ``request``, and those behind it."""
 
     def __init__(self, answer: Answer, request: Request, send_on: SendOn) -> None:
         super().__init__(answer, request)
@@ -58,6 +85,9 @@ class RetoldAnswer(OutlivingAnswer):
         self._waiting: list[bytes] = []
         self._first: Told | None = None
         self._tokens: list[int] = []
+        self._ends = _ENDS[request.path]
+        self._num_passed = 0
+        """Events that the client has, or is about to have."""
 
     @property
     def generated(self) -> list[int] | None:
@@ -70,17 +100,25 @@ class RetoldAnswer(OutlivingAnswer):
                 told = msgspec.json.decode(block[len(COMMENT) :], type=Told)
                 self._first = self._first or told
                 self._tokens += told.tokens
-                passed += self._waiting
-                self._waiting.clear()
+                passed += self._passed()
                 continue
             if LOST in block and (b'{"error"' in block or block.startswith(b"event: error")):
                 raise self._lost()
             self._waiting.append(block + b"\n\n")
-            if block.startswith(_ENDS):
+            if block.startswith(self._ends):
                 self._is_over = True
-                passed += self._waiting
-                self._waiting.clear()
+                passed += self._passed()
         return b"".join(passed)
+
+    def _passed(self) -> list[bytes]:
+        """What waits is the client's. The events of a response are numbered, in one stream as in
+        all of them."""
+        waiting, self._waiting = self._waiting, []
+        if self._num_resumed and self._request.path == _RESPONSES:
+            numbers = count(self._num_passed)
+            waiting = [_numbered(event, next(numbers)) for event in waiting]
+        self._num_passed += len(waiting)
+        return waiting
 
     def _ending(self) -> bytes:
         """Nothing: where only the end was lost, another node tells it."""
@@ -101,3 +139,11 @@ class RetoldAnswer(OutlivingAnswer):
         again.work, again.prefers = self._request.work, self._request.prefers
         self._waiting.clear()
         return Continuation(partial(self._send_on, again), len(self._tokens))
+
+
+def _numbered(event: bytes, number: int) -> bytes:
+    name, found, text = event.partition(_DATA)
+    if not found:
+        return event
+    body = msgspec.json.decode(text, type=dict[str, Any])
+    return name + _DATA + msgspec.json.encode(body | {"sequence_number": number}) + b"\n\n"

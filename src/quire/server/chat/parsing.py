@@ -5,6 +5,7 @@ A whole message is the sum of the pieces that a stream would have sent, so the t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -48,9 +49,10 @@ class Reading:
 
 
 class ChoiceParser:
-    """Call ``feed`` with one choice's text as it arrives, and ``finish`` once."""
+    """Call ``feed`` with one choice's text as it arrives, and ``finish`` once. ``new_call_id``:
+    random ids, unless it is given."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Reading, new_call_id: Callable[[], str] | None = None) -> None:
         self._max_calls = reading.max_calls
         self._is_cut = reading.drops_calls or bool(reading.max_calls)
         known_tools = True if reading.tools is None else reading.tools
@@ -59,6 +61,7 @@ class ChoiceParser:
             reasoning=True,
             starts_in_reasoning=reading.starts_in_reasoning,
             dialect=reading.dialect,
+            new_id=new_call_id,
         )
 
     @property

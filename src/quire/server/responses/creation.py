@@ -18,7 +18,8 @@ from quire.server.context import caller_of, context_of
 from quire.server.errors import HttpError
 from quire.server.events import EventStyle, as_it_is
 from quire.server.frame import Frame, new_frame
-from quire.server.planning import Work
+from quire.server.going_on import Telling
+from quire.server.planning import Work, told_stream
 from quire.server.responses.conversations import StoredConversation
 from quire.server.responses.format import ResponseFormatter, ResponseOptions
 from quire.server.responses.store import StoredResponse, sent_again
@@ -41,7 +42,7 @@ from quire.server.schemas.responses import ConversationId, ResponseObject, Respo
 @dataclass(slots=True)
 class Creation:
     """One response being made. ``entry`` is what will be stored, ``None`` with ``store: false``;
-    ``grow`` adds a complete response to its conversation."""
+    ``grow`` adds a complete response to its conversation; ``telling``: see ``Work``."""
 
     body: ResponsesRequest
     chat: PreparedChat
@@ -49,6 +50,7 @@ class Creation:
     formatter: ResponseFormatter
     entry: StoredResponse | None
     grow: Callable[[ResponseObject], None] | None = None
+    telling: Telling | None = None
 
     def work(self) -> Work:
         style = EventStyle(as_it_is, b"", self.formatter.failed)
@@ -61,6 +63,7 @@ class Creation:
             self.chat.turns,
             self._on_finished,
             style,
+            self.telling,
         )
 
     def _on_finished(self, session: SessionHandle) -> None:
@@ -102,7 +105,8 @@ async def create(request: Request, body: ResponsesRequest) -> Creation:
             param="input",
         )
     chat, messages = await _prepare(request, body, messages)
-    frame = new_frame(chat.model)
+    telling = told_stream(request, chat.model)
+    frame = new_frame(chat.model) if telling is None else telling.frame
     formatter = ResponseFormatter(
         base_response(body, frame),
         chat.model.tokenizer,
@@ -119,7 +123,7 @@ async def create(request: Request, body: ResponsesRequest) -> Creation:
         if previous is not None:
             entry.num_history_bytes = previous.num_bytes
     grow = None if conversation is None else _growing(request, conversation, shown)
-    return Creation(body, chat, messages, formatter, entry, grow)
+    return Creation(body, chat, messages, formatter, entry, grow, telling)
 
 
 def _conversation(request: Request, body: ResponsesRequest) -> StoredConversation | None:

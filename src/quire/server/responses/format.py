@@ -32,6 +32,7 @@ from quire.server.responses.items import (
     GrowingItem,
     GrowingMessage,
     GrowingReasoning,
+    ItemIds,
 )
 from quire.server.schemas.chat import TokenLogprob
 from quire.server.schemas.response_items import ItemStatus
@@ -70,7 +71,8 @@ class ResponseFormatter:
         self._base = base
         self._tokenizer = tokenizer
         self._options = options
-        self._parser = ChoiceParser(reading)
+        self._ids = ItemIds(base.id)
+        self._parser = ChoiceParser(reading, self._ids.calls(reading.dialect))
         self._writer = EventWriter()
         self._status: ResponseStatus = base.status
         self._error: ResponseError | None = None
@@ -201,7 +203,7 @@ class ResponseFormatter:
                 return [*events, self._open.add(text)]
             case CallStarted(_, call_id, name):
                 self._pending_logprobs.clear()
-                call = GrowingCall(self._writer, len(self._items), call_id, name)
+                call = GrowingCall(self._writer, len(self._items), self._ids, call_id, name)
                 return self._begin(call)
             case CallArguments(_, text):
                 self._pending_logprobs.clear()
@@ -211,7 +213,7 @@ class ResponseFormatter:
     def _switch_to(self, kind: type[GrowingMessage] | type[GrowingReasoning]) -> list[bytes]:
         if isinstance(self._open, kind):
             return []
-        return self._begin(kind(self._writer, len(self._items)))
+        return self._begin(kind(self._writer, len(self._items), self._ids))
 
     def _begin(self, item: GrowingItem) -> list[bytes]:
         events = self._close("completed")

@@ -5,10 +5,12 @@ A whole response consists of the same items as its stream, so the two cannot dif
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Protocol
 
+from quire.programs.chat import Dialect
 from quire.server.responses.events import EventWriter
 from quire.server.schemas.chat import TokenLogprob
 from quire.server.schemas.response_items import (
@@ -38,17 +40,34 @@ class GrowingItem(Protocol):
         ...
 
 
-def _new_id(prefix: str) -> str:
-    return f"{prefix}_{secrets.token_hex(16)}"
+class ItemIds:
+    """The ids of the items of a response: from its own, so that another node that goes on with it
+    names them alike."""
+
+    def __init__(self, response_id: str) -> None:
+        self._response_id = response_id
+
+    def item(self, prefix: str, index: int) -> str:
+        return f"{prefix}_{self._digest(index)[:32]}"
+
+    def calls(self, dialect: Dialect) -> Callable[[], str]:
+        """Ids of calls, one after the other, as ``programs.chat`` makes them."""
+        digests = (self._digest(f"call/{number}") for number in count())
+        if dialect is Dialect.MISTRAL:
+            return lambda: next(digests)[:9]
+        return lambda: f"call_{next(digests)[:24]}"
+
+    def _digest(self, what: object) -> str:
+        return hashlib.sha256(f"{self._response_id}/{what}".encode()).hexdigest()
 
 
 class GrowingMessage:
     """A message of one text part."""
 
-    def __init__(self, writer: EventWriter, index: int) -> None:
+    def __init__(self, writer: EventWriter, index: int, ids: ItemIds) -> None:
         self._writer = writer
         self._index = index
-        self._id = _new_id("msg")
+        self._id = ids.item("msg", index)
         self._status: ItemStatus = "in_progress"
         self._texts: list[str] = []
         self._logprobs: list[OutputLogprob] = []
@@ -104,10 +123,10 @@ class GrowingMessage:
 class GrowingReasoning:
     """Reasoning, in the words of the model."""
 
-    def __init__(self, writer: EventWriter, index: int) -> None:
+    def __init__(self, writer: EventWriter, index: int, ids: ItemIds) -> None:
         self._writer = writer
         self._index = index
-        self._id = _new_id("rs")
+        self._id = ids.item("rs", index)
         self._status: ItemStatus = "in_progress"
         self._texts: list[str] = []
         self._place = {"item_id": self._id, "output_index": index, "content_index": 0}
@@ -145,10 +164,12 @@ class GrowingReasoning:
 class GrowingCall:
     """A call of one of the client's functions."""
 
-    def __init__(self, writer: EventWriter, index: int, call_id: str, name: str) -> None:
+    def __init__(
+        self, writer: EventWriter, index: int, ids: ItemIds, call_id: str, name: str
+    ) -> None:
         self._writer = writer
         self._index = index
-        self._id = _new_id("fc")
+        self._id = ids.item("fc", index)
         self._call_id = call_id
         self._name = name
         self._status: ItemStatus = "in_progress"
