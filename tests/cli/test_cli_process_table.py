@@ -63,6 +63,38 @@ def test_an_ended_program_shows_what_it_has_used(capsys: pytest.CaptureFixture[s
     assert re.search(r"3\.5 s +11 +22 +33 +44", capsys.readouterr().out)
 
 
+LONG_NAMES = ["contextual-retrieval", "naive-rag", "a" * 60]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_in_a_narrow_terminal_columns_are_left_out_before_names_are_folded(
+    width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used = {"num_prefilled_tokens": 11, "num_cached_tokens": 22, "num_generated_tokens": 33}
+    programs = [record(f"prog-{name}", 1.0, name=name, usage=used) for name in LONG_NAMES[:2]]
+    output(width).print(process_table(programs, 1000.0, width=width))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    for name in LONG_NAMES[:2]:
+        assert [line for line in lines if name in line and "running" in line]
+    assert ("computed" in lines[1], "generated" in lines[1]) == (width > 80, width > 60)
+
+
+def test_a_name_of_any_length_leaves_room_for_state_and_age(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    programs = [record("prog", 1.0, name=LONG_NAMES[2])]
+    output(80).print(process_table(programs, 1000.0, width=80))
+    shown = capsys.readouterr().out
+    assert "running" in shown
+    assert "16 min" in shown
+
+
+def test_without_a_width_all_columns_are_there() -> None:
+    listed = process_table([record("prog", 1.0, name=LONG_NAMES[2])], 1000.0)
+    assert [column.header for column in listed.columns][-2:] == ["generated", "pages"]
+
+
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [

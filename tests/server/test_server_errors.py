@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from request_log import RequestLines
 from scripted_server import MODEL, RunningServer, running_server
 from websockets.exceptions import InvalidStatus
@@ -16,6 +18,7 @@ from websockets.sync.client import connect
 
 from quire.core.config import TenantConfig
 from quire.core.errors import (
+    ConfigError,
     Draining,
     EngineFault,
     EngineLost,
@@ -38,7 +41,7 @@ from quire.core.errors import (
 from quire.core.events import Quotas
 from quire.core.ids import TenantId
 from quire.programs.chat.template_budget import BudgetedEnvironment
-from quire.server.errors import ErrorBoundary, body_of, headers_of, status_of
+from quire.server.errors import ErrorBoundary, body_of, headers_of, install_handlers, status_of
 
 CHAT = "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -482,7 +485,9 @@ def test_a_tool_that_only_a_service_runs_is_told_so(
         ("/v1/v1/messages", "there is /v1/messages;"),
         ("/v1/tokenize", "there is /tokenize;"),
         ("/v1/audio/speech", "/openapi.json has all of them"),
-        ("/", "/openapi.json has all of them"),
+        ("/v1/chat/completion", "there is /v1/chat/completions"),
+        ("/", "/ui shows the node in a browser"),
+        ("/" + "a" * 50_000, "/openapi.json has all of them"),
     ],
 )
 def test_a_path_that_is_nearly_ours_is_told_which_one_is(
@@ -525,6 +530,7 @@ def test_the_openai_package_knows_the_errors(client: openai.OpenAI) -> None:
         (MailboxFull("x"), 503, "retry-after"),
         (EngineFault("x"), 500, "x-should-retry"),
         (ProgramFailed("x"), 500, "x-should-retry"),
+        (ConfigError("x"), 501, "x-should-retry"),
         (QuireError("x"), 500, "x-should-retry"),
     ],
 )
@@ -532,6 +538,46 @@ def test_every_kind_has_its_status(error: QuireError, status: int, header: str |
     assert status_of(error) == status
     assert body_of(error)["error"]["code"] == error.code
     assert set(headers_of(error)) == ({header} if header else set())
+
+
+@pytest.mark.parametrize(
+    ("error", "is_shown"),
+    [(ConfigError("no wasmtime: install it"), False), (QuireError("x"), True)],
+)
+def test_what_is_not_installed_is_logged_without_the_place_that_missed_it(
+    error: QuireError, is_shown: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = FastAPI()
+
+    @app.get("/")
+    async def fails() -> None:
+        raise error
+
+    install_handlers(app, ())
+    assert TestClient(app).get("/").status_code == status_of(error)
+    (logged,) = [one for one in caplog.records if one.name == "quire.server.errors"]
+    assert logged.getMessage() == f"request failed: {error.message}"
+    assert (logged.exc_info is not None) == is_shown
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"n": 100_000}, "n: Input should be less than or equal to 128, not 100000"),
+        ({"temperature": -0.5}, "Input should be greater than or equal to 0, not -0.5"),
+        ({"n": True}, "n: Input should be a valid integer, not true"),
+        ({"n": 1.5}, "n: Input should be a valid integer, not 1.5"),
+        ({"stream": "secret"}, "stream: Input should be a valid boolean, not a string"),
+        ({"tools": {"secret": 1}}, "tools: Input should be a valid list, not an object"),
+        ({"stop": ["a", None]}, "stop[1]: Input should be a valid string, not null"),
+    ],
+)
+def test_a_number_is_repeated_and_of_other_values_the_kind_is_said(
+    http: httpx.Client, body: dict[str, Any], said: str
+) -> None:
+    message = check_shape(http.post(CHAT, json={"messages": HI, **body}))["message"]
+    assert message.endswith(said)
+    assert "secret" not in message
 
 
 class PanicException(BaseException):

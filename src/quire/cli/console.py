@@ -70,6 +70,12 @@ def table(*columns: str, right: tuple[str, ...] = (), wrap: tuple[str, ...] = ()
     return made
 
 
+def natural_width(shown: Table) -> int:
+    """The columns that ``shown`` takes where no line of it is folded."""
+    wide = Console(width=1 << 16)
+    return wide.measure(shown).maximum
+
+
 def show_message(text: str) -> None:
     """Print a message of a program unchanged, with control characters made visible."""
     output().print(escaped(text))

@@ -11,10 +11,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from quire.cli.console import escaped, table
+from quire.cli.console import escaped, natural_width, table
 
 Program = dict[str, Any]
 """One record of ``GET /v1/programs``."""
+
+_Row = dict[str, str | Text]
 
 SHORT_ID_CHARS = 12
 _STATE_STYLES = {"failed": "red", "terminated": "red", "cancelled": "yellow", "running": "green"}
@@ -25,6 +27,11 @@ _COLUMNS = {
     "num_encoded_tokens": "encoded",
     "num_pages": "pages",
 }
+_FIGURES = ("age", "took", *_COLUMNS.values())
+_LEFT_OUT_FIRST = ("encoded", "cached", "took", "computed", "form", "pages", "generated", "age")
+_MAX_NAME_CHARS = 24
+"""Columns are left out until names of this length stand in one line."""
+
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
@@ -40,36 +47,54 @@ def chosen(
     return sorted(found, key=lambda one: one.get("created") or 0.0, reverse=True)
 
 
-def process_table(programs: Sequence[Program], now_s: float, *, long: bool = False) -> Table:
+def process_table(
+    programs: Sequence[Program], now_s: float, *, long: bool = False, width: int | None = None
+) -> Table:
     """``programs`` in their order, each child below its parent. ``now_s``: Unix time.
 
     An ended program holds no pages. A session without a client's name (its name is its id) is shown
     without a name. A column for encoders is shown if a program has used one, one for nodes if a
-    router was asked.
+    router was asked. ``width``: that of the terminal; columns for which it has no room are left
+    out.
     """
-    columns = dict(_COLUMNS)
+    rows = [_row(program, depth, now_s, long=long) for program, depth in _tree(programs)]
+    columns = ["program", "name", "form", "state", *_FIGURES]
     if not any(_figures(one).get("num_encoded_tokens") for one in programs):
-        del columns["num_encoded_tokens"]
-    figures = ("age", "took", *columns.values())
-    where = ("node",) if any(one.get("node") for one in programs) else ()
-    listed = table(
-        *where, "program", "name", "form", "state", *figures, right=figures, wrap=("name",)
-    )
-    for program, depth in _tree(programs):
-        public_id = program["id"] if long else program["id"][:SHORT_ID_CHARS]
-        state = Text(program["state"], style=_STATE_STYLES.get(program["state"], ""))
-        figures_of = _figures(program)
-        name = "" if program["name"] == program["id"] else escaped(program["name"])
-        listed.add_row(
-            *(escaped(str(program.get(one, ""))) for one in where),
-            public_id,
-            f"{'  ' * (depth - 1)}└{name}" if depth else name,
-            program["form"],
-            state,
-            *_times(program, now_s),
-            *(str(figures_of.get(figure, "")) for figure in columns),
-        )
+        columns.remove("encoded")
+    if any(one.get("node") for one in programs):
+        columns.insert(0, "node")
+    listed = _table(rows, columns)
+    folded = max((len(str(row["name"])) for row in rows), default=0) - _MAX_NAME_CHARS
+    for column in _LEFT_OUT_FIRST:
+        if width is None or natural_width(listed) - max(folded, 0) <= width:
+            break
+        columns = [one for one in columns if one != column]
+        listed = _table(rows, columns)
     return listed
+
+
+def _table(rows: Sequence[_Row], columns: Sequence[str]) -> Table:
+    listed = table(*columns, right=_FIGURES, wrap=("name",))
+    for row in rows:
+        listed.add_row(*(row[column] for column in columns))
+    return listed
+
+
+def _row(program: Program, depth: int, now_s: float, *, long: bool) -> _Row:
+    """The cells of ``program`` by column."""
+    name = "" if program["name"] == program["id"] else escaped(program["name"])
+    age, took = _times(program, now_s)
+    figures = _figures(program)
+    return {
+        "node": escaped(str(program.get("node", ""))),
+        "program": program["id"] if long else program["id"][:SHORT_ID_CHARS],
+        "name": f"{'  ' * (depth - 1)}└{name}" if depth else name,
+        "form": program["form"],
+        "state": Text(program["state"], style=_STATE_STYLES.get(program["state"], "")),
+        "age": age,
+        "took": took,
+        **{column: str(figures.get(figure, "")) for figure, column in _COLUMNS.items()},
+    }
 
 
 def _figures(program: Program) -> dict[str, Any]:

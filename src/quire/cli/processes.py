@@ -19,6 +19,7 @@ from quire.cli.client import NodeClient
 from quire.cli.console import (
     escaped,
     messages,
+    natural_width,
     output,
     print_result,
     show_message,
@@ -129,7 +130,8 @@ def ps(
     """List the programs of a running node: inferlets and sessions, running and recently ended.
 
     The newest is first, a child below its parent. Tokens (computed, found in the cache, generated)
-    are also shown for ended programs, pages only for running ones.
+    are also shown for ended programs, pages only for running ones. A narrow terminal shows fewer
+    columns; --json has everything.
 
     Examples:
 
@@ -143,7 +145,7 @@ def ps(
     """
     if watch and as_json:
         raise InvalidArgument("--watch shows a table: leave out --json")
-    console = output(_LONG_WIDTH if long else None)
+    console = output()
     with NodeClient(url, api_key) as node:
 
         def listed() -> list[dict[str, Any]]:
@@ -152,14 +154,20 @@ def ps(
         if as_json:
             console.print(escaped(json.dumps(listed(), indent=2, ensure_ascii=False)))
             return
-        if not watch:
-            console.print(process_table(listed(), time.time(), long=long))
-            return
-        with Live(console=console, auto_refresh=False) as shown_again:
-            while True:
-                rows = process_table(listed(), time.time(), long=long)
-                shown_again.update(rows, refresh=True)
-                time.sleep(_WATCH_S)
+
+        def rows() -> Table:
+            width = console.width if console.is_terminal and not long else None
+            return process_table(listed(), time.time(), long=long, width=width)
+
+        if watch:
+            with Live(console=output(_LONG_WIDTH if long else None), auto_refresh=False) as again:
+                while True:
+                    again.update(rows(), refresh=True)
+                    time.sleep(_WATCH_S)
+        all_rows = rows()
+        if long or not console.is_terminal:
+            console.width = max(console.width, natural_width(all_rows))
+        console.print(all_rows)
 
 
 def attach(

@@ -11,8 +11,10 @@ program twice, the response has ``x-should-retry: false``; if it is safe, ``retr
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Any
 
@@ -70,7 +72,7 @@ _STATUS: tuple[tuple[type[QuireError], int], ...] = (
     (DeadlineExceeded, 504),
     (MailboxClosed, 409),
     (QueuePoisoned, 500),
-    (ConfigError, 500),
+    (ConfigError, 501),
     (QuireError, 500),
 )
 
@@ -85,11 +87,18 @@ _TYPES = {
     413: "invalid_request_error",
     415: "invalid_request_error",
     429: "rate_limit_error",
+    501: "not_implemented_error",
     503: "service_unavailable_error",
 }
 
 _OBJECT_WANTED = frozenset({"model_type", "model_attributes_type", "dict_type"})
 """Pydantic's message for a value that is not a JSON object, which speaks of Python."""
+
+_COMPARED = ("greater_than", "less_than", "int_from_float")
+_OF_A_KIND = ("_type", "_parsing")
+"""Pydantic's problems whose message does not tell the value."""
+
+_MAX_MISTYPED_CHARS = 100
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 408: "request_timeout"}
 
@@ -175,7 +184,10 @@ def location_of(problem: Mapping[str, Any], body: Any) -> str | None:
 
 
 def validation_body(error: RequestValidationError) -> dict[str, Any]:
-    """The first problem in full, and the number of further ones. Input values are not echoed."""
+    """The first problem in full, and the number of further ones.
+
+    Numbers are echoed; of other values only the kind is told, because texts belong to their sender.
+    """
     problems = error.errors()
     first = problems[0]
     param = location_of(first, error.body)
@@ -186,10 +198,20 @@ def validation_body(error: RequestValidationError) -> dict[str, Any]:
         message = "must be an object"
     elif first["type"] == "extra_forbidden":
         message = _unknown(param or "")
+    elif first["type"].startswith(_COMPARED) or first["type"].endswith(_OF_A_KIND):
+        message += f", not {_given(first.get('input'))}"
     where = f"{param}: " if param else ""
     num_more = len(problems) - 1
     more = f" (and {num_more} more problem{'s' * (num_more > 1)})" if num_more else ""
     return error_body(400, f"{where}{message}{more}", code=_code_of(first["type"]), param=param)
+
+
+def _given(value: Any) -> str:
+    """``value`` in a message, by JSON's names."""
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    kinds: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
+    return kinds.get(type(value), "null" if value is None else "that")
 
 
 def _unknown(param: str) -> str:
@@ -211,7 +233,9 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
     async def on_quire_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, QuireError)
         note(request.scope, error.code, error.message)
-        if status_of(error) == 500:
+        if isinstance(error, ConfigError):  # the message has the remedy: the place says nothing
+            logger.error("request failed: %s", error.message)
+        elif status_of(error) == 500:
             logger.error("request failed: %s", error.message, exc_info=error)
         return response_of(error)
 
@@ -262,16 +286,20 @@ def no_route(otherwise: ASGIApp) -> ASGIApp:
 
 
 def _meant(routes: Sequence[APIRoute], path: str) -> str | None:
-    """A hint for a path that differs from a route only at its start or end: base URLs are copied
-    from other servers."""
+    """A hint for a path that is nearly that of a route: base URLs are copied from other servers,
+    and paths are mistyped."""
+    if path == "/":
+        return "/ui shows the node in a browser, /openapi.json has all routes"
+    known = {route.path for route in routes}
     plain = path.rstrip("/")
     for meant in (plain, f"/v1{plain}", plain.removeprefix("/v1")):
-        if meant != path and any(route.path == meant for route in routes):
+        if meant != path and meant in known:
             return (
                 f"there is {meant}; the base URL of OpenAI clients ends with /v1, that of "
                 "Anthropic's has no path"
             )
-    return None
+    near = get_close_matches(plain[:_MAX_MISTYPED_CHARS], sorted(known), n=1, cutoff=0.9)
+    return f"there is {near[0]}" if near else None
 
 
 def _allowed(routes: Sequence[APIRoute], path: str) -> list[str]:
