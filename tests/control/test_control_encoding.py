@@ -45,6 +45,28 @@ def test_a_batch_is_filled_with_sequences_of_many_programs() -> None:
     assert all(outcome.status == "done" for outcome in asked)
 
 
+def test_who_comes_while_a_batch_runs_may_stand_in_the_next_one() -> None:
+    """The next batch is put together shortly before the running one should end."""
+    world = EncodingWorld(policy="topology", max_batch_tokens=2, token_s=1.0)
+    early, late = world.program(1), world.program(2)
+    world.ask(early, 1, 1)
+    world.harness.run_until_idle()  # what a token takes is known from here on
+    world.ask(early, 1, 1, depth=1)
+    world.ask(early, 1, 1, depth=1)
+    (instance,) = world.instances
+    assert world.harness.num_in_flight(instance) == 1, "the second one is held back"
+    deep = world.ask(late, 1, depth=9)
+    urgent = world.ask(early, 1, depth=5)
+    world.harness.fire_timer()
+    assert world.harness.now_s == pytest.approx(2.0 + 0.9 * 2.0)
+    assert world.harness.num_in_flight(instance) == 2
+    world.harness.step_engine(instance)
+    world.harness.step_engine(instance)
+    assert [deep.status, urgent.status] == ["done", "done"]
+    world.harness.run_until_idle()
+    world.controller.check_invariants()
+
+
 def test_a_sequence_longer_than_a_batch_stands_alone_in_one() -> None:
     world = EncodingWorld(max_batch_tokens=4)
     outcome = world.ask(world.program(1), 9, 3, 2)
@@ -320,7 +342,7 @@ def test_service_is_charged_to_those_whose_sequences_were_encoded() -> None:
     assert rows[one].cost_s == pytest.approx(0.5 + 0.5 + 1.5)
     assert rows[two].service_s == pytest.approx(2.0)
     assert rows[two].cost_s == pytest.approx(0.5)
-    assert rows[two].waiting_s == pytest.approx(0.5), "it waited for the first batch"
+    assert rows[two].waiting_s == pytest.approx(1.0), "it waited for both batches"
     (encoder,) = world.controller.statistics().encoders
     assert encoder.instances[0].busy_s == pytest.approx(3.0)
     assert encoder.instances[0].num_tokens == 6

@@ -214,7 +214,7 @@ class Controller:
         awake = [self._by_number[number] for number in self._awake.all()]
         due_s = [at for one in awake if (at := one.next_dispatch_s) is not None]
         self._awake.keep([one.engine.number for one in awake if not one.may_rest])
-        at_s = self._timers.next_timer_s(due_s)
+        at_s = self._timers.next_timer_s(due_s + self._encoding.due_s())
         if at_s is not None:
             self._outbox.set_timer(at_s)
 

@@ -180,6 +180,11 @@ class Encoding:
         for scheduler in self._schedulers.values():
             scheduler.pump()
 
+    def due_s(self) -> list[float]:
+        """When batches that were held back may be sent."""
+        schedulers = self._schedulers.values()
+        return [at for one in schedulers if (at := one.next_dispatch_s) is not None]
+
     # -- views -------------------------------------------------------------------------------------
 
     def statistics(self) -> tuple[EncoderStatistics, ...]:

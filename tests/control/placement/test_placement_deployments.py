@@ -76,6 +76,13 @@ def test_queues_of_a_program_stay_together_while_one_is_open(world: World) -> No
     assert place(world, 1, queue=3) == [OTHER]
 
 
+@pytest.mark.parametrize("form", ["session", "workflow"])
+def test_calls_that_share_no_pages_spread_over_the_engines(world: World, form: str) -> None:
+    world.program(1, queues=2, form=form)
+    world.issue(1, decode(world, 1))
+    assert place(world, 1, queue=2) == [OTHER]
+
+
 def test_an_engine_that_is_down_gets_no_new_queue(world: World) -> None:
     world.harness.lose_engine(ENGINE)
     world.program(1)

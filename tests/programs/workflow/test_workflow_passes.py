@@ -100,6 +100,17 @@ def test_pruning_keeps_the_ingestion_before_the_search_alone() -> None:
     assert after == {"search": {"ingest"}}
 
 
+def test_stages_are_handed_on_without_pruning() -> None:
+    """The order of two components holds piece by piece, unless they work on the same thing."""
+    graph = optimized("stages", "pipeline").e_graph
+    assert not graph.primitives["ingest.2"].after
+    assert graph.primitives["ingest.2"].sources == {"chunk", "embed.2"}
+    assert not graph.primitives["embed_queries.1"].after
+    ingested = {f"ingest.{number}" for number in range(5)}
+    assert graph.primitives["expand.prefill"].after == ingested, "it takes nothing of it"
+    assert all(ingested <= graph.ancestors[f"search.{number}"] for number in range(3))
+
+
 def test_stages_are_as_large_as_the_engine_gains_from_and_are_handed_on() -> None:
     graph = optimized("stages").e_graph
     assert [graph.primitives[f"embed.{n}"].size for n in range(5)] == [4] * 5
@@ -120,6 +131,40 @@ def test_without_a_profile_nothing_is_split_and_the_reason_is_told() -> None:
     graph = Graph.optimize(app, {"t": ["a"] * 100})
     assert graph.e_graph.primitives.keys() == {"embed"}
     assert [note.text for note in graph.notes] == ["its engine has no profile: one batch"]
+
+
+@pytest.mark.parametrize(
+    ("token_s", "steps"), [(0.1, 3), (0.01, 2), (0.001, 1)], ids=["slow", "quick", "quicker"]
+)
+def test_a_step_of_a_prompt_saves_what_its_message_takes(token_s: float, steps: int) -> None:
+    """A message takes a second; a question is taken to have 32 tokens, a chunk 128, and an answer
+    as many as it may have."""
+    app = advanced(max_tokens=4)
+    times = ((1, 1.0 + token_s), (1000, 1.0 + 1000 * token_s))
+    engines = [
+        replace(one, profile=Profile(times=times)) if one.name == "llm" else one
+        for one in app.engines.values()
+    ]
+    profiled = App("profiled", engines)
+    profiled.update_template(list(app.nodes))
+    graph = Graph.optimize(profiled, QUERY, passes=OptPass(["prune", "prefill"]))
+    of_last = [one for one in graph.e_graph.order if one.startswith("answer.2.prefill")]
+    assert len(of_last) == steps
+    note = next(note for note in graph.notes if note.where == "answer.0.prefill")
+    assert note.applied == (steps == 3)
+    assert note.applied or note.text.startswith("its beginning is short")
+
+
+def test_an_answer_of_few_tokens_is_no_step() -> None:
+    app = advanced(synthesis="tree", max_tokens=4)
+    engines = [
+        replace(one, profile=Profile(times=((1, 1.0), (101, 2.0)))) if one.name == "llm" else one
+        for one in app.engines.values()
+    ]
+    profiled = App("profiled", engines)
+    profiled.update_template(list(app.nodes))
+    graph = Graph.optimize(profiled, QUERY, passes=OptPass(["prune", "prefill"])).e_graph
+    assert "answer.combine.prefill.0" not in graph.primitives, "the answers come together"
 
 
 def test_a_prompt_is_prefilled_in_as_many_steps_as_its_parts_come() -> None:

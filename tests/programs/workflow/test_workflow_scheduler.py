@@ -14,7 +14,7 @@ from workflow_reference import ReferenceRun, digest
 from quire.core.errors import EngineLost, InvalidArgument, PageLost
 from quire.programs.workflow import App, Engine, Graph, Node, OptPass, Profile
 from quire.programs.workflow.object_store import GraphState
-from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.primitives import AT_ONCE, Op, Primitive
 from quire.programs.workflow.runners.local import ToolRunner
 from quire.programs.workflow.scheduler import PAUSES_S, GraphScheduler, Runner
 from quire.programs.workflow.watching import StepLog
@@ -74,6 +74,17 @@ async def test_what_is_ready_together_starts_with_the_deepest() -> None:
     depths = [graph.e_graph.primitives[one].depth for one in runner.began[:4]]
     assert depths == sorted(depths, reverse=True)
     assert runner.began[0] == "expand.prefill"
+
+
+async def test_an_answer_is_asked_for_before_the_beginnings_of_other_prompts() -> None:
+    """A whole prompt is computed with the answer's first token: until that is asked for, the engine
+    would begin with what can wait."""
+    graph = Graph.optimize(advanced(), QUERY)
+    runner, runners = of(graph)
+    await GraphScheduler(graph.e_graph, graph.query, runners, clock).run()
+    asked = [one for one in runner.began if graph.e_graph.primitives[one].op not in AT_ONCE]
+    assert asked[0] == "expand.decode.0"
+    assert asked.index("answer.0.decode") < asked.index("answer.1.prefill.1")
 
 
 async def test_a_failure_ends_the_query_and_closes_what_it_holds() -> None:

@@ -37,12 +37,14 @@ class EncodeMessage:
 
 
 class EncoderInstance:
-    """One process of the encoder. ``busy_s``: the total time of its batches."""
+    """One process of the encoder. ``began_s``: when the first batch in flight began. ``busy_s``:
+    the total time of its batches."""
 
     def __init__(self, engine: EngineId) -> None:
         self.id = engine
         self.is_up = True
         self.in_flight: deque[EncodeMessage] = deque()
+        self.began_s = 0.0
         self.num_batches = 0
         self.num_sequences = 0
         self.num_tokens = 0

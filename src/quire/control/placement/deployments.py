@@ -47,14 +47,14 @@ class Deployments:
         engine.
 
         Of several engines, the one that has a page or an export that the commands name; for an
-        inferlet, which may name any page of its own later, the one that has another queue of it;
-        else the balancer's choice among those that are up, or the least used if none is.
+        inferlet, which may name any page of its own later, the one that has another queue of it
+        (each call of a session or a workflow has pages of its own); else the balancer's choice among those that are up, or the least used if none is.
         """
         engines = self._engines.get(queue.model, [])
         if len(engines) <= 1:
             return engines[0] if engines else None
         bound = self._named(queue, commands)
-        if bound is None and queue.program.form != "session":
+        if bound is None and queue.program.form == "inferlet":
             bound = _home(queue)
         for engine in engines:
             if engine.id == bound:

@@ -2,7 +2,7 @@
 
 Owns the order of the commands that wait: tenants by their fair share of the encoder in tokens,
 within one by priority and the policy. A batch is filled to the encoder's limit with sequences of
-whoever goes next, and sent as soon as an instance can take it. Encoding is pure: what a lost
+whoever goes next, and sent when an instance is idle, or is about to be. Encoding is pure: what a lost
 instance had at hand is done again, once.
 """
 
@@ -22,6 +22,7 @@ from quire.control.programs.states import ENDS
 from quire.control.scheduler.order.fair_order import FairOrder
 from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.order.ranking import Ranking
+from quire.control.scheduler.timing.batches_ahead import BatchesAhead
 from quire.control.tracing import Tracer
 from quire.core.encoding import EncodeBatch, Encoded, EncodeResult
 from quire.core.errors import EngineFault, EngineLost, ErrorRecord
@@ -49,6 +50,9 @@ class EncoderScheduler:
         self._outbox = outbox
         self._time = time
         self._tracer = tracer
+        self._ahead = BatchesAhead()
+        self.next_dispatch_s: float | None = None
+        """When a batch may go that was held back; None if none is."""
 
     # -- who waits -------------------------------------------------------------------------------
 
@@ -81,8 +85,9 @@ class EncoderScheduler:
     def pump(self) -> None:
         self.sync()
         pool = self.pool
+        self.next_dispatch_s = None
         while (entry := self.waiting.first()) is not None:
-            instance = least_loaded(pool.instances.values())
+            instance = self._instance()
             if instance is None:
                 return
             self._share.advance([entry.program.tenant])
@@ -92,6 +97,22 @@ class EncoderScheduler:
             parts = self._choose(limit)
             if parts:
                 self._send(instance, parts)
+
+    def _instance(self) -> EncoderInstance | None:
+        """The one for the next batch; None: none can take it yet, see ``next_dispatch_s``."""
+        now_s = self._time.now_s
+        instances = [one for one in self.pool.instances.values() if one.has_room]
+        due_s = {one: self._due_s(one) for one in instances}
+        found = least_loaded([one for one in instances if due_s[one] <= now_s])
+        if found is None:
+            self.next_dispatch_s = min(due_s.values(), default=None)
+        return found
+
+    def _due_s(self, instance: EncoderInstance) -> float:
+        """When the next batch may go to it."""
+        if instance.is_idle:
+            return self._time.now_s
+        return self._ahead.due_s(instance.in_flight[0].num_tokens, instance.began_s)
 
     def _choose(self, limit: int) -> list[EncodePart]:
         """One sequence after the other of whoever goes next, up to ``limit`` tokens. One that does
@@ -122,6 +143,8 @@ class EncoderScheduler:
         for entry in message.entries():
             self._flow.start(entry)
             note_sent(entry, message.number, self._time.now_s)
+        if instance.is_idle:
+            instance.began_s = self._time.now_s
         instance.in_flight.append(message)
         instance.num_batches += 1
         instance.num_sequences += message.num_sequences
@@ -144,7 +167,10 @@ class EncoderScheduler:
                 f"where {due.number if due else None} is due: the peer is broken, restart it"
             )
         instance.in_flight.popleft()
+        instance.began_s = self._time.now_s
         instance.busy_s += result.elapsed_s
+        if result.error is None:
+            self._ahead.observe(due.num_tokens, result.elapsed_s)
         self._tracer.message_ended(
             self.pool.id,
             due.number,

@@ -10,10 +10,13 @@ from collections.abc import Mapping
 
 from quire.programs.workflow.engines import NO_PROFILE, Profile
 from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
+from quire.programs.workflow.values import Ref
 
 CHARS_PER_TOKEN = 4
 TOKENS_OF_A_PART = 128
-"""Of a named part of a prompt: between a question and a chunk."""
+"""Of a named part of a prompt: between an answer and a chunk."""
+TOKENS_OF_AN_INPUT = 32
+"""Of a part that comes with the query: a question."""
 
 
 def seconds_alone(primitive: Primitive, profiles: Mapping[str, Profile]) -> float:
@@ -33,5 +36,10 @@ def seconds_alone(primitive: Primitive, profiles: Mapping[str, Profile]) -> floa
 
 def _prompt_tokens(primitive: Primitive) -> int:
     literal = sum(len(part.text) for part in primitive.parts if part.name is None)
-    num_named = sum(part.name is not None for part in primitive.parts)
-    return max(1, literal // CHARS_PER_TOKEN + TOKENS_OF_A_PART * num_named)
+    named = [primitive.inputs[part.name] for part in primitive.parts if part.name is not None]
+    return max(1, literal // CHARS_PER_TOKEN + sum(map(value_tokens, named)))
+
+
+def value_tokens(ref: Ref) -> int:
+    """Of a text whose length nobody knows yet."""
+    return TOKENS_OF_AN_INPUT if ref.from_query else TOKENS_OF_A_PART

@@ -42,6 +42,8 @@ class Op(StrEnum):
 PREFILLS = frozenset({Op.PREFILLING, Op.PARTIAL_PREFILLING, Op.FULL_PREFILLING})
 CONTROL_FLOW = frozenset({Op.CONDITION, Op.AGGREGATE, Op.GROWTH})
 """Carried out by the graph scheduler itself; they have no engine."""
+AT_ONCE = frozenset({Op.CONDITION, Op.AGGREGATE, Op.PREFILLING, Op.FULL_PREFILLING})
+"""No engine works on them: the end of a prompt is computed with the answer's first token."""
 EACH = "each"
 """The origin of an Aggregate of what was done for each element of a list on its own."""
 

@@ -16,7 +16,7 @@ from quire.programs.workflow.construction import MAX_PRIMITIVES
 from quire.programs.workflow.grafting import grafted
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.object_store import GraphState
-from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.primitives import AT_ONCE, Op, Primitive
 from quire.programs.workflow.values import Ref, ValueType
 from quire.programs.workflow.watching import Step, StepLog, Watcher
 
@@ -100,7 +100,7 @@ class GraphScheduler:
         """
         try:
             async with asyncio.TaskGroup() as group:
-                self._begin(self.state.start(), group)
+                await self._begin(self.state.start(), group)
         except BaseExceptionGroup as failures:
             raise _first(failures) from None
         finally:
@@ -108,11 +108,24 @@ class GraphScheduler:
                 await runner.close()
         return self.state.results()
 
-    def _begin(self, primitives: Sequence[Primitive], group: asyncio.TaskGroup) -> None:
-        for primitive in primitives:
+    async def _begin(self, ready: list[Primitive], group: asyncio.TaskGroup) -> None:
+        """What no engine works on ends here, so that what it makes ready is asked of its engine
+        before what is nearer to a result: an idle engine takes what it is asked first."""
+        waiting = list[Primitive]()
+        while ready:
+            primitive = ready.pop(0)
+            if primitive.op in AT_ONCE:
+                ready = await self._ended(primitive) + ready
+            else:
+                waiting.append(primitive)
+        for primitive in sorted(waiting, key=lambda one: -one.depth):
             group.create_task(self._carry_out(primitive, group), name=primitive.id)
 
     async def _carry_out(self, primitive: Primitive, group: asyncio.TaskGroup) -> None:
+        await self._begin(await self._ended(primitive), group)
+
+    async def _ended(self, primitive: Primitive) -> list[Primitive]:
+        """Carry ``primitive`` out; returns what may start then."""
         outputs: Mapping[str, Any] | Grown | None = self.state.skipped(primitive)
         if outputs is None:
             started_s = self._now_s()
@@ -121,9 +134,8 @@ class GraphScheduler:
             outputs = await (self._become if is_growth else self._outputs)(primitive)
             await self._watcher.ended(Step(primitive, started_s, self._now_s()))
         if isinstance(outputs, Grown):
-            self._begin(await self._grow(primitive, outputs), group)
-        else:
-            self._begin(self.state.finish(primitive.id, outputs), group)
+            return await self._grow(primitive, outputs)
+        return self.state.finish(primitive.id, outputs)
 
     async def _become(self, growth: Primitive) -> Mapping[str, Any] | Grown:
         grower = self._growers.get(growth.id.rpartition("/")[0], self._grower)

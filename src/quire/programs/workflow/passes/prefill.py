@@ -1,7 +1,8 @@
 """Pass 3: a prompt whose beginning is ready before its end is prefilled in steps.
 
 Attention is causal: the pages of a prefix do not depend on what follows. Each step takes the parts
-that are ready together; it begins as soon as they are, while what the later parts need still runs.
+that are ready together; it begins as soon as they are, while what the later parts need still runs. A step is a
+message more for the engine, during which others wait: it must save at least as much.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import replace
 from itertools import count
 from types import MappingProxyType
 
+from quire.programs.workflow.durations import CHARS_PER_TOKEN, value_tokens
+from quire.programs.workflow.engines import NO_PROFILE, Profile
 from quire.programs.workflow.graph import Draft, PrimitiveGraph
 from quire.programs.workflow.passes.note import Note, Profiles, Rewritten
 from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
@@ -19,7 +22,8 @@ from quire.programs.workflow.values import Ref, ValueType
 
 NAME = "prefill"
 MIN_PREFIX_CHARS = 12
-"""Literal text that is too short to be worth a step of its own: a few tokens."""
+"""For an engine without a profile: literal text that is too short to be worth a step of its own, a
+few tokens."""
 
 
 def prefill(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
@@ -33,18 +37,48 @@ def prefill(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
             notes.append(Note(NAME, one, text, False))
         if primitive.op not in PREFILLS:
             continue
-        steps = _steps(graph, primitive)
+        worth = _Worth(graph, primitive, profiles.get(primitive.engine or "", NO_PROFILE))
+        steps = _steps(graph, primitive, worth)
         if len(steps) > 1:
             _replace(draft, primitive, steps)
             begins = " | ".join("".join(map(str, step)) for step in steps)
             notes.append(Note(NAME, one, f"in {len(steps)} steps: {begins!r:.160}"))
             changed = True
         elif primitive.op is Op.PREFILLING:
-            notes.append(Note(NAME, one, _why_not(graph, primitive), False))
+            notes.append(Note(NAME, one, _why_not(primitive, worth), False))
     return Rewritten(draft.graph() if changed else graph, tuple(notes))
 
 
-def _steps(graph: PrimitiveGraph, primitive: Primitive) -> list[list[Part]]:
+class _Worth:
+    """Whether parts of the prompt of ``primitive`` are worth a step of their own."""
+
+    def __init__(self, graph: PrimitiveGraph, primitive: Primitive, profile: Profile) -> None:
+        self._graph, self._primitive, self._profile = graph, primitive, profile
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the engine has a profile."""
+        return bool(self._profile.times)
+
+    def __call__(self, parts: Sequence[Part], first: bool) -> bool:
+        if self.is_known:
+            message_s = self._profile.seconds(1)
+            num_tokens = sum(self._tokens_of(part) for part in parts)
+            return self._profile.seconds(max(1, num_tokens)) - message_s >= message_s
+        if any(part.name for part in parts):
+            return True
+        return first and sum(len(part.text) for part in parts) >= MIN_PREFIX_CHARS
+
+    def _tokens_of(self, part: Part) -> int:
+        if part.name is None:
+            return len(part.text) // CHARS_PER_TOKEN
+        ref = self._primitive.inputs[part.name]
+        source = self._graph.primitives.get(ref.primitive)
+        most = value_tokens(ref)
+        return most if source is None else min(most, source.config.get("max_tokens", most))
+
+
+def _steps(graph: PrimitiveGraph, primitive: Primitive, worth: _Worth) -> list[list[Part]]:
     """The parts, cut before each part that waits for what the parts before it do not wait for."""
     state = primitive.inputs.get("state")
     ready = _needs(graph, state) if state is not None else frozenset[str]()
@@ -53,7 +87,7 @@ def _steps(graph: PrimitiveGraph, primitive: Primitive) -> list[list[Part]]:
     steps: list[list[Part]] = [[]]
     for part in primitive.parts:
         needs = _needs(graph, primitive.inputs[part.name]) if part.name else frozenset[str]()
-        if not needs <= ready and _worth_a_step(steps[-1], first=len(steps) == 1):
+        if not needs <= ready and worth(steps[-1], first=len(steps) == 1):
             steps.append([])
         steps[-1].append(part)
         ready |= needs
@@ -65,12 +99,6 @@ def _needs(graph: PrimitiveGraph, ref: Ref) -> frozenset[str]:
     if ref.from_query:
         return frozenset()
     return graph.ancestors[ref.primitive] | {ref.primitive}
-
-
-def _worth_a_step(parts: Sequence[Part], first: bool) -> bool:
-    if any(part.name for part in parts):
-        return True
-    return first and sum(len(part.text) for part in parts) >= MIN_PREFIX_CHARS
 
 
 def _replace(draft: Draft, whole: Primitive, steps: Sequence[Sequence[Part]]) -> None:
@@ -98,7 +126,7 @@ def _replace(draft: Draft, whole: Primitive, steps: Sequence[Sequence[Part]]) ->
         state = Ref(step.id, "state")
 
 
-def _why_not(graph: PrimitiveGraph, primitive: Primitive) -> str:
+def _why_not(primitive: Primitive, worth: _Worth) -> str:
     waits = [
         place
         for place, part in enumerate(primitive.parts)
@@ -109,7 +137,9 @@ def _why_not(graph: PrimitiveGraph, primitive: Primitive) -> str:
     if not waits:
         return "the whole prompt is ready at once"
     before = primitive.parts[: waits[0]]
-    if not _worth_a_step(before, first=True):
+    if worth.is_known and any(part.name for part in before) and not worth(before, first=True):
+        return "its beginning is short: a step of its own would take the engine longer than it saves"
+    if not worth(before, first=True):
         waited = primitive.parts[waits[0]]
         later = [part.name for part in primitive.parts[waits[0] + 1 :] if part.name]
         early = [name for name in later if name and primitive.inputs[name].from_query]

@@ -2,7 +2,8 @@
 
 Owns the one rule that makes splitting safe: whoever used elements of the whole uses the same
 elements of the pieces, directly where one piece has them all, else through an Aggregate of the
-pieces that have them.
+pieces that have them. The order of two components of which one hands elements to the other holds
+piece by piece.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from quire.programs.workflow.values import LISTS, Ref
 def split(draft: Draft, whole: Primitive, cuts: Sequence[int], origin: str) -> list[Primitive]:
     """Replace ``whole`` by pieces of the elements between ``cuts``, which begin with 0 and end with
     its size. ``origin``: the pass for which the pieces are, noted in the Aggregate."""
+    after = whole.after - _handed_on(draft, whole)
     pieces = [
         replace(
             whole,
             id=f"{whole.id}.{number}",
+            after=after,
             inputs=MappingProxyType(
                 {
                     name: narrowed(draft, ref.part(start, stop)) if name in whole.batched else ref
@@ -121,6 +124,18 @@ def inner_cuts(draft: Draft, primitive: Primitive, origin: str) -> set[int]:
         cuts |= {stop - base for _, stop in spans_of(source)}
         cuts = {cut for cut in cuts if 0 < cut < primitive.size}
     return cuts
+
+
+def _handed_on(draft: Draft, whole: Primitive) -> frozenset[str]:
+    """Those that ``whole`` comes after as a component after another one whose elements it takes,
+    and not because of an effect: each piece waits for those that give its own elements."""
+    nodes = {
+        draft.primitives[ref.primitive].node
+        for ref in (whole.inputs[name] for name in whole.batched)
+        if not ref.from_query
+    }
+    before = (draft.primitives[one] for one in whole.after)
+    return frozenset(one.id for one in before if one.node in nodes and not one.conflicts(whole))
 
 
 def _part_of(draft: Draft, piece: Ref, span: tuple[int, int], first: int, last: int) -> Ref:
