@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help answers demo test compiled test-compiled test-clients test-ray chaos chaos-cluster mutate lint types bench bench-pie bench-autellix bench-ayo bench-microserving model-eval install install-dev lock docs clean
+.PHONY: help answers demo test compiled test-compiled test-clients test-ray chaos chaos-cluster chaos-processes mutate lint types bench bench-pie bench-autellix bench-ayo bench-microserving model-eval install install-dev lock docs clean
 
 # The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
@@ -71,6 +71,9 @@ chaos: install-dev ## faults for an hour, behind which everything is at its leve
 
 chaos-cluster: install-dev ## a thousand rounds of requests through a router while its nodes fail (ROUNDS=1000)
 	PYTHONPATH=tests/cluster $(BIN)/python tests/cluster/fault_rounds.py $(or $(ROUNDS),1000)
+
+chaos-processes: install-dev ## a hundred such rounds over processes that are killed, stopped and cut off (ROUNDS=100, SEED=0)
+	PYTHONPATH=tests/cluster OMP_NUM_THREADS=1 $(BIN)/python tests/cluster/process_faults.py $(or $(ROUNDS),100) $(or $(SEED),0)
 
 mutate: install-dev ## which of 400 seeded faults the tests do not notice (MUTATE_ARGS='--minutes 30')
 	$(BIN)/python -m tools.mutation $(MUTATE_ARGS)

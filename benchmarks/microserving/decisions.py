@@ -49,7 +49,11 @@ def engine_of(number: int, tree: PageTree) -> NodeEngine:
         )
     )
     node.liveness.answered(is_ready=True)
-    return NodeEngine(node, ClusterKey("key"), lambda: None, tree)
+
+    async def stays(*_: object) -> bool:
+        return False
+
+    return NodeEngine(node, ClusterKey("key"), lambda: None, tree, stays)
 
 
 def fill(tree: PageTree, engines: Sequence[NodeEngine], num_blocks: int) -> Keys:

@@ -262,7 +262,8 @@ class StandInNode:
             yield name + _event({"id": key, "of": token, "sequence_number": next(numbers)})
             if cut_after == number:
                 raise Cut
-            told = Told(key, 1, 2, [ord(token)])
+            ids = tuple(map(ord, prompt + before)) if number == 0 else ()
+            told = Told(key, 1, 2, [ord(token)], ids)
             last = number == len(answer) - 1
             comment = b"" if last else COMMENT + msgspec.json.encode(told) + b"\n\n"
             said = {"id": key, "text": token, "sequence_number": next(numbers)}

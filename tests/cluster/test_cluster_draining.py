@@ -63,6 +63,76 @@ async def test_a_running_answer_moves_with_what_is_computed(path: str) -> None:
         await until(lambda: not any(node.num_outstanding for node in w.router.nodes))
 
 
+async def test_what_comes_while_pages_move_is_sent_too() -> None:
+    async with world(2, resumes=True) as w:
+        task = await begun(w, "/v1/completions", {"prompt": PROMPT, "max_tokens": 40})
+        first, second = w.nodes
+        gate = first.call_gates["remote_send"] = asyncio.Event()
+        draining = asyncio.create_task(drain(w))
+        await until(lambda: bool(first.calls))
+        assert first.tokens is not None
+        for _ in range(20):
+            first.tokens.release()
+        await until(lambda: all(len(one.generated or ()) == 25 for one in running(w)))
+        gate.set()
+        assert (await draining)["num_moved"] == 1
+        lines = [line for line in (await task).splitlines() if line.startswith("data: {")]
+        assert len(lines) == 40
+        sent = [body for call, body in first.calls if call == "remote_send"]
+        whole = PROMPT + continuation(PROMPT, 25)
+        assert [body["end"] for body in sent] == [len(PROMPT) + 4, len(whole) - 1]
+        assert [body["begin"] for body in sent] == [0, len(PROMPT) + 4]
+        assert whole[:-1] in second.cached
+
+
+STRATEGY = """
+class Moving:
+    last = None
+
+    async def __call__(self, request, engines):
+        here, *others = sorted(engines, key=lambda engine: engine.name)
+        if request.prompt != "Move":
+            self.last = await here.send(request)
+            return self.last
+        has_moved = await here.move(self.last, to=others[0])
+        return await (others[0] if has_moved else here).send(request)
+"""
+
+
+async def test_a_strategy_moves_a_running_answer() -> None:
+    async with world(2, resumes=True) as w:
+        assert (await w.put(name="Moving", source=STRATEGY)).status_code == 200
+        task = await begun(w, "/v1/completions", {"prompt": PROMPT, "max_tokens": NUM_TOKENS})
+        asked = [await w.complete("Move") for _ in range(2)]
+        assert [one.headers["x-quire-node"] for one in asked] == ["node-1", "node-0"]
+        lines = [line for line in (await task).splitlines() if line.startswith("data: {")]
+        assert len(lines) == NUM_TOKENS
+        first, second = w.nodes
+        assert [call for call, _ in first.calls] == ["remote_send"]
+        calls = [call for call, _ in second.calls if call != "leases"]
+        assert calls == ["prep_recv", "start_generate"]
+        await until(lambda: not any(node.leases for node in w.nodes))
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+async def test_what_cannot_move_stays(resumes: bool) -> None:
+    async with world(2, resumes=resumes) as w:
+        engines = {engine.name: engine for engine in w.router.fleet.engines}
+        here, there = engines["node-0"], engines["node-1"]
+        task = asyncio.create_task(w.complete(PROMPT, stream=True, max_tokens=NUM_TOKENS))
+        w.nodes[0].tokens = asyncio.Semaphore(0)
+        await until(lambda: bool(w.nodes[0].num_streams))
+        for answer in running(w):
+            assert not await there.move(answer, to=here), "it is at the other one"
+            assert not await here.move(answer, to=here)
+            there.node.is_draining = True
+            assert not await here.move(answer, to=there)
+        for _ in range(NUM_TOKENS):
+            w.nodes[0].tokens.release()
+        assert text_of(await task) == continuation(PROMPT, NUM_TOKENS)
+        assert not w.nodes[0].calls
+
+
 async def test_a_drained_node_gets_no_work_until_it_is_back() -> None:
     async with world(2) as w:
         described = await drain(w)

@@ -168,7 +168,12 @@ async def test_every_shipped_strategy_passes_its_trial(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["long_prompts_apart.py:route", "prefill_where_idle.py:PrefillWhereIdle"]
+    "name",
+    [
+        "long_prompts_apart.py:route",
+        "prefill_where_idle.py:PrefillWhereIdle",
+        "decodes_move.py:Levelled",
+    ],
 )
 async def test_the_examples_pass_their_trial_and_answer(name: str) -> None:
     source = read_source(str(EXAMPLES / name))

@@ -25,6 +25,7 @@ from quire.cluster.passing.everywhere import Everyone
 from quire.cluster.passing.moving import Moves
 from quire.cluster.passing.overview import Overview
 from quire.cluster.passing.proxy import Proxy
+from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.locating import Locator
 from quire.cluster.routing.loop_guard import LoopGuard
 from quire.cluster.routing.running import RunningStrategy
@@ -80,10 +81,13 @@ class Router:
         node = Node(address, node_key=config.node_key, hysteresis=config.hysteresis)
         watch = NodeWatch(node, config.times, cluster_key.headers())
         return Member(
-            NodeEngine(node, cluster_key, watch.suspect, self.pages),
+            NodeEngine(node, cluster_key, watch.suspect, self.pages, self._move),
             watch,
             None if cluster_key.key is None else IndexFeed(node, self.pages, cluster_key.headers()),
         )
+
+    async def _move(self, answer: Answer, source: NodeEngine, target: NodeEngine) -> bool:
+        return await self.moves.move(answer, source, target)
 
     def _strategy_of(self, filename: str) -> str | None:
         shifts = (self.strategy.current, *self.strategy.leaving)

@@ -173,7 +173,8 @@ class GenerationResponse(Response):
                     self._observer.on_chunk(item.chunk)
                     events = b"".join(map(frame, self._formatter.feed(item)))
                     if self._telling is not None and item.chunk.finish_reason is None:
-                        events += self._telling.comment(item.chunk.token_ids)
+                        tokens = item.chunk.token_ids
+                        events += self._telling.comment(tokens, is_first=not started)
                     await self._write(send, events, headers=None if started else self.raw_headers)
                     started = True
             self._finish()

@@ -33,13 +33,15 @@ _MAX_TOKENS = 1 << 20
 _SEED_BITS = 62
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What a comment says: ``tokens`` of the chunk before it. The rest is that of the stream."""
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a comment says: ``tokens`` of the chunk before it. The rest is that of the stream;
+    ``prompt`` stands in its first comment alone, and not where images are among its tokens."""
 
     key: str
     created: int
     seed: int
     tokens: list[int]
+    prompt: tuple[int, ...] = ()
 
 
 class Generated(msgspec.Struct, frozen=True, array_like=True):
@@ -62,15 +64,17 @@ def packed(first: Told, tokens: Sequence[int]) -> str | None:
 @dataclass(frozen=True, slots=True)
 class Telling:
     """A stream of ``frame`` that can go on elsewhere. ``tokens``: of its answer, those that another
-    node has sampled and told."""
+    node has sampled and told. ``prompt``: see ``Told``."""
 
     frame: Frame
     seed: int
     tokens: tuple[int, ...] = ()
+    prompt: tuple[int, ...] = ()
 
-    def comment(self, tokens: Sequence[int]) -> bytes:
+    def comment(self, tokens: Sequence[int], *, is_first: bool = False) -> bytes:
         """What stands behind the events of a chunk of ``tokens``."""
-        told = Told(self.frame.key, self.frame.created_unix_s, self.seed, list(tokens))
+        prompt = self.prompt if is_first else ()
+        told = Told(self.frame.key, self.frame.created_unix_s, self.seed, list(tokens), prompt)
         return COMMENT + msgspec.json.encode(told) + b"\n\n"
 
     def continued(self, asked: CompletionRequest) -> CompletionRequest:

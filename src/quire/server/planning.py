@@ -208,6 +208,8 @@ def _told(work: Work) -> Work:
         return replace(work, telling=None)
     if asked.sampler.seed is not None:
         telling = replace(telling, seed=asked.sampler.seed)
+    if not asked.images:
+        telling = replace(telling, prompt=tuple(asked.prompt))
     for chunk in telling.before(asked, work.model):
         work.formatter.feed(PromptChunk(0, chunk))  # its events are with the client
     return replace(work, requests=[telling.continued(asked)], telling=telling)

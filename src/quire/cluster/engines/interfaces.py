@@ -163,5 +163,12 @@ class Engine(Protocol):
         """
         ...
 
+    async def move(self, answer: Answer, to: Engine) -> bool:
+        """Have ``answer``, which the strategy has returned and this engine gives, go on at ``to``:
+        what is computed of it goes ahead while it decodes, then the stream goes on there. Its
+        client notices a pause of some steps. Returns whether it has moved: one stays that has ended
+        or cannot go on elsewhere (see ``quire router --resume``), or where ``to`` takes no work."""
+        ...
+
 
 Route = Callable[[Request, Sequence[Engine]], Awaitable[Answer]]

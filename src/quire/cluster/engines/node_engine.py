@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,7 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from quire.cluster.engines.interfaces import Located, Prompt, Received, Sent
+from quire.cluster.engines.call_bodies import prompt_of, shared, unread
+from quire.cluster.engines.interfaces import Engine, Located, Prompt, Received, Sent
 from quire.cluster.nodes.node import Node
 from quire.cluster.nodes.page_tree import PageTree, unpacked
 from quire.cluster.requests.answer import Answer, NodeAnswer
@@ -39,20 +39,9 @@ logger = logging.getLogger(__name__)
 _MAX_BYTES = 16 << 20
 _CALLS = "/v1/microserving"
 _LEASE_END_S = 10.0
-_PASSED_ON = ("add_special_tokens", "cache_salt", "nvext", "priority", "session_id")
-"""Fields of a completion that concern its prompt too."""
-
-_OF_TEXT = ("add_special_tokens",)
-_OF_CHAT = (
-    "add_generation_prompt",
-    "chat_template_kwargs",
-    "continue_final_message",
-    "messages",
-    "tools",
-)
-"""Fields that decide how a prompt becomes tokens."""
 
 Said = TypeVar("Said")
+Mover = Callable[[Answer, "NodeEngine", "NodeEngine"], Awaitable[bool]]
 
 
 class _Pinned(msgspec.Struct):
@@ -79,16 +68,22 @@ class ClusterKey:
 
 class NodeEngine:
     """Implements ``Engine``. ``on_lost`` is told when a request has lost the node. ``tree`` is that
-    of all engines of the router."""
+    of all engines of the router. ``mover``: moves an answer from one engine to another."""
 
     def __init__(
-        self, node: Node, cluster_key: ClusterKey, on_lost: Callable[[], None], tree: PageTree
+        self,
+        node: Node,
+        cluster_key: ClusterKey,
+        on_lost: Callable[[], None],
+        tree: PageTree,
+        mover: Mover,
     ) -> None:
         self.name = node.name
         self._node = node
         self._cluster_key = cluster_key
         self._on_lost = on_lost
         self._tree = tree
+        self._mover = mover
         self._ending: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
@@ -152,14 +147,14 @@ class NodeEngine:
             return prompt
         if request.pages is not None:
             return request.pages.tokens
-        asked = _unread(request)
+        asked = unread(request)
         return (await self._call(request, "/tokenize", asked, request.headers, _Tokens)).tokens
 
     async def locate(self, request: Request) -> Located | None:
         if not self._tree.num_keys or not request.is_divisible:
             return None
         if request.pages is None:
-            asked, headers = _unread(request), self._headers(request)
+            asked, headers = unread(request), self._headers(request)
             try:
                 request.pages = await self._call(
                     request, f"{_CALLS}/pages", asked, headers, PromptPages
@@ -176,7 +171,7 @@ class NodeEngine:
     async def prep_recv(
         self, request: Request, end: int, *, prompt: Prompt | None = None
     ) -> Received:
-        body = {**_shared(request, prompt), "end": end}
+        body = {**shared(request, prompt), "end": end}
         received = await self._call(
             request, f"{_CALLS}/prep_recv", body, self._headers(request), Received
         )
@@ -193,7 +188,7 @@ class NodeEngine:
         prompt: Prompt | None = None,
     ) -> Sent:
         body = {
-            **_shared(request, prompt),
+            **shared(request, prompt),
             "kv_addr_info": received.kv_addr_info,
             "recv_rank": received.rank,
             "begin": begin,
@@ -209,7 +204,7 @@ class NodeEngine:
     async def pin(
         self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None
     ) -> int:
-        body = {**_shared(request, prompt), "price": price, "ttl_s": ttl_s}
+        body = {**shared(request, prompt), "price": price, "ttl_s": ttl_s}
         del body["request_id"]  # twice is as good as once
         pinned = await self._call(request, f"{_CALLS}/pin", body, self._headers(request), _Pinned)
         return pinned.num_tokens
@@ -223,7 +218,7 @@ class NodeEngine:
         prompt: Prompt | None = None,
         num_generated: int | None = None,
     ) -> Answer:
-        body = {**request.fields, "prompt": _prompt(request, prompt), "begin": begin}
+        body = {**request.fields, "prompt": prompt_of(request, prompt), "begin": begin}
         if received is not None:
             body["kv_addr_info"] = received.kv_addr_info
         if num_generated is not None:
@@ -238,6 +233,11 @@ class NodeEngine:
         elif answer.head.status == HTTPStatus.NOT_FOUND:
             raise await self._lease_refusal(answer)
         return answer
+
+    async def move(self, answer: Answer, to: Engine) -> bool:
+        if not isinstance(to, NodeEngine):
+            raise InvalidArgument(f"{to!r} is no engine of this router: name one of 'engines'")
+        return await self._mover(answer, self, to)
 
     async def _lease_refusal(self, answer: Answer) -> QuireError:
         """Why ``answer`` says that something does not exist: mostly the lease, by now."""
@@ -361,32 +361,3 @@ class NodeEngine:
                     await exchange.head()
         except (EngineLost, TimeoutError) as exc:
             logger.warning("a lease at %s stays until it expires: %s", self.name, exc)
-
-
-def _unread(request: Request) -> dict[str, Any]:
-    """The fields by which a node reads the prompt of ``request``."""
-    prompt = request.prompt
-    names = _OF_TEXT if prompt is not None else _OF_CHAT
-    asked = {name: request.fields[name] for name in names if name in request.fields}
-    return asked if prompt is None else {**asked, "prompt": prompt}
-
-
-def _call_id() -> str:
-    """A call that reaches the node twice is done once."""
-    return f"call-{uuid.uuid4().hex}"
-
-
-def _shared(request: Request, prompt: Prompt | None) -> dict[str, Any]:
-    """What the calls about K and V have in common."""
-    told = {name: request.fields[name] for name in _PASSED_ON if name in request.fields}
-    return {**told, "prompt": _prompt(request, prompt), "request_id": _call_id()}
-
-
-def _prompt(request: Request, prompt: Prompt | None) -> Prompt:
-    found = request.prompt if prompt is None else prompt
-    if found is None:
-        raise InvalidArgument(
-            f"{request.path} has no prompt of its own to divide between engines: name its tokens "
-            "(engine.prompt_tokens) or send it whole (engine.send)"
-        )
-    return found

@@ -97,6 +97,9 @@ class TrialEngine:
         _length(request, prompt)
         return TrialAnswer(self.name)
 
+    async def move(self, answer: Answer, to: Engine) -> bool:
+        return False
+
 
 def trial(route: Route) -> None:
     """Route requests by ``route``. Blocks; runs a loop of its own.

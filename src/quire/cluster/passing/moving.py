@@ -2,7 +2,8 @@
 then the rest.
 
 Owns which answers can move and the order of a move. What has been computed goes to the other node's
-prefix cache; then the old stream is cut, and goes on there as after a loss. Must not know how.
+prefix cache, again as long as much is computed meanwhile; then the old stream is cut, and goes on
+there as after a loss. Must not know how.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from weakref import WeakSet
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.passing.outliving import OutlivingAnswer
+from quire.cluster.requests.answer import Answer
 from quire.core.errors import EngineLost, QuireError
 
 logger = logging.getLogger(__name__)
 
 _MAX_AT_ONCE = 8
+_MAX_TURNS = 3
+_FEW_TOKENS = 8
+"""Computed in a step or two: less than another turn would take."""
 
 
 class Moves:
@@ -39,26 +44,41 @@ class Moves:
 
         async def move(answer: OutlivingAnswer) -> bool:
             async with limit:
-                try:
-                    return await self._move(answer, engine)
-                finally:  # its request may have ended before the lease was there
-                    answer.request.work.end_leases()
+                others = [one for one in self._fleet.engines if self._may_take(one, answer, engine)]
+                if not others:
+                    return False
+                return await self._move(answer, engine, min(others, key=lambda one: one.load))
 
         return sum(await asyncio.gather(*map(move, running)))
 
-    async def _move(self, answer: OutlivingAnswer, source: NodeEngine) -> bool:
+    async def move(self, answer: Answer, source: NodeEngine, target: NodeEngine) -> bool:
+        """Move the stream that a strategy has returned as ``answer``; returns whether it has left
+        ``source``."""
+        for one in list(self._running):
+            if answer in (one, one.first) and one.at == source.name:
+                return self._may_take(target, one, source) and await self._move(one, source, target)
+        return False
+
+    @staticmethod
+    def _may_take(engine: NodeEngine, answer: OutlivingAnswer, source: NodeEngine) -> bool:
         request = answer.request
-        others = [
-            engine
-            for engine in self._fleet.engines
-            if engine is not source
+        return (
+            engine is not source
             and engine.node.takes_work
             and engine.node.serves(request.model)
             and engine.name not in request.work.lost
-        ]
-        if not others or answer.generated is None:
+        )
+
+    async def _move(self, answer: OutlivingAnswer, source: NodeEngine, target: NodeEngine) -> bool:
+        try:
+            return await self._moved(answer, source, target)
+        finally:  # its request may have ended before the lease was there
+            answer.request.work.end_leases()
+
+    async def _moved(self, answer: OutlivingAnswer, source: NodeEngine, target: NodeEngine) -> bool:
+        request = answer.request
+        if answer.generated is None:
             return False
-        target = min(others, key=lambda engine: engine.load)
         try:
             await self._send_ahead(answer, source, target)
         except EngineLost as exc:  # it stays where it is, or goes on by itself
@@ -76,10 +96,18 @@ class Moves:
         self, answer: OutlivingAnswer, source: NodeEngine, target: NodeEngine
     ) -> None:
         request = answer.request
-        prompt = await target.prompt_tokens(request)
-        tokens = [*prompt, *(answer.generated or ())]
-        received = await target.prep_recv(request, len(tokens) - 1, prompt=tokens)
-        if (begin := received.matched_len) < received.end:
-            await source.remote_send(
-                request, received, begin=begin, end=received.end, prompt=tokens
-            )
+        prompt = answer.prompt
+        if prompt is None:
+            return
+        num_sent = -_FEW_TOKENS - 1
+        for _ in range(_MAX_TURNS):
+            generated = answer.generated or []
+            if len(generated) - num_sent <= _FEW_TOKENS:
+                return
+            num_sent = len(generated)
+            tokens = [*prompt, *generated]
+            received = await target.prep_recv(request, len(tokens) - 1, prompt=tokens)
+            if (begin := received.matched_len) < received.end:
+                await source.remote_send(
+                    request, received, begin=begin, end=received.end, prompt=tokens
+                )

@@ -41,6 +41,8 @@ class OutlivingAnswer(ABC):
     def __init__(self, answer: Answer, request: Request) -> None:
         self.engine = answer.engine
         self.head = answer.head
+        self.first = answer
+        """The stream that it began with: what its strategy has returned."""
         self._answer = answer
         self._request = request
         self._sink: Sink | None = None
@@ -58,6 +60,11 @@ class OutlivingAnswer(ABC):
     def at(self) -> str:
         """The name of the engine that gives it now."""
         return self._answer.engine
+
+    @property
+    @abstractmethod
+    def prompt(self) -> list[int] | None:
+        """The tokens of its prompt; None: they are not known."""
 
     @property
     @abstractmethod

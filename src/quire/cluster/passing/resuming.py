@@ -67,6 +67,11 @@ class ResumingAnswer(OutlivingAnswer):
         self._first: dict[str, Any] = {}
 
     @property
+    def prompt(self) -> list[int] | None:
+        choices = self._choices()
+        return choices[0].get("prompt_token_ids") if choices else None
+
+    @property
     def generated(self) -> list[int] | None:
         if self._is_over or self._num_kept_bytes > MAX_KEPT_BYTES:
             return None

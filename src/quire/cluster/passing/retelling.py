@@ -90,6 +90,10 @@ class RetoldAnswer(OutlivingAnswer):
         """Events that the client has, or is about to have."""
 
     @property
+    def prompt(self) -> list[int] | None:
+        return list(self._first.prompt) or None if self._first is not None else None
+
+    @property
     def generated(self) -> list[int] | None:
         return None if self._is_over or self._first is None else self._tokens
 

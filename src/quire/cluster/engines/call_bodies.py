@@ -1,0 +1,55 @@
+"""What the calls to a node say of a request: its prompt, and the fields that belong to it.
+
+Must not know nodes, nor how a call is made.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from quire.cluster.engines.interfaces import Prompt
+from quire.cluster.requests.request import Request
+from quire.core.errors import InvalidArgument
+
+_PASSED_ON = ("add_special_tokens", "cache_salt", "nvext", "priority", "session_id")
+"""Fields of a completion that concern its prompt too."""
+
+_OF_TEXT = ("add_special_tokens",)
+_OF_CHAT = (
+    "add_generation_prompt",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "messages",
+    "tools",
+)
+"""Fields that decide how a prompt becomes tokens."""
+
+
+def unread(request: Request) -> dict[str, Any]:
+    """The fields by which a node reads the prompt of ``request``."""
+    prompt = request.prompt
+    names = _OF_TEXT if prompt is not None else _OF_CHAT
+    asked = {name: request.fields[name] for name in names if name in request.fields}
+    return asked if prompt is None else {**asked, "prompt": prompt}
+
+
+def _call_id() -> str:
+    """A call that reaches the node twice is done once."""
+    return f"call-{uuid.uuid4().hex}"
+
+
+def shared(request: Request, prompt: Prompt | None) -> dict[str, Any]:
+    """What the calls about K and V have in common."""
+    told = {name: request.fields[name] for name in _PASSED_ON if name in request.fields}
+    return {**told, "prompt": prompt_of(request, prompt), "request_id": _call_id()}
+
+
+def prompt_of(request: Request, prompt: Prompt | None) -> Prompt:
+    found = request.prompt if prompt is None else prompt
+    if found is None:
+        raise InvalidArgument(
+            f"{request.path} has no prompt of its own to divide between engines: name its tokens "
+            "(engine.prompt_tokens) or send it whole (engine.send)"
+        )
+    return found
