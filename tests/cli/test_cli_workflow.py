@@ -88,6 +88,27 @@ def test_files_of_every_kind_are_read_for_a_graph(
     assert "the document 'c.pdf' cannot be read as PDF" in " ".join(ran.err.split())
 
 
+def test_of_a_folder_the_documents_are_read_and_other_files_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / ".git").mkdir()
+    for hidden in (".git/notes.md", ".DS_Store"):
+        (tmp_path / hidden).write_bytes(b"\xff")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.MD").write_text("One two three.")
+    ran = invoke(capsys, "workflow", "explain", "naive-rag", "--documents", str(tmp_path))
+    assert (ran.code, ran.err) == (0, "")
+    for number in range(7):
+        (tmp_path / f"{number}.png").write_bytes(b"\xff")
+    ran = invoke(capsys, "workflow", "explain", "naive-rag", "--documents", str(tmp_path))
+    assert ran.code == 0
+    assert ran.err == ("not read, of no known kind: 0.png, 1.png, 2.png, 3.png, 4.png and 2 more\n")
+    (tmp_path / "sub" / "a.MD").unlink()
+    ran = invoke(capsys, "workflow", "explain", "naive-rag", "--documents", str(tmp_path))
+    assert ran.code == EXIT_ERROR
+    assert "has no document: give a folder with files that end in .txt, .md" in ran.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -289,8 +289,24 @@ def test_a_program_is_ended_only_after_a_yes(
     page.keyboard.press("k")
     page.get_by_role("button", name="Yes").click()
     expect(line(page, "to-end")).to_have_count(0)
-    expect(page.locator("#panel .reason")).to_have_text("It has ended.")
+    expect(page.locator("#panel .reason")).to_have_text(
+        "It was cancelled: program 'echo': terminated by its owner"
+    )
     assert api.get(f"/v1/programs/{program}").json()["ended"] is not None
+
+
+def test_of_a_program_that_fails_while_it_is_open_the_reason_is_shown(
+    page: Page, node: RunningServer, api: httpx.Client
+) -> None:
+    source = ECHO.replace("echo", "to_fail").replace("await api.send", "raise ValueError")
+    program = api.post("/v1/programs", json={"source": source}).json()["id"]
+    visit(page, node)
+    choose(page, "to_fail")
+    line(page, "to_fail").click()
+    api.post(f"/v1/programs/{program}/signal", json={"signal": "message", "message": "<b>no</b>"})
+    expect(page.locator("#panel .reason")).to_have_text(
+        "It has failed: program 'to_fail' raised ValueError: <b>no</b>"
+    )
 
 
 def test_a_message_gets_into_a_mailbox_and_a_session_can_be_ended(

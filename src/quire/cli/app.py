@@ -16,6 +16,7 @@ import typer
 from quire.cli.compiled_control import choose_form
 from quire.cli.console import print_error
 from quire.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
+from quire.cli.foreign_options import refuse_foreign
 from quire.core.errors import QuireError
 
 COMMANDS = {
@@ -106,6 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         choose_form()
+        if _named(given) == "serve":
+            refuse_foreign(given[1:])
         build_app(_named(given))(given, prog_name="quire")
     except QuireError as exc:
         print_error(exc)

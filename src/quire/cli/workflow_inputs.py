@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from quire.cli.console import escaped, messages
 from quire.core.errors import InvalidArgument
 from quire.node.documents.readers import DocumentReaders
-from quire.programs.services.documents import DocumentService, decoded, kind_of
+from quire.programs.services.documents import SUFFIXES, DocumentService, decoded, kind_of
 from quire.programs.workflow import App
 from quire.programs.workflow.running import with_texts
 from quire.programs.workflow.values import ValueType
+
+_NUM_NAMED = 5
 
 SAMPLE_WORDS = 256 * 24
 """Words of the document for which a graph is drawn if none is given."""
@@ -71,13 +74,38 @@ def _value(text: str) -> Any:
         return text
 
 
-def _documents(paths: list[Path] | None) -> list[dict[str, str]]:
-    """All files, those of folders in the order of their names; hidden ones are left out."""
-    files: list[Path] = []
-    for path in paths or []:
-        inside = (one for one in sorted(path.rglob("*")) if one.is_file())
-        shown = (one for one in inside if not one.name.startswith("."))
-        files += shown if path.is_dir() else [path]
+def _files_of(folder: Path) -> list[Path]:
+    """The documents of ``folder`` in the order of their names. Hidden files and folders are passed
+    over; files of other kinds are named on stderr.
+
+    Raises:
+        InvalidArgument: there is no document.
+    """
+    documents: list[Path] = []
+    others: list[str] = []
+    for file in sorted(folder.rglob("*")):
+        place = file.relative_to(folder)
+        if any(part.startswith(".") for part in place.parts) or not file.is_file():
+            continue
+        if file.suffix.lower() in SUFFIXES:
+            documents.append(file)
+        else:
+            others.append(str(place))
+    if not documents:
+        raise InvalidArgument(
+            f"{folder} has no document: give a folder with files that end in {', '.join(SUFFIXES)}"
+        )
+    if others:
+        more = f" and {len(others) - _NUM_NAMED} more" if len(others) > _NUM_NAMED else ""
+        messages().print(
+            escaped(f"not read, of no known kind: {', '.join(others[:_NUM_NAMED])}{more}")
+        )
+    return documents
+
+
+def _documents(paths: list[Path]) -> list[dict[str, str]]:
+    """The files, in their order, with those of folders."""
+    files = [one for path in paths for one in (_files_of(path) if path.is_dir() else [path])]
     found: list[dict[str, str]] = []
     for file in files:
         try:

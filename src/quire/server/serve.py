@@ -109,7 +109,9 @@ class Service:
         """Stop the node: running work has ``limit_s`` to finish, or until the second call of
         ``request_stop``."""
         if limit_s:
-            logger.info("draining for at most %g s", limit_s)
+            logger.info(
+                "draining for at most %g s; a second Ctrl-C or SIGTERM stops at once", limit_s
+            )
         draining = asyncio.create_task(self._node.stop(limit_s))
         hurrying = asyncio.create_task(self.request_stop.asked_twice.wait())
         await asyncio.wait({draining, hurrying}, return_when="FIRST_COMPLETED")

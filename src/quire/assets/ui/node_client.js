@@ -75,6 +75,11 @@ export class NodeClient {
     return (await this.#request("GET", path, { signal })).json();
   }
 
+  /** The record of a program, also for a while after its end. */
+  async program(id) {
+    return (await this.#request("GET", `v1/programs/${encodeURIComponent(id)}`)).json();
+  }
+
   /** End a program, or a session. */
   async end(row) {
     const kind = row.form === "session" ? "sessions" : "programs";

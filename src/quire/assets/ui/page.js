@@ -10,9 +10,11 @@ import { columnAfter, countStates, linesOf, startsDescending } from "./order.js"
 import { ProgramGrid } from "./program_grid.js";
 import { ProgramPanel } from "./program_panel.js";
 import { nameOf } from "./snapshot.js";
-import { STATES, labelOf } from "./words.js";
+import { STATES, endOf, labelOf } from "./words.js";
 
 const TRACE_INTERVAL_MS = 1000;
+
+const NOBODY = "No program runs. 'quire ps' lists those that have ended, with their outcomes.";
 
 const LINKS = {
   connecting: "connecting",
@@ -44,6 +46,9 @@ export class Page {
   #tracedMs = 0;
   /** @type {AbortController | null} of the trace that is being read */
   #tracing = null;
+  /** @type {{row: import("./snapshot.js").Row, how: string | null} | null} the program that was
+   * opened last, and how it has ended, once that was asked */
+  #opened = null;
 
   /**
    * @param {import("./snapshot.js").Snapshot} snapshot
@@ -105,7 +110,7 @@ export class Page {
     const lines = linesOf(snapshot.rows.values(), this.#view, now);
     this.#grid.show(lines, this.#view, now);
     part("empty").hidden = lines.length > 0;
-    setText(part("empty"), snapshot.rows.size > 0 ? "No program fits the filter." : "No program runs.");
+    setText(part("empty"), snapshot.rows.size > 0 ? "No program fits the filter." : NOBODY);
     this.#showPanel(now);
   }
 
@@ -215,6 +220,7 @@ export class Page {
     if (this.#panel.process !== process) {
       this.#grid.mark(process);
       this.#panel.open(row);
+      this.#opened = { row, how: null };
       this.#tracing?.abort();
       this.#tracedMs = 0;
       document.body.classList.add("with-panel");
@@ -255,7 +261,7 @@ export class Page {
     }
     const row = this.#snapshot.rows.get(this.#panel.process);
     if (row === undefined) {
-      this.#panel.showEnded();
+      this.#showEnd(this.#opened);
       return;
     }
     this.#panel.show(row, this.#snapshot, now);
@@ -263,6 +269,22 @@ export class Page {
     if (row.id !== null && (this.#tracedMs === 0 || nowMs - this.#tracedMs >= TRACE_INTERVAL_MS)) {
       this.#tracedMs = nowMs;
       this.#readTrace(row);
+    }
+  }
+
+  /** The node is asked how the program has ended, until its record says so; of a session it keeps
+   * none. */
+  async #showEnd(opened) {
+    if (opened.how === null) {
+      opened.how = endOf(null);
+      const { id, form } = opened.row;
+      if (id !== null && form !== "session") {
+        const record = await this.#client.program(id).catch(() => null);
+        opened.how = record !== null && record.ended === null ? null : endOf(record);
+      }
+    }
+    if (opened === this.#opened) {
+      this.#panel.showEnded(opened.how ?? endOf(null));
     }
   }
 

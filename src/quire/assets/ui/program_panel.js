@@ -104,9 +104,9 @@ export class ProgramPanel {
     FIGURES.forEach(([, figure], index) => setText(this.#figures[index], figure(row, now)));
   }
 
-  /** The program has left the process table; what was known of it stays. */
-  showEnded() {
-    setText(this.#reason, "It has ended.");
+  /** The program has left the process table; what was known of it stays. `how`: it has ended. */
+  showEnded(how) {
+    setText(this.#reason, how);
     this.#actions.replaceChildren();
   }
 

@@ -36,6 +36,20 @@ export function labelOf(state) {
   return LABELS[state] ?? state;
 }
 
+const ENDS = {
+  finished: "has finished",
+  failed: "has failed",
+  cancelled: "was cancelled",
+  terminated: "was terminated",
+};
+
+/** How a program has ended, by its record; without one, that it has. */
+export function endOf(record) {
+  const how = ENDS[record?.state] ?? "has ended";
+  const [why] = (record?.error?.message ?? "").split("\n");
+  return why === "" ? `It ${how}.` : `It ${how}: ${why}`;
+}
+
 /** Why the program does not run now, and for how long; or that it runs. */
 export function reasonOf(row, now) {
   const state = stateOf(row);

@@ -85,7 +85,10 @@ class EncoderFleet:
 
     def _missing(self, what: str) -> str:
         served = ", ".join(self._services) or "none"
-        return f"{what} is served here; encoders: {served}. Load one with --encoder NAME=DIRECTORY"
+        return (
+            f"{what} is served here; encoders: {served}. Load one with --encoder [NAME=]SOURCE, a "
+            "directory or hub id"
+        )
 
     async def start(self) -> None:
         self.requests.start()

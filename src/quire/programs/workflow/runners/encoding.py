@@ -17,6 +17,13 @@ ENCODER_KINDS: Mapping[str, EncoderKind] = {"embedding": "embedding", "rerank": 
 """The kind of the node's encoders that carries out each kind of engine."""
 
 
+_EXAMPLES: Mapping[EncoderKind, str] = {
+    "embedding": " such as sentence-transformers/all-MiniLM-L6-v2",
+    "cross_encoder": " such as cross-encoder/ms-marco-MiniLM-L6-v2; with "
+    "--encoder late-interaction:SOURCE an embedding model takes its place",
+}
+
+
 async def check_encoders(api: Api, engines: Sequence[Engine]) -> None:
     """Refuse a query before any work if the node lacks an encoder that it needs.
 
@@ -32,7 +39,7 @@ async def check_encoders(api: Api, engines: Sequence[Engine]) -> None:
             known = ", ".join(f"{one.name} ({one.kind})" for one in served) or "none"
             raise ModelNotFound(
                 f"engine {engine.name!r} needs a model of kind {what}; the node's encoders are "
-                f"{known}: load one with --encoder"
+                f"{known}: load one with --encoder SOURCE, a directory or hub id{_EXAMPLES[kind]}"
             )
 
 
