@@ -26,6 +26,7 @@ from quire.cluster.key_files import read_key
 from quire.core.config import (
     ENCODER_CACHE_BYTES,
     EngineConfig,
+    KeptQueriesConfig,
     NodeConfig,
     SandboxConfig,
     ServerConfig,
@@ -45,6 +46,7 @@ _PAUSING = PausingConfig()
 _ENGINE = EngineConfig(source="", name=ModelId(""))
 _SERVER = ServerConfig()
 _SANDBOX = SandboxConfig()
+_KEPT = KeptQueriesConfig()
 
 
 def serve(
@@ -83,6 +85,8 @@ def serve(
     max_hold: sco.MaxHold = _PAUSING.max_hold_s,
     record: o.Record = None,
     data_dir: po.DataDir = None,
+    kept_query_ttl_s: po.KeptQueryTtl = _KEPT.ttl_s,
+    kept_query_bytes: po.KeptQueryBytes = _KEPT.max_bytes,
     vector_store: po.VectorStore = "exact",
     search: po.Search = None,
     mcp_servers: po.McpServers = None,
@@ -206,6 +210,7 @@ def serve(
         ),
         record_path=record,
         data_dir=data_dir,
+        kept_queries=KeptQueriesConfig(kept_query_ttl_s, kept_query_bytes),
         mcp_servers=read_mcp_servers(mcp_servers, [tenant.id for tenant in known_tenants]),
         otlp_endpoint=otlp_endpoint,
         vector_store=vector_store,

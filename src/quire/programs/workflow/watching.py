@@ -40,6 +40,11 @@ class Watcher(Protocol):
         """Text of the result ``output``."""
         ...
 
+    async def resumed(self, num_kept: int, num_primitives: int) -> None:
+        """The query goes on: so many of its primitives are not carried out again, of those that it
+        had when it was cut off."""
+        ...
+
     async def repeats(self, primitive: Primitive, error: QuireError) -> None:
         """The primitive has lost its engine and is carried out again."""
         ...
@@ -58,6 +63,8 @@ class StepLog:
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.repeated: list[Primitive] = []
+        self.num_kept = self.num_before = 0
+        """Primitives that were not carried out again, of how many."""
         self.graph: PrimitiveGraph | None = None
         """As it has grown; None if it has not."""
 
@@ -69,6 +76,9 @@ class StepLog:
 
     async def said(self, output: str, said: Said) -> None:
         """Nothing is kept: the result has the text."""
+
+    async def resumed(self, num_kept: int, num_primitives: int) -> None:
+        self.num_kept, self.num_before = num_kept, num_primitives
 
     async def repeats(self, primitive: Primitive, error: QuireError) -> None:
         self.repeated.append(primitive)

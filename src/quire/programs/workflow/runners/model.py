@@ -41,7 +41,7 @@ class ModelCall:
         self.context = Context(model, thread=thread)
         self.elements = JsonElements()
         self._known: list[Any] = []
-        """The elements of an earlier generation, whose engine was lost."""
+        """The elements of an earlier generation, whose engine or node was lost."""
         self._has_begun = False
         self._system: str | None = primitive.config["system"]
         self._tools: list[Any] = primitive.config["tools"]
@@ -111,6 +111,10 @@ class ModelCall:
             await tell(watcher, output, text.end())
             return await generation
 
+    def recall(self, element: Any) -> None:
+        """The next element of an earlier answer to this prompt, which is in use."""
+        self._known.append(element)
+
     async def element(self, number: int, config: Mapping[str, Any]) -> Any:
         """Element ``number`` of the answer, as soon as it is complete.
 
@@ -127,7 +131,7 @@ class ModelCall:
         if handed_on != found[: len(handed_on)]:
             raise EngineFault(
                 "the model's answer is another one since its engine was lost, and elements of the "
-                "first one are in use: ask again"
+                "first one are in use: ask again, of a query with an id under another one"
             )
         return found[number]
 
