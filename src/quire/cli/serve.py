@@ -25,6 +25,7 @@ from quire.cli.workflow_profiles import read_profiles
 from quire.cluster.key_files import read_key
 from quire.core.config import (
     ENCODER_CACHE_BYTES,
+    SHARED_RESULTS_BYTES,
     EngineConfig,
     KeptQueriesConfig,
     NodeConfig,
@@ -56,6 +57,7 @@ def serve(
     encoder: o.Encoders = None,
     encoder_instances: o.EncoderInstances = None,
     encoder_cache_bytes: o.EncoderCacheBytes = ENCODER_CACHE_BYTES,
+    shared_results_bytes: o.SharedResultsBytes = SHARED_RESULTS_BYTES,
     tensor_parallel: o.TensorParallel = _ENGINE.tensor_parallel,
     dtype: o.DType = "auto",
     device: o.Device = _ENGINE.device,
@@ -184,6 +186,7 @@ def serve(
         ),
         encoders=encoder_configs(encoder or (), encoder_instances or ()),
         encoder_cache_bytes=encoder_cache_bytes,
+        shared_results_bytes=shared_results_bytes,
         scheduler=sco.scheduler_config(
             policy,
             priority_scope,

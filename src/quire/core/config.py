@@ -344,6 +344,10 @@ ENCODER_CACHE_BYTES = 64 << 20
 """Unless said otherwise."""
 
 
+SHARED_RESULTS_BYTES = 16 << 20
+"""Unless said otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
     """One node: its engines, scheduler, tenants. ``record_path``: write the event log there.
@@ -355,7 +359,8 @@ class NodeConfig:
     ``data_dir``), or the address of a PostgreSQL database with pgvector. ``search``: what programs
     search: a directory of files, or the address of a SearXNG server (http://... or https://...).
     ``encoder_cache_bytes``: of rows that encoders have computed for programs; 0 keeps none.
-    ``kept_queries``: of workflows, in ``data_dir``.
+    ``kept_queries``: of workflows, in ``data_dir``. ``shared_results_bytes``: of results of
+    workflows' pure primitives, for equal ones of the same tenant; 0 keeps none.
     """
 
     engines: tuple[EngineConfig, ...]
@@ -374,6 +379,7 @@ class NodeConfig:
     search: str | None = field(default=None, repr=False)  # it may have a password, too
     encoder_cache_bytes: int = ENCODER_CACHE_BYTES
     kept_queries: KeptQueriesConfig = KeptQueriesConfig()
+    shared_results_bytes: int = SHARED_RESULTS_BYTES
 
     def __post_init__(self) -> None:
         names = [str(engine.name) for engine in self.engines]
@@ -390,6 +396,10 @@ class NodeConfig:
         if self.encoder_cache_bytes < 0:
             raise ConfigError(
                 f"encoder_cache_bytes is {self.encoder_cache_bytes}: choose 0 or more"
+            )
+        if self.shared_results_bytes < 0:
+            raise ConfigError(
+                f"shared_results_bytes is {self.shared_results_bytes}: choose 0 or more"
             )
         servers = [server.name for server in self.mcp_servers]
         if len(set(servers)) != len(servers):

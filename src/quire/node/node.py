@@ -242,6 +242,7 @@ class Node:
             num_sessions=len(self._parts.sessions),
             num_calls=len(self._parts.sessions.calls()),
             uptime_s=self._life.uptime_s,
+            sharing=parts.services.shared_results.statistics(),
             recording_failure=self._life.recording_failure,
             spans=None if self._parts.spans is None else self._parts.spans.counts(),
         )

@@ -39,6 +39,9 @@ from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import Store
 from quire.programs.vectors import VectorService
 from quire.programs.workflow.durable import KeptQueries, KeptQueryService
+from quire.programs.workflow.sharing import SharedResults, SharingService
+
+SHARED_RESULTS_TTL_S = 3600.0
 
 
 class NodeServices:
@@ -55,6 +58,9 @@ class NodeServices:
         self._shared = SharedServices(clock, self._store)
         self.mcp_servers = McpServers(config.mcp_servers, clock)
         self._documents = DocumentReaders()
+        self.shared_results = SharedResults(
+            config.shared_results_bytes, SHARED_RESULTS_TTL_S, clock.now_s
+        )
         self.kept_queries = KeptQueries(config.data_dir, config.kept_queries)
         self._vectors = vector_store(config.vector_store, config.data_dir)
         self._vector_turns = Turns(config, self._vectors.at_once, clock.now_s)
@@ -120,6 +126,7 @@ class NodeServices:
         yield SearchService(ProgramSearch(identity, self._search, self._on_edge))
         if isinstance(ancestry.program, Inferlet):
             yield KeptQueryService(identity, self.kept_queries)
+            yield SharingService(identity, self.shared_results)
 
     def _child_service(
         self,

@@ -34,6 +34,7 @@ from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import Store
 from quire.programs.vectors import ExactStore, VectorService
 from quire.programs.workflow.durable import KeptQueries, KeptQueryService
+from quire.programs.workflow.sharing import SharedResults, SharingService
 from quire.simulation.clock import VirtualClock
 from quire.testing.fake_engine import FakeEngine, fake_pool
 from quire.testing.harness import ControlHarness
@@ -63,6 +64,7 @@ class LocalNode:
         clock: VirtualClock | None = None,
         search: SearchEngine | None = None,
         kept_queries: KeptQueries | None = None,
+        shared_results_bytes: int = 0,
     ) -> None:
         self.tokenizer = tokenizer or FakeTokenizer()
         self._chat_template = chat_template
@@ -74,6 +76,7 @@ class LocalNode:
         self.services = SharedServices(self.harness.clock, Store(now_s=self.harness.clock.now_s))
         self.vectors = ExactStore()
         self.search = LocalSearch(search)
+        self.shared_results = SharedResults(shared_results_bytes, 3600.0, self.harness.clock.now_s)
         self.kept_queries = kept_queries or KeptQueries(None, KeptQueriesConfig())
         self.fault: Exception | None = None
         self._hold = False
@@ -137,7 +140,8 @@ class LocalNode:
             )
             vectors = VectorService(children.identity, self.vectors)
             queries = KeptQueryService(children.identity, self.kept_queries)
-            more = [children, vectors, SearchService(self.search), queries]
+            sharing = SharingService(children.identity, self.shared_results)
+            more = [children, vectors, SearchService(self.search), queries, sharing]
             services = self.services.of(children.identity, lambda: more)
             port = LocalPort(self, program, bounds, sink, loop, services, seed)
             self._ports[port.program] = port

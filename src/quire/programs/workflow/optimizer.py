@@ -33,6 +33,7 @@ from quire.programs.workflow.primitives import Op
 from quire.programs.workflow.recording import NO_RECORD, Record
 from quire.programs.workflow.runners import Streamed, check_encoders, check_search, runner_of
 from quire.programs.workflow.scheduler import GraphScheduler
+from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.template import App
 from quire.programs.workflow.watching import Step, Watcher
 
@@ -105,10 +106,10 @@ class Graph:
             record = await self._record(api, journal)
             if watcher is not None and journal.num_kept:
                 await watcher.resumed(journal.num_kept, journal.num_primitives)
-        streamed = self._streamed(watcher)
+        streamed, sharing = self._streamed(watcher), Sharing(api)
         primitives = self.e_graph.primitives.values()
         runners = {
-            engine.name: runner_of(engine, api, primitives, streamed)
+            engine.name: runner_of(engine, api, primitives, streamed, sharing)
             for engine in self.engines
             if engine.kind != "growth"
         }
@@ -123,6 +124,7 @@ class Graph:
             None if streamed is None else streamed.follow,
             partial(seconds_alone, profiles=self.app.profiles),
             record,
+            sharing.how,
         )
         results = await scheduler.run()
         if journal is not None:

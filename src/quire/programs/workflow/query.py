@@ -215,6 +215,7 @@ class Telling:
             step.primitive,
             time_s=self._since(step.ended_s),
             duration_s=round(step.ended_s - step.started_s, 6),
+            **({} if step.shared is None else {"shared": step.shared}),
         )
 
     async def said(self, output: str, said: Said) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from quire.core.errors import EngineLost, InvalidArgument, PageLost, QuireError
@@ -72,7 +73,8 @@ class Grower(Protocol):
 class GraphScheduler:
     """One query. ``runners`` by the engine's name; ``watcher`` is told of every primitive.
     ``grower``: of the growths in ``graph``; ``follow`` is told of each graph that the query has
-    while it grows. ``record``: what is kept of the query.
+    while it grows. ``record``: what is kept of the query. ``shared``: see
+    ``Sharing.how``.
 
     A primitive whose engine is lost is carried out again from its inputs, which are still stored,
     after each of ``PAUSES_S``. Tools are not: nobody knows what they have done.
@@ -90,9 +92,10 @@ class GraphScheduler:
         follow: Callable[[PrimitiveGraph], object] | None = None,
         seconds: Callable[[Primitive], float] = lambda primitive: 0.0,
         record: Record = NO_RECORD,
+        shared: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.state = GraphState(graph, query)
-        self._record = record
+        self._record, self._shared = record, shared
         record.follow(graph)
         self._runners, self._now_s, self._sleep = runners, now_s, sleep
         self._watcher: Watcher = watcher or StepLog()
@@ -132,7 +135,8 @@ class GraphScheduler:
             await self._watcher.began(primitive, started_s)
             is_growth = primitive.op is Op.GROWTH
             outputs = await (self._become if is_growth else self._recorded)(primitive)
-            await self._watcher.ended(Step(primitive, started_s, self._now_s()))
+            shared = self._shared.get(primitive.id)
+            await self._watcher.ended(Step(primitive, started_s, self._now_s(), shared))
         if isinstance(outputs, Grown):
             self._begin(await self._grow(primitive, outputs), group)
         else:

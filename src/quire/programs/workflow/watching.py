@@ -16,11 +16,13 @@ from quire.programs.workflow.primitives import Primitive
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One primitive that was carried out; times in seconds of the clock that was given."""
+    """One primitive that was carried out; times in seconds of the clock that was given.
+    ``shared``: it was not, because an equal one of the tenant was: ``kept`` or ``in flight``."""
 
     primitive: Primitive
     started_s: float
     ended_s: float
+    shared: str | None = None
 
 
 class Watcher(Protocol):
