@@ -1,11 +1,13 @@
-"""Throughput of queries that bring the same documents, with and without rows of encoders that are
-kept.
+"""Throughput of queries that bring the same documents, with and without rows of encoders and
+results of pure primitives that are kept.
 
     python benchmarks/ayo/repeated.py --encoder ~/models/minilm
+    python benchmarks/ayo/repeated.py --encoder ~/models/minilm \\
+        --encoder rank=late-interaction:~/models/minilm --workflow contextual-retrieval --pages 1
 
 Each round draws other documents, and asks the same questions about them of both nodes in turns: one
-keeps what its encoder has computed, the other keeps nothing. Both keep the prompts' common
-beginnings in their prefix caches. Answers must be equal.
+keeps what its encoder has computed and shares what its model has answered, the other keeps nothing.
+Both keep the prompts' common beginnings in their prefix caches. Answers must be equal.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from benchmarks.measurement import figure, ratio
 from benchmarks.options import plain_parser, rounds_of
 from benchmarks.report import emit, print_table
 from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
-from quire.core.config import ENCODER_CACHE_BYTES, NodeConfig
+from quire.core.config import ENCODER_CACHE_BYTES, SHARED_RESULTS_BYTES, NodeConfig
 from quire.node import Node
 from quire.programs.workflow import find_application, workflow
 from training.corpus.document import Split
@@ -54,10 +56,21 @@ def queries(arguments: Namespace, number: int) -> list[dict[str, Any]]:
     ]
 
 
-async def play(node: Node, asked: list[dict[str, Any]], at_once: int) -> tuple[float, list[str]]:
+CONFIG: dict[str, dict[str, Any]] = {
+    "naive-rag": {"answer": {"synthesis": "one_shot"}, "search": {"top_k": 1}},
+    "contextual-retrieval": {
+        "chunk": {"chunk_size": 128, "overlap": 16}, "situate": {"max_tokens": 24},
+        "search": {"top_k": 4}, "rank": {"top_n": 1},
+    },
+}  # fmt: skip
+
+
+async def play(
+    node: Node, name: str, asked: list[dict[str, Any]], at_once: int
+) -> tuple[float, list[str]]:
     """Seconds for all, and their answers."""
-    program, turns = workflow(find_application("naive-rag")), asyncio.Semaphore(at_once)
-    config = json.dumps({"answer": {"synthesis": "one_shot"}, "search": {"top_k": 1}})
+    program, turns = workflow(find_application(name)), asyncio.Semaphore(at_once)
+    config = json.dumps(CONFIG[name])
 
     async def one(query: dict[str, Any]) -> str:
         async with turns:
@@ -79,8 +92,13 @@ async def run(arguments: Namespace) -> dict[str, object]:
         encoders=encoder_configs(arguments.encoder),
     )
     nodes = {
-        name: Node(dataclasses.replace(config, encoder_cache_bytes=num_bytes))
-        for name, num_bytes in (("kept", ENCODER_CACHE_BYTES), ("not kept", 0))
+        name: Node(
+            dataclasses.replace(config, encoder_cache_bytes=rows, shared_results_bytes=results)
+        )
+        for name, rows, results in (
+            ("kept", ENCODER_CACHE_BYTES, SHARED_RESULTS_BYTES),
+            ("not kept", 0, 0),
+        )
     }
     seconds: dict[str, list[float]] = {name: [] for name in nodes}
     num_rounds = rounds_of(arguments)
@@ -92,7 +110,7 @@ async def run(arguments: Namespace) -> dict[str, object]:
             order = list(nodes) if number % 2 else list(reversed(nodes))
             for name in order:
                 asked = queries(arguments, number)
-                spent, said = await play(nodes[name], asked, arguments.at_once)
+                spent, said = await play(nodes[name], arguments.workflow, asked, arguments.at_once)
                 if number:  # the first round warms up
                     seconds[name].append(spent / len(asked))
                 answers.append(said)
@@ -118,6 +136,7 @@ async def run(arguments: Namespace) -> dict[str, object]:
 def main() -> None:
     made = plain_parser(__doc__)
     made.add_argument("--encoder", action="append", required=True, help="[NAME=]DIRECTORY")
+    made.add_argument("--workflow", choices=list(CONFIG), default="naive-rag")
     made.add_argument("--num-threads", type=int, help="of the engine")
     made.add_argument("--pages", type=int, default=4, help="of a query (default: 4)")
     made.add_argument("--queries", type=int, default=8, help="of a round (default: 8)")

@@ -78,6 +78,13 @@ def holder(kind: str, name: str) -> Holder:
             b'{"query": {}, "parent": "p"}',
             Holder("p", ("/v1/programs/p", "/v1/sessions/p")),
         ),
+        (
+            "POST",
+            "/v1/workflows/naive-rag/query",
+            b'{"query": {}, "parent": "p", "query_id": "q/1"}',
+            Home("q/1"),
+        ),
+        ("DELETE", "/v1/workflows/naive-rag/queries/q%2F1", b"", Home("q/1")),
         ("GET", "/v1/workflows", b"", Spread()),
         ("POST", "/v1/sessions", b'{"id": "s"}', Home("s")),
         ("POST", "/v1/sessions", b"{}", Spread(is_stored=True)),
@@ -92,6 +99,12 @@ def holder(kind: str, name: str) -> Holder:
 )
 def test_where_a_request_belongs(method: str, target: str, body: bytes, expected: Place) -> None:
     assert place(method, target, body) == expected
+
+
+def test_a_key_names_the_home_of_a_query() -> None:
+    key = ((b"idempotency-key", b"q"),)
+    assert place("POST", "/v1/workflows/rag/query", b'{"query": {}}', key) == Home("q")
+    assert place("POST", "/v1/programs", b'{"program": "x"}', key) == Spread(is_stored=True)
 
 
 def test_headers_name_sessions_and_nodes() -> None:

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -101,6 +102,7 @@ def scripted_node(
     encoders: Mapping[str, FakeEncoder] | None = None,
     otlp_endpoint: str | None = None,
     search: str | None = None,
+    data_dir: Path | None = None,
 ) -> tuple[Node, NodeConfig]:
     adapted = tuple(AdapterConfig(name, name) for name in adapters)
     engines = tuple(
@@ -114,6 +116,7 @@ def scripted_node(
         encoders=tuple(EncoderConfig(source=name, name=ModelId(name)) for name in cores),
         otlp_endpoint=otlp_endpoint,
         search=search,
+        data_dir=data_dir,
     )
     node = Node(
         config,
@@ -222,6 +225,7 @@ def running_server(
     encoders: Mapping[str, FakeEncoder] | None = None,
     otlp_endpoint: str | None = None,
     search: str | None = None,
+    data_dir: Path | None = None,
     wait_ready: bool = True,
     send_buffer_bytes: int | None = None,
     port: int = 0,
@@ -243,6 +247,7 @@ def running_server(
         encoders=encoders,
         otlp_endpoint=otlp_endpoint,
         search=search,
+        data_dir=data_dir,
     )
     ready = threading.Event()
     holder: list[RunningServer] = []

@@ -96,6 +96,18 @@ EncoderCacheBytes = Annotated[
         rich_help_panel=_ENGINE,
     ),
 ]
+SharedResultsBytes = Annotated[
+    int,
+    typer.Option(
+        parser=size_or_nothing,
+        show_default="16MiB",
+        metavar="SIZE",
+        envvar="QUIRE_SHARED_RESULTS_BYTES",
+        help="Memory for results of workflows' pure primitives, such as answers of models, which "
+        "equal ones of the same tenant have without computing; 0 for none.",
+        rich_help_panel=_ENGINE,
+    ),
+]
 TensorParallel = Annotated[
     int,
     typer.Option(

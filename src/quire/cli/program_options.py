@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from quire.cli.sizes import size_value
+
 _PROGRAMS = "Programs"
 
 VectorStore = Annotated[
@@ -34,6 +36,29 @@ DataDir = Annotated[
         envvar="QUIRE_DATA_DIR",
         help="Directory for programs' stores, files and batches; without it they are lost when "
         "the node ends.",
+        rich_help_panel=_PROGRAMS,
+    ),
+]
+KeptQueryTtl = Annotated[
+    float,
+    typer.Option(
+        "--kept-query-ttl-s",
+        min=1,
+        envvar="QUIRE_KEPT_QUERY_TTL_S",
+        help="Seconds for which the data directory keeps a workflow's query that was given an id, "
+        "since it did something last.",
+        rich_help_panel=_PROGRAMS,
+    ),
+]
+KeptQueryBytes = Annotated[
+    int,
+    typer.Option(
+        "--kept-query-bytes",
+        parser=size_value,
+        show_default="256MiB",
+        metavar="SIZE",
+        envvar="QUIRE_KEPT_QUERY_BYTES",
+        help="Most that the data directory keeps of such queries of one tenant.",
         rich_help_panel=_PROGRAMS,
     ),
 ]

@@ -25,7 +25,9 @@ from quire.cli.workflow_profiles import read_profiles
 from quire.cluster.key_files import read_key
 from quire.core.config import (
     ENCODER_CACHE_BYTES,
+    SHARED_RESULTS_BYTES,
     EngineConfig,
+    KeptQueriesConfig,
     NodeConfig,
     SandboxConfig,
     ServerConfig,
@@ -45,6 +47,7 @@ _PAUSING = PausingConfig()
 _ENGINE = EngineConfig(source="", name=ModelId(""))
 _SERVER = ServerConfig()
 _SANDBOX = SandboxConfig()
+_KEPT = KeptQueriesConfig()
 
 
 def serve(
@@ -54,6 +57,7 @@ def serve(
     encoder: o.Encoders = None,
     encoder_instances: o.EncoderInstances = None,
     encoder_cache_bytes: o.EncoderCacheBytes = ENCODER_CACHE_BYTES,
+    shared_results_bytes: o.SharedResultsBytes = SHARED_RESULTS_BYTES,
     tensor_parallel: o.TensorParallel = _ENGINE.tensor_parallel,
     dtype: o.DType = "auto",
     device: o.Device = _ENGINE.device,
@@ -83,6 +87,8 @@ def serve(
     max_hold: sco.MaxHold = _PAUSING.max_hold_s,
     record: o.Record = None,
     data_dir: po.DataDir = None,
+    kept_query_ttl_s: po.KeptQueryTtl = _KEPT.ttl_s,
+    kept_query_bytes: po.KeptQueryBytes = _KEPT.max_bytes,
     vector_store: po.VectorStore = "exact",
     search: po.Search = None,
     mcp_servers: po.McpServers = None,
@@ -180,6 +186,7 @@ def serve(
         ),
         encoders=encoder_configs(encoder or (), encoder_instances or ()),
         encoder_cache_bytes=encoder_cache_bytes,
+        shared_results_bytes=shared_results_bytes,
         scheduler=sco.scheduler_config(
             policy,
             priority_scope,
@@ -206,6 +213,7 @@ def serve(
         ),
         record_path=record,
         data_dir=data_dir,
+        kept_queries=KeptQueriesConfig(kept_query_ttl_s, kept_query_bytes),
         mcp_servers=read_mcp_servers(mcp_servers, [tenant.id for tenant in known_tenants]),
         otlp_endpoint=otlp_endpoint,
         vector_store=vector_store,

@@ -13,7 +13,7 @@ from quire.cli import options as o
 from quire.cli import program_options as po
 from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
-from quire.cli.console import escaped, output, print_error, print_result, table
+from quire.cli.console import escaped, messages, output, print_error, print_result, table
 from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
@@ -29,8 +29,9 @@ from quire.client import Client
 from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, ProgramTerminated
 from quire.node import Node
-from quire.programs.workflow import Graph, OptPass, find_application
+from quire.programs.workflow import Graph, OptPass, StepLog, find_application
 from quire.programs.workflow.applications import APPLICATIONS
+from quire.programs.workflow.durable import QueryId
 from quire.programs.workflow.profiles import use_profiles
 from quire.programs.workflow.query import Query
 
@@ -86,6 +87,26 @@ def workflow(
         int | None,
         typer.Option(min=1, help="Tokens that the query's models may write together."),
     ] = None,
+    query_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            help="Keep in the data directory what the query does, under this id; asked again it "
+            "goes on where it was cut off.",
+        ),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Go on with the query of this id, whose inputs are kept."),
+    ] = None,
+    repeat_interrupted: Annotated[
+        bool,
+        typer.Option(
+            "--repeat-interrupted",
+            help="Call tools again that were cut off, although nobody knows what they have done.",
+        ),
+    ] = False,
+    data_dir: po.DataDir = None,
     passes: Annotated[
         str | None,
         typer.Option(
@@ -117,6 +138,9 @@ def workflow(
 
     --profile takes files of 'quire profile', by which 'run' and 'explain' divide batches.
 
+    --id keeps what the query does in --data-dir, or in that of the node at --url: after a crash
+    the same command, or --resume, goes on from there, and repeats nothing that had ended.
+
     'explain' prints what each pass did to the graph of a query, or why it did nothing, and what the
     graph takes by --profile; with --svg it draws the graphs. It starts no node. 'run --svg' draws
     them when the query has ended, with the times that were measured. 'explain' without
@@ -134,6 +158,10 @@ def workflow(
 
         quire workflow run search-generation --search notes --question "Why?"
 
+        quire workflow run search-generation --search notes --question "Why?" --data-dir d --id why
+
+        quire workflow run search-generation --search notes --data-dir d --resume why
+
         quire workflow explain naive-rag --documents notes --set answer.synthesis=tree
 
         quire workflow explain advanced-rag --profile minilm.profile.json --svg graph.svg
@@ -149,10 +177,12 @@ def workflow(
         )
     config = settings_by_component(settings or [])
     query = query_inputs(inputs or [], question, documents)
+    kept_as = _kept_as(query_id, resume, repeat_interrupted)
+    asked_for = None if resume is not None and not query else query
     bounds: Bounds = {"deadline_s": deadline_s, "max_generated_tokens": max_generated_tokens}
     if action == "run" and url is not None:
         _refuse_given(context, url)
-        _finish(_run_remote(Client(url, api_key), name, query, config, bounds))
+        _finish(_run_remote(Client(url, api_key), name, asked_for, config, bounds, kept_as))
         return
     app = find_application(name)
     if action == "explain":
@@ -165,9 +195,12 @@ def workflow(
         encoders=encoder_configs(encoder or (), encoder_instances or ()),
         vector_store=vector_store,
         search=search,
+        data_dir=data_dir,
     )
     use_profiles(app, read_profiles(profile or (), node.engines, node.encoders))
-    asked = Query(app, query, config, passes=_passes(passes), **bounds)
+    asked = Query(
+        app, asked_for, config, passes=_passes(passes), name=kept_as, log=ShownLog(), **bounds
+    )
     asked.prepare()
     if svg is not None and not svg.parent.is_dir():
         raise InvalidArgument(f"{svg} cannot be written: there is no folder {svg.parent}")
@@ -182,7 +215,8 @@ _READ_BY: Mapping[Action, frozenset[str]] = {
         {
             "action", "name", "documents", "question", "inputs", "settings", "passes", "model",
             "encoder", "encoder_instances", "vector_store", "search", "profile", "svg", "url",
-            "api_key", "log_level", "deadline_s", "max_generated_tokens",
+            "api_key", "log_level", "deadline_s", "max_generated_tokens", "query_id", "resume",
+            "repeat_interrupted", "data_dir",
         }
     ),
     "explain": frozenset(
@@ -194,12 +228,39 @@ _READ_BY: Mapping[Action, frozenset[str]] = {
 }  # fmt: skip
 
 
+_SHOWN: Mapping[str, str] = {"query_id": "id"}
+"""Options whose names are not those of their parameters."""
+
+
+class ShownLog(StepLog):
+    """Tells on stderr that a query goes on."""
+
+    async def resumed(self, num_kept: int, num_primitives: int) -> None:
+        await super().resumed(num_kept, num_primitives)
+        _show_kept(num_kept, num_primitives)
+
+
+def _show_kept(num_kept: int, num_primitives: int) -> None:
+    messages().print(f"{num_kept} of {num_primitives} primitives were there")
+
+
+def _kept_as(query_id: str | None, resume: str | None, repeat: bool) -> QueryId | None:
+    if query_id is not None and resume not in (None, query_id):
+        raise InvalidArgument(f"--id {query_id} and --resume {resume} are two queries: give one")
+    key = resume if resume is not None else query_id
+    if key is None:
+        if repeat:
+            raise InvalidArgument("--repeat-interrupted is for a query with an --id: give it too")
+        return None
+    return QueryId(key, resume is not None, repeat)
+
+
 def _refuse_unread(context: typer.Context, action: Action) -> None:
     """Refuse what the action does not read, unless it stands in the environment."""
     for name in context.params:
         source = context.get_parameter_source(name)
         if name not in _READ_BY[action] and source is not None and source.name == "COMMANDLINE":
-            shown = "a name" if name == "name" else f"--{name.replace('_', '-')}"
+            shown = "a name" if name == "name" else f"--{_SHOWN.get(name, name).replace('_', '-')}"
             raise InvalidArgument(f"'quire workflow {action}' does not take {shown}: leave it out")
 
 
@@ -214,6 +275,7 @@ def _refuse_given(context: typer.Context, url: str) -> None:
         "search",
         "profile",
         "svg",
+        "data_dir",
     ):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
@@ -273,12 +335,30 @@ async def _run(config: NodeConfig, query: Query) -> dict[str, Any]:
 async def _run_remote(
     node: Client,
     name: str,
-    query: Mapping[str, Any],
+    query: Mapping[str, Any] | None,
     config: Mapping[str, Any],
     bounds: Bounds,
+    kept_as: QueryId | None,
 ) -> dict[str, Any]:
     async with node:
-        return await node.query(name, query, config=config, **bounds)
+        if kept_as is None:
+            return await node.query(name, query, config=config, **bounds)
+        events = node.query_events(
+            name,
+            query,
+            config=config or None,
+            query_id=kept_as.key,
+            resume=kept_as.resume,
+            repeat_interrupted=kept_as.repeat_interrupted,
+            **bounds,
+        )
+        results: dict[str, Any] = {}
+        async for event in events:
+            if event["type"] == "resumed":
+                _show_kept(event["num_kept"], event["num_primitives"])
+            elif event["type"] == "ended":
+                results = event["results"]
+        return results
 
 
 def _passes(given: str | None) -> OptPass:

@@ -16,6 +16,7 @@ from quire.client.wire import (
     TIMEOUT,
     answer_of,
     code_body,
+    kept_query_path,
     key_headers,
     node_url,
     program_path,
@@ -137,23 +138,35 @@ class Client:
     async def query(
         self,
         workflow: str,
-        query: Mapping[str, Any],
+        query: Mapping[str, Any] | None = None,
         *,
         config: Mapping[str, Mapping[str, Any]] | None = None,
         priority: int | None = None,
         client_id: str | None = None,
         deadline_s: float | None = None,
         max_generated_tokens: int | None = None,
+        query_id: str | None = None,
+        resume: bool = False,
+        repeat_interrupted: bool = False,
     ) -> dict[str, Any]:
         """Ask ``workflow``, and return the results by name. ``query``: its inputs by name;
         ``config``: changes to its components. ``deadline_s`` and ``max_generated_tokens``: the
         query ends with an error if it needs more. If this call is cancelled, so is the query.
 
+        ``query_id``: the node keeps what the query has done, and asked again under this id it goes
+        on; with ``resume`` the inputs are those that are kept, and ``query`` and ``config`` are
+        left out. ``repeat_interrupted``: tools that were cut off are called again.
+
         Raises:
-            UnknownHandle: the node serves no such workflow.
-            InvalidArgument: an input or a setting that the workflow does not take.
+            UnknownHandle: the node serves no such workflow, or keeps nothing to resume.
+            InvalidArgument: an input or a setting that the workflow does not take, or nobody knows
+                what a tool that was cut off has done.
+            AlreadyExists: something else was asked under the id.
         """
-        body = _query_body(query, config, priority, client_id, deadline_s, max_generated_tokens)
+        body = _query_body(
+            query, config, priority, client_id, deadline_s, max_generated_tokens,
+            query_id, resume, repeat_interrupted,
+        )  # fmt: skip
         answer = await self._call("POST", query_path(workflow), body, FOR_EVER)
         results: dict[str, Any] = answer["results"]
         return results
@@ -161,20 +174,28 @@ class Client:
     def query_events(
         self,
         workflow: str,
-        query: Mapping[str, Any],
+        query: Mapping[str, Any] | None = None,
         *,
         config: Mapping[str, Mapping[str, Any]] | None = None,
         priority: int | None = None,
         client_id: str | None = None,
         deadline_s: float | None = None,
         max_generated_tokens: int | None = None,
+        query_id: str | None = None,
+        resume: bool = False,
+        repeat_interrupted: bool = False,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Like ``query``, but yields what happens: ``started``, the primitives, the text of results
         (``delta``), and ``ended``, which has the results. Closing it cancels the query."""
-        body = _query_body(query, config, priority, client_id, deadline_s, max_generated_tokens) | {
-            "stream": True
-        }
-        return streamed(self._http, self._url, query_path(workflow), body)
+        body = _query_body(
+            query, config, priority, client_id, deadline_s, max_generated_tokens,
+            query_id, resume, repeat_interrupted,
+        )  # fmt: skip
+        return streamed(self._http, self._url, query_path(workflow), body | {"stream": True})
+
+    async def forget_query(self, workflow: str, query_id: str) -> None:
+        """Delete what the node keeps of a query. Raises ``UnknownHandle`` if that is nothing."""
+        await self._call("DELETE", kept_query_path(workflow, query_id))
 
     async def programs(self) -> list[dict[str, Any]]:
         """The records of this caller's programs, sessions included."""
@@ -272,21 +293,28 @@ def _launch_body(
 
 
 def _query_body(
-    query: Mapping[str, Any],
+    query: Mapping[str, Any] | None,
     config: Mapping[str, Mapping[str, Any]] | None,
     priority: int | None,
     client_id: str | None,
     deadline_s: float | None,
     max_generated_tokens: int | None,
+    query_id: str | None,
+    resume: bool,
+    repeat_interrupted: bool,
 ) -> dict[str, Any]:
     optional = {
+        "query": query,
         "config": config,
         "priority": priority,
         "client_id": client_id,
         "deadline_s": deadline_s,
         "max_generated_tokens": max_generated_tokens,
+        "query_id": query_id,
+        "resume": resume or None,
+        "repeat_interrupted": repeat_interrupted or None,
     }
-    return {"query": query} | {name: one for name, one in optional.items() if one is not None}
+    return {name: one for name, one in optional.items() if one is not None}
 
 
 def _read(code: str | bytes | Path) -> bytes:

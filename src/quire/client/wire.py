@@ -63,6 +63,10 @@ def query_path(workflow: str) -> str:
     return f"/v1/workflows/{quote(workflow, safe='')}/query"
 
 
+def kept_query_path(workflow: str, query_id: str) -> str:
+    return f"/v1/workflows/{quote(workflow, safe='')}/queries/{quote(query_id, safe='')}"
+
+
 def code_body(code: bytes) -> dict[str, Any]:
     """A program's code in the form of a request.
 

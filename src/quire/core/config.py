@@ -319,7 +319,32 @@ class McpServerConfig:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class KeptQueriesConfig:
+    """What a node with a data directory keeps of workflows' queries that were given an id.
+
+    ``ttl_s``: since the query did something last. ``max_bytes`` and ``max_queries``: of one tenant;
+    results of finished queries give way to others. ``max_query_bytes``: of one query.
+    """
+
+    ttl_s: float = 86_400.0
+    max_bytes: int = 256 << 20
+    max_query_bytes: int = 64 << 20
+    max_queries: int = 1024
+
+    def __post_init__(self) -> None:
+        if not self.ttl_s > 0 or self.max_bytes < 1 or self.max_queries < 1:
+            raise ConfigError(
+                f"kept queries: ttl_s is {self.ttl_s:g}, max_bytes {self.max_bytes} and "
+                f"max_queries {self.max_queries}: choose more than 0"
+            )
+
+
 ENCODER_CACHE_BYTES = 64 << 20
+"""Unless said otherwise."""
+
+
+SHARED_RESULTS_BYTES = 16 << 20
 """Unless said otherwise."""
 
 
@@ -334,6 +359,8 @@ class NodeConfig:
     ``data_dir``), or the address of a PostgreSQL database with pgvector. ``search``: what programs
     search: a directory of files, or the address of a SearXNG server (http://... or https://...).
     ``encoder_cache_bytes``: of rows that encoders have computed for programs; 0 keeps none.
+    ``kept_queries``: of workflows, in ``data_dir``. ``shared_results_bytes``: of results of
+    workflows' pure primitives, for equal ones of the same tenant; 0 keeps none.
     """
 
     engines: tuple[EngineConfig, ...]
@@ -351,6 +378,8 @@ class NodeConfig:
     vector_store: str = field(default="exact", repr=False)  # it may have a password
     search: str | None = field(default=None, repr=False)  # it may have a password, too
     encoder_cache_bytes: int = ENCODER_CACHE_BYTES
+    kept_queries: KeptQueriesConfig = KeptQueriesConfig()
+    shared_results_bytes: int = SHARED_RESULTS_BYTES
 
     def __post_init__(self) -> None:
         names = [str(engine.name) for engine in self.engines]
@@ -367,6 +396,10 @@ class NodeConfig:
         if self.encoder_cache_bytes < 0:
             raise ConfigError(
                 f"encoder_cache_bytes is {self.encoder_cache_bytes}: choose 0 or more"
+            )
+        if self.shared_results_bytes < 0:
+            raise ConfigError(
+                f"shared_results_bytes is {self.shared_results_bytes}: choose 0 or more"
             )
         servers = [server.name for server in self.mcp_servers]
         if len(set(servers)) != len(servers):

@@ -15,6 +15,7 @@ from quire.node.health import NodeHealth
 from quire.node.latency import EngineLatencies
 from quire.node.tracing.classes import ClassFigures
 from quire.node.tracing.sending import SpanCounts
+from quire.programs.workflow.sharing import SharingStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class NodeStatistics:
 
     ``latencies`` has no entry for an engine that has served no decode yet. ``recording_failure``:
     why the event log has ended early, or ``None``. ``ended_programs``: by form and outcome.
-    ``classes``: by class of program. ``spans``: None if they are sent nowhere.
+    ``classes``: by class of program. ``sharing``: of workflows' pure primitives. ``spans``: None if
+    they are sent nowhere.
     """
 
     health: NodeHealth
@@ -35,6 +37,7 @@ class NodeStatistics:
     num_sessions: int
     num_calls: int
     uptime_s: float
+    sharing: SharingStatistics
     recording_failure: str | None = None
     spans: SpanCounts | None = None
 

@@ -41,6 +41,7 @@ from quire.programs.runtime.host import check_any_model
 from quire.programs.runtime.native import NativeConfig
 from quire.programs.sandbox.program import GuestProgram
 from quire.programs.services.children import Family
+from quire.programs.workflow.durable import QueryPlace
 
 
 class Node:
@@ -159,6 +160,17 @@ class Node:
         """
         return self._parts.services.search_engine(tenant)
 
+    async def forget_query(self, workflow: str, query_id: str, tenant: TenantId) -> None:
+        """Delete what is kept of a workflow's query.
+
+        Raises:
+            UnknownHandle: nothing is kept of it.
+            CapacityError: it is being answered.
+            InvalidArgument: the node keeps no queries.
+        """
+        place = QueryPlace(tenant, workflow, query_id)
+        await asyncio.to_thread(self._parts.services.kept_queries.delete, place)
+
     async def check_grammar(self, grammar: GrammarSpec, tenant: TenantId) -> None:
         """Return if ``grammar`` can be used. Programs need not call it: the grammars of commands
         are checked when these are issued, and a known grammar costs nothing.
@@ -230,6 +242,7 @@ class Node:
             num_sessions=len(self._parts.sessions),
             num_calls=len(self._parts.sessions.calls()),
             uptime_s=self._life.uptime_s,
+            sharing=parts.services.shared_results.statistics(),
             recording_failure=self._life.recording_failure,
             spans=None if self._parts.spans is None else self._parts.spans.counts(),
         )

@@ -28,6 +28,7 @@ from quire.node.search.engines import SearchEngines
 from quire.node.search.programs import ProgramSearch
 from quire.node.turns import Turns
 from quire.node.vectors.choice import vector_store
+from quire.programs.inferlet import Inferlet
 from quire.programs.search import SearchService
 from quire.programs.services.children import ChildService
 from quire.programs.services.documents import DocumentService
@@ -37,6 +38,10 @@ from quire.programs.services.operations import Identity, ProgramService, Program
 from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import Store
 from quire.programs.vectors import VectorService
+from quire.programs.workflow.durable import KeptQueries, KeptQueryService
+from quire.programs.workflow.sharing import SharedResults, SharingService
+
+SHARED_RESULTS_TTL_S = 3600.0
 
 
 class NodeServices:
@@ -53,6 +58,10 @@ class NodeServices:
         self._shared = SharedServices(clock, self._store)
         self.mcp_servers = McpServers(config.mcp_servers, clock)
         self._documents = DocumentReaders()
+        self.shared_results = SharedResults(
+            config.shared_results_bytes, SHARED_RESULTS_TTL_S, clock.now_s
+        )
+        self.kept_queries = KeptQueries(config.data_dir, config.kept_queries)
         self._vectors = vector_store(config.vector_store, config.data_dir)
         self._vector_turns = Turns(config, self._vectors.at_once, clock.now_s)
         self._search = SearchEngines(config, self._documents.read, clock.now_s)
@@ -62,6 +71,7 @@ class NodeServices:
         """Raises ``ConfigError`` if the data directory cannot be used."""
         self._edge = asyncio.get_running_loop()
         self._store.open()
+        self.kept_queries.drop_expired()
 
     async def index(self) -> None:
         """Read the files that programs search. Raises ``ConfigError`` if none can be read."""
@@ -114,6 +124,9 @@ class NodeServices:
         yield DocumentService(self._documents.read)
         yield VectorService(identity, self._vectors, self._vector_turns.of(identity))
         yield SearchService(ProgramSearch(identity, self._search, self._on_edge))
+        if isinstance(ancestry.program, Inferlet):
+            yield KeptQueryService(identity, self.kept_queries)
+            yield SharingService(identity, self.shared_results)
 
     def _child_service(
         self,

@@ -22,6 +22,7 @@ from quire.node import EngineReadiness, Node, NodeStatistics, SpanCounts
 from quire.server.class_series import class_series
 from quire.server.encoder_series import encoder_series
 from quire.server.histograms import buckets
+from quire.server.sharing_series import sharing_series
 
 PREFIXES = ("quire_", "vllm:")
 MODEL_LABEL = "model_name"
@@ -52,6 +53,7 @@ class NodeCollector(Collector):
         yield from _latencies(statistics)
         yield from class_series(statistics.classes)
         yield from encoder_series(statistics.controller.encoders)
+        yield from sharing_series(statistics.sharing)
 
 
 def _node_gauges(statistics: NodeStatistics) -> Iterator[Metric]:

@@ -1,9 +1,9 @@
 """A query of a workflow as server-sent events.
 
-First ``started``, then ``planned``; while it runs, its primitives (``primitive.started``,
-``primitive.ended``, ``primitive.repeated``), what the graph has grown by (``grown``) and the text
-of results that models write (``delta``); last ``ended`` with the results, or an error. ``[DONE]``
-ends the stream.
+First ``started``, then ``planned``, and ``resumed`` if the query goes on where it was cut off;
+while it runs, its primitives (``primitive.started``, ``primitive.ended``, ``primitive.repeated``),
+what the graph has grown by (``grown``) and the text of results that models write (``delta``); last
+``ended`` with the results, or an error. ``[DONE]`` ends the stream.
 """
 
 from __future__ import annotations

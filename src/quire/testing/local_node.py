@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from quire.control import Controller
 from quire.core.actions import Deliver, Fail, Terminate
-from quire.core.config import TenantConfig
+from quire.core.config import KeptQueriesConfig, TenantConfig
 from quire.core.errors import ProgramTerminated
 from quire.core.events import ProgramForm, ProgramStarted, Quotas
 from quire.core.ids import EngineId, ModelId, ProgramId, TenantId
@@ -33,6 +33,8 @@ from quire.programs.services.operations import Identity
 from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import Store
 from quire.programs.vectors import ExactStore, VectorService
+from quire.programs.workflow.durable import KeptQueries, KeptQueryService
+from quire.programs.workflow.sharing import SharedResults, SharingService
 from quire.simulation.clock import VirtualClock
 from quire.testing.fake_engine import FakeEngine, fake_pool
 from quire.testing.harness import ControlHarness
@@ -61,6 +63,8 @@ class LocalNode:
         chat_template: str = CHAT_TEMPLATE,
         clock: VirtualClock | None = None,
         search: SearchEngine | None = None,
+        kept_queries: KeptQueries | None = None,
+        shared_results_bytes: int = 0,
     ) -> None:
         self.tokenizer = tokenizer or FakeTokenizer()
         self._chat_template = chat_template
@@ -72,6 +76,8 @@ class LocalNode:
         self.services = SharedServices(self.harness.clock, Store(now_s=self.harness.clock.now_s))
         self.vectors = ExactStore()
         self.search = LocalSearch(search)
+        self.shared_results = SharedResults(shared_results_bytes, 3600.0, self.harness.clock.now_s)
+        self.kept_queries = kept_queries or KeptQueries(None, KeptQueriesConfig())
         self.fault: Exception | None = None
         self._hold = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -133,7 +139,9 @@ class LocalNode:
                 loop.call_soon_threadsafe,
             )
             vectors = VectorService(children.identity, self.vectors)
-            more = [children, vectors, SearchService(self.search)]
+            queries = KeptQueryService(children.identity, self.kept_queries)
+            sharing = SharingService(children.identity, self.shared_results)
+            more = [children, vectors, SearchService(self.search), queries, sharing]
             services = self.services.of(children.identity, lambda: more)
             port = LocalPort(self, program, bounds, sink, loop, services, seed)
             self._ports[port.program] = port

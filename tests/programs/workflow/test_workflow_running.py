@@ -62,8 +62,8 @@ def expansion(**expand: Any) -> App:
         "llm", {"question": "text"}, {"queries": "texts"}, "splittable", config, name="expand"
     )
     work = Node(
-        "tool", {"queries": "texts"}, {"worked": "texts"}, "batchable", {"function": "upper"},
-        name="work",
+        "tool", {"queries": "texts"}, {"worked": "texts"}, "batchable",
+        {"function": "upper", "pure": True}, name="work",
     )  # fmt: skip
     config = {
         "prompt": "The question is {question} Read {worked}", "separator": ", ",

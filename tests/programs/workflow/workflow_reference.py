@@ -22,9 +22,9 @@ def digest(*values: Any) -> str:
     return hashlib.sha256(repr(values).encode()).hexdigest()[:8]
 
 
-def vector(text: str) -> tuple[int, ...]:
+def vector(text: str) -> list[float]:
     """Coarse, so that many rows are equally near and their order decides."""
-    return tuple(byte % 3 for byte in hashlib.sha256(text.encode()).digest()[:2])
+    return [float(byte % 3) for byte in hashlib.sha256(text.encode()).digest()[:2]]
 
 
 def elements(prompt: str, num: int) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from quire.cluster.requests.request import Request
 
@@ -104,6 +104,7 @@ _ASK_A_NODE = (
     "x-quire-node; GET /router/engines lists them"
 )
 _QUERY = re.compile(r"/v1/workflows/[^/]+/query")
+_KEPT_QUERY = re.compile(r"/v1/workflows/[^/]+/queries/([^/]+)")
 _LIVE = "/v1/programs/changes"
 _LIBRARY = "/v1/programs/library"
 _UPLOADS = "/v1/programs/uploads"
@@ -145,6 +146,8 @@ def _of_work(request: Request) -> Place:
 
 
 def _of_making(request: Request) -> Place:
+    if request.method == "DELETE" and (deleted := _KEPT_QUERY.fullmatch(request.path)):
+        return Home(unquote(deleted[1]))
     if request.method != "POST":
         return Spread()
     if request.path == "/v1/sessions" and (session := request.text_of("id")):
@@ -152,11 +155,22 @@ def _of_making(request: Request) -> Place:
     if request.path == "/v1/batches" and (file := request.text_of("input_file_id")):
         return _holder("files", quote(file, safe=""))
     is_query = _QUERY.fullmatch(request.path) is not None
+    if is_query and (kept_as := _query_id(request)):
+        return Home(kept_as)
     is_launch = is_query or request.path == "/v1/programs"
     if is_launch and (parent := request.text_of("parent")):
         return _holder("programs", quote(parent, safe=""))
     kept = ("/v1/programs", "/v1/files", "/v1/conv", "/v1/sess")
     return Spread(is_stored=is_query or request.path.startswith(kept))
+
+
+def _query_id(request: Request) -> str | None:
+    """Under which the query's node keeps what it has done, as the node reads it."""
+    given = request.text_of("query_id")
+    if given:
+        return given
+    keys = (value for name, value in request.headers if name == b"idempotency-key")
+    return next((value.decode("latin-1") for value in keys), None)
 
 
 def _holder(kind: str, name: str) -> Holder:

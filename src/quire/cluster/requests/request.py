@@ -37,6 +37,7 @@ class _Read(msgspec.Struct):
     input_file_id: Any = None
     id: Any = None
     parent: Any = None
+    query_id: Any = None
 
 
 @dataclass(frozen=True, slots=True)

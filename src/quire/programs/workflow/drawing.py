@@ -68,7 +68,7 @@ def drawing(
         expected = predicted(graph, app.engines)
         took = measured(graph, steps if graph is e_graph else ())
         title = f"{name}: {len(graph.primitives)} primitives, {graph.num_edges} dependencies"
-        _panel(canvas, title + _totals(expected, took), _boxes(graph, expected, took))
+        _panel(canvas, title + _totals(expected, took), _boxes(graph, expected, took, steps))
     if steps or predicted(e_graph, app.engines) is not None:
         canvas.line(
             "Red frames: what the whole waits for, one after the other. The end of a prompt is "
@@ -89,12 +89,15 @@ def _totals(expected: Timing | None, took: Timing | None) -> str:
     return told if took is None else f"{told}; took {written(took.total_s)}"
 
 
-def _boxes(graph: PrimitiveGraph, expected: Timing | None, took: Timing | None) -> list[Box]:
+def _boxes(
+    graph: PrimitiveGraph, expected: Timing | None, took: Timing | None, steps: Sequence[Step]
+) -> list[Box]:
     decides = took or expected
+    shared = {step.primitive.id for step in steps if took is not None and step.shared is not None}
     return [
         replace(
             _box(graph.primitives[one]),
-            times=_times(one, expected, took),
+            times=_times(one, expected, took) + (" (shared)" if one in shared else ""),
             on_way=decides is not None and one in decides.way,
         )
         for one in graph.order

@@ -50,9 +50,9 @@ class TemplateGrower:
         self._rounds, self._origin = rounds or {}, origin or app
 
     async def grow(
-        self, primitive: Primitive, inputs: Mapping[str, Any]
+        self, primitive: Primitive, inputs: Mapping[str, Any], again: Growth | None = None
     ) -> Mapping[str, Any] | Grown:
-        """The outputs by name, or what takes their place.
+        """The outputs by name, or what takes their place. ``again``: see ``Grower.grow``.
 
         Raises:
             InvalidArgument: the function has returned what can be neither, or has grown too often.
@@ -64,12 +64,14 @@ class TemplateGrower:
             same.when, same.before = None, []
             same.config = self._config[node.name]
             return await asyncio.to_thread(self._grown, primitive, Growth([same]), inputs)
-        function = engine.functions[node.config["function"]]
-        made = await _called(function, inputs)
-        if isinstance(made, Growth):
-            self._check_rounds(primitive)
-            return await asyncio.to_thread(self._grown, primitive, made, inputs)
-        return _outputs(primitive, made)
+        made: Any = again
+        if again is None:
+            made = await _called(engine.functions[node.config["function"]], inputs)
+        if not isinstance(made, Growth):
+            return _outputs(primitive, made)
+        self._check_rounds(primitive)
+        grown = await asyncio.to_thread(self._grown, primitive, made, inputs)
+        return grown._replace(growth=made)
 
     def _grown(self, primitive: Primitive, growth: Growth, inputs: Mapping[str, Any]) -> Grown:
         inputs = {name.removeprefix(DONE_MARK): one for name, one in inputs.items()}
@@ -93,7 +95,7 @@ class TemplateGrower:
         _check_effects(primitive, graph)
         rounds = {**self._rounds, primitive.node: self._rounds.get(primitive.node, 0) + 1}
         grower = TemplateGrower(app, config, self._passes, self._cache, rounds, self._origin)
-        return Grown(graph, passed, values, grower)
+        return Grown(graph, passed, values, grower, None)
 
     def _optimized(
         self, app: App, config: NodeConfig, sizes: Mapping[str, int], wanted: list[str]

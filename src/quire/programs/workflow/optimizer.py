@@ -15,6 +15,13 @@ import msgspec
 from quire.programs.api import Api
 from quire.programs.workflow.construction import NodeConfig, checked_query, measured, p_graph
 from quire.programs.workflow.drawing import drawing
+from quire.programs.workflow.durable import (
+    Journal,
+    KeptRecord,
+    Planned,
+    digests_of_graph,
+    stored,
+)
 from quire.programs.workflow.durations import seconds_alone
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.fixpoint import optimized
@@ -23,8 +30,10 @@ from quire.programs.workflow.graph_cache import GraphCache
 from quire.programs.workflow.growing import TemplateGrower
 from quire.programs.workflow.passes import Note, OptPass
 from quire.programs.workflow.primitives import Op
+from quire.programs.workflow.recording import NO_RECORD, Record
 from quire.programs.workflow.runners import Streamed, check_encoders, check_search, runner_of
 from quire.programs.workflow.scheduler import GraphScheduler
+from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.template import App
 from quire.programs.workflow.watching import Step, Watcher
 
@@ -84,15 +93,23 @@ class Graph:
         named = self.app.used_engines if may_grow else self.app.engines.values()
         return [one for one in named if may_grow or one.name in used]
 
-    async def schedule(self, api: Api, watcher: Watcher | None = None) -> dict[str, Any]:
+    async def schedule(
+        self, api: Api, watcher: Watcher | None = None, journal: Journal | None = None
+    ) -> dict[str, Any]:
         """Run the e-graph with the node's engines; returns the results by name. ``watcher`` is told
-        of every primitive, and of the text of the results that models write."""
+        of every primitive, and of the text of the results that models write. ``journal``: what is
+        kept of the query, which goes on from there."""
         await check_encoders(api, self.engines)
         await check_search(api, self.engines)
-        streamed = self._streamed(watcher)
+        record = NO_RECORD
+        if journal is not None:
+            record = await self._record(api, journal)
+            if watcher is not None and journal.num_kept:
+                await watcher.resumed(journal.num_kept, journal.num_primitives)
+        streamed, sharing = self._streamed(watcher), Sharing(api)
         primitives = self.e_graph.primitives.values()
         runners = {
-            engine.name: runner_of(engine, api, primitives, streamed)
+            engine.name: runner_of(engine, api, primitives, streamed, sharing)
             for engine in self.engines
             if engine.kind != "growth"
         }
@@ -106,8 +123,25 @@ class Graph:
             TemplateGrower(self.app, self.config, self.passes, self.cache),
             None if streamed is None else streamed.follow,
             partial(seconds_alone, profiles=self.app.profiles),
+            record,
+            sharing.how,
         )
-        return await scheduler.run()
+        results = await scheduler.run()
+        if journal is not None:
+            kinds = self.app.results
+            content = stored(self.app.name, kinds, results)
+            await journal.finish(content, len(scheduler.state.graph.primitives))
+        return results
+
+    async def _record(self, api: Api, journal: Journal) -> Record:
+        """Raises ``AlreadyExists`` if the query was asked before with another graph or other
+        models, ``InvalidArgument`` if nobody knows what a tool of it has done."""
+        digests = await digests_of_graph(api, self.e_graph, self.engines)
+        if journal.planned is None:
+            await journal.add(Planned(**digests, num_primitives=len(self.e_graph.primitives)))
+        journal.check(digests)
+        journal.check_interrupted()
+        return KeptRecord(journal)
 
     def _streamed(self, watcher: Watcher | None) -> Streamed | None:
         if watcher is None or not watcher.reads_text:

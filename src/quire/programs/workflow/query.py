@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from quire.core.errors import (
@@ -25,26 +26,29 @@ from quire.programs.inferlet import Inferlet
 from quire.programs.workflow.answer_text import Said
 from quire.programs.workflow.construction import NodeConfig, checked_query
 from quire.programs.workflow.documents import checked_files, is_text
+from quire.programs.workflow.durable import Journal, QueryId
+from quire.programs.workflow.durable.asking import check_resumed
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.graph_cache import GraphCache
 from quire.programs.workflow.optimizer import NO_CONFIG, Graph
 from quire.programs.workflow.passes import OptPass
 from quire.programs.workflow.primitives import Primitive
-from quire.programs.workflow.running import with_texts
+from quire.programs.workflow.running import durably, with_texts
 from quire.programs.workflow.template import App
 from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import Step, StepLog
 
 
 class Query:
-    """``deadline_s``: seconds after which it ends with an error. ``max_generated_tokens``: all its
-    models together. ``graph``: None until it is built. ``error``: why the query failed, once it
-    has. ``log``: what was carried out, unless the query ``tells``."""
+    """``query``: None for one that is resumed. ``deadline_s``: seconds after which it ends with an
+    error. ``max_generated_tokens``: all its models together. ``name``: under which it is kept.
+    ``graph``: None until it is built. ``error``: why the query failed, once it has. ``log``: what
+    was carried out, unless the query ``tells``."""
 
     def __init__(
         self,
         app: App,
-        query: Mapping[str, Any],
+        query: Mapping[str, Any] | None,
         config: NodeConfig = NO_CONFIG,
         *,
         passes: OptPass | None = None,
@@ -52,17 +56,21 @@ class Query:
         tells: bool = False,
         deadline_s: float | None = None,
         max_generated_tokens: int | None = None,
+        name: QueryId | None = None,
+        log: StepLog | None = None,
     ) -> None:
-        for name, bound in (
+        for field, bound in (
             ("deadline_s", deadline_s), ("max_generated_tokens", max_generated_tokens)
         ):  # fmt: skip
             if bound is not None and not bound > 0:
-                raise InvalidArgument(f"{name} is {bound}: give more than 0", param=name)
+                raise InvalidArgument(f"{field} is {bound}: give more than 0", param=field)
+        check_resumed(name is not None and name.resume, query, config)
+        self._name = name
         self._deadline_s, self._max_tokens = deadline_s, max_generated_tokens
         self.app = app
         self.graph: Graph | None = None
         self.error: QuireError | None = None
-        self.log = StepLog()
+        self.log = log or StepLog()
         self._query, self._config = query, config
         self._passes, self._cache, self._tells = passes, cache, tells
         self._watcher: StepLog | Telling = self.log
@@ -70,16 +78,24 @@ class Query:
     @property
     def num_primitives(self) -> int:
         """Of the graph as it is, with what it has grown by."""
-        assert self.graph is not None, "it has been built"
+        if self.graph is None:
+            return self._watcher.num_before
         return len((self._watcher.graph or self.graph.e_graph).primitives)
 
+    @property
+    def num_kept(self) -> int:
+        """Primitives that were not carried out again."""
+        return self._watcher.num_kept
+
     def prepare(self) -> None:
-        """Check the query, and build its graph unless a document must be read first, which the
-        program does. May take long: documents may.
+        """Check the query, and build its graph unless a document must be read first, or the query
+        is resumed; then the program does. May take long: documents may.
 
         Raises:
             InvalidArgument: see ``Graph.optimize``.
         """
+        if self._query is None:
+            return
         self.app.configured(self._config)
         given = checked_query(self.app, self._query, checked_files)
         if all(
@@ -139,14 +155,29 @@ class Query:
             ) from exc
 
     async def _run(self, api: Api) -> dict[str, Any]:
-        telling = Telling(api) if self._tells else None
+        if self._tells:
+            self._watcher = Telling(api)
+        answer = partial(self._answer, api)
+        if self._name is not None:
+            return await durably(
+                api, self.app, self._query, self._config, self._name, answer, self._watcher
+            )
+        read: Mapping[str, Any] = {}
         if self.graph is None:
+            assert self._query is not None, "a query that is resumed has a name"
             read = await with_texts(api.read_document, self.app, self._query, self._config)
+        return await answer(read, self._config, None)
+
+    async def _answer(
+        self, api: Api, read: Mapping[str, Any], config: NodeConfig, journal: Journal | None
+    ) -> dict[str, Any]:
+        """``read``: the inputs, with the texts of documents."""
+        if self.graph is None:
+            self._config = config
             self.graph = await asyncio.to_thread(self._optimized, read)
-        if telling is not None:
-            await telling.planned(self.graph)
-            self._watcher = telling
-        return await self.graph.schedule(api, self._watcher)
+        if isinstance(self._watcher, Telling):
+            await self._watcher.planned(self.graph)
+        return await self.graph.schedule(api, self._watcher, journal)
 
     def _optimized(self, query: Mapping[str, Any]) -> Graph:
         return Graph.optimize(self.app, query, self._config, self._passes, self._cache)
@@ -161,12 +192,19 @@ class Telling:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._began_s = api.monotonic()
+        self.num_kept = self.num_before = 0
+        """Primitives that are not carried out again, of how many."""
         self.graph: PrimitiveGraph | None = None
         """As it has grown; None if it has not."""
 
     async def planned(self, graph: Graph) -> None:
         """The graph is built."""
         await self._send({"type": "planned", "num_primitives": len(graph.e_graph.primitives)})
+
+    async def resumed(self, num_kept: int, num_primitives: int) -> None:
+        self.num_kept, self.num_before = num_kept, num_primitives
+        event = {"type": "resumed", "num_kept": num_kept, "num_primitives": num_primitives}
+        await self._send(event)
 
     async def began(self, primitive: Primitive, started_s: float) -> None:
         await self._tell("primitive.started", primitive, time_s=self._since(started_s))
@@ -177,6 +215,7 @@ class Telling:
             step.primitive,
             time_s=self._since(step.ended_s),
             duration_s=round(step.ended_s - step.started_s, 6),
+            **({} if step.shared is None else {"shared": step.shared}),
         )
 
     async def said(self, output: str, said: Said) -> None:

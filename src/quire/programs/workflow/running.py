@@ -6,14 +6,17 @@ Owns the way from an application and a query to its results.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
 from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet
+from quire.programs.workflow.answer_text import Said
 from quire.programs.workflow.construction import NodeConfig, checked_query
 from quire.programs.workflow.documents import ReadDocument, checked_files, texts_read
+from quire.programs.workflow.durable import Journal, QueryId
+from quire.programs.workflow.durable.asking import check_resumed, checked_inputs
 from quire.programs.workflow.graph_cache import GraphCache
 from quire.programs.workflow.optimizer import NO_CONFIG, Graph
 from quire.programs.workflow.passes import OptPass
@@ -34,15 +37,58 @@ async def run_query(
     passes: OptPass | None = None,
     cache: GraphCache | None = None,
     watcher: Watcher | None = None,
+    name: QueryId | None = None,
 ) -> dict[str, Any]:
     """Build, optimise and run the graph of ``query`` with the node's engines; returns the results
     by name. See ``Graph.optimize`` for the other arguments and the errors.
 
-    HTML and PDF documents are read first, by the node: a graph's size depends on their texts."""
-    read = await with_texts(api.read_document, app, query, config)
-    optimize = partial(Graph.optimize, app, read, config, passes, cache)
-    graph = await asyncio.to_thread(optimize)  # documents may be long
-    return await graph.schedule(api, watcher)
+    HTML and PDF documents are read first, by the node: a graph's size depends on their texts.
+    ``name``: with one the query is kept in the node's data directory, and goes on from there."""
+
+    async def answered(
+        read: Mapping[str, Any], config: NodeConfig, journal: Journal | None
+    ) -> dict[str, Any]:
+        optimize = partial(Graph.optimize, app, read, config, passes, cache)
+        graph = await asyncio.to_thread(optimize)  # documents may be long
+        return await graph.schedule(api, watcher, journal)
+
+    if name is None:
+        return await answered(await with_texts(api.read_document, app, query, config), config, None)
+    return await durably(api, app, query, config, name, answered, watcher)
+
+
+Answer = Callable[[Mapping[str, Any], NodeConfig, Journal | None], Awaitable[dict[str, Any]]]
+
+
+async def durably(
+    api: Api,
+    app: App,
+    query: Mapping[str, Any] | None,
+    config: NodeConfig,
+    name: QueryId,
+    answer: Answer,
+    watcher: Watcher | None = None,
+) -> dict[str, Any]:
+    """The results of the query ``name``: at once if it is finished, else by ``answer`` with its
+    inputs, whose documents are read, and its configuration.
+
+    Raises:
+        AlreadyExists: something else was asked under the name.
+        UnknownHandle: it is to be resumed, and nothing is kept of it.
+        CapacityError: it is being answered, or cannot be kept.
+        InvalidArgument: the node keeps no queries, or nobody knows what a tool of it has done.
+    """
+    check_resumed(name.resume, query, config)
+
+    async def read(query: Mapping[str, Any]) -> dict[str, Any]:
+        return await with_texts(api.read_document, app, query, config)
+
+    given = None if name.resume else query
+    async with await Journal.opened(api, app.name, name) as journal:
+        inputs, settings = await checked_inputs(journal, app, given, config, read)
+        if journal.finished is not None:
+            return await _told(journal, watcher)
+        return await answer(inputs, settings, journal)
 
 
 async def with_texts(
@@ -64,6 +110,17 @@ async def with_texts(
         else given[name]
         for name, kind in app.query_inputs.items()
     }
+
+
+async def _told(journal: Journal, watcher: Watcher | None) -> dict[str, Any]:
+    """The results of a finished query."""
+    results = journal.results()
+    if watcher is not None:
+        await watcher.resumed(journal.num_primitives, journal.num_primitives)
+        for output, text in results.items():
+            if watcher.reads_text and isinstance(text, str):
+                await watcher.said(output, Said(text))
+    return results
 
 
 def workflow(app: App, passes: OptPass | None = None) -> Inferlet:

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from quire.core.errors import EngineLost, InvalidArgument, PageLost, QuireError
+from quire.programs.workflow.answer_text import Said
 from quire.programs.workflow.construction import MAX_PRIMITIVES
 from quire.programs.workflow.grafting import grafted
 from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.growth import Growth
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import AT_ONCE, Op, Primitive
+from quire.programs.workflow.recording import NO_RECORD, Record
 from quire.programs.workflow.values import Ref, ValueType
 from quire.programs.workflow.watching import Step, StepLog, Watcher
 
@@ -46,28 +50,31 @@ class Runner(Protocol):
 class Grown(NamedTuple):
     """What comes in the place of a growth. ``values``: the query inputs of ``graph`` by name;
     ``passed``: outputs of the growth that are such inputs. ``grower``: of the growths in
-    ``graph``."""
+    ``graph``. ``growth``: what its function has returned; None if nothing was asked."""
 
     graph: PrimitiveGraph
     passed: Mapping[str, Ref]
     values: Mapping[str, Any]
     grower: Grower
+    growth: Growth | None
 
 
 class Grower(Protocol):
     """Asks growths what they become."""
 
     async def grow(
-        self, primitive: Primitive, inputs: Mapping[str, Any]
+        self, primitive: Primitive, inputs: Mapping[str, Any], again: Growth | None = None
     ) -> Mapping[str, Any] | Grown:
-        """The outputs of the growth by name, or what gives them."""
+        """The outputs of the growth by name, or what gives them. ``again``: what its function has
+        returned before (``Grown.growth``), which is not called then."""
         ...
 
 
 class GraphScheduler:
     """One query. ``runners`` by the engine's name; ``watcher`` is told of every primitive.
     ``grower``: of the growths in ``graph``; ``follow`` is told of each graph that the query has
-    while it grows.
+    while it grows. ``record``: what is kept of the query. ``shared``: see
+    ``Sharing.how``.
 
     A primitive whose engine is lost is carried out again from its inputs, which are still stored,
     after each of ``PAUSES_S``. Tools are not: nobody knows what they have done.
@@ -84,8 +91,12 @@ class GraphScheduler:
         grower: Grower | None = None,
         follow: Callable[[PrimitiveGraph], object] | None = None,
         seconds: Callable[[Primitive], float] = lambda primitive: 0.0,
+        record: Record = NO_RECORD,
+        shared: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.state = GraphState(graph, query)
+        self._record, self._shared = record, shared
+        record.follow(graph)
         self._runners, self._now_s, self._sleep = runners, now_s, sleep
         self._watcher: Watcher = watcher or StepLog()
         self._grower, self._follow, self._seconds = grower, follow, seconds
@@ -126,22 +137,39 @@ class GraphScheduler:
 
     async def _ended(self, primitive: Primitive) -> list[Primitive]:
         """Carry ``primitive`` out; returns what may start then."""
-        outputs: Mapping[str, Any] | Grown | None = self.state.skipped(primitive)
+        known = self._record.known(primitive, self.state)
+        if known is not None:
+            await self._tell_known(primitive, known)
+        outputs: Mapping[str, Any] | Grown | None = known
+        if outputs is None:
+            outputs = self.state.skipped(primitive)
         if outputs is None:
             started_s = self._now_s()
             await self._watcher.began(primitive, started_s)
             is_growth = primitive.op is Op.GROWTH
-            outputs = await (self._become if is_growth else self._outputs)(primitive)
-            await self._watcher.ended(Step(primitive, started_s, self._now_s()))
+            outputs = await (self._become if is_growth else self._recorded)(primitive)
+            shared = self._shared.get(primitive.id)
+            await self._watcher.ended(Step(primitive, started_s, self._now_s(), shared))
         if isinstance(outputs, Grown):
             return await self._grow(primitive, outputs)
         return self.state.finish(primitive.id, outputs)
 
+    async def _tell_known(self, primitive: Primitive, outputs: Mapping[str, Any]) -> None:
+        """A watcher that reads answers has not read this one."""
+        for name, ref in self.state.graph.results.items():
+            is_text = ref.primitive == primitive.id and isinstance(outputs.get(ref.port), str)
+            if is_text and self._watcher.reads_text:
+                await self._watcher.said(name, Said(outputs[ref.port]))
+
     async def _become(self, growth: Primitive) -> Mapping[str, Any] | Grown:
         grower = self._growers.get(growth.id.rpartition("/")[0], self._grower)
         assert grower is not None, f"{growth.id} is a growth, and nobody knows what it becomes"
+        inputs, again = self.state.inputs_of(growth), self._record.growth(growth)
         try:
-            return await grower.grow(growth, self.state.inputs_of(growth))
+            outputs = await grower.grow(growth, inputs, again)
+            if not isinstance(outputs, Grown):
+                await self._record.ended(growth, outputs)
+            return outputs
         except QuireError as exc:
             raise _named(growth, exc, exc.message) from exc
 
@@ -156,12 +184,25 @@ class GraphScheduler:
                 param=growth.node,
             )
         graph = grafted(before, growth.id, grown.graph, grown.passed).with_depths(self._seconds)
+        if grown.growth is not None and self._record.growth(growth) is None:
+            await self._record.grew(growth, grown.growth, num)
         self._growers[growth.id] = grown.grower
+        self._record.follow(graph)
         ready = self.state.grow(growth.id, graph, grown.values)
         if self._follow is not None:
             self._follow(graph)
         await self._watcher.grew(growth, graph)
         return ready
+
+    async def _recorded(self, primitive: Primitive) -> Mapping[str, Any]:
+        await self._record.begins(primitive)
+        try:
+            outputs = await self._outputs(primitive)
+        except Exception:
+            await self._record.failed(primitive)
+            raise
+        await self._record.ended(primitive, outputs)
+        return outputs
 
     async def _outputs(self, primitive: Primitive) -> Mapping[str, Any]:
         inputs = self.state.inputs_of(primitive)

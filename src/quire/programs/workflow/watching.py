@@ -16,11 +16,13 @@ from quire.programs.workflow.primitives import Primitive
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One primitive that was carried out; times in seconds of the clock that was given."""
+    """One primitive that was carried out; times in seconds of the clock that was given.
+    ``shared``: it was not, because an equal one of the tenant was: ``kept`` or ``in flight``."""
 
     primitive: Primitive
     started_s: float
     ended_s: float
+    shared: str | None = None
 
 
 class Watcher(Protocol):
@@ -38,6 +40,11 @@ class Watcher(Protocol):
 
     async def said(self, output: str, said: Said) -> None:
         """Text of the result ``output``."""
+        ...
+
+    async def resumed(self, num_kept: int, num_primitives: int) -> None:
+        """The query goes on: so many of its primitives are not carried out again, of those that it
+        had when it was cut off."""
         ...
 
     async def repeats(self, primitive: Primitive, error: QuireError) -> None:
@@ -58,6 +65,8 @@ class StepLog:
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.repeated: list[Primitive] = []
+        self.num_kept = self.num_before = 0
+        """Primitives that were not carried out again, of how many."""
         self.graph: PrimitiveGraph | None = None
         """As it has grown; None if it has not."""
 
@@ -69,6 +78,9 @@ class StepLog:
 
     async def said(self, output: str, said: Said) -> None:
         """Nothing is kept: the result has the text."""
+
+    async def resumed(self, num_kept: int, num_primitives: int) -> None:
+        self.num_kept, self.num_before = num_kept, num_primitives
 
     async def repeats(self, primitive: Primitive, error: QuireError) -> None:
         self.repeated.append(primitive)

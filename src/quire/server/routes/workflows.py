@@ -17,6 +17,7 @@ from quire.core.errors import InvalidArgument, ModelNotFound, ProgramFailed
 from quire.core.ids import TenantId
 from quire.node import Node, ProgramHandle
 from quire.programs.workflow import App
+from quire.programs.workflow.durable import QueryId
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.runners import ENCODER_KINDS
 from quire.programs.workflow.schema import config_schema, query_schema, results_schema
@@ -24,13 +25,20 @@ from quire.server.context import caller_of, context_of
 from quire.server.program_records import usage_body
 from quire.server.query_events import QueryEvents
 from quire.server.schemas.base import Responses
-from quire.server.schemas.workflows import QueryRequest, QueryResult, Workflow, WorkflowList
+from quire.server.schemas.workflows import (
+    DeletedQuery,
+    QueryRequest,
+    QueryResult,
+    Workflow,
+    WorkflowList,
+)
 from quire.server.strict_json import StrictRoute
 from quire.server.waiting import wait_ended
 
 router = APIRouter(route_class=StrictRoute, tags=["workflows"])
 
 WorkflowName = Annotated[str, Path(max_length=256, description="The `name` of a workflow")]
+KeptName = Annotated[str, Path(max_length=256, description="The `query_id` of a query")]
 
 _EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
@@ -55,6 +63,7 @@ async def query_workflow(request: Request, workflow: WorkflowName, body: QueryRe
         tells=body.stream,
         deadline_s=body.deadline_s,
         max_generated_tokens=body.max_generated_tokens,
+        name=_name(request, body),
     )
     await _prepare(query, body)
     tenant = caller_of(request)
@@ -76,6 +85,28 @@ async def query_workflow(request: Request, workflow: WorkflowName, body: QueryRe
     return _json(await result())
 
 
+@router.delete("/v1/workflows/{workflow}/queries/{query_id}", response_model=DeletedQuery)
+async def delete_query(request: Request, workflow: WorkflowName, query_id: KeptName) -> Response:
+    """Delete what is kept of a query that was given an id. One that is being answered is refused
+    with 503."""
+    context = context_of(request)
+    context.workflows.find(workflow)
+    await context.node.forget_query(workflow, query_id, caller_of(request))
+    return _json(DeletedQuery(id=query_id, object="workflow.query", deleted=True))
+
+
+def _name(request: Request, body: QueryRequest) -> QueryId | None:
+    """Raises ``InvalidArgument`` if a field is given that is for a query with an id."""
+    key = body.query_id or request.headers.get("idempotency-key")
+    if key is not None:
+        return QueryId(key, body.resume, body.repeat_interrupted)
+    for field in ("resume", "repeat_interrupted"):
+        if getattr(body, field):
+            raise InvalidArgument(f"{field} is for a query with an id: give its query_id too",
+                                  param=field)  # fmt: skip
+    return None
+
+
 async def _prepare(query: Query, body: QueryRequest) -> None:
     """Raises ``InvalidArgument``, whose field is named as in the body."""
     try:
@@ -85,7 +116,8 @@ async def _prepare(query: Query, body: QueryRequest) -> None:
         if not isinstance(field, str):
             raise
         top = field.split(".")[0].split("[")[0]
-        where = "query" if top in query.app.query_inputs or top in body.query else "config"
+        given = body.query or {}
+        where = "query" if top in query.app.query_inputs or top in given else "config"
         raise InvalidArgument(exc.message, param=f"{where}.{field}") from exc
 
 
@@ -120,6 +152,7 @@ async def _result(query: Query, handle: ProgramHandle) -> QueryResult:
         workflow=query.app.name,
         results=results,
         num_primitives=query.num_primitives,
+        num_kept=query.num_kept,
         duration_s=record.duration_s or 0.0,
         usage=usage_body(record),
     )
@@ -137,5 +170,5 @@ def _described(app: App) -> Workflow:
     )
 
 
-def _json(body: WorkflowList | QueryResult) -> Response:
+def _json(body: WorkflowList | QueryResult | DeletedQuery) -> Response:
     return Response(body.to_json(), media_type="application/json")

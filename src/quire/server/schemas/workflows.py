@@ -24,9 +24,15 @@ class QueryRequest(RequestModel):
     after which the query ends with an error; ``max_generated_tokens``: of all its models together.
     ``stream``: answer with events, as the query runs. A client that disconnects before the end ends
     the query.
+
+    ``query_id``, or the header ``Idempotency-Key``: the node keeps what the query has done in its
+    data directory, and goes on from there when it is asked again under this id, after a crash as
+    well; a finished one is answered at once. ``resume``: go on with what is kept; ``query`` and
+    ``config`` are left out. ``repeat_interrupted``: tools that were cut off are called again,
+    although nobody knows what they have done.
     """
 
-    query: JsonObject
+    query: JsonObject | None = None
     config: Settings = Field(default_factory=dict)
     client_id: Name | None = None
     parent: Name | None = None
@@ -35,19 +41,31 @@ class QueryRequest(RequestModel):
     deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S)] | None = None
     max_generated_tokens: Annotated[int, Field(ge=1, lt=1 << 53)] | None = None
     stream: bool = False
+    query_id: Name | None = None
+    resume: bool = False
+    repeat_interrupted: bool = False
 
 
 class QueryResult(ResponseModel):
     """``id``: of the program that answered the query. ``results`` by name. ``num_primitives``: how
-    many operations the query was."""
+    many operations the query was; ``num_kept`` of them were not carried out again."""
 
     id: str
     object: Literal["workflow.result"]
     workflow: str
     results: dict[str, Any]
     num_primitives: int
+    num_kept: int
     duration_s: float
     usage: ProgramUsage | None
+
+
+class DeletedQuery(ResponseModel):
+    """What was kept of a query is gone. ``id``: its ``query_id``."""
+
+    id: str
+    object: Literal["workflow.query"]
+    deleted: Literal[True]
 
 
 class Workflow(ResponseModel):

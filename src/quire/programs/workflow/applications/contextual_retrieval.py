@@ -49,7 +49,7 @@ def contextual_retrieval() -> App:
     )  # fmt: skip
     join = Node(
         "tool", {"contexts": "texts", "chunks": "texts"}, {"passages": "texts"}, "batchable",
-        {"function": "before"}, name="join",
+        {"function": "before", "pure": True}, name="join",
     )  # fmt: skip
     embed, ingest = stored_nodes("passages")
     asked = question_node()

@@ -11,6 +11,7 @@ from typing import Any
 from quire.core.errors import UnknownHandle
 from quire.programs.workflow.applications.loading import APPLICATIONS
 from quire.programs.workflow.construction import NodeConfig
+from quire.programs.workflow.durable import QueryId
 from quire.programs.workflow.graph_cache import GraphCache
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.running import workflow
@@ -27,12 +28,13 @@ class ServedApplication:
 
     def query(
         self,
-        query: Mapping[str, Any],
+        query: Mapping[str, Any] | None,
         config: NodeConfig,
         *,
         tells: bool,
         deadline_s: float | None = None,
         max_generated_tokens: int | None = None,
+        name: QueryId | None = None,
     ) -> Query:
         """A query of it, not prepared yet."""
         return Query(
@@ -43,6 +45,7 @@ class ServedApplication:
             tells=tells,
             deadline_s=deadline_s,
             max_generated_tokens=max_generated_tokens,
+            name=name,
         )
 
 

@@ -43,9 +43,10 @@ class Tooling(Component):
     """A function of the engine, called with the inputs by name; it returns the one output. If the
     component is batchable the function is called with parts of its lists, and returns an element
     for each of theirs. ``effects``: names of what it changes; tools with a common effect keep the
-    order that ``>>`` gives them."""
+    order that ``>>`` gives them. ``pure``: what it returns depends on its inputs alone, and it
+    changes nothing."""
 
-    config = frozenset({"function", "effects"})
+    config = frozenset({"function", "effects", "pure"})
 
     def changeable(self, node: NodeShape) -> frozenset[str]:
         return frozenset()
@@ -67,6 +68,7 @@ class Tooling(Component):
                 param=f"{node.name}.outputs",
             )
         check_effects(node)
+        _check_pure(node)
 
     def build(self, site: Site) -> Mapping[str, Value]:
         lists = {name: one for name, one in site.inputs.items() if one.kind in LISTS}
@@ -78,7 +80,8 @@ class Tooling(Component):
         ((out, kind),) = site.outputs.items()
         made = site.add(
             Op.TOOL, "", site.arguments(), {"out": kind},
-            batched=batched, size=size, config={"function": site.config["function"]},
+            batched=batched, size=size,
+            config={"function": site.config["function"], "pure": site.option("pure", bool, False)},
             writes=frozenset(f"effect:{one}" for one in site.config.get("effects", ())),
         )  # fmt: skip
         return {out: Value(Ref(made.id), kind, size if batched else None)}
@@ -108,6 +111,15 @@ def check_effects(node: NodeShape) -> None:
         raise InvalidArgument(
             f"{node.name}: effects is {effects!r}: give a list of names",
             param=f"{node.name}.effects",
+        )
+
+
+def _check_pure(node: NodeShape) -> None:
+    pure = node.config.get("pure", False)
+    if not isinstance(pure, bool) or (pure and node.config.get("effects")):
+        raise InvalidArgument(
+            f"{node.name}: pure is {pure!r}: give true or false, and true only without effects",
+            param=f"{node.name}.pure",
         )
 
 

@@ -71,7 +71,7 @@ def import_state_graph(found: Any, name: str) -> App:
         for one in graph.order
     ]
     inputs = {"state": "object", **{_ended(one): "object" for one in graph.order}}
-    config = {"function": "finish"}
+    config = {"function": "finish", "pure": True}
     nodes.append(Node(tool, inputs, {"result": "object"}, config=config, name="finish"))
     app = App(name, [tool], "A graph of LangGraph.")
     app.update_template(nodes)

@@ -19,14 +19,19 @@ from quire.programs.workflow.runners.model import ModelRunner
 from quire.programs.workflow.runners.remote import RemoteRunner
 from quire.programs.workflow.runners.search import SearchRunner, check_search
 from quire.programs.workflow.scheduler import Runner
+from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.vectors import QueryVectors
 
 
 def runner_of(
-    engine: Engine, api: Api, primitives: Iterable[Primitive], streamed: Streamed | None = None
+    engine: Engine,
+    api: Api,
+    primitives: Iterable[Primitive],
+    streamed: Streamed | None,
+    sharing: Sharing,
 ) -> Runner:
     """The runner of ``engine`` for those of ``primitives`` that name it. ``streamed``: answers
-    whose text is told while it is written.
+    whose text is told while it is written. ``sharing``: of the pure primitives.
 
     Raises:
         InvalidArgument: the node does not serve a model that the engine or a component names.
@@ -34,9 +39,9 @@ def runner_of(
     """
     match engine.kind:
         case "llm" if engine.endpoint is not None:
-            return RemoteRunner(engine.endpoint, streamed, sleep=api.sleep)
+            return RemoteRunner(engine.endpoint, streamed, sleep=api.sleep, sharing=sharing)
         case "llm":
-            return ModelRunner(_models(engine, api, primitives), streamed)
+            return ModelRunner(_models(engine, api, primitives), streamed, sharing)
         case "embedding" | "rerank":
             return EncoderRunner(api, engine.config.get("model"))
         case "vectors":
@@ -44,7 +49,7 @@ def runner_of(
         case "search":
             return SearchRunner(api)
         case "tool":
-            return ToolRunner(engine.functions)
+            return ToolRunner(engine.functions, sharing)
     return DocumentRunner()
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.chunker import chunks, with_surroundings
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import check_elements
+from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.values import LISTS, ValueType
 from quire.programs.workflow.vectors import QueryVectors
 
@@ -58,10 +60,24 @@ class ToolRunner:
     """``Runner`` of an engine of kind tool. A plain function runs in a thread, so that it may
     block."""
 
-    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
-        self._functions = functions
+    def __init__(
+        self, functions: Mapping[str, Callable[..., Any]], sharing: Sharing | None = None
+    ) -> None:
+        self._functions, self._sharing = functions, sharing
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._sharing is None or not primitive.config.get("pure"):
+            return await self._called(primitive, inputs)
+        function = self._functions[primitive.config["function"]]
+        made_by = await self._sharing.identity(function)
+        if made_by is None:
+            return await self._called(primitive, inputs)
+        depends = ["tool", made_by, dict(inputs)]
+        called = partial(self._called, primitive, inputs)
+        made: Mapping[str, Any] = await self._sharing.once(primitive, depends, called)
+        return made
+
+    async def _called(self, primitive: Primitive, inputs: Mapping[str, Any]) -> dict[str, Any]:
         function = self._functions[primitive.config["function"]]
         given = {name: one for name, one in inputs.items() if not name.startswith("done.")}
         if inspect.iscoroutinefunction(function):

@@ -11,6 +11,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from quire.core.errors import EngineFault, InvalidArgument
@@ -23,11 +24,12 @@ from quire.programs.chat.pieces import whole_answer
 from quire.programs.chat.reasoning import THINK_START
 from quire.programs.chat.template import chat_template, dialect_of
 from quire.programs.sdk import Context, Generated, Generation
-from quire.programs.workflow.answer_text import AnswerText, behind
+from quire.programs.workflow.answer_text import AnswerText, Said, behind
 from quire.programs.workflow.json_elements import JsonElements
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.runners.calls import Streamed, tell
 from quire.programs.workflow.scheduler import LOSSES
+from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import Watcher
 
@@ -41,7 +43,7 @@ class ModelCall:
         self.context = Context(model, thread=thread)
         self.elements = JsonElements()
         self._known: list[Any] = []
-        """The elements of an earlier generation, whose engine was lost."""
+        """The elements of an earlier generation, whose engine or node was lost."""
         self._has_begun = False
         self._system: str | None = primitive.config["system"]
         self._tools: list[Any] = primitive.config["tools"]
@@ -82,6 +84,13 @@ class ModelCall:
         messages = for_template(self._messages(), dialect_of(served))
         return chat_template(served).render(messages, tools=self._tools or None, **options)
 
+    @property
+    def identity(self) -> list[Any]:
+        """What the answer depends on, beside its bounds: the model and the prompt."""
+        served = self.context.model.served
+        prompt = self._rendered(add_generation_prompt=True)
+        return [served.id, served.adapter, served.info.content, prompt]
+
     def turn(self, generated: Generated) -> str:
         """What the model has said and called, as JSON."""
         count = sum(len(turn.get("tool_calls", ())) for turn in self._turns)
@@ -111,6 +120,10 @@ class ModelCall:
             await tell(watcher, output, text.end())
             return await generation
 
+    def recall(self, element: Any) -> None:
+        """The next element of an earlier answer to this prompt, which is in use."""
+        self._known.append(element)
+
     async def element(self, number: int, config: Mapping[str, Any]) -> Any:
         """Element ``number`` of the answer, as soon as it is complete.
 
@@ -127,7 +140,7 @@ class ModelCall:
         if handed_on != found[: len(handed_on)]:
             raise EngineFault(
                 "the model's answer is another one since its engine was lost, and elements of the "
-                "first one are in use: ask again"
+                "first one are in use: ask again, of a query with an id under another one"
             )
         return found[number]
 
@@ -175,9 +188,12 @@ class ModelRunner:
     those that give none."""
 
     def __init__(
-        self, models: Mapping[str | None, Model], streamed: Streamed | None = None
+        self,
+        models: Mapping[str | None, Model],
+        streamed: Streamed | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
-        self._models, self._streamed = models, streamed
+        self._models, self._streamed, self._sharing = models, streamed, sharing
         self._calls: dict[str, ModelCall] = {}
         """By the id of the first prefilling."""
 
@@ -221,6 +237,22 @@ class ModelRunner:
         return self._models[name]
 
     async def _decoded(self, primitive: Primitive, call: ModelCall) -> Any:
+        """The whole answer is the most likely one, so an equal prompt has the same."""
+        if self._sharing is None:
+            return await self._asked(primitive, call)
+        config = primitive.config
+        settings = [config[name] for name in ("max_tokens", "schema", "answer_after", "tools")]
+        depends = ["answer", call.identity, primitive.outputs["out"], settings]
+        asked = partial(self._asked, primitive, call)
+        made = await self._sharing.once(primitive, depends, asked)
+        if primitive.id in self._sharing.how:
+            call.context.drop()
+            if self._streamed is not None and primitive.id in self._streamed.outputs:
+                output = self._streamed.outputs[primitive.id]
+                await self._streamed.watcher.said(output, Said(made))
+        return made
+
+    async def _asked(self, primitive: Primitive, call: ModelCall) -> Any:
         config = primitive.config
         if self._streamed is not None and primitive.id in self._streamed.outputs:
             output = self._streamed.outputs[primitive.id]

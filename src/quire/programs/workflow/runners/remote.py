@@ -16,10 +16,11 @@ import httpx
 
 from quire.core.errors import ConfigError, EngineFault, InvalidArgument
 from quire.programs.services.server_sent_events import EventParser
-from quire.programs.workflow.answer_text import AnswerText, behind
+from quire.programs.workflow.answer_text import AnswerText, Said, behind
 from quire.programs.workflow.endpoint import Endpoint
 from quire.programs.workflow.primitives import Primitive
 from quire.programs.workflow.runners.calls import Streamed, prompt_text, tell
+from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.values import ValueType
 
 MAX_ANSWER_BYTES = 8 << 20
@@ -67,7 +68,9 @@ class RemoteRunner:
         streamed: Streamed | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        sharing: Sharing | None = None,
     ) -> None:
+        self._sharing = sharing
         key = _key(endpoint)
         self._endpoint, self._streamed, self._sleep = endpoint, streamed, sleep
         self._slots = asyncio.Semaphore(MAX_REQUESTS)
@@ -83,7 +86,7 @@ class RemoteRunner:
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         config = primitive.config
         body = _body(self._endpoint, primitive, prompt_text(primitive, inputs))
-        answer, finish_reason = await self._answered(primitive, body)
+        answer, finish_reason = await self._once(primitive, body)
         if config["schema"] is not None:
             return {"out": _elements(answer, finish_reason, config)}
         said = behind(config["answer_after"], answer)
@@ -91,6 +94,23 @@ class RemoteRunner:
 
     async def close(self) -> None:
         await self._client.aclose()
+
+    async def _once(self, primitive: Primitive, body: Mapping[str, Any]) -> tuple[str, str]:
+        """As ``_answered``, of an equal request if the model does not draw its answer by chance."""
+        if self._sharing is None or not (body.get("temperature") == 0 or "seed" in body):
+            return await self._answered(primitive, body)
+        depends = ["request", self._endpoint.base_url, self._endpoint.api_key_env, dict(body)]
+
+        async def asked() -> list[str]:
+            return list(await self._answered(primitive, body))
+
+        answer, finish_reason = await self._sharing.once(primitive, depends, asked)
+        if primitive.id in self._sharing.how and self._streamed is not None:
+            output = self._streamed.outputs.get(primitive.id)
+            if output is not None:
+                said = Said(behind(primitive.config["answer_after"], answer))
+                await self._streamed.watcher.said(output, said)
+        return answer, finish_reason
 
     async def _answered(self, primitive: Primitive, body: Mapping[str, Any]) -> tuple[str, str]:
         """The text of the answer, and why it ended."""

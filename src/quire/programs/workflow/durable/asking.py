@@ -1,0 +1,60 @@
+"""A query that was given an id: what is kept of it against what is asked now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.durable.digests import digests_of_query, digests_of_template
+from quire.programs.workflow.durable.entries import Head
+from quire.programs.workflow.durable.journal import Journal
+from quire.programs.workflow.durable.stored_values import json_of
+from quire.programs.workflow.template import App
+
+Inputs = tuple[dict[str, Any], Mapping[str, Mapping[str, Any]]]
+
+
+async def checked_inputs(
+    journal: Journal,
+    app: App,
+    query: Mapping[str, Any] | None,
+    config: Mapping[str, Mapping[str, Any]],
+    read: Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]],
+) -> Inputs:
+    """The inputs, with the texts of documents, and the configuration with which the query is
+    answered: those that are kept, or that were given, which are kept from now on. ``query``: None
+    for those that are kept. ``read``: reads the documents.
+
+    Raises:
+        AlreadyExists: something else was asked under the id.
+        CapacityError, QuotaExceeded: they cannot be kept.
+    """
+    if query is None:
+        journal.check(digests_of_template(app))
+        return journal.inputs()
+    digests = digests_of_query(app, query, config)
+    if journal.head is not None:
+        journal.check(digests)
+        return journal.inputs()
+    texts = await read(query)
+    kept = json_of(app.name, "inputs", texts)
+    await journal.add(Head(**digests, query=kept, settings=json.dumps(config)))
+    return texts, config
+
+
+def check_resumed(resume: bool, query: Mapping[str, Any] | None, config: Mapping[str, Any]) -> None:
+    """A query that is resumed brings nothing; any other brings its inputs.
+
+    Raises:
+        InvalidArgument: it does not.
+    """
+    if resume and (query or config):
+        raise InvalidArgument(
+            "a query that is resumed has its inputs and configuration: leave them out, or ask "
+            "without resume",
+            param="resume",
+        )
+    if not resume and query is None:
+        raise InvalidArgument("the query's inputs are missing: give them", param="query")

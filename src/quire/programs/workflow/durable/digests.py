@@ -1,0 +1,81 @@
+"""Digests of what shapes a query, by which an id stands for one query alone.
+
+The code of functions is not among them: a function of the same name is taken to be the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from quire.core.encoding import EncoderKind
+from quire.programs.api import Api
+from quire.programs.workflow.engines import Engine
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.runners.encoding import ENCODER_KINDS
+from quire.programs.workflow.template import App, Node
+
+
+def digest(*values: Any) -> str:
+    """Of JSON values; the order of names in objects does not count."""
+    content = msgspec.json.encode(values, order="sorted", enc_hook=repr)
+    return hashlib.sha256(content).hexdigest()
+
+
+def digests_of_query(
+    app: App, query: Mapping[str, Any], config: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """As a ``Head`` has them. ``query``: as it was given."""
+    settings = {name: dict(changes) for name, changes in config.items() if changes}
+    return digests_of_template(app) | {"config": digest(settings), "inputs": digest(dict(query))}
+
+
+def digests_of_template(app: App) -> dict[str, str]:
+    engines = [_engine(engine) for engine in app.engines.values()]
+    return {"template": digest(app.name, engines, [_component(node) for node in app.nodes])}
+
+
+async def digests_of_graph(
+    api: Api, graph: PrimitiveGraph, engines: Sequence[Engine]
+) -> dict[str, str]:
+    """As a ``Planned`` has them. ``engines``: those that the graph may use."""
+    primitives = [_primitive(graph.primitives[one]) for one in graph.order]
+    results = {name: str(ref) for name, ref in graph.results.items()}
+    return {"graph": digest(primitives, results), "models": digest(await _models(api, engines))}
+
+
+def _engine(engine: Engine) -> list[Any]:
+    config = {name: one for name, one in engine.config.items() if name != "functions"}
+    return [engine.name, engine.kind, config, sorted(engine.functions)]
+
+
+def _component(node: Node) -> list[Any]:
+    return [
+        node.name, node.engine, node.annotation, node.when, list(node.inputs.items()),
+        list(node.outputs.items()), dict(node.config), sorted(later.name for later in node.before),
+    ]  # fmt: skip
+
+
+def _primitive(primitive: Primitive) -> list[Any]:
+    inputs = {name: str(ref) for name, ref in primitive.inputs.items()}
+    return [
+        primitive.id, primitive.op, primitive.engine, inputs, str(primitive.when),
+        sorted(primitive.after), primitive.size, primitive.first, list(map(repr, primitive.parts)),
+        dict(primitive.config),
+    ]  # fmt: skip
+
+
+async def _models(api: Api, engines: Sequence[Engine]) -> list[Any]:
+    """What the node stands behind the engines of models and encoders."""
+    kinds = {engine.kind for engine in engines if engine.endpoint is None}
+    served = [[one.id, one.served.info.content] for one in api.available_models()]
+    found: list[Any] = served if "llm" in kinds else []
+    wanted: set[EncoderKind] = {ENCODER_KINDS[kind] for kind in kinds if kind in ENCODER_KINDS}
+    if wanted:
+        encoders = await api.available_encoders()
+        found.append([[one.kind, one.name] for one in encoders if one.kind in wanted])
+    return found

@@ -1,0 +1,200 @@
+"""``Journal``: what is kept of one query, as the program that answers it sees it.
+
+Owns the meaning of a query's entries: what was asked, what has ended, and what nobody knows. Must
+not know where they are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self
+
+import msgspec
+
+from quire.core.errors import AlreadyExists, InvalidArgument, QuireError
+from quire.programs.api import Api
+from quire.programs.workflow.durable.entries import (
+    AnyEntry,
+    Begun,
+    Ended,
+    Failed,
+    Finished,
+    Grew,
+    Head,
+    Planned,
+    decoded,
+    encoded,
+)
+from quire.programs.workflow.durable.stored_values import restored
+
+_CHANGED: Mapping[str, str] = {
+    "template": "another template of that name",
+    "config": "another configuration",
+    "inputs": "other inputs",
+    "graph": "another graph: other passes, profiles, or another release of Quire",
+    "models": "other models or encoders",
+}
+"""What each digest stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryId:
+    """How a client names its query. ``resume``: it goes on with what is kept, inputs included.
+    ``repeat_interrupted``: tools of which nobody knows what they have done are called again."""
+
+    key: str
+    resume: bool = False
+    repeat_interrupted: bool = False
+
+
+class Journal:
+    """Made by ``opened``; use ``async with``. ``head`` and ``finished``: None as long as they are
+    not kept. ``num_primitives``: of the query, as far as it has grown."""
+
+    def __init__(self, api: Api, number: int, name: QueryId) -> None:
+        self._api, self._number, self.name = api, number, name
+        self.head: Head | None = None
+        self.planned: Planned | None = None
+        self.finished: Finished | None = None
+        self.num_primitives = 0
+        self._begun: dict[str, str] = {}
+        self._ended: dict[str, bytes] = {}
+        self._grew: dict[str, bytes] = {}
+
+    @classmethod
+    async def opened(cls, api: Api, workflow: str, name: QueryId) -> Self:
+        """What is kept under the name.
+
+        Raises:
+            InvalidArgument: the node keeps no queries, or what is kept is damaged.
+            UnknownHandle: ``resume``, and nothing is kept.
+            CapacityError: the query is being answered.
+        """
+        answer: dict[str, Any] = await api.issuer.call(
+            "queries.open", workflow=workflow, key=name.key, must_exist=name.resume
+        )
+        journal = cls(api, answer["number"], name)
+        for frame in answer["frames"]:
+            try:
+                journal._note(decoded(frame))
+            except msgspec.DecodeError as exc:
+                await journal.close()
+                raise InvalidArgument(
+                    f"what is kept of the query {name.key!r} is of another release: give it "
+                    "another id",
+                    param="query_id",
+                ) from exc
+        return journal
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        with suppress(QuireError):  # the program, with which it closes, may have ended
+            await self._api.issuer.call("queries.close", number=self._number)
+
+    # -- what is kept ------------------------------------------------------------------------------
+
+    @property
+    def num_kept(self) -> int:
+        """Primitives that are not carried out again."""
+        return len(self._ended) + len(self._grew)
+
+    def outputs(self, primitive: str) -> dict[str, Any] | None:
+        """What a primitive has given, without states; None if that is not kept."""
+        content = self._ended.get(primitive)
+        return None if content is None else restored(content)
+
+    def has_ended(self, primitive: str) -> bool:
+        return primitive in self._ended
+
+    def growth(self, primitive: str) -> bytes | None:
+        """The components that a growth has returned."""
+        return self._grew.get(primitive)
+
+    def inputs(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The query's inputs, with the texts of documents, and the configuration."""
+        assert self.head is not None, "something is kept"
+        return json.loads(self.head.query), json.loads(self.head.settings)
+
+    def results(self) -> dict[str, Any]:
+        """Of a finished query."""
+        assert self.finished is not None, "it is finished"
+        return restored(self.finished.results)
+
+    def check(self, digests: Mapping[str, str]) -> None:
+        """What is asked now is what was asked before. ``digests``: of a ``Head`` or ``Planned``.
+
+        Raises:
+            AlreadyExists: it is something else.
+        """
+        for name, digest in digests.items():
+            kept = getattr(self.head if hasattr(self.head, name) else self.planned, name)
+            if kept != digest:
+                raise AlreadyExists(
+                    f"the query {self.name.key!r} was asked with {_CHANGED[name]}: ask as before, "
+                    "give it another id, or delete what is kept of it",
+                    param="query_id",
+                )
+
+    def check_interrupted(self) -> None:
+        """No tool has begun of which nobody knows what it has done, or the client allows that it is
+        called again.
+
+        Raises:
+            InvalidArgument: there is one; it names its component.
+        """
+        if self._begun and not self.name.repeat_interrupted:
+            nodes = ", ".join(sorted(set(self._begun.values())))
+            raise InvalidArgument(
+                f"the query {self.name.key!r} was cut off while {nodes} ran, and nobody knows what "
+                "it has done: look, and ask with repeat_interrupted to have it called again; a "
+                "tool that changes nothing may be declared 'pure'",
+                param="repeat_interrupted",
+            )
+
+    # -- what is added -----------------------------------------------------------------------------
+
+    async def add(self, entry: AnyEntry) -> None:
+        """Returns when it is on disk.
+
+        Raises:
+            CapacityError, QuotaExceeded: it cannot be kept.
+        """
+        await self._api.issuer.call("queries.append", number=self._number, frame=encoded(entry))
+        if isinstance(entry, Head | Planned):
+            self._note(entry)
+
+    async def finish(self, results: bytes, num_primitives: int) -> None:
+        """The query is over: its results are kept, its inputs and values are not."""
+        assert self.head is not None, "it has begun"
+        head = msgspec.structs.replace(self.head, query="{}")
+        entries = [encoded(head), encoded(Finished(results, num_primitives))]
+        await self._api.issuer.call("queries.finish", number=self._number, frames=entries)
+
+    def _note(self, entry: AnyEntry) -> None:
+        match entry:
+            case Head():
+                self.head = entry
+            case Planned():
+                self.planned = entry
+                self.num_primitives = entry.num_primitives
+            case Begun():
+                self._begun[entry.primitive] = entry.node
+            case Failed():
+                self._begun.pop(entry.primitive, None)
+            case Ended():
+                self._begun.pop(entry.primitive, None)
+                self._ended[entry.primitive] = entry.outputs
+            case Grew():
+                self._grew[entry.primitive] = entry.growth
+                self.num_primitives = entry.num_primitives
+            case Finished():
+                self.finished = entry
+                self.num_primitives = entry.num_primitives

@@ -1,0 +1,213 @@
+"""``KeptQueries``: what a node keeps of its queries, in files of its data directory.
+
+Owns which query's file is where, how long it stays, and how much a tenant may keep. Must not know
+what a query is. Blocks on disk; for any thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.core.config import KeptQueriesConfig
+from quire.core.errors import CapacityError, InvalidArgument, QuotaExceeded, UnknownHandle
+from quire.core.ids import TenantId
+from quire.programs.services.names import check_name
+from quire.programs.workflow.durable.query_file import FRAME_BYTES, QueryFile, write_whole
+
+_OPEN, _FINISHED = ".query", ".done"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlace:
+    """A query of a tenant: ``key`` is the id that its client has given it."""
+
+    tenant: TenantId
+    workflow: str
+    key: str
+
+
+class OpenQuery:
+    """One query that is being answered. ``frames``: what is kept of it; none of a new one."""
+
+    def __init__(self, kept: KeptQueries, place: QueryPlace, file: QueryFile | None,
+                 frames: Sequence[bytes]) -> None:  # fmt: skip
+        self._kept, self._place, self._file = kept, place, file
+        self.frames = frames
+
+    @property
+    def num_bytes(self) -> int:
+        return 0 if self._file is None else self._file.num_bytes
+
+    def append(self, content: bytes) -> None:
+        """See ``QueryFile.append``.
+
+        Raises:
+            QuotaExceeded: the query, or its tenant, keeps too much.
+        """
+        assert self._file is not None, "a finished query does nothing more"
+        self._kept.make_room(self._place, self.num_bytes, len(content) + FRAME_BYTES)
+        self._file.append(content, self._kept.now_s())
+
+    def finish(self, contents: Sequence[bytes]) -> None:
+        """Keep these frames alone: the query is over."""
+        assert self._file is not None, "a finished query does nothing more"
+        write_whole(self._file.path.with_suffix(_FINISHED), contents, self._kept.now_s())
+        self._file.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._file is not None:
+            self._file.close()
+
+
+class KeptQueries:
+    """``directory``: of the node's data; None: queries cannot be kept. ``now_s``: Unix time."""
+
+    def __init__(
+        self,
+        directory: Path | None,
+        config: KeptQueriesConfig,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._directory = None if directory is None else directory / "queries"
+        self._config = config
+        self._lock = threading.Lock()
+        self.now_s = now_s
+
+    def open(self, place: QueryPlace, *, must_exist: bool = False) -> OpenQuery:
+        """What is kept of a query, to be closed.
+
+        Raises:
+            InvalidArgument: the node keeps nothing, or the id is no name.
+            UnknownHandle: ``must_exist``, and nothing is kept.
+            CapacityError: it is being answered.
+            QuotaExceeded: the tenant keeps too many.
+        """
+        path = self._path(place)
+        self._drop_expired(path.parent)
+        finished = path.with_suffix(_FINISHED)
+        if finished.exists():
+            path.unlink(missing_ok=True)
+            file = QueryFile(finished, self.now_s())
+            file.close()
+            return OpenQuery(self, place, None, file.frames)
+        if not path.exists():
+            if must_exist:
+                raise self._unknown(place)
+            self._check_number(path.parent)
+            try:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as exc:
+                raise CapacityError(f"{path.parent} cannot be made: {exc.strerror}") from exc
+        file = QueryFile(path, self.now_s())
+        return OpenQuery(self, place, file, file.frames)
+
+    def delete(self, place: QueryPlace) -> None:
+        """Raises ``UnknownHandle`` if nothing is kept, ``CapacityError`` if the query is being
+        answered."""
+        path = self._path(place)
+        found = [one for one in (path, path.with_suffix(_FINISHED)) if one.exists()]
+        if not found:
+            raise self._unknown(place)
+        for one in found:
+            _remove(one)
+
+    def drop_expired(self) -> None:
+        """Of all tenants, what is older than its time."""
+        if self._directory is not None and self._directory.is_dir():
+            for folder in self._directory.iterdir():
+                self._drop_expired(folder)
+
+    def make_room(self, place: QueryPlace, held_bytes: int, num_bytes: int) -> None:
+        """For ``num_bytes`` more of a query that has ``held_bytes``: if they exceed what its tenant
+        may keep, results of its finished queries go, the oldest first.
+
+        Raises:
+            QuotaExceeded: that does not help, or one query would have too much.
+        """
+        config = self._config
+        if held_bytes + num_bytes > config.max_query_bytes:
+            raise QuotaExceeded(
+                f"with {num_bytes} bytes more the query would keep "
+                f"{held_bytes + num_bytes}; at most {config.max_query_bytes} are allowed: ask it "
+                "without an id, or divide it"
+            )
+        with self._lock:
+            files = _files(self._path(place).parent)
+            total = num_bytes + sum(size for _, size, _ in files)
+            for _, size, path in files:
+                if total <= config.max_bytes:
+                    return
+                if path.suffix == _FINISHED:
+                    path.unlink(missing_ok=True)
+                    total -= size
+        if total > config.max_bytes:
+            raise QuotaExceeded(
+                f"the unfinished queries of this tenant would keep {total} bytes; at most "
+                f"{config.max_bytes} are allowed: delete some, or wait until they expire"
+            )
+
+    def _path(self, place: QueryPlace) -> Path:
+        """Named by hashes: names may contain any characters."""
+        if self._directory is None:
+            raise InvalidArgument(
+                "this node keeps no queries, because it has no data directory: start it with "
+                "--data-dir, or ask without an id",
+                param="query_id",
+            )
+        check_name("query id", place.key)
+        tenant = hashlib.sha256(place.tenant.encode()).hexdigest()[:32]
+        name = f"{place.workflow}\0{place.key}"
+        query = hashlib.sha256(name.encode()).hexdigest()[:32]
+        return self._directory / tenant / f"{query}{_OPEN}"
+
+    def _check_number(self, folder: Path) -> None:
+        files = _files(folder)
+        too_many = max(0, len(files) + 1 - self._config.max_queries)
+        finished = [path for _, _, path in files if path.suffix == _FINISHED][:too_many]
+        for path in finished:
+            path.unlink(missing_ok=True)
+        if len(finished) < too_many:
+            raise QuotaExceeded(
+                f"{self._config.max_queries} unfinished queries of this tenant are kept, as many "
+                "as are allowed: finish or delete some"
+            )
+
+    def _drop_expired(self, folder: Path) -> None:
+        for changed_s, _, path in _files(folder):
+            if self.now_s() - changed_s > self._config.ttl_s:
+                with suppress(CapacityError):  # it is being answered
+                    _remove(path)
+
+    def _unknown(self, place: QueryPlace) -> UnknownHandle:
+        return UnknownHandle(
+            f"nothing is kept of a query {place.key!r} of {place.workflow}: it was never asked "
+            f"here, or more than {self._config.ttl_s:g} s ago",
+            param="query_id",
+        )
+
+
+def _files(folder: Path) -> list[tuple[float, int, Path]]:
+    """Time of the last change, size and path, the oldest first."""
+    found: list[tuple[float, int, Path]] = []
+    with suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                found.append((status.st_mtime, status.st_size, path))
+    return sorted(found)
+
+
+def _remove(path: Path) -> None:
+    """Raises ``CapacityError`` if it is being answered."""
+    if path.suffix == _OPEN:
+        with suppress(InvalidArgument):  # damaged, which does not matter any more
+            QueryFile(path, path.stat().st_mtime).close()
+    path.unlink(missing_ok=True)

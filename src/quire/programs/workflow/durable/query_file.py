@@ -1,0 +1,207 @@
+"""``QueryFile``: what is kept of one query, as frames that are appended to a file.
+
+Owns the file's form, and the lock by which one node at a time answers the query. Must not know what
+a frame says. Blocks on disk; may be used by several threads.
+
+Each frame has its length and its place with a check of both, and a digest of its content. So a
+frame that was cut off by the end of its writer is told from one that was damaged later: the first
+is dropped, of the second nobody knows what stood behind it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from quire.core.errors import CapacityError, InvalidArgument
+
+MAGIC = b"quire query 1\n"
+_HEAD = struct.Struct(">II")
+"""The length of a frame's content, and a check of length and place."""
+_DIGEST_BYTES = 16
+FRAME_BYTES = _HEAD.size + _DIGEST_BYTES
+"""Of a frame beside its content."""
+
+
+class Damaged(InvalidArgument):
+    """What the file holds is not what was written."""
+
+
+class QueryFile:
+    """The file at ``path``, locked until ``close``. ``frames``: those that were in it.
+
+    Raises:
+        CapacityError: another one has it open, or the disk fails.
+        Damaged: a frame is not what was written, or the file is of another release.
+    """
+
+    def __init__(self, path: Path, now_s: float) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._file: int | None = _opened(path)
+        try:
+            self.frames, self.num_bytes = self._read()
+            self._num_frames = len(self.frames)
+            if not self.num_bytes:
+                self._write(MAGIC, now_s)
+                _settle(path.parent)
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, content: bytes, now_s: float) -> None:
+        """Returns when the frame is on disk. Raises ``CapacityError`` if it cannot be written; then
+        nothing of it is in the file."""
+        with self._lock:
+            self._write(_frame(self._num_frames, content), now_s)
+            self._num_frames += 1
+
+    def close(self) -> None:
+        """Idempotent."""
+        with self._lock:
+            file, self._file = self._file, None
+            if file is not None:
+                os.close(file)
+
+    def _write(self, content: bytes, now_s: float) -> None:
+        if self._file is None:
+            raise CapacityError(f"{self.path.name} is closed: the query has ended")
+        try:
+            left = memoryview(content)
+            place = self.num_bytes
+            while left:
+                num = os.pwrite(self._file, left, place)
+                place, left = place + num, left[num:]
+            os.utime(self._file, (now_s, now_s))
+            os.fsync(self._file)
+        except OSError as exc:
+            os.ftruncate(self._file, self.num_bytes)
+            raise CapacityError(
+                f"the node cannot keep what the query has done: {exc.strerror}: make room in its "
+                "data directory"
+            ) from exc
+        self.num_bytes += len(content)
+
+    def _read(self) -> tuple[list[bytes], int]:
+        """The frames, and where the last whole one ends; what stands behind it is cut off."""
+        assert self._file is not None, "it was opened"
+        size = os.fstat(self._file).st_size
+        content = os.pread(self._file, size, 0)
+        if not content.startswith(MAGIC):
+            if MAGIC.startswith(content):
+                os.ftruncate(self._file, 0)
+                return [], 0
+            raise Damaged(
+                f"{self.path.name} is not what this release keeps of a query: give the query "
+                "another id"
+            )
+        frames, end = _whole_frames(self.path.name, content)
+        if end < size:
+            os.ftruncate(self._file, end)
+        return frames, end
+
+
+def write_whole(path: Path, contents: Iterable[bytes], now_s: float) -> None:
+    """Write a file of these frames in one step: after a crash it is whole or not there.
+
+    Raises:
+        CapacityError: the disk fails.
+    """
+    unfinished = path.with_suffix(".new")
+    try:
+        with open(unfinished, "wb", opener=_private) as file:
+            file.write(MAGIC)
+            for place, content in enumerate(contents):
+                file.write(_frame(place, content))
+            file.flush()
+            os.utime(file.fileno(), (now_s, now_s))
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+        _settle(path.parent)
+    except OSError as exc:
+        unfinished.unlink(missing_ok=True)
+        raise CapacityError(
+            f"the node cannot keep the query's results: {exc.strerror}: make room in its data "
+            "directory"
+        ) from exc
+
+
+def _whole_frames(name: str, content: bytes) -> tuple[list[bytes], int]:
+    frames: list[bytes] = []
+    end = len(MAGIC)
+    while len(content) - end >= _HEAD.size:
+        length, check = _HEAD.unpack_from(content, end)
+        start = end + FRAME_BYTES
+        if check != _check(length, len(frames)):
+            if not any(content[end:]):  # space that was made and never written
+                break
+            raise _damaged(name, end)
+        if start + length > len(content):
+            break
+        digest, frame = content[end + _HEAD.size : start], content[start : start + length]
+        if digest != _digest(frame):
+            if start + length == len(content):  # the last one
+                break
+            raise _damaged(name, end)
+        frames.append(frame)
+        end = start + length
+    return frames, end
+
+
+def _damaged(name: str, place: int) -> Damaged:
+    return Damaged(
+        f"{name}, what is kept of the query, is damaged at byte {place}: give the query another id"
+    )
+
+
+def _frame(place: int, content: bytes) -> bytes:
+    head = _HEAD.pack(len(content), _check(len(content), place))
+    return head + _digest(content) + content
+
+
+def _check(length: int, place: int) -> int:
+    return zlib.crc32(struct.pack(">II", length, place))
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
+
+
+def _opened(path: Path) -> int:
+    """The locked file, which is still the one of that name."""
+    while True:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise CapacityError(f"{path.name} cannot be opened: {exc.strerror}") from exc
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file), os.stat(path)):
+                return file
+        except FileNotFoundError:
+            pass  # it was removed meanwhile
+        except OSError as exc:
+            os.close(file)
+            raise CapacityError(
+                "the query is being answered: wait for its end, or give this one another id"
+            ) from exc
+        os.close(file)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _settle(folder: Path) -> None:
+    """The names in the folder are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

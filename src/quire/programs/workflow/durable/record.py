@@ -1,0 +1,113 @@
+"""``KeptRecord``: the record of a query that goes on where it was cut off.
+
+Owns which primitives are not carried out again: those whose outputs are kept, and those whose
+outputs are not kept because they live in the node (the pages of a prompt, the rows of the query's
+collection) or cost nothing, if nobody needs them any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from quire.programs.workflow.durable.entries import Begun, Ended, Failed, Grew
+from quire.programs.workflow.durable.growth_bytes import growth_bytes, growth_of
+from quire.programs.workflow.durable.journal import Journal
+from quire.programs.workflow.durable.stored_values import stored
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.growth import Growth
+from quire.programs.workflow.object_store import GraphState
+from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
+from quire.programs.workflow.values import ValueType
+
+PASSING = PREFILLS | {Op.INGESTION, Op.AGGREGATE, Op.CONDITION}
+"""What is carried out again where something needs it."""
+
+
+class KeptRecord:
+    """``Record`` in a ``Journal``."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._graph: PrimitiveGraph
+        self._runs: dict[str, bool] = {}
+        """Of the primitives of the graph, whether each is carried out."""
+
+    def follow(self, graph: PrimitiveGraph) -> None:
+        self._graph, self._runs = graph, {}
+        results = {ref.primitive for ref in graph.results.values()}
+        for one in reversed(graph.order):
+            primitive = graph.primitives[one]
+            if self._journal.has_ended(one):
+                self._runs[one] = self._has_wanted_state(primitive)
+            elif primitive.op in PASSING:
+                self._runs[one] = one in results or self._is_needed(primitive)
+            else:
+                self._runs[one] = True
+
+    def known(self, primitive: Primitive, state: GraphState) -> Mapping[str, Any] | None:
+        if not self._journal.has_ended(primitive.id):
+            return None if self._runs[primitive.id] else {}
+        if not self._is_used(primitive):
+            return {}
+        outputs = self._journal.outputs(primitive.id)
+        assert outputs is not None, "it has ended"
+        if self._runs[primitive.id]:
+            call = state.inputs_of(primitive)["state"]
+            call.recall(outputs["out"][0])
+            outputs["state"] = call
+        return outputs
+
+    def growth(self, primitive: Primitive) -> Growth | None:
+        content = self._journal.growth(primitive.id)
+        return None if content is None else growth_of(content)
+
+    async def begins(self, primitive: Primitive) -> None:
+        if _acts(primitive):
+            await self._journal.add(Begun(primitive.id, primitive.node))
+
+    async def failed(self, primitive: Primitive) -> None:
+        if _acts(primitive):
+            await self._journal.add(Failed(primitive.id))
+
+    async def ended(self, primitive: Primitive, outputs: Mapping[str, Any]) -> None:
+        if primitive.op not in PASSING:
+            content = await asyncio.to_thread(stored, primitive.node, primitive.outputs, outputs)
+            await self._journal.add(Ended(primitive.id, content))
+
+    async def grew(self, primitive: Primitive, growth: Growth, num_primitives: int) -> None:
+        content = growth_bytes(primitive.node, growth)
+        await self._journal.add(Grew(primitive.id, content, num_primitives))
+
+    def _has_wanted_state(self, primitive: Primitive) -> bool:
+        """Whether a model must go on with an answer of which this element is kept."""
+        if ValueType.STATE not in primitive.outputs.values():
+            return False
+        children = (self._graph.primitives[child] for child in self._graph.users[primitive.id])
+        return any(
+            self._runs[child.id]
+            for child in children
+            for ref in child.inputs.values()
+            if ref.primitive == primitive.id and ref.port == "state"
+        )
+
+    def _is_needed(self, primitive: Primitive) -> bool:
+        """Whether something that is carried out waits for it, or reads the rows that it stores."""
+        if any(self._runs[child] for child in self._graph.children[primitive.id]):
+            return True
+        return primitive.op is Op.INGESTION and any(
+            self._runs.get(other.id, False) and other.conflicts(primitive)
+            for other in self._graph.primitives.values()
+            if other.op is not Op.INGESTION
+        )
+
+    def _is_used(self, primitive: Primitive) -> bool:
+        results = {ref.primitive for ref in self._graph.results.values()}
+        users = self._graph.users[primitive.id]
+        return primitive.id in results or any(self._runs[user] for user in users)
+
+
+def _acts(primitive: Primitive) -> bool:
+    """Whether calling it twice may not be the same as calling it once."""
+    return primitive.op is Op.TOOL and not primitive.config.get("pure")

@@ -1,0 +1,118 @@
+"""What primitives have given, as bytes.
+
+Owns which values can be kept: texts, numbers and what JSON has, and vectors. A value that would
+come back as another one is refused. ``state`` is not kept: the pages of a prompt are computed
+again.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from quire.core.errors import InvalidArgument
+from quire.programs.workflow.values import ValueType
+
+_MAX_DEPTH = 64
+_PLAIN = (str, int, float, bool, type(None))
+
+
+class _Vectors(msgspec.Struct, frozen=True):
+    """Rows of ``dimensions`` numbers, as the array ``code`` packs them."""
+
+    code: str
+    dimensions: int
+    numbers: bytes
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """By port: vectors, or the text of JSON."""
+
+    ports: dict[str, _Vectors | str]
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(_Stored)
+
+
+def stored(where: str, kinds: Mapping[str, ValueType], values: Mapping[str, Any]) -> bytes:
+    """``values`` by port, of these ``kinds``. ``where``: whose they are, for errors.
+
+    Raises:
+        InvalidArgument: a value that JSON cannot say, which names the port and its type.
+    """
+    ports: dict[str, _Vectors | str] = {}
+    for port, kind in kinds.items():
+        if kind is ValueType.STATE:
+            continue
+        packed = _packed(values[port]) if kind is ValueType.VECTORS else None
+        ports[port] = packed or _json(where, port, values[port])
+    return _ENCODER.encode(_Stored(ports))
+
+
+def restored(content: bytes) -> dict[str, Any]:
+    """What ``stored`` was given, without states."""
+    ports = _DECODER.decode(content).ports
+    return {
+        port: json.loads(one) if isinstance(one, str) else _unpacked(one)
+        for port, one in ports.items()
+    }
+
+
+def json_of(where: str, name: str, value: Any) -> str:
+    """``value`` as JSON. Raises as ``stored``."""
+    return _json(where, name, value)
+
+
+def _packed(rows: Any) -> _Vectors | None:
+    """None if they are no rows of floats of one length."""
+    if not rows or not all(isinstance(row, list) and row for row in rows):
+        return None
+    if len(set(map(len, rows))) > 1:
+        return None
+    numbers = [number for row in rows for number in row]
+    if not all(type(number) is float for number in numbers):
+        return None
+    single, double = array("f", numbers), array("d", numbers)
+    packed = single if array("d", single) == double else double
+    return _Vectors(packed.typecode, len(rows[0]), packed.tobytes())
+
+
+def _unpacked(vectors: _Vectors) -> list[list[float]]:
+    numbers: array[float] = array("f" if vectors.code == "f" else "d")
+    numbers.frombytes(vectors.numbers)
+    each = vectors.dimensions
+    return [numbers[start : start + each].tolist() for start in range(0, len(numbers), each)]
+
+
+def _json(where: str, port: str, value: Any) -> str:
+    odd = _odd(value, _MAX_DEPTH)
+    if odd is not None:
+        raise InvalidArgument(
+            f"{where}: its {port!r} has {odd}, which cannot be kept: give what JSON has (texts, "
+            "numbers, lists, objects), or ask without an id",
+            param=where,
+        )
+    return json.dumps(value)
+
+
+def _odd(value: Any, depth: int) -> str | None:
+    """What of ``value`` JSON cannot say; None: nothing."""
+    if type(value) in _PLAIN:
+        return None
+    if not depth:
+        return f"more than {_MAX_DEPTH} levels"
+    if type(value) is dict:
+        for name, one in value.items():
+            if type(name) is not str:
+                return f"the key {name!r:.40}"
+            if (odd := _odd(one, depth - 1)) is not None:
+                return odd
+        return None
+    if type(value) is list:
+        return next((odd for one in value if (odd := _odd(one, depth - 1)) is not None), None)
+    return f"a {type(value).__name__}"

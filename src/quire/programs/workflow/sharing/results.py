@@ -1,0 +1,137 @@
+"""``SharedResults``: results of pure primitives by tenant and content, so that equal ones run once.
+
+Owns what is kept, and who waits for whom: what is being computed is not computed a second time. No
+tenant sees, by a result or by its time, what another one has asked. Must not know what a result is.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from quire.core.ids import TenantId
+
+_OVERHEAD_BYTES = 300
+"""Of the key and the tables, beside the result."""
+
+
+class Kept(NamedTuple):
+    value: Any
+    num_bytes: int
+    ends_s: float
+
+
+Computing = Future[tuple[Any] | None]
+"""Ends with the value, or with None if there is none and who waits must ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharingStatistics:
+    """``num_kept``: requests that were answered by a kept result; ``num_waited``: by one that was
+    being computed; ``num_computed``: by their own. ``num_bytes``: kept now."""
+
+    num_kept: int
+    num_waited: int
+    num_computed: int
+    num_bytes: int
+
+
+class SharedResults:
+    """At most ``max_bytes`` for all tenants, each result for ``ttl_s``; 0 bytes: none is kept, and
+    only what is being computed is shared. Where there is no room, the result goes that was not used
+    for longest, of the tenant that has most. For any thread."""
+
+    def __init__(self, max_bytes: int, ttl_s: float, now_s: Callable[[], float]) -> None:
+        self._max_bytes, self._ttl_s, self._now_s = max_bytes, ttl_s, now_s
+        self._lock = threading.Lock()
+        self._functions: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._numbers = count(1)
+        self._kept: dict[TenantId, OrderedDict[bytes, Kept]] = {}
+        self._bytes: dict[TenantId, int] = {}
+        self._under_way: dict[tuple[TenantId, bytes], Computing] = {}
+        self._num_bytes = self._num_kept = self._num_waited = self._num_computed = 0
+
+    def begin(self, tenant: TenantId, key: bytes) -> Kept | Computing | None:
+        """The kept result, or what ends when somebody else has computed it; None: the caller
+        computes it, and calls ``end``."""
+        with self._lock:
+            kept = self._found(tenant, key)
+            if kept is not None:
+                self._num_kept += 1
+                return kept
+            if (tenant, key) in self._under_way:
+                return self._under_way[tenant, key]
+            self._under_way[tenant, key] = Future()
+            return None
+
+    def end(self, tenant: TenantId, key: bytes, kept: tuple[Any, int] | None) -> None:
+        """``kept``: the result and its size in bytes; None if there is none."""
+        with self._lock:
+            under_way = self._under_way.pop((tenant, key))
+            if kept is not None:
+                self._num_computed += 1
+                self._keep(tenant, key, *kept)
+        under_way.set_result(None if kept is None else (kept[0],))
+
+    def note_waited(self) -> None:
+        """Somebody has the result of somebody else."""
+        with self._lock:
+            self._num_waited += 1
+
+    def number_of(self, function: Any) -> int | None:
+        """Of no other function, also when it is gone; None if it cannot have one."""
+        with self._lock:
+            try:
+                return self._functions.setdefault(function, next(self._numbers))
+            except TypeError:  # it has no hash or cannot be referred to weakly
+                return None
+
+    def statistics(self) -> SharingStatistics:
+        with self._lock:
+            return SharingStatistics(
+                self._num_kept, self._num_waited, self._num_computed, self._num_bytes
+            )
+
+    def check_invariants(self) -> None:
+        """The sums are those of what is kept, and within the bound."""
+        with self._lock:
+            for tenant, kept in self._kept.items():
+                assert kept, f"{tenant} keeps nothing"
+                assert self._bytes[tenant] == sum(one.num_bytes for one in kept.values())
+            assert self._num_bytes == sum(self._bytes.values()) <= self._max_bytes
+
+    def _found(self, tenant: TenantId, key: bytes) -> Kept | None:
+        of_tenant = self._kept.get(tenant)
+        kept = None if of_tenant is None else of_tenant.get(key)
+        if of_tenant is None or kept is None:
+            return None
+        if kept.ends_s <= self._now_s():
+            self._drop(tenant, key)
+            return None
+        of_tenant.move_to_end(key)
+        return kept
+
+    def _keep(self, tenant: TenantId, key: bytes, value: Any, num_bytes: int) -> None:
+        num_bytes += _OVERHEAD_BYTES
+        if num_bytes > self._max_bytes:
+            return
+        made = Kept(value, num_bytes, self._now_s() + self._ttl_s)
+        self._kept.setdefault(tenant, OrderedDict())[key] = made
+        self._bytes[tenant] = self._bytes.get(tenant, 0) + num_bytes
+        self._num_bytes += num_bytes
+        while self._num_bytes > self._max_bytes:
+            most = max(self._bytes, key=lambda one: self._bytes[one])
+            self._drop(most, next(iter(self._kept[most])))
+
+    def _drop(self, tenant: TenantId, key: bytes) -> None:
+        gone = self._kept[tenant].pop(key)
+        self._bytes[tenant] -= gone.num_bytes
+        self._num_bytes -= gone.num_bytes
+        if not self._kept[tenant]:
+            del self._kept[tenant], self._bytes[tenant]
