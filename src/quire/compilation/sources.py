@@ -87,13 +87,17 @@ CONTROL = Scope(
     "control",
     ("core", "simulation"),
     beside=(
+        "core/ready_command.py",
         "simulation/light_engine.py",
+        "simulation/light_rows.py",
         "simulation/message_times.py",
         "simulation/overhead.py",
         "simulation/player.py",
         "simulation/shell.py",
         "simulation/simulation.py",
+        "simulation/trial.py",
         "simulation/work.py",
     ),
 )
-"""With control those modules of the simulator that run for each of its messages."""
+"""With control what its policies see, and those modules of the simulator that run for each of its
+messages."""
