@@ -8,15 +8,19 @@ from typing import Any
 import numpy as np
 
 from quire.core.batch import (
+    AdvanceRows,
     Batch,
     DistRows,
     ForwardRows,
+    OpenSequence,
     ReadDisk,
     SampleRows,
     SwapOut,
     WriteDisk,
 )
-from quire.core.decoding import SamplerSpec
+from quire.core.batch_result import SequenceEnd
+from quire.core.decoding import SamplerSpec, StopSpec
+from quire.core.ids import SequenceId, TableId
 from quire.core.interfaces import EngineCore
 from quire.simulation import LightEngine, StepCost, light_pool
 
@@ -83,6 +87,51 @@ def test_scores_are_refused_row_by_row() -> None:
     result = engine.execute(Batch(step=1, forward=rows))
     assert [failure.index for failure in result.failures] == [1, 2]
     assert all("no log probabilities" in failure.error.message for failure in result.failures)
+
+
+def test_rows_are_told_alike_whether_they_are_even_or_not() -> None:
+    """Two sequences go on with the same arrays until one of them ends."""
+    engine = LightEngine(light_pool(num_blocks=4), vocab_size=100)
+    operations = [opened(sequence, sequence + 10, max_tokens=sequence + 1) for sequence in (1, 2)]
+    rows = AdvanceRows(sequences=i32(1, 2), epochs=i32(11, 12), max_steps=i32(1, 1))
+    told = []
+    for step in range(4):
+        result = engine.execute(
+            Batch(step=step, operations=operations if not step else [], advance=rows)
+        )
+        assert result.sequences is not None
+        assert result.sequences.sequences.tolist() == [1, 2]
+        assert result.sequences.epochs.tolist() == [11, 12]
+        assert result.sequences.matched.tolist() == [-1, -1]
+        starts, ends = result.sequences.token_starts.tolist(), result.sequences.ends.tolist()
+        assert len(result.sequences.tokens) == starts[-1]
+        told.append((starts, ends))
+    over = int(SequenceEnd.MAX_TOKENS)
+    assert told == [
+        ([0, 1, 2], [0, 0]),
+        ([0, 1, 2], [over, 0]),
+        ([0, 0, 1], [0, over]),
+        ([0, 0, 0], [0, 0]),
+    ]
+    fewer = AdvanceRows(sequences=rows.sequences, epochs=i32(11, 99), max_steps=rows.max_steps)
+    engine.execute(Batch(step=4, operations=[opened(2, 99, max_tokens=9)]))
+    after = engine.execute(Batch(step=5, advance=fewer)).sequences
+    assert after is not None
+    assert after.epochs.tolist() == [11, 99]
+    assert after.token_starts.tolist() == [0, 0, 1]
+
+
+def opened(sequence: int, epoch: int, max_tokens: int) -> OpenSequence:
+    return OpenSequence(
+        sequence=SequenceId(sequence),
+        epoch=epoch,
+        table=TableId(sequence),
+        cursor=0,
+        limit=32,
+        position=0,
+        sampler=SamplerSpec(seed=sequence),
+        stop=StopSpec(max_tokens),
+    )
 
 
 def test_moves_take_time_and_end() -> None:

@@ -87,14 +87,18 @@ CONTROL = Scope(
     "control",
     ("core", "simulation"),
     beside=(
+        "core/ready_command.py",
         "simulation/light_engine.py",
+        "simulation/light_rows.py",
         "simulation/message_times.py",
         "simulation/overhead.py",
         "simulation/player.py",
         "simulation/shell.py",
         "simulation/simulation.py",
         "simulation/step_cost.py",
+        "simulation/trial.py",
         "simulation/work.py",
     ),
 )
-"""With control those modules of the simulator that run for each of its messages."""
+"""With control what its policies see, and those modules of the simulator that run for each of its
+messages."""

@@ -320,8 +320,8 @@ class Controller:
             self._host.remove_export(export)
         for lease in self._host.leases.expired(now_s):
             self._schedulers[lease.name.engine].planner.exchange.close(lease, "has expired")
-        for engine in self._engines.values():
-            engine.memory.index.expire_prices(now_s)
+        if self._host.lease_uses.priced:
+            self._host.lease_uses.expire_prices(now_s)
         for program in self._timers.idle_too_long(now_s):
             error = ProgramTerminated(
                 f"program {program.id} was idle for {program.idle_ttl_s} s, which is its limit",

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.batch import (
-    F32,
     I32,
+    AdvanceRows,
     Batch,
     CloseSequences,
-    DistRows,
     ExtendSequence,
     OpenSequence,
     ReadDisk,
@@ -30,22 +29,20 @@ from quire.core.batch import (
 )
 from quire.core.batch_result import (
     BatchResult,
-    RowFailure,
     SequenceEnd,
-    SequenceTokens,
     TransfersEnded,
 )
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
-from quire.core.errors import EngineFault, ErrorRecord, InvalidArgument
+from quire.core.errors import EngineFault
 from quire.core.traits import Trait
+from quire.simulation.light_rows import RUNNING, Advanced, Named, Reports, Runs, add_dists, unscored
 from quire.simulation.step_cost import StepCost
 
 _TRAITS = (Trait.ALLOCATE, Trait.FORWARD, Trait.INPUT_TEXT, Trait.SAMPLE, Trait.DECODE)
 _SEED_STRIDE, _STRIDE = 7919, 104729
 """Primes, so that neighbouring seeds and positions give different tokens."""
-_RUNNING, _NO_ROOM = int(SequenceEnd.RUNNING), int(SequenceEnd.NO_ROOM)
-_MAX_TOKENS = int(SequenceEnd.MAX_TOKENS)
-"""As the numbers that a result has: an array of members of an enum takes ten times as long."""
+_NO_ROOM, _MAX_TOKENS = int(SequenceEnd.NO_ROOM), int(SequenceEnd.MAX_TOKENS)
+"""As the numbers that a result has, like ``RUNNING``."""
 
 
 def light_pool(
@@ -88,7 +85,7 @@ class _Sequence:
     limit: int
     num_left: int
     is_new: bool = True
-    end: int = _RUNNING
+    end: int = RUNNING
 
     def advance(self, max_steps: int) -> int:
         """Go on by at most so many tokens; how many it is."""
@@ -109,21 +106,6 @@ class _Sequence:
         if self.num_left <= 0:
             self.end = _MAX_TOKENS
         return count
-
-
-class _Runs:
-    """What the sequences of one message came to, in order. ``starts``: of the tokens of each.
-    ``num_first``: rows of the first step. ``num_context``: tokens that their rows attended to."""
-
-    __slots__ = ("ends", "most_steps", "num_context", "num_first", "starts", "tokens")
-
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.starts = [0]
-        self.ends: list[int] = []
-        self.most_steps = 0
-        self.num_first = 0
-        self.num_context = 0
 
 
 class LightEngine:
@@ -162,6 +144,8 @@ class LightEngine:
         )
         self._cost = cost or StepCost()
         self._sequences: dict[int, _Sequence] = {}
+        self._advanced: Advanced | None = None
+        self._reports = Reports()
         self._moving: deque[tuple[I32, float]] = deque()
         self.num_tokens = 0
         self._closed = False
@@ -192,8 +176,8 @@ class LightEngine:
         if self._closed:
             raise EngineFault("the engine is closed")
         moved_s = self._operate(batch)
-        named, epochs, steps = self._named(batch)
-        runs = self._advance_all(named, epochs, steps)
+        named = self._named(batch)
+        runs = self._advance_all(named)
         num_tokens = len(runs.tokens)
         self.num_tokens += num_tokens
         num_prompt = 0 if batch.forward is None else len(batch.forward.tokens)
@@ -201,11 +185,11 @@ class LightEngine:
             step=batch.step,
             elapsed_s=self._elapsed_s(runs, num_prompt) + self._attended_s(batch) + moved_s,
             num_tokens=num_prompt + num_tokens,
-            sequences=_report(named, epochs, runs) if named else None,
-            failures=_unscored(batch),
+            sequences=self._reports.make(batch, named, runs) if named.sequences else None,
+            failures=unscored(batch),
         )
         if batch.dists is not None:
-            _add_dists(result, batch.dists)
+            add_dists(result, batch.dists)
         if batch.samples is not None:
             result.samples = self._samples(batch.samples)
         return result
@@ -238,31 +222,39 @@ class LightEngine:
         self._moving.append((transfers, block_s))
         return block_s * len(transfers)
 
-    def _named(self, batch: Batch) -> tuple[list[int], list[int], list[int]]:
-        """The message's sequences in the order of its result, their epochs and their steps."""
-        named: list[int] = []
-        epochs: list[int] = []
-        steps: list[int] = []
-        if batch.forward is not None:
-            named = [one for one in batch.forward.sequences.tolist() if one >= 0]
-            epochs = [self._sequences[one].epoch for one in named]
-            steps = [batch.num_steps] * len(named)
-        if batch.advance is not None:
-            named += batch.advance.sequences.tolist()
-            epochs += batch.advance.epochs.tolist()
-            steps += batch.advance.max_steps.tolist()
-        return named, epochs, steps
+    def _named(self, batch: Batch) -> Named:
+        advance, forward = batch.advance, batch.forward
+        advanced = None if advance is None else self._read(advance)
+        if forward is None:
+            return Named([], [], []) if advanced is None else advanced
+        sequences = [one for one in forward.sequences.tolist() if one >= 0]
+        epochs = [self._sequences[one].epoch for one in sequences]
+        steps = [batch.num_steps] * len(sequences)
+        if advanced is None:
+            return Named(sequences, epochs, steps)
+        return Named(
+            sequences + advanced.sequences, epochs + advanced.epochs, steps + advanced.steps
+        )
 
-    def _advance_all(self, named: list[int], epochs: list[int], steps: list[int]) -> _Runs:
+    def _read(self, rows: AdvanceRows) -> Named:
+        advanced = self._advanced
+        if advanced is None or not advanced.is_of(rows):
+            advanced = self._advanced = Advanced(rows)
+        return advanced.named
+
+    def _advance_all(self, named: Named) -> Runs:
         """A sequence that has already ended, or has another epoch, is skipped."""
-        runs = _Runs()
+        runs = Runs()
         tokens, starts, ends = runs.tokens, runs.starts, runs.ends
         known, vocab_size = self._sequences, self._info.vocab_size
-        for sequence, epoch, max_steps in zip(named, epochs, steps, strict=True):
+        epochs, steps = named.epochs, named.steps
+        for index, sequence in enumerate(named.sequences):
+            max_steps = steps[index]
             state = known.get(sequence)
-            if state is None or state.epoch != epoch or state.end != _RUNNING:
+            if state is None or state.epoch != epochs[index] or state.end != RUNNING:
                 starts.append(len(tokens))
-                ends.append(_RUNNING)
+                ends.append(RUNNING)
+                runs.is_even = False
                 continue
             token = state.next_token
             count = state.advance(max_steps)
@@ -270,15 +262,18 @@ class LightEngine:
                 tokens.append(token % vocab_size)
             else:
                 tokens += [one % vocab_size for one in range(token, state.next_token, _STRIDE)]
+                runs.is_even = False
             starts.append(len(tokens))
             ends.append(state.end)
+            if state.end != RUNNING:
+                runs.is_even = False
             runs.num_context += state.cursor * count
             runs.num_first += count > 0
             if count > runs.most_steps:
                 runs.most_steps = count
         return runs
 
-    def _elapsed_s(self, runs: _Runs, num_prompt: int) -> float:
+    def _elapsed_s(self, runs: Runs, num_prompt: int) -> float:
         cost = self._cost
         num_rows = len(runs.tokens)
         elapsed_s = cost.message_s
@@ -296,49 +291,3 @@ class LightEngine:
         seeds = np.array([sampler.seed or 0 for sampler in rows.samplers], np.int64)
         mixed = seeds[rows.sampler_index] * _SEED_STRIDE + rows.positions * _STRIDE
         return (mixed % self._info.vocab_size).astype(np.int32)
-
-
-def _report(sequences: list[int], epochs: list[int], runs: _Runs) -> SequenceTokens:
-    """One conversion for all: with few rows it takes most of the time."""
-    num = len(sequences)
-    values = [*sequences, *epochs, *runs.ends, *[-1] * num, *runs.starts, *runs.tokens]
-    array: I32 = np.fromiter(values, np.int32, len(values))
-    return SequenceTokens(
-        sequences=array[:num],
-        epochs=array[num : 2 * num],
-        ends=array[2 * num : 3 * num],
-        matched=array[3 * num : 4 * num],
-        token_starts=array[4 * num : 5 * num + 1],
-        tokens=array[5 * num + 1 :],
-    )
-
-
-def _add_dists(result: BatchResult, rows: DistRows) -> None:
-    """A uniform distribution over the first tokens, as many as were asked for."""
-    sizes = rows.top_k.tolist()
-    result.dist_starts = np.cumsum([0, *sizes], dtype=np.int32)
-    result.dist_ids = np.concatenate([np.arange(size, dtype=np.int32) for size in sizes])
-    probs: list[F32] = [np.full(size, 1.0 / size, np.float32) for size in sizes]
-    result.dist_probs = np.concatenate(probs)
-
-
-def _unscored(batch: Batch) -> list[RowFailure]:
-    """Failures for rows that ask for log probabilities or attention, which do not exist here."""
-    forward = batch.forward
-    if forward is None:
-        return []
-    asks = set(forward.attention_rows.tolist())
-    if len(forward.score_targets):
-        starts = forward.row_starts.tolist()
-        asks |= {
-            row
-            for row in range(len(starts) - 1)
-            if (forward.score_targets[starts[row] : starts[row + 1]] >= 0).any()
-        }
-    return [RowFailure(stage="forward", index=row, error=_no_scores()) for row in sorted(asks)]
-
-
-def _no_scores() -> ErrorRecord:
-    return InvalidArgument(
-        "a simulated engine computes no log probabilities and no attention scores: leave them out"
-    ).record()

@@ -7,7 +7,7 @@ import pytest
 from control_world import World, alone
 from hypothesis import given, settings
 
-from quire.control.memory.content import ChainNode, Content
+from quire.control.memory.content import ChainNode, Content, PromptKeys
 from quire.control.memory.prefix_index import PrefixIndex
 from quire.core import commands as c
 from quire.core.ids import TenantId
@@ -45,6 +45,21 @@ def test_a_hit_is_a_prefix_of_a_prompt_of_the_same_tenant(
         full = [prompt[: len(prompt) // 2 * 2] for owner, prompt in prompts if owner == tenant]
         longest = max((_common_pages(prompt, wanted) for prompt in full), default=0)
         assert len(found) == longest
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(prompts=st.lists(tokens, max_size=4), wanted=tokens, num_known=st.integers(0, 4))
+def test_keys_that_are_known_find_what_computing_them_finds(
+    prompts: list[list[int]], wanted: list[int], num_known: int
+) -> None:
+    index = PrefixIndex("model", page_size=2)
+    for prompt in prompts:
+        insert(index, RED, prompt)
+    for root in (index.root_key(RED), index.root_key(BLUE)):  # those of another root are no help
+        known = PromptKeys(wanted, root)
+        known.keys += list(index.keys(root, wanted))[:num_known]
+        found = index.match(RED, None, wanted, 99, known=known)
+        assert found == index.match(RED, None, wanted, 99)
 
 
 def _common_pages(prompt: list[int], wanted: list[int]) -> int:

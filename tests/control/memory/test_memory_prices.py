@@ -69,6 +69,19 @@ def test_without_a_price_it_goes() -> None:
     assert num_cached(world, text(0)) == 0
 
 
+def test_only_engines_with_prices_are_looked_at() -> None:
+    """Each event asks whether a price has ended."""
+    world = world_of()
+    priced = world.controller._host.lease_uses.priced
+    cache(world, text(0))
+    assert not priced
+    pin(world, text(0), 1.0, ttl_s=5.0)
+    assert len(priced) == 1
+    world.harness.clock.advance_to(6.0)
+    cache(world, text(1))
+    assert not priced
+
+
 def test_a_price_ends_with_its_time() -> None:
     world = world_of()
     cache(world, text(0))

@@ -128,6 +128,27 @@ def test_autellix_pins_a_program_anew_when_its_engine_is_lost() -> None:
     assert replicas.ask(1, long) == OTHER, "its home from now on"
 
 
+def test_the_keys_of_one_prompt_are_not_taken_for_those_of_another() -> None:
+    """The balancer computes the keys of the prefix that is looked for first; the decode behind it
+    has another prompt, which begins alike."""
+    replicas = Replicas("quire")
+    cached, other = prompt_of(1, 8 * PAGE), prompt_of(2, 8 * PAGE)
+    replicas.ask(1, cached)
+    replicas.done(1)
+    replicas.session(2)
+    world = replicas.world
+    world.queue(2, 50)
+    pages = list(range(100, 120))
+    found = c.ImportPrefix(id=world.id(), tokens=cached, pages=list(range(200, 208)))
+    decode = world.decode(pages, other)
+    commands = [found, world.alloc(pages), decode]
+    world.harness.post(Called(time_s=0.0, program=ProgramId(2), call=Issue(QueueId(50), commands)))
+    world.run()
+    row = world.controller.process(ProgramId(2))
+    assert row is not None
+    assert row.num_prefilled_tokens == len(other), "nothing of it is cached"
+
+
 def test_quire_goes_where_the_prompt_is_cached_until_the_queue_there_costs_more() -> None:
     replicas = Replicas("quire")
     cached = prompt_of(1, 2 * TOKENS_PER_CALL + 2 * PAGE)

@@ -5,7 +5,7 @@ Owns nothing and knows no queue's order; raises the error that the issuer gets.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable
 from operator import attrgetter
 from typing import Any
 
@@ -49,7 +49,7 @@ def distinct(what: str, values: Collection[Hashable]) -> None:
         raise InvalidArgument(f"{what} are named twice: name each once")
 
 
-def check_tokens(tokens: Iterable[int], info: EngineInfo) -> None:
+def check_tokens(tokens: list[int], info: EngineInfo) -> None:
     vocab_size = info.vocab_size
     bad = [token for token in tokens if not 0 <= token < vocab_size]
     if bad:

@@ -202,7 +202,11 @@ class Holdings:
 
     def _free_page(self, program: Program, page: Page) -> None:
         page.is_released = page.is_freed = True
-        self._let_go(program, page)
+        if page.orphan_of is not None:
+            self._let_go(program, page)
+        elif page.is_counted:  # as of most
+            page.is_counted = False
+            program.num_held_pages -= 1
         self._free_page_if_unused(program, page)
 
     def _let_go(self, program: Program, thing: Page | Embed) -> None:
@@ -243,7 +247,8 @@ class Holdings:
 
     def free_queue(self, queue: CommandQueue) -> None:
         """Free everything that was allocated through ``queue``, as its pins allow."""
-        self.free(queue.program, reversed(queue.pages))
+        for page in list(reversed(queue.pages)):
+            self._free_page(queue.program, page)
         self.free(queue.program, queue.embeds)
         if queue.placed_on is not None:
             self._engines[queue.placed_on].free_token_slots(queue)

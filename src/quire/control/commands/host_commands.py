@@ -72,7 +72,7 @@ class HostCommands:
         self.exports = ExportTable()
         self.leases = LeaseTable()
         self.far_imports = FarImports(engines, self.leases)
-        self._lease_uses = LeaseUses(engines, self.leases)
+        self.lease_uses = LeaseUses(engines, self.leases)
         self._effects: Mapping[type[c.Command], Callable[[Entry, Any, float], Reply]] = {
             c.AllocEmbeds: self._alloc_embeds,
             c.DeallocPages: self._dealloc,
@@ -85,7 +85,7 @@ class HostCommands:
             c.MaskPage: self._mask,
             c.TruncatePage: self._truncate,
             TakeLease: self._take_lease,
-            **self._lease_uses.effects,
+            **self.lease_uses.effects,
         }
 
     def run(self, entry: Entry, now_s: float) -> Reply:
@@ -294,7 +294,7 @@ class HostCommands:
         return self._imported(entry, len(contents))
 
     def _take_lease(self, entry: Entry, command: TakeLease, now_s: float) -> c.Imported:
-        num_pages = self._lease_uses.take(entry, command)
+        num_pages = self.lease_uses.take(entry, command)
         if num_pages is None:
             raise NotYet
         return self._imported(entry, num_pages)

@@ -28,11 +28,13 @@ from quire.core.lease_commands import (
 
 
 class LeaseUses:
-    """``engines`` is shared with the controller."""
+    """``engines`` is shared with the controller. ``priced``: engines on which pages may have a
+    price."""
 
     def __init__(self, engines: Mapping[EngineId, EngineState], leases: LeaseTable) -> None:
         self._engines = engines
         self._leases = leases
+        self.priced: dict[EngineId, None] = {}
         self.effects: Mapping[type[Any], Callable[[Entry, Any, float], Reply]] = {
             RenewLease: self._renew,
             CloseLease: self._close,
@@ -55,7 +57,16 @@ class LeaseUses:
         root = index.root_key(entry.program.tenant, engine.adapter_index(command.adapter))
         keys = list(index.keys(root, command.tokens))
         num_pages = index.set_price(keys, command.price, now_s + command.ttl_s)
+        self.priced[engine.id] = None
         return Pinned(num_tokens=num_pages * engine.page_size)
+
+    def expire_prices(self, now_s: float) -> None:
+        """End the prices whose time is over."""
+        for engine in list(self.priced):
+            index = self._engines[engine].memory.index
+            index.expire_prices(now_s)
+            if not index.num_priced:
+                del self.priced[engine]
 
     def take(self, entry: Entry, command: TakeLease) -> int | None:
         """Map the lease's pages and end it; how many pages they are. None: not all tokens have

@@ -359,7 +359,7 @@ class Validator:
         check_positions(command.positions, count, info)
         check_token_slots(command.token_slots, count)
         distinct("token slots", command.token_slots or ())
-        check_tokens(command.history or (), info)
+        check_tokens(command.history or [], info)
 
     def _decode(self, command: c.Decode, queue: CommandQueue, info: EngineInfo) -> None:
         count = len(command.tokens)
@@ -370,7 +370,7 @@ class Validator:
         self._adapter(command.adapter, info)
         require(command.position >= 0, f"position {command.position} is negative")
         check_tokens(command.tokens, info)
-        check_tokens(command.history or (), info)
+        check_tokens(command.history or [], info)
         stop = command.stop
         require(
             stop.min_tokens >= 0 and stop.max_tokens >= 0,

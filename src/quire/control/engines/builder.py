@@ -12,29 +12,21 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.control.engines.advanced_rows import AdvancedRows
 from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.fine_rows import FineRows
 from quire.control.engines.in_flight import InFlight, Part, Restored, Stage
+from quire.control.engines.int_array import i32
 from quire.control.engines.score_sum import ScoredPart
 from quire.control.memory.content import Content
 from quire.control.memory.pages import Page
 from quire.control.programs.program import Entry
-from quire.core.batch import (
-    AdvanceRows,
-    Batch,
-    BatchOperation,
-    DistRows,
-    EmbedRows,
-    ExplicitMask,
-    ForwardRows,
-    ImageRow,
-    SampleRows,
-)
+from quire.core.batch import Batch, BatchOperation, ExplicitMask, ForwardRows
 from quire.core.decoding import SamplerSpec
 from quire.core.ids import TableId
 
-_EMBEDS, _FORWARD = Stage.EMBEDS, Stage.FORWARD
-_DISTS, _SAMPLES = Stage.DISTS, Stage.SAMPLES
-"""Local names, because Python 3.11 resolves an enum member on each access, which takes longer than
+_FORWARD = Stage.FORWARD
+"""A local name, because Python 3.11 resolves an enum member on each access, which takes longer than
 its use."""
 
 
@@ -53,10 +45,6 @@ class ForwardRow:
     mask: NDArray[np.bool_] | None = None
     adapter: int = -1
     score_columns: NDArray[np.int64] | None = None
-
-
-def _i32(values: list[int]) -> NDArray[np.int32]:
-    return np.fromiter(values, np.int32, len(values))  # np.array looks for lists in the list
 
 
 class BatchBuilder:
@@ -81,20 +69,10 @@ class BatchBuilder:
         self.runs: set[DecodeRun] = set()
         self.num_tokens = 0
         self.num_turned = 0
-        self._embed_tokens: list[int] = []
-        self._embed_slots: list[int] = []
-        self._images: list[ImageRow] = []
+        self._fine: FineRows | None = None
         self._rows: list[ForwardRow] = []
         self._row_sequences: list[int] = []
         self._scored_rows: list[int] = []
-        self._dist_embeds: list[int] = []
-        self._dist_top_k: list[int] = []
-        self._sample_embeds: list[int] = []
-        self._sample_index: list[int] = []
-        self._samplers: list[SamplerSpec] = []
-        self._histories: list[list[int]] = []
-        self._sample_positions: list[int] = []
-        self._sample_token_slots: list[int] = []
 
     @property
     def is_empty(self) -> bool:
@@ -102,7 +80,7 @@ class BatchBuilder:
 
     @property
     def has_image(self) -> bool:
-        return bool(self._images)
+        return self._fine is not None and bool(self._fine.images)
 
     def has_room_to_turn(self, num_slots: int, most: int) -> bool:
         """Whether ``num_slots`` more slots may be moved to other positions, of at most ``most`` in
@@ -118,16 +96,16 @@ class BatchBuilder:
         message."""
         self.parts.append(Part(entry, Stage.OPERATIONS, 0, 0, is_final=is_final))
 
+    def _fine_rows(self) -> FineRows:
+        if self._fine is None:
+            self._fine = FineRows()
+        return self._fine
+
     def embed(self, entry: Entry, tokens: list[int], slots: list[int]) -> None:
-        start = len(self._embed_tokens)
-        self._embed_tokens += tokens
-        self._embed_slots += slots
-        self.parts.append(Part(entry, _EMBEDS, start, len(self._embed_tokens)))
+        self.parts.append(self._fine_rows().embed(entry, tokens, slots))
 
     def image(self, entry: Entry, file: bytes, slots: list[int]) -> None:
-        index = len(self._images)
-        self._images.append(ImageRow(file=np.frombuffer(file, np.uint8), embeds=_i32(slots)))
-        self.parts.append(Part(entry, Stage.IMAGES, index, index + 1, num_tokens=len(slots)))
+        self.parts.append(self._fine_rows().image(entry, file, slots))
 
     def forward(
         self,
@@ -185,10 +163,7 @@ class BatchBuilder:
         self.budget -= 1
 
     def dists(self, entry: Entry, embeds: list[int], top_k: int) -> None:
-        start = len(self._dist_embeds)
-        self._dist_embeds += embeds
-        self._dist_top_k += [top_k] * len(embeds)
-        self.parts.append(Part(entry, _DISTS, start, len(self._dist_embeds)))
+        self.parts.append(self._fine_rows().dists(entry, embeds, top_k))
 
     def samples(
         self,
@@ -199,31 +174,39 @@ class BatchBuilder:
         token_slots: list[int],
         history: list[int],
     ) -> None:
-        start = len(self._sample_embeds)
-        is_new = bool(history) or not self._samplers or self._samplers[-1] != sampler
-        if is_new or self._histories[-1]:
-            self._samplers.append(sampler)
-            self._histories.append(history)
-        self._sample_embeds += embeds
-        self._sample_index += [len(self._samplers) - 1] * len(embeds)
-        self._sample_positions += positions
-        self._sample_token_slots += token_slots
-        self.parts.append(Part(entry, _SAMPLES, start, len(self._sample_embeds)))
+        self.parts.append(
+            self._fine_rows().samples(entry, embeds, sampler, positions, token_slots, history)
+        )
 
     def finish(
-        self, operations: list[BatchOperation], num_steps: int, max_steps: list[int]
+        self,
+        operations: list[BatchOperation],
+        num_steps: int,
+        max_steps: list[int],
+        advanced: AdvancedRows,
     ) -> Batch:
-        """The message; ``max_steps`` has one entry per advanced sequence."""
+        """The message; ``max_steps`` has one entry per advanced sequence. ``advanced``: the
+        engine's, which makes their rows."""
+        advance = advanced.rows(self.advanced, max_steps)
+        fine = self._fine
+        if fine is None:
+            return Batch(
+                step=self.step,
+                num_steps=num_steps,
+                operations=operations,
+                forward=self._forward_rows(),
+                advance=advance,
+            )
         return Batch(
             step=self.step,
             num_steps=num_steps,
             operations=operations,
-            embeds=self._embed_rows(),
-            images=self._images,
+            embeds=fine.embed_rows(),
+            images=fine.images,
             forward=self._forward_rows(),
-            dists=self._dist_rows(),
-            samples=self._sample_rows(),
-            advance=self._advance_rows(max_steps),
+            dists=fine.dist_rows(),
+            samples=fine.sample_rows(),
+            advance=advance,
         )
 
     def in_flight(self, num_steps: int, max_steps: list[int]) -> InFlight:
@@ -242,11 +225,6 @@ class BatchBuilder:
             num_commands=self.num_commands,
         )
 
-    def _embed_rows(self) -> EmbedRows | None:
-        if not self._embed_tokens:
-            return None
-        return EmbedRows(tokens=_i32(self._embed_tokens), embeds=_i32(self._embed_slots))
-
     def _forward_rows(self) -> ForwardRows | None:
         rows = self._rows
         if not rows:
@@ -257,48 +235,21 @@ class BatchBuilder:
         for row in rows if has_scores else ():
             targets += row.score_targets or [-1] * len(row.positions)
         return ForwardRows(
-            row_starts=_i32([*accumulate((len(row.positions) for row in rows), initial=0)]),
-            tables=_i32([-1 if row.table is None else row.table for row in rows]),
-            sequences=_i32(self._row_sequences),
-            tokens=_i32([token for row in rows for token in row.tokens]),
-            embeds=_i32([embed for row in rows for embed in row.embeds]),
-            positions=_i32([position for row in rows for position in row.positions])[None, :],
-            slots=_i32([slot for row in rows for slot in row.slots])[None, :],
-            outputs=_i32([output for row in rows for output in row.outputs]),
-            score_targets=_i32(targets),
+            row_starts=i32([*accumulate((len(row.positions) for row in rows), initial=0)]),
+            tables=i32([-1 if row.table is None else row.table for row in rows]),
+            sequences=i32(self._row_sequences),
+            tokens=i32([token for row in rows for token in row.tokens]),
+            embeds=i32([embed for row in rows for embed in row.embeds]),
+            positions=i32([position for row in rows for position in row.positions])[None, :],
+            slots=i32([slot for row in rows for slot in row.slots])[None, :],
+            outputs=i32([output for row in rows for output in row.outputs]),
+            score_targets=i32(targets),
             num_scores=max((row.num_scores for row in rows), default=0),
             masks=[
                 ExplicitMask(row=index, num_columns=row.mask.shape[1], bits=np.packbits(row.mask))
                 for index, row in enumerate(rows)
                 if row.mask is not None
             ],
-            adapters=_i32(adapters if max(adapters) >= 0 else []),
-            attention_rows=_i32(self._scored_rows),
-        )
-
-    def _dist_rows(self) -> DistRows | None:
-        if not self._dist_embeds:
-            return None
-        return DistRows(embeds=_i32(self._dist_embeds), top_k=_i32(self._dist_top_k))
-
-    def _sample_rows(self) -> SampleRows | None:
-        if not self._samplers:
-            return None
-        has_history = any(self._histories)
-        return SampleRows(
-            embeds=_i32(self._sample_embeds),
-            sampler_index=_i32(self._sample_index),
-            samplers=self._samplers,
-            positions=_i32(self._sample_positions),
-            token_slots=_i32(self._sample_token_slots),
-            histories=[_i32(history) for history in self._histories] if has_history else [],
-        )
-
-    def _advance_rows(self, max_steps: list[int]) -> AdvanceRows | None:
-        if not self.advanced:
-            return None
-        return AdvanceRows(
-            sequences=_i32([-1 if run.sequence is None else run.sequence for run in self.advanced]),
-            epochs=_i32([run.epoch for run in self.advanced]),
-            max_steps=_i32(max_steps),
+            adapters=i32(adapters if max(adapters) >= 0 else []),
+            attention_rows=i32(self._scored_rows),
         )

@@ -13,6 +13,7 @@ from struct import pack
 import numpy as np
 
 from quire.control.engines.adapters import find_adapter
+from quire.control.engines.advanced_rows import AdvancedRows
 from quire.control.engines.awake import Awake
 from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.decode_run import DecodeRun
@@ -74,6 +75,7 @@ class EngineState(ControlledEngine):
         self.given_up: ErrorRecord | None = None
         self.next_step = 0
         self.next_epoch = 1
+        self.advanced = AdvancedRows()
         self.in_flight: deque[InFlight] = deque()
         self.unfinished: dict[Entry, None] = {}
         self.running: dict[Entry, DecodeRun] = {}

@@ -188,13 +188,15 @@ class AppendCursor:
 
     def map_cached(self, contents: Sequence[Content], position: int) -> int:
         """Map the next (empty) pages to ``contents``; returns the number of tokens in them."""
-        size = self._memory.page_size
-        pages = [page for page, _ in self.spans(len(contents) * size)]
-        for page, content in zip(pages, contents, strict=True):
+        if not contents:
+            return 0
+        size, pages, family = self._memory.page_size, self.pages, self._family
+        self.spans(1)  # the first page is one with room
+        for number, content in enumerate(contents, self._first):
+            page = pages[number]
             assert page.fill == 0
-            assert content.node is not None
             self._memory.retain(content)
-            content.note_family(self._family)
+            content.note_family(family)
             if page.content is not None:
                 self._memory.release(page.content)
             page.content = content
@@ -202,7 +204,9 @@ class AppendCursor:
             page.mask = -1
             page.positions = range(position, position + size)
             position += size
-            self.prefix = Prefix(True, content.node)
+        node = contents[-1].node
+        assert node is not None
+        self.prefix = Prefix(True, node)
         self.num_free_slots -= len(contents) * size
         return len(contents) * size
 

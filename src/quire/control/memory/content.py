@@ -64,6 +64,18 @@ def prompt_keys(root: bytes, page_size: int, tokens: Sequence[int]) -> list[byte
     return keys
 
 
+class PromptKeys:
+    """The keys of the first pages of the prompt ``tokens`` (this very list), as far as somebody has
+    computed them. ``root``: the key before them."""
+
+    __slots__ = ("keys", "root", "tokens")
+
+    def __init__(self, tokens: list[int], root: bytes) -> None:
+        self.tokens = tokens
+        self.root = root
+        self.keys: list[bytes] = []
+
+
 class Content:
     """K and V of up to ``page_size`` slots: on the device, on the host, on the disk, in transfer
     between two of them, or lost.

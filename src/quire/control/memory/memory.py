@@ -99,12 +99,12 @@ class Memory:
 
     def retain(self, content: Content) -> Content:
         """Add a reference of a page or export to ``content``."""
-        is_cached = content.num_refs == 0 and content.indexed
-        content.num_refs += 1
-        if is_cached:
+        if content.num_refs == 0 and content.indexed:
             self.index.uncache(content)
-            for tier in self._lower_tiers:
-                tier.hold(content)
+            if content.block is None:
+                for tier in self._lower_tiers:
+                    tier.hold(content)
+        content.num_refs += 1
         return content
 
     def release(self, content: Content) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice, takewhile
 
-from quire.control.memory.content import ChainNode, Content, page_key, root_key
+from quire.control.memory.content import ChainNode, Content, PromptKeys, page_key, root_key
 from quire.control.memory.index_journal import IndexChanges, IndexJournal
 from quire.control.memory.price_list import PriceList
 from quire.core.ids import TenantId
@@ -89,14 +89,14 @@ class PrefixIndex:
         assert len(tokens) == self._page_size, "a node is a full page"
         return ChainNode(parent, tuple(tokens), page_key(parent_key, tokens))
 
-    def next_key(self, parent_key: bytes, tokens: Sequence[int]) -> bytes:
+    def next_key(self, parent_key: bytes, tokens: list[int]) -> bytes:
         """The key of a full page of ``tokens`` behind the page with ``parent_key``."""
         latest = self._latest.get(parent_key)
         if latest is not None and latest.tokens == tuple(tokens):
             return latest.key
         return page_key(parent_key, tokens)
 
-    def keys(self, parent_key: bytes, tokens: Sequence[int]) -> Iterator[bytes]:
+    def keys(self, parent_key: bytes, tokens: list[int]) -> Iterator[bytes]:
         """The keys of the full pages of ``tokens``, in order."""
         size = self._page_size
         for end in range(size, len(tokens) + 1, size):
@@ -107,17 +107,23 @@ class PrefixIndex:
         self,
         tenant: TenantId,
         parent: ChainNode | None,
-        tokens: Sequence[int],
+        tokens: list[int],
         max_pages: int,
         adapter: int = -1,
+        known: PromptKeys | None = None,
     ) -> list[Content]:
         """The longest indexed run of full pages that holds a prefix of ``tokens``, at most
-        ``max_pages``."""
+        ``max_pages``. ``known``: the keys of the first of them, if they were computed before."""
         found: list[Content] = []
         size = self._page_size
         key = self.root_key(tenant, adapter) if parent is None else parent.key
-        for start in range(0, min(max_pages, len(tokens) // size) * size, size):
-            key = self.next_key(key, tokens[start : start + size])
+        keys = known.keys if known is not None and known.root == key else []
+        num_known = len(keys)
+        for number in range(min(max_pages, len(tokens) // size)):
+            if number < num_known:
+                key = keys[number]
+            else:
+                key = self.next_key(key, tokens[number * size : number * size + size])
             content = self._contents.get(key)
             if content is None:
                 break
@@ -172,13 +178,16 @@ class PrefixIndex:
         needed."""
         assert content.node is not None
         key = content.node.key
-        (self._priced if key in self._prices else self._cached)[key] = content
+        if self._prices.has(key):
+            self._priced[key] = content
+        else:
+            self._cached[key] = content
 
     def uncache(self, content: Content) -> None:
         """``content`` has a reference again."""
         assert content.node is not None
-        self._cached.pop(content.node.key, None)
-        self._priced.pop(content.node.key, None)
+        if self._cached.pop(content.node.key, None) is None and self._priced:
+            self._priced.pop(content.node.key, None)
 
     def set_price(self, keys: Sequence[bytes], price: float, ends_s: float) -> int:
         """Evict those of ``keys`` that are here behind all others of a lower price, until
@@ -192,8 +201,12 @@ class PrefixIndex:
         return num_set
 
     def expire_prices(self, now_s: float) -> None:
-        if len(self._prices):
-            self._note_unpriced(self._prices.expire(now_s))
+        self._note_unpriced(self._prices.expire(now_s))
+
+    @property
+    def num_priced(self) -> int:
+        """Keys that have a price."""
+        return len(self._prices)
 
     def _note_unpriced(self, keys: Sequence[bytes]) -> None:
         """They are evicted in their turn, from now on."""

@@ -27,6 +27,10 @@ class PriceList:
     def __contains__(self, key: bytes) -> bool:
         return key in self._prices
 
+    def has(self, key: bytes) -> bool:
+        """As ``in``; compiled, a method is called in a third of the time. Asked for each page."""
+        return key in self._prices
+
     def price(self, key: bytes) -> float:
         """0.0 if it has none."""
         found = self._prices.get(key)

@@ -7,11 +7,12 @@ program) is decided in ``deployments`` before a balancer is asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
 from quire.control.engines.state import EngineState
+from quire.control.memory.content import PromptKeys
 from quire.control.programs.program import CommandQueue
 from quire.core.errors import ConfigError
 from quire.core.ids import EngineId
@@ -27,11 +28,13 @@ TOKENS_PER_CALL = 256
 class Placing:
     """A queue to be placed. ``prompt``: the tokens that its first command will run from position
     0 and may find in a prefix index; empty if it does not. ``adapter``: to run them with, by name.
+    ``keys``: of the prompt, if a balancer has computed any.
     """
 
     queue: CommandQueue
-    prompt: Sequence[int] = ()
+    prompt: list[int] = field(default_factory=list)
     adapter: str | None = None
+    keys: PromptKeys | None = None
 
 
 class Balancer(Protocol):
@@ -123,7 +126,8 @@ def least_used(engines: Sequence[EngineState]) -> EngineState:
 
 def cached_tokens(placing: Placing, engines: Sequence[EngineState]) -> dict[EngineId, int]:
     """Of the prompt's tokens, how many each engine's prefix index has. Keys are computed once, and
-    only as far as any engine has them; engines of one model have the same keys."""
+    only as far as any engine has them; engines of one model have the same keys. ``placing`` gets
+    them, as the engine that is chosen looks for the same."""
     found = dict.fromkeys([engine.id for engine in engines], 0)
     if not placing.prompt:
         return found
@@ -131,12 +135,15 @@ def cached_tokens(placing: Placing, engines: Sequence[EngineState]) -> dict[Engi
     adapter = first.adapter_index(placing.adapter)
     key = first.memory.index.root_key(placing.queue.program.tenant, adapter)
     having, prompt = list(engines), placing.prompt
+    known = placing.keys = PromptKeys(prompt, key)
     size = first.page_size
     for end in range(size, len(prompt) + 1, size):
         key = having[0].memory.index.next_key(key, prompt[end - size : end])
-        having = [engine for engine in having if engine.memory.index.has(key)]
+        known.keys.append(key)
+        still = [engine for engine in having if engine.memory.index.has(key)]
+        if len(still) < len(having):
+            found |= dict.fromkeys([engine.id for engine in having], end - size)
+        having = still
         if not having:
-            break
-        for engine in having:
-            found[engine.id] += size
-    return found
+            return found
+    return found | dict.fromkeys([engine.id for engine in having], len(prompt) // size * size)

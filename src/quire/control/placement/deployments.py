@@ -88,7 +88,10 @@ class Deployments:
     ) -> EngineState:
         up = [engine for engine in engines if engine.is_up]
         if len(up) > 1:
-            return self._balancer.choose(_placing(queue, commands), up)
+            placing = _placing(queue, commands)
+            chosen = self._balancer.choose(placing, up)
+            queue.prompt_keys = placing.keys
+            return chosen
         return up[0] if up else least_used(engines)
 
     def _named(self, queue: CommandQueue, commands: Sequence[c.Command]) -> EngineId | None:
@@ -156,7 +159,7 @@ def _home(queue: CommandQueue) -> EngineId | None:
 def _placing(queue: CommandQueue, commands: Sequence[c.Command]) -> Placing:
     for command in commands:
         if isinstance(command, c.Decode):
-            prompt = command.tokens if command.cache and not command.position else ()
+            prompt = command.tokens if command.cache and not command.position else []
             return Placing(queue, prompt, command.adapter)
         if isinstance(command, c.ImportPrefix | OpenLease | PinPrefix):
             return Placing(queue, command.tokens, command.adapter)

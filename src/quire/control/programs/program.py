@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
+from quire.control.memory.content import PromptKeys
 from quire.control.memory.embeds import Embed
 from quire.control.memory.pages import Page
 from quire.control.programs.accounts import Account
@@ -143,6 +144,7 @@ class CommandQueue:
     step of the program's graph that what is issued now serves.
     ``entries[:num_started]`` have begun; the rest wait, in order. ``poison`` is the failed command.
     ``orphans`` are pages and embeds whose dealloc failed behind it: freed at reset or close.
+    ``prompt_keys``: of the prompt of its first decode, until that begins.
     """
 
     __slots__ = (
@@ -158,6 +160,7 @@ class CommandQueue:
         "poison",
         "priority",
         "program",
+        "prompt_keys",
         "serial",
         "thread",
         "token_slots",
@@ -188,6 +191,7 @@ class CommandQueue:
         self.embeds: dict[Embed, None] = {}
         self.token_slots: set[TokenSlotId] = set()
         self.orphans: dict[Page | Embed, None] = {}
+        self.prompt_keys: PromptKeys | None = None
 
     @property
     def engine(self) -> EngineId:

@@ -12,7 +12,7 @@ from quire.control.commands.flow import Flow
 from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
-from quire.control.engines.in_flight import message_statistics
+from quire.control.engines.in_flight import InFlight, message_statistics
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
@@ -29,7 +29,7 @@ from quire.control.scheduler.timing.prompts_ahead import PromptsAhead
 from quire.control.scheduler.timing.step_time import DecodeStepTime
 from quire.control.statistics import EngineStatistics
 from quire.control.tracing import Tracer
-from quire.core.batch_result import BatchResult
+from quire.core.batch_result import BatchResult, SequenceTokens
 from quire.core.errors import EngineFault, PoolExhausted
 from quire.core.policy import DispatchPolicy
 from quire.core.scheduler_config import SchedulerConfig
@@ -249,7 +249,7 @@ class EngineScheduler:
         self.planner.charge_steps(builder.advanced, max_steps, num_charged)
         self.tiering.run()
         num_steps = max(max_steps, default=1)
-        batch = builder.finish(engine.operations.take(), num_steps, max_steps)
+        batch = builder.finish(engine.operations.take(), num_steps, max_steps, engine.advanced)
         engine.memory.transfers.note_sent(self._time.now_s)
         if engine.fenced:  # free when it has run
             builder.pins += engine.take_fenced()
@@ -298,11 +298,7 @@ class EngineScheduler:
         if not message.is_empty:
             self.anticipation.observe(result.elapsed_s)
         if not message.parts and not message.restores and result.sequences is not None:
-            starts: list[int] = result.sequences.token_starts.tolist()
-            num_steps = 0
-            for start, stop in pairwise(starts):
-                num_steps = max(num_steps, stop - start)
-            self.step_time.observe(result.elapsed_s, num_steps)
+            self.step_time.observe(result.elapsed_s, _most_steps(message, result.sequences))
         elif message.parts and not message.restores and not message.has_image:
             step_s = (self.step_time.step_s or 0.0) if message.num_advanced else 0.0
             num_tokens = sum(part.num_tokens for part in message.parts)
@@ -383,3 +379,14 @@ class EngineScheduler:
             prompt_token_s=self.chunk_time.token_s,
             messages=tuple([message_statistics(message) for message in engine.in_flight]),
         )
+
+
+def _most_steps(message: InFlight, told: SequenceTokens) -> int:
+    """Of the sequence that has gone on furthest in ``message``."""
+    if message.num_steps == 1:
+        return min(1, len(told.tokens))
+    starts: list[int] = told.token_starts.tolist()
+    num_steps = 0
+    for start, stop in pairwise(starts):
+        num_steps = max(num_steps, stop - start)
+    return num_steps

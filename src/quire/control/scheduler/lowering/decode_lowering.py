@@ -111,7 +111,10 @@ class DecodeLowering:
 
     def _map_cached(self, run: DecodeRun) -> None:
         """Map pages of the prompt that the prefix index has (one token is always computed)."""
-        command, cursor = run.command, run.cursor
+        command, cursor, queue = run.command, run.cursor, run.entry.queue
+        known, queue.prompt_keys = queue.prompt_keys, None
+        if known is not None and known.tokens is not command.tokens:
+            known = None  # those of another command
         if not command.cache or not cursor.prefix.is_canonical or cursor.pages[0].fill:
             return
         if run.prompt_logprobs is not None:
@@ -120,7 +123,7 @@ class DecodeLowering:
         index = self._engine.memory.index
         max_pages = len(run.tokens) // self._engine.page_size
         parent, adapter = cursor.prefix.parent, cursor.adapter
-        found = index.match(tenant, parent, run.tokens, max_pages, adapter)
+        found = index.match(tenant, parent, run.tokens, max_pages, adapter, known)
         run.num_cached = cursor.map_cached(found, command.position)
         if run.num_cached == len(run.tokens):
             cursor.reopen_last_slot()

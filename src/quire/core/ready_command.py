@@ -1,0 +1,95 @@
+"""What policies see of commands, programs and threads: their figures, which control alone writes.
+
+Control writes them for each row of each message, so this module is compiled with it
+(``quire.compilation.sources``) and has plain classes, which then are C structures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.core.ids import CommandId, ProgramId, QueueId, TenantId, ThreadId
+
+_FIRST_THREAD = ThreadId(0)
+
+
+@dataclass(slots=True)
+class ServiceFigures:
+    """The figures of one program, of one of its threads, or of a family, as policies read them.
+
+    Control alone writes them. ``service_s`` and ``service_tokens``: engine time and tokens, prompts
+    and recomputation included. ``generated_tokens``: of a family, what it has generated of them.
+    ``path_s`` and ``path_tokens``: the longest critical path so far,
+    which is the most service that stood one call behind the other (Autellix 4.2.1; kept for
+    programs and families, not for threads). ``waiting_s``: time in which it could have run and did
+    not. ``arrival_s``: when it began, for a thread when its first queue was created.
+    ``completion_s``: when its last call ended. ``parent``: the program that launched it, or the
+    thread that it was forked from; ``parent_thread``: the thread of that program that launched it.
+    ``deadline_s``: the time by which its caller wants it done.
+    """
+
+    arrival_s: float = 0.0
+    service_s: float = 0.0
+    service_tokens: int = 0
+    generated_tokens: int = 0
+    path_s: float = 0.0
+    path_tokens: int = 0
+    waiting_s: float = 0.0
+    completion_s: float | None = None
+    parent: int | None = None
+    parent_thread: int | None = None
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPlace:
+    """Which step of its program's graph a command serves (Ayo 5.2).
+
+    ``depth``: the most steps from here to a result, 0 for a result and for programs that have no
+    graph. ``invocation``: the number of the step within its program; 0: each command is one of its
+    own. ``remaining_us``: microseconds from its beginning to the result, by profile; 0 if unknown.
+    """
+
+    depth: int = 0
+    invocation: int = 0
+    remaining_us: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class ReadyCommand:
+    """What a policy may know of a command (or running decode) that could be scheduled now.
+
+    One object for the command's whole life: control keeps it up to date, a policy only reads it and
+    may keep it. ``family_figures``, ``program_figures`` and ``thread_figures`` are live too, and
+    shared by all commands of the family, the program and the thread. A family is a root program
+    with all programs below it, those that have ended included; ``family`` is the root, ``kind``
+    what programs like it are called (the root's program's name; of a session what its client
+    says, "" if nothing).
+    ``depth``, ``invocation`` and ``remaining_us``: its ``GraphPlace``, which never changes.
+    ``arrival_s``: when it was issued.
+    ``ready_s``: when it became schedulable, or was last served. ``service_tokens`` and
+    ``service_s`` count what the engine has done for it so far; ``path_tokens`` and ``path_s``: its
+    program's critical path when it arrived, which it continues.
+    """
+
+    program: ProgramId
+    tenant: TenantId
+    thread: ThreadId = _FIRST_THREAD
+    queue: QueueId
+    command: CommandId
+    priority: int
+    depth: int
+    arrival_s: float
+    ready_s: float
+    service_tokens: int
+    num_tokens_next: int
+    service_s: float = 0.0
+    path_tokens: int = 0
+    path_s: float = 0.0
+    family: ProgramId
+    kind: str = ""
+    invocation: int = 0
+    remaining_us: int = 0
+    family_figures: ServiceFigures
+    program_figures: ServiceFigures
+    thread_figures: ServiceFigures
