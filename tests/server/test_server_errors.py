@@ -569,6 +569,12 @@ def test_what_is_not_installed_is_logged_without_the_place_that_missed_it(
         ({"n": 1.5}, "n: Input should be a valid integer, not 1.5"),
         ({"stream": "secret"}, "stream: Input should be a valid boolean, not a string"),
         ({"tools": {"secret": 1}}, "tools: Input should be a valid list, not an object"),
+        ({"temprature": 1}, "temprature: no such parameter; did you mean temperature?"),
+        ({"x" * 5000: 1}, ": no such parameter; check its spelling or leave it out"),
+        (
+            {"stream": True, "stream_options": {"usage": True}},
+            "stream_options.usage: no such parameter; check its spelling or leave it out",
+        ),
         ({"stop": ["a", None]}, "stop[1]: Input should be a valid string, not null"),
     ],
 )
@@ -578,6 +584,13 @@ def test_a_number_is_repeated_and_of_other_values_the_kind_is_said(
     message = check_shape(http.post(CHAT, json={"messages": HI, **body}))["message"]
     assert message.endswith(said)
     assert "secret" not in message
+
+
+def test_a_body_of_few_fields_lists_them(http: httpx.Client) -> None:
+    said = check_shape(http.post("/v1/programs", json={"name": "react"}))["message"]
+    assert said.startswith("name: no such parameter; there are program, ")
+    response = http.post("/v1/programs/prog-1/signal", json={"signal": "cancel", "why": "x"})
+    assert "no such parameter; there are signal, message" in check_shape(response)["message"]
 
 
 class PanicException(BaseException):

@@ -47,7 +47,7 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.server.refusals import note
-from quire.server.schemas.other_names import our_name, why_not_served
+from quire.server.unknown_fields import fields_of, instead_of
 
 logger = logging.getLogger(__name__)
 
@@ -183,10 +183,11 @@ def location_of(problem: Mapping[str, Any], body: Any) -> str | None:
     return path[:200] or None
 
 
-def validation_body(error: RequestValidationError) -> dict[str, Any]:
+def validation_body(error: RequestValidationError, fields: Sequence[str] = ()) -> dict[str, Any]:
     """The first problem in full, and the number of further ones.
 
-    Numbers are echoed; of other values only the kind is told, because texts belong to their sender.
+    ``fields``: those that the body may have. Numbers are echoed; of other values only the kind is
+    told, because texts belong to their sender.
     """
     problems = error.errors()
     first = problems[0]
@@ -197,7 +198,7 @@ def validation_body(error: RequestValidationError) -> dict[str, Any]:
     elif first["type"] in _OBJECT_WANTED:
         message = "must be an object"
     elif first["type"] == "extra_forbidden":
-        message = _unknown(param or "")
+        message = instead_of(param or "", fields)
     elif first["type"].startswith(_COMPARED) or first["type"].endswith(_OF_A_KIND):
         message += f", not {_given(first.get('input'))}"
     where = f"{param}: " if param else ""
@@ -212,14 +213,6 @@ def _given(value: Any) -> str:
         return json.dumps(value)
     kinds: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
     return kinds.get(type(value), "null" if value is None else "that")
-
-
-def _unknown(param: str) -> str:
-    if instead := our_name(param):
-        return f"no such parameter; write {instead}"
-    if reason := why_not_served(param):
-        return f"not served here: {reason}; leave it out"
-    return "no such parameter; check its spelling or leave it out"
 
 
 def _code_of(kind: str) -> str:
@@ -257,7 +250,7 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
 
     async def on_validation_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        body = validation_body(error)
+        body = validation_body(error, fields_of(routes, request.method, request.url.path))
         note(request.scope, body["error"]["code"], body["error"]["message"])
         return JSONResponse(body, 400)
 
