@@ -79,7 +79,9 @@ SEARCH = Application(
     {"proxy": "proxy", "core": "core"},
     has_documents=False,
 )
-NAIVE = Application("naive", naive_rag, {"answer": {**_ANSWER, "synthesis": "tree"}}, {"llm": "core"})
+NAIVE = Application(
+    "naive", naive_rag, {"answer": {**_ANSWER, "synthesis": "tree"}}, {"llm": "core"}
+)
 ADVANCED = Application(
     "advanced",
     advanced_rag,

@@ -50,7 +50,9 @@ def breakdown(setting: Setting, core: str) -> list[Row]:
         for module in query.modules:
             for part, part_s in _parts(module, query.times[module.name], setting.stated, models):
                 row: Row = {"application": application.name, "module": part}
-                rows.append(row | {"seconds": round(part_s, 3), "share": round(part_s / whole_s, 3)})
+                rows.append(
+                    row | {"seconds": round(part_s, 3), "share": round(part_s / whole_s, 3)}
+                )
     return rows
 
 

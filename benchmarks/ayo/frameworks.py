@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from benchmarks.ayo.asking import Done, Program
-from benchmarks.ayo.modules import Asked, Module, Request, Served, Texts
+from benchmarks.ayo.modules import Asked, Module, Request, Texts
 from benchmarks.ayo.texts import tokens_of
 from benchmarks.ayo.world import World
 

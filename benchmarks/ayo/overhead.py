@@ -1,5 +1,5 @@
-"""What Quire itself takes of a query: optimising its graph, and handing values from one primitive to
-the next (Ayo, section 7.4), as shares of the paced query's time.
+"""What Quire itself takes of a query: optimising its graph, and handing values from one primitive
+to the next (Ayo, section 7.4), as shares of the paced query's time.
 
     python benchmarks/ayo/overhead.py [--quick]
 

@@ -68,7 +68,8 @@ def play_one(system: System, application: Application, stated: Stated, core: str
 
 
 def seconds_of(query: Program) -> float:
-    assert query.begun_s is not None and query.ended_s is not None, "a query has not ended"
+    assert query.begun_s is not None, "a query has not begun"
+    assert query.ended_s is not None, "a query has not ended"
     return query.ended_s - query.begun_s
 
 

@@ -1,8 +1,8 @@
 """``PacedQuery``: one query as Quire runs it, played against control in virtual time.
 
 The graph is the optimiser's, which primitive may start is the graph scheduler's own state, and each
-primitive asks control what its runner asks on a node. What belongs to no engine of control (chunker,
-database, search engine) takes its stated time.
+primitive asks control what its runner asks on a node. What belongs to no engine of control
+(chunker, database, search engine) takes its stated time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from quire.programs.workflow.prompts import Part
 
 
 class PacedQuery(Program):
-    """``roles``: the name of the model that serves each engine of kind llm. ``searches``: what its conditions say. ``spans``: the
-    seconds from and to which each primitive was at work."""
+    """``roles``: the name of the model that serves each engine of kind llm. ``searches``: what its
+    conditions say. ``spans``: the seconds from and to which each primitive was at work."""
 
     def __init__(
         self,

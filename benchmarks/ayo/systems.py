@@ -59,9 +59,7 @@ class Queries:
         made = _MODULAR.get(system.framework)
         if made is None:
             graph, roles = self.graph(num_chunks), self._application.roles
-            return PacedQuery(
-                number, world, graph, roles, searches=searches, cached=system.cached
-            )
+            return PacedQuery(number, world, graph, roles, searches=searches, cached=system.cached)
         assert num_chunks == NUM_CHUNKS, "modules are stated for one size"
         modules = MODULES[self._application.name](world.stated)
         return made(number, world, modules, searches=searches, cached=system.cached)

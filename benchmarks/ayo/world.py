@@ -28,8 +28,8 @@ class Asker(Protocol):
 
 
 class World:
-    """``models``: by the name under which each is served, two instances each; beside them an embedding model, a
-    cross-encoder, a chunker and a database."""
+    """``models``: by the name under which each is served, two instances each; beside them an
+    embedding model, a cross-encoder, a chunker and a database."""
 
     def __init__(self, policy: str, stated: Stated, models: Mapping[str, str]) -> None:
         self.stated = stated

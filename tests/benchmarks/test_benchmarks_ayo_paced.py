@@ -47,9 +47,7 @@ def test_the_graph_without_passes_takes_as_long_as_the_chain_of_modules(
 
 @applications
 def test_modules_of_a_chain_follow_one_another(application: Application) -> None:
-    query = cast(
-        ChainQuery, play_one(BASELINES["LlamaDist-TO"], application, Stated(), CORE)
-    )
+    query = cast(ChainQuery, play_one(BASELINES["LlamaDist-TO"], application, Stated(), CORE))
     assert sum(query.times.values()) == pytest.approx(seconds_of(query))
     assert list(query.times) == [module.name for module in query.modules]
 
