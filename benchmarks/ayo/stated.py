@@ -1,33 +1,71 @@
 """What the paced engines are stated to take: the points of Ayo's figures, and what is assumed.
 
 Points of the paper: an embedding batch of 4 chunks takes 0.15 s and one of 16 takes 0.45 s (Fig.
-4a); a prefill takes 30 ms and 0.23 ms for each token (a line through Table 3, whose split prefills
-it meets within 3 %). Everything else is assumed. The assumed lengths of texts were chosen once, so
-that a query without any pass takes the 4.1 s of Fig. 3, and are frozen; ``scaled`` varies what is
-assumed of engines by half and double.
+4a); a prefill by Llama-2-7B takes 30 ms and 0.23 ms for each token (a line through Table 3, whose
+split prefills it meets within 6 %). Everything else is assumed, most of it by the data sheets of
+the paper's cards: a decode step reads the weights once (936 GB/s of an RTX 3090, 2,039 GB/s of an
+A800) and takes 5 ms beside that; a token of a prompt costs its arithmetic, at the share of the
+card's peak that Table 3 shows for the 7B. ``scaled`` varies what is assumed by half and double.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
-import numpy as np
-
-from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo, EncoderKind
 from quire.programs.workflow import App, Profile
-from quire.simulation.step_cost import StepCost
 
-LLM_7B = StepCost(message_s=0.03, step_s=0.01, row_s=0.0005, prompt_token_s=0.00023)
+
+@dataclass(frozen=True, slots=True)
+class ModelTimes:
+    """``prefill_s``: of a message with tokens of prompts, beside ``prompt_token_s`` for each of
+    them; decodes stand in such a message for ``row_s`` each. ``step_s``: of a message of decodes
+    alone. ``stated``: prefills are points of the paper, so that ``scaled`` leaves them."""
+
+    prefill_s: float
+    prompt_token_s: float
+    step_s: float
+    row_s: float = 0.0003
+    stated: bool = False
+
+    def scaled(self, factor: float) -> ModelTimes:
+        assumed = replace(self, step_s=self.step_s * factor, row_s=self.row_s * factor)
+        if self.stated:
+            return assumed
+        return replace(
+            assumed,
+            prefill_s=self.prefill_s * factor,
+            prompt_token_s=self.prompt_token_s * factor,
+        )
+
+
+MODELS: Mapping[str, ModelTimes] = MappingProxyType(
+    {
+        "gemma-2-2b": ModelTimes(0.012, 0.00009, 0.011),
+        "llama-2-7b": ModelTimes(0.030, 0.00023, 0.020, stated=True),
+        "llama-2-13b": ModelTimes(0.035, 0.00032, 0.023),
+        "llama-30b": ModelTimes(0.035, 0.00018, 0.024),
+    }
+)
+"""The 13B stands on two RTX 3090 (0.7 of twice one card, they are joined by PCIe), the 30B on two
+A800, the others on one RTX 3090 each."""
+CORES = ("llama-2-7b", "llama-2-13b", "llama-30b")
+MAX_BATCH = 16
+"""Texts of one batch of an encoder: beyond it throughput hardly rises (Fig. 4a)."""
+MAX_PROMPT_TOKENS = 1024
+"""Of one message of a model (Fig. 7)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """``llm``: of one of the two engines of the core model. ``encode_s`` and ``encode_one_s``: of a
-    batch, and of each text in it (paper); ``rank_s`` and ``rank_one_s``: of the cross-encoder
-    (assumed). ``chunk_s``: of a document, ``ingest_s`` of a chunk, ``search_s`` of a query
-    (assumed)."""
+    """``encode_s`` and ``encode_one_s``: of an embedding batch, and of each text in it (paper);
+    ``rank_s`` and ``rank_one_s``: of the cross-encoder (assumed: the arithmetic of its layers at 40
+    % of the card's peak). ``chunk_s``: of a document, ``ingest_s`` of a chunk and ``search_s`` of a
+    query vector in the database, ``web_s`` of a search engine's answer. ``hand_over_s``: of a
+    message between two agents."""
 
-    llm: StepCost = LLM_7B
+    models: Mapping[str, ModelTimes] = field(default_factory=lambda: MODELS)
     encode_s: float = 0.05
     encode_one_s: float = 0.025
     rank_s: float = 0.03
@@ -35,33 +73,23 @@ class Stated:
     chunk_s: float = 0.03
     ingest_s: float = 0.003
     search_s: float = 0.03
+    web_s: float = 0.3
+    hand_over_s: float = 0.01
 
     def scaled(self, factor: float) -> Stated:
         """With ``factor`` times what is assumed of engines."""
-        names = ("rank_s", "rank_one_s", "chunk_s", "ingest_s", "search_s")
-        llm = replace(self.llm, step_s=self.llm.step_s * factor, row_s=self.llm.row_s * factor)
-        return replace(self, llm=llm, **{name: getattr(self, name) * factor for name in names})
+        names = (
+            "rank_s", "rank_one_s", "chunk_s", "ingest_s", "search_s", "web_s", "hand_over_s"
+        )  # fmt: skip
+        models = {name: one.scaled(factor) for name, one in self.models.items()}
+        assumed = {name: getattr(self, name) * factor for name in names}
+        return replace(self, models=MappingProxyType(models), **assumed)
 
 
-MAX_BATCH = 16
-"""Texts of one batch of an encoder: beyond it throughput hardly rises (Fig. 4a)."""
-MAX_PROMPT_TOKENS = 1024
-"""Of one message of the core model (Fig. 7)."""
-INSTRUCTION_TOKENS = 60
-"""Of a prompt (section 7.1)."""
-QUESTION_TOKENS = 24
-CHUNK_TOKENS = 256
-QUERY_TOKENS = 6
-"""Of each expanded query."""
-ANSWER_TOKENS = 8
-"""Of each step of a refined answer."""
-
-
-def profiled(app: App, stated: Stated) -> App:
-    """``app`` with the stated times as its engines' profiles."""
-    llm, sizes = stated.llm, (1, MAX_BATCH)
-    token_s = llm.message_s + llm.step_s + llm.row_s
-    prompts = tuple((num, llm.message_s + llm.prompt_token_s * num) for num in (1, 4096))
+def profiled(app: App, stated: Stated, models: Mapping[str, str]) -> App:
+    """``app`` with the stated times as its engines' profiles. ``models``: what serves each of its
+    engines of kind llm."""
+    sizes = (1, MAX_BATCH)
     profiles = {
         "chunker": Profile(times=((1, stated.chunk_s),)),
         "embedding": Profile(
@@ -71,42 +99,16 @@ def profiled(app: App, stated: Stated) -> App:
             times=tuple((num, stated.rank_s + stated.rank_one_s * num) for num in sizes)
         ),
         "vectors": Profile(times=((1, stated.search_s),)),
-        "llm": Profile(times=prompts, token_s=token_s),
+        "search": Profile(times=((1, stated.web_s),)),
     }
-    made = App(app.name, [replace(one, profile=profiles[one.name]) for one in app.engines.values()])
+    for engine, model in models.items():
+        times = stated.models[model]
+        prompts = tuple((n, times.prefill_s + times.prompt_token_s * n) for n in (1, 4096))
+        profiles[engine] = Profile(times=prompts, token_s=times.step_s + times.row_s)
+    engines = [
+        replace(one, profile=profiles[one.name]) if one.name in profiles else one
+        for one in app.engines.values()
+    ]
+    made = App(app.name, engines)
     made.update_template(list(app.nodes))
     return made
-
-
-class PacedEncoder:
-    """``EncoderCore`` that computes nothing: a batch takes ``batch_s``, and ``one_s`` for each of
-    its texts, which count as one token each."""
-
-    def __init__(self, kind: EncoderKind, batch_s: float, one_s: float) -> None:
-        self._kind = kind
-        self._batch_s, self._one_s = batch_s, one_s
-        self.num_batches = 0
-        self.num_texts = 0
-
-    @property
-    def info(self) -> EncoderInfo:
-        return EncoderInfo(
-            model=self._kind,
-            family="paced",
-            kind=self._kind,
-            dimensions=1,
-            max_tokens=1,
-            vocab_size=2,
-            num_types=1,
-            num_parameters=0,
-            max_batch_tokens=MAX_BATCH,
-            max_pending=1 << 20,
-        )
-
-    def encode(self, batch: EncodeBatch) -> EncodeResult:
-        num = len(batch.lengths)
-        self.num_batches += 1
-        self.num_texts += num
-        rows = np.zeros((num, 1), np.float32)
-        elapsed_s = self._batch_s + self._one_s * num
-        return EncodeResult(number=batch.number, rows=rows, elapsed_s=elapsed_s)

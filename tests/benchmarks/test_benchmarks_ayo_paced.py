@@ -1,26 +1,131 @@
-"""Queries over paced engines: what was calibrated stays so, and every query ends."""
+"""Queries over paced engines: what was calibrated stays so, baselines do what is said of them, and
+every query ends in the same way each time."""
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
-from benchmarks.ayo.paced import PASSES, play, poisson
-from benchmarks.ayo.stated import Stated
+from benchmarks.ayo import figures
+from benchmarks.ayo.applications import ADVANCED, APPLICATIONS, NAIVE, SEARCH, Application
+from benchmarks.ayo.figures import Setting
+from benchmarks.ayo.frameworks import ChainQuery
+from benchmarks.ayo.playing import Load, play, play_one, poisson, seconds_of
+from benchmarks.ayo.query import PacedQuery
+from benchmarks.ayo.stated import CORES, MODELS, Stated
+from benchmarks.ayo.systems import BASELINES, OURS, System
+
+CORE = CORES[0]
+ALL = {**BASELINES, **OURS}
+applications = pytest.mark.parametrize("application", APPLICATIONS.values(), ids=APPLICATIONS)
 
 
-def test_the_unoptimised_query_takes_what_the_paper_says() -> None:
-    assert round(play(PASSES["none"], "fcfs", [0.0], Stated()).mean_s, 1) == 4.1
+def alone_s(system: System, application: Application, stated: Stated | None = None) -> float:
+    return seconds_of(play_one(system, application, stated or Stated(), CORE))
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "invocation", "topology", "critical_path"])
-def test_queries_end_under_every_policy_and_in_the_same_way_each_time(policy: str) -> None:
-    arrivals_s = poisson(0.8, 5)
-    found = play(PASSES["all"], policy, arrivals_s, Stated(), lengths=(4, 20))
-    assert found == play(PASSES["all"], policy, arrivals_s, Stated(), lengths=(4, 20))
-    assert 0 < found.mean_s <= found.p99_s
+def test_llamadist_alone_is_calibrated_to_what_the_paper_says() -> None:
+    assert round(alone_s(BASELINES["LlamaDist-TO"], ADVANCED), 1) == 4.1
+
+
+def test_prefills_take_what_table_3_says() -> None:
+    times = MODELS["llama-2-7b"]
+    for num_tokens, milliseconds in ((1000, 260.36), (1700, 414.09), (3000, 720.15)):
+        taken_s = times.prefill_s + times.prompt_token_s * num_tokens
+        assert taken_s == pytest.approx(milliseconds / 1e3, rel=0.02)
+
+
+@applications
+def test_the_graph_without_passes_takes_as_long_as_the_chain_of_modules(
+    application: Application,
+) -> None:
+    """The modules have the requests of the graph, written down once more."""
+    graph_s = alone_s(System("quire", "fcfs", "none"), application)
+    assert graph_s == pytest.approx(alone_s(BASELINES["LlamaDist-TO"], application), rel=0.001)
+
+
+@applications
+def test_modules_of_a_chain_follow_one_another(application: Application) -> None:
+    query = cast(ChainQuery, play_one(BASELINES["LlamaDist-TO"], application, Stated(), CORE))
+    assert sum(query.times.values()) == pytest.approx(seconds_of(query))
+    assert list(query.times) == [module.name for module in query.modules]
+
+
+def test_independent_modules_of_the_parallel_one_run_at_once() -> None:
+    query = cast(ChainQuery, play_one(BASELINES["LlamaDistPC-TO"], ADVANCED, Stated(), CORE))
+    hidden_s = sum(query.times.values()) - seconds_of(query)
+    beside_the_index_s = query.times["expand"] + query.times["embed question"]
+    assert hidden_s == pytest.approx(beside_the_index_s)
+
+
+def test_agents_take_one_message_at_a_time() -> None:
+    (found,) = play(BASELINES["AutoGen-TO"], [Load(SEARCH, [0.0] * 8)], Stated(), CORE)
+    (free,) = play(BASELINES["LlamaDist-TO"], [Load(SEARCH, [0.0] * 8)], Stated(), CORE)
+    assert found.mean_s > 1.1 * free.mean_s
+
+
+def test_a_query_without_need_of_a_search_makes_none() -> None:
+    arrivals_s = [5.0 * number for number in range(10)]
+    for system in ALL.values():
+        (found,) = play(system, [Load(SEARCH, arrivals_s)], Stated(), CORE)
+        assert found.p99_s == pytest.approx(alone_s(system, SEARCH))
+        assert found.mean_s < found.p99_s - 0.25 * Stated().web_s
+
+
+@applications
+def test_no_pass_makes_a_query_slower(application: Application) -> None:
+    chain_s = alone_s(BASELINES["LlamaDist-TO"], application)
+    query = cast(PacedQuery, play_one(OURS["quire"], application, Stated(), CORE))
+    assert seconds_of(query) <= chain_s + 1e-9
+    assert max(end_s for _, end_s in query.spans.values()) == query.ended_s
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_queries_end_in_the_same_way_each_time(name: str) -> None:
+    load = Load(NAIVE, poisson(0.8, 5))
+    found = play(ALL[name], [load], Stated(), CORE)
+    assert found == play(ALL[name], [load], Stated(), CORE)
+    assert 0 < found[0].mean_s <= found[0].p99_s
+
+
+def test_documents_may_have_different_lengths() -> None:
+    long, short = (
+        play(OURS["quire"], [Load(ADVANCED, [0.0, 9.0], lengths)], Stated(), CORE)[0].mean_s
+        for lengths in ((48, 48), (4, 20))
+    )
+    assert short < long
+
+
+def test_applications_share_their_engines() -> None:
+    both = play(OURS["quire"], [Load(NAIVE, [0.0]), Load(ADVANCED, [0.0])], Stated(), CORE)
+    assert both[1].mean_s > alone_s(OURS["quire"], ADVANCED)
+    assert all(0 <= share <= 1 for share in both[0].busy.values())
 
 
 def test_what_is_assumed_can_be_varied() -> None:
-    half, double = (play(PASSES["all"], "fcfs", [0.0], Stated().scaled(f)) for f in (0.5, 2.0))
-    assert half.mean_s < double.mean_s
+    half, double = (alone_s(OURS["quire"], ADVANCED, Stated().scaled(f)) for f in (0.5, 2.0))
+    assert half < double
     assert Stated().scaled(2.0).encode_s == Stated().encode_s, "that is of the paper"
+    of_paper = Stated().scaled(2.0).models["llama-2-7b"]
+    assert of_paper.prefill_s == MODELS["llama-2-7b"].prefill_s
+    assert of_paper.step_s == 2 * MODELS["llama-2-7b"].step_s
+
+
+def test_the_breakdown_adds_up_to_the_query() -> None:
+    rows = figures.breakdown(Setting(Stated(), 1, ()), CORE)
+    for name, application in APPLICATIONS.items():
+        own = [row for row in rows if row["application"] == name]
+        seconds = sum(float(str(row["seconds"])) for row in own)
+        assert seconds == pytest.approx(alone_s(BASELINES["LlamaDist-TO"], application), abs=0.01)
+        assert sum(float(str(row["share"])) for row in own) == pytest.approx(1.0, abs=0.01)
+
+
+def test_speedups_are_over_each_baseline_at_each_load() -> None:
+    setting = Setting(Stated(), 4, (0.5,))
+    systems = {name: ALL[name] for name in ("LlamaDist-TO", "AutoGen-TO", "quire")}
+    rows = figures.end_to_end(setting, NAIVE, CORE, systems)
+    (line,) = figures.speedups(rows)
+    means = {row["system"]: float(str(row["mean_s"])) for row in rows}
+    assert line["LlamaDist-TO"] == round(means["LlamaDist-TO"] / means["quire"], 2)
+    assert "LlamaDist-PO" not in line

@@ -48,7 +48,8 @@ class Deployments:
 
         Of several engines, the one that has a page or an export that the commands name; for an
         inferlet, which may name any page of its own later, the one that has another queue of it
-        (each call of a session or a workflow has pages of its own); else the balancer's choice among those that are up, or the least used if none is.
+        (each call of a session or a workflow has pages of its own); else the balancer's choice
+        among those that are up, or the least used if none is.
         """
         engines = self._engines.get(queue.model, [])
         if len(engines) <= 1:

@@ -2,8 +2,8 @@
 
 Owns the order of the commands that wait: tenants by their fair share of the encoder in tokens,
 within one by priority and the policy. A batch is filled to the encoder's limit with sequences of
-whoever goes next, and sent when an instance is idle, or is about to be. Encoding is pure: what a lost
-instance had at hand is done again, once.
+whoever goes next, and sent when an instance is idle, or is about to be. Encoding is pure: what a
+lost instance had at hand is done again, once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pass 3: a prompt whose beginning is ready before its end is prefilled in steps.
 
 Attention is causal: the pages of a prefix do not depend on what follows. Each step takes the parts
-that are ready together; it begins as soon as they are, while what the later parts need still runs. A step is a
-message more for the engine, during which others wait: it must save at least as much.
+that are ready together; it begins as soon as they are, while what the later parts need still runs.
+A step is a message more for the engine, during which others wait: it must save at least as much.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ def _why_not(primitive: Primitive, worth: _Worth) -> str:
         return "the whole prompt is ready at once"
     before = primitive.parts[: waits[0]]
     if worth.is_known and any(part.name for part in before) and not worth(before, first=True):
-        return "its beginning is short: a step of its own would take the engine longer than it saves"
+        return (
+            "its beginning is short: a step of its own would take the engine longer than it saves"
+        )
     if not worth(before, first=True):
         waited = primitive.parts[waits[0]]
         later = [part.name for part in primitive.parts[waits[0] + 1 :] if part.name]

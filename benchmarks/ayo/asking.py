@@ -1,0 +1,182 @@
+"""``Program``: what one query asks control, whoever orchestrates it. Only texts are replaced by
+their lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from benchmarks.ayo.engines import PAGE_SIZE
+from benchmarks.ayo.world import World
+from quire.core.actions import Deliver
+from quire.core.calls import AskEncoder, CloseQueue, ControlCall, CreateQueue, Issue, SetQueueDepth
+from quire.core.commands import AllocPages, Command, Decode
+from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec
+from quire.core.encoding import Encode
+from quire.core.events import Called, ProgramEnded, ProgramStarted
+from quire.core.ids import CommandId, ModelId, PageId, ProgramId, QueueId, TenantId
+
+PAGES_OF_CALL = 128
+Done = Callable[[], None]
+Place = tuple[int, int, int]
+"""Depth, number and remaining microseconds, as control takes them."""
+
+
+class Program:
+    """``begun_s`` and ``ended_s`` are set by ``begin`` and ``end``. ``cached``: its prompts are
+    looked up in the prefix cache."""
+
+    def __init__(self, number: int, world: World, *, cached: bool = False) -> None:
+        self.id = ProgramId(number)
+        self.world, self.cached = world, cached
+        self.begun_s: float | None = None
+        self.ended_s: float | None = None
+        self._waiting: dict[CommandId, Callable[[Deliver], None]] = {}
+        self._num_commands = 0
+        self._num_calls = 0
+        world.programs[number] = self
+
+    def begin(self) -> None:
+        now_s = self.begun_s = self.world.simulation.now_s
+        started = ProgramStarted(
+            time_s=now_s,
+            program=self.id,
+            tenant=TenantId("default"),
+            form="workflow",
+            name="paced",
+        )
+        self.world.post(started)
+
+    def end(self) -> None:
+        now_s = self.ended_s = self.world.simulation.now_s
+        ended = ProgramEnded(time_s=now_s, program=self.id, reason="finished")
+        self.world.post(ended)
+
+    def answered(self, action: Deliver) -> None:
+        for command in (*action.done_before, action.command):
+            if (told := self._waiting.get(command)) is not None:
+                told(action)
+
+    def soon(self, done: Done) -> None:
+        """Control is still at work when it answers: what follows comes behind that."""
+        self.world.simulation.after(0.0, done)
+
+    def encode(self, model: ModelId, num: int, place: Place, done: Done) -> None:
+        """``num`` texts at once."""
+        ones, zeros = np.ones(num, np.int32), np.zeros(num, np.int32)
+        command = Encode(id=self.command(), tokens=zeros, types=zeros, lengths=ones)
+
+        def told(action: Deliver) -> None:
+            if action.last:
+                self.forget(action)
+                self.soon(done)
+
+        self.expect(command.id, told)
+        depth, invocation, remaining_us = place
+        self.post(
+            AskEncoder(
+                model, command, depth=depth, invocation=invocation, remaining_us=remaining_us
+            )
+        )
+
+    def open_call(self, model: str, place: Place) -> ModelCall:
+        self._num_calls += 1
+        return ModelCall(self, self._num_calls, ModelId(model), place)
+
+    def command(self) -> CommandId:
+        self._num_commands += 1
+        return CommandId(self._num_commands)
+
+    def expect(self, command: CommandId, told: Callable[[Deliver], None]) -> None:
+        self._waiting[command] = told
+
+    def forget(self, action: Deliver) -> None:
+        del self._waiting[action.command]
+
+    def post(self, call: ControlCall) -> None:
+        now_s = self.world.simulation.now_s
+        self.world.post(Called(time_s=now_s, program=self.id, call=call))
+
+
+class ModelCall:
+    """One call of a model: ``add`` its prompt, ``run`` a beginning of it, ``write`` the answer."""
+
+    def __init__(self, program: Program, number: int, model: ModelId, place: Place) -> None:
+        self._program, self._queue = program, QueueId(number)
+        self._first_page = PAGES_OF_CALL * number
+        self._pages: list[PageId] = []
+        self._new_pages: list[Command] = []
+        self._cursor = 0
+        self._pending: list[int] = []
+        self._num_written = 0
+        self._has_begun = False
+        self._marks: list[tuple[int, Done]] = []
+        program.post(CreateQueue(self._queue, model))
+        program.post(SetQueueDepth(self._queue, *place))
+
+    def place(self, place: Place) -> None:
+        self._program.post(SetQueueDepth(self._queue, *place))
+
+    def add(self, tokens: Sequence[int]) -> None:
+        self._pending += tokens
+
+    def run(self, done: Done) -> None:
+        """What was added so far, but for the last token, which may merge with what follows."""
+        command = self._decode(len(self._pending) - 1, max_tokens=0)
+
+        def told(action: Deliver) -> None:
+            self._program.forget(action)
+            self._program.soon(done)
+
+        self._program.expect(command.id, told)
+        self._program.post(Issue(self._queue, [*self._new_pages, command]))
+
+    def write(self, total: int, mark: int, done: Done) -> None:
+        """An answer of ``total`` tokens; ``done`` is called when ``mark`` of them are there. It may
+        be called again for other marks of the same answer."""
+        self._marks.append((mark, done))
+        if not self._has_begun:
+            self._has_begun = True
+            command = self._decode(len(self._pending), max_tokens=total)
+            self._program.expect(command.id, self._written)
+            self._program.post(Issue(self._queue, [*self._new_pages, command]))
+        self._pass_marks()
+
+    def _written(self, action: Deliver) -> None:
+        if isinstance(action.reply, DecodeChunk):
+            self._num_written += len(action.reply.token_ids)
+        self._pass_marks()
+        if action.last:
+            self._program.forget(action)
+            self._program.soon(lambda: self._program.post(CloseQueue(self._queue)))
+
+    def _pass_marks(self) -> None:
+        passed = [done for mark, done in self._marks if mark <= self._num_written]
+        self._marks = [one for one in self._marks if one[0] > self._num_written]
+        for done in passed:
+            self._program.soon(done)
+
+    def _more_pages(self, num_tokens: int) -> list[Command]:
+        """For a text of so many tokens, beyond those that the call has."""
+        num = -(-num_tokens // PAGE_SIZE)
+        assert num <= PAGES_OF_CALL, "the pages of a call are few"
+        first = self._first_page
+        new = [PageId(first + place) for place in range(len(self._pages), num)]
+        self._pages += new
+        return [AllocPages(id=self._program.command(), pages=new)] if new else []
+
+    def _decode(self, num_tokens: int, max_tokens: int) -> Decode:
+        start, self._cursor = self._cursor, self._cursor + num_tokens
+        tokens, self._pending = self._pending[:num_tokens], self._pending[num_tokens:]
+        self._new_pages = self._more_pages(self._cursor + max_tokens)
+        return Decode(
+            id=self._program.command(),
+            context=list(self._pages),
+            output=list(self._pages),
+            tokens=tokens,
+            position=start,
+            sampler=SamplerSpec(seed=1),
+            stop=StopSpec(max_tokens),
+            cache=self._program.cached,
+        )

@@ -1,0 +1,181 @@
+"""The rows of each of the paper's figures: who took how long. Nothing is measured on the machine
+that plays them, so the same options give the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from benchmarks.ayo.applications import ADVANCED, APPLICATIONS, NAIVE, Application, models_of
+from benchmarks.ayo.frameworks import ChainQuery
+from benchmarks.ayo.modules import Asked, Module
+from benchmarks.ayo.playing import Load, play, play_one, poisson, saturation, seconds_of
+from benchmarks.ayo.stated import Stated
+from benchmarks.ayo.systems import BASELINES, OURS, PASSES, System
+
+Row = dict[str, object]
+CHAIN = BASELINES["LlamaDist-TO"]
+PARALLEL = BASELINES["LlamaDistPC-TO"]
+QUIRE = OURS["quire"]
+POLICIES = ("fcfs", "invocation", "topology", "critical_path")
+CORE_OF_ABLATIONS, CORE_OF_COLOCATED = "llama-30b", "llama-2-13b"
+"""Those of the paper's Figures 10 and 11, and of its Figure 9."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """``shares``: of the rate at which LlamaDist-TO is saturated."""
+
+    stated: Stated
+    num_queries: int
+    shares: Sequence[float]
+
+    def arrivals(self, share: float, rate: float) -> list[float]:
+        return poisson(share * rate, self.num_queries)
+
+    def mean_s(self, system: System, load: Load, core: str) -> tuple[float, float]:
+        """And P99."""
+        (found,) = play(system, [load], self.stated, core)
+        return round(found.mean_s, 3), round(found.p99_s, 3)
+
+
+def breakdown(setting: Setting, core: str) -> list[Row]:
+    """Fig. 1: what each module of LlamaDist takes, and which share that is."""
+    rows: list[Row] = []
+    for application in APPLICATIONS.values():
+        query = play_one(CHAIN, application, setting.stated, core)
+        assert isinstance(query, ChainQuery), "it is LlamaDist's"
+        whole_s = seconds_of(query)
+        models = models_of(application, core)
+        for module in query.modules:
+            for part, part_s in _parts(module, query.times[module.name], setting.stated, models):
+                row: Row = {"application": application.name, "module": part}
+                rows.append(
+                    row | {"seconds": round(part_s, 3), "share": round(part_s / whole_s, 3)}
+                )
+    return rows
+
+
+def _parts(
+    module: Module, whole_s: float, stated: Stated, models: Mapping[str, str]
+) -> Iterator[tuple[str, float]]:
+    """Of the synthesis, decoding is all tokens of its rounds but the first of each."""
+    if module.name != "synthesis":
+        yield module.name, whole_s
+        return
+    times = stated.models[models["core"]]
+    tokens = [
+        max(one.num_tokens for one in requests if isinstance(one, Asked))
+        for requests in module.rounds
+    ]
+    decoding_s = sum(num - 1 for num in tokens) * (times.step_s + times.row_s)
+    yield "synthesis, prefilling", whole_s - decoding_s
+    yield "synthesis, decoding", decoding_s
+
+
+def alone(setting: Setting, application: Application, core: str) -> list[Row]:
+    """Fig. 3: one query under each system."""
+    rows: list[Row] = []
+    chain_s = seconds_of(play_one(CHAIN, application, setting.stated, core))
+    for name, system in {**BASELINES, **OURS}.items():
+        took_s = seconds_of(play_one(system, application, setting.stated, core))
+        row: Row = {"application": application.name, "core": core, "system": name}
+        rows.append(row | {"seconds": round(took_s, 3), "faster": round(chain_s / took_s, 3)})
+    return rows
+
+
+def end_to_end(
+    setting: Setting, application: Application, core: str, systems: Mapping[str, System]
+) -> list[Row]:
+    """Fig. 8: mean latency against the rate, under each of ``systems``."""
+    rate = saturation(CHAIN, application, setting.stated, core)
+    rows: list[Row] = []
+    for share in setting.shares:
+        load = Load(application, setting.arrivals(share, rate))
+        for name, system in systems.items():
+            mean_s, p99_s = setting.mean_s(system, load, core)
+            row: Row = {"application": application.name, "core": core, "load": share}
+            row |= {"per_s": round(share * rate, 3), "system": name}
+            rows.append(row | {"mean_s": mean_s, "p99_s": p99_s})
+    return rows
+
+
+def speedups(rows: Sequence[Row]) -> list[Row]:
+    """Of Fig. 8's rows: how many times as fast as each baseline Quire is."""
+    table: list[Row] = []
+    points = dict.fromkeys((row["application"], row["core"], row["load"]) for row in rows)
+    for point in points:
+        means = {
+            str(row["system"]): float(str(row["mean_s"]))
+            for row in rows
+            if (row["application"], row["core"], row["load"]) == point
+        }
+        line: Row = dict(zip(("application", "core", "load"), point, strict=True))
+        line["quire s"] = round(means["quire"], 2)
+        others = {one: means[one] for one in BASELINES if one in means}
+        table.append(line | {one: round(took / means["quire"], 2) for one, took in others.items()})
+    return table
+
+
+def co_located(setting: Setting) -> list[Row]:
+    """Fig. 9: naive and advanced RAG on the same engines, and each by itself, against LlamaDistPC.
+    Together each arrives at half of its share."""
+    core, rows = CORE_OF_COLOCATED, list[Row]()
+    applications = (NAIVE, ADVANCED)
+    rates = [saturation(CHAIN, one, setting.stated, core) for one in applications]
+    systems = {"LlamaDistPC-TO": PARALLEL, **OURS}
+    for share in setting.shares:
+        half = [
+            Load(one, poisson(share / 2 * rate, setting.num_queries, seed))
+            for seed, (one, rate) in enumerate(zip(applications, rates, strict=True))
+        ]
+        whole = [
+            Load(one, setting.arrivals(share, rate))
+            for one, rate in zip(applications, rates, strict=True)
+        ]
+        for name, system in systems.items():
+            together = play(system, half, setting.stated, core)
+            single = [play(system, [load], setting.stated, core)[0] for load in whole]
+            for kind, found in (("co-located", together), ("single", single)):
+                for one, finding in zip(applications, found, strict=True):
+                    row: Row = {"load": share, "kind": kind, "application": one.name}
+                    rows.append(row | {"system": name, "mean_s": round(finding.mean_s, 3)})
+    return rows
+
+
+def ablations(setting: Setting) -> list[Row]:
+    """Figs. 10 and 11: choices of passes under ``topology``, policies with all passes; one query
+    (load 0) and under load."""
+    core, rows = CORE_OF_ABLATIONS, list[Row]()
+    contenders = [(name, "topology") for name in PASSES]
+    contenders += [("all", policy) for policy in POLICIES if policy != "topology"]
+    rate = saturation(CHAIN, ADVANCED, setting.stated, core)
+    for share in (0.0, *setting.shares):
+        arrivals_s = setting.arrivals(share, rate) if share else [0.0]
+        for passes, policy in contenders:
+            system = System("quire", policy, passes)
+            mean_s, p99_s = setting.mean_s(system, Load(ADVANCED, arrivals_s), core)
+            row: Row = {"load": share, "passes": passes, "policy": policy}
+            rows.append(row | {"mean_s": mean_s, "p99_s": p99_s})
+    return rows
+
+
+def sensitivity(setting: Setting, core: str) -> list[Row]:
+    """Half and twice of what is assumed: how many times as fast as LlamaDist-TO and LlamaDistPC-TO
+    one query is, and queries at each share."""
+    rows: list[Row] = []
+    for factor in (0.5, 1.0, 2.0):
+        varied = replace(setting, stated=Stated().scaled(factor))
+        for application in (NAIVE, ADVANCED):
+            rate = saturation(CHAIN, application, varied.stated, core)
+            for share in (0.0, *setting.shares):
+                arrivals_s = varied.arrivals(share, rate) if share else [0.0]
+                load = Load(application, arrivals_s)
+                chain_s, parallel_s, quire_s = (
+                    varied.mean_s(one, load, core)[0] for one in (CHAIN, PARALLEL, QUIRE)
+                )
+                row: Row = {"factor": factor, "application": application.name, "load": share}
+                row |= {"LlamaDist s": chain_s, "quire s": quire_s}
+                row |= {"LlamaDist": round(chain_s / quire_s, 2)}
+                rows.append(row | {"LlamaDistPC": round(parallel_s / quire_s, 2)})
+    return rows

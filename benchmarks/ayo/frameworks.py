@@ -1,0 +1,155 @@
+"""How other frameworks run modules (Ayo's section 7, "Baseline").
+
+*LlamaDist*: a chain, each module begins when the one before it has ended. *LlamaDistPC*: a module
+begins when those that it needs have ended, and instructions are found in the prefix cache.
+*AutoGen*: agents, each with one or more modules, hand a message from one to the next. An agent
+answers one message at a time; there are ``NUM_COPIES`` of each, and a hand-over takes its stated
+time. What the paper does not say of AutoGen is chosen in its favour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from benchmarks.ayo.asking import Done, Program
+from benchmarks.ayo.modules import Asked, Module, Request, Texts
+from benchmarks.ayo.texts import tokens_of
+from benchmarks.ayo.world import World
+
+NUM_COPIES = 2
+"""Of each agent: as many as there are instances of a model."""
+
+
+class ChainQuery(Program):
+    """LlamaDist. ``times``: seconds from the beginning to the end of each module."""
+
+    def __init__(
+        self,
+        number: int,
+        world: World,
+        modules: Sequence[Module],
+        *,
+        searches: bool = True,
+        cached: bool = False,
+    ) -> None:
+        super().__init__(number, world, cached=cached)
+        left_out = [] if searches else [one for one in modules if one.if_searched]
+        self.modules = _without(modules, left_out)
+        self.times: dict[str, float] = {}
+        self._num_rounds = 0
+
+    def begin(self) -> None:
+        super().begin()
+        self._follow(self.modules, self.end)
+
+    def _follow(self, modules: Sequence[Module], done: Done) -> None:
+        """``modules`` one after the other."""
+        if not modules:
+            done()
+            return
+        self.carry_out(modules[0], lambda: self._follow(modules[1:], done))
+
+    def carry_out(self, module: Module, done: Done) -> None:
+        began_s = self.world.simulation.now_s
+
+        def next_round(number: int) -> None:
+            if number == len(module.rounds):
+                self.times[module.name] = self.world.simulation.now_s - began_s
+                done()
+            else:
+                self._round(module.rounds[number], lambda: next_round(number + 1))
+
+        next_round(0)
+
+    def _round(self, requests: Sequence[Request], done: Done) -> None:
+        """All at once: an invocation."""
+        self._num_rounds += 1
+        num_left, number = len(requests), self._num_rounds
+
+        def one_less() -> None:
+            nonlocal num_left
+            num_left -= 1
+            if not num_left:
+                done()
+
+        for request in requests:
+            self._request(request, number, one_less)
+
+    def _request(self, request: Request, number: int, done: Done) -> None:
+        world = self.world
+        if isinstance(request, Texts):
+            self.encode(request.model, request.num, (0, number, 0), done)
+        elif isinstance(request, Asked):
+            call = self.open_call(request.role, (0, number, 0))
+            for part in request.prompt:
+                call.add(tokens_of(part, f"{self.id}/{part.name}"))
+            call.write(request.num_tokens, request.num_tokens, done)
+        elif request.where == "web":
+            world.simulation.after(request.seconds, done)
+        else:
+            world.server(request.where).ask(request.seconds, done)
+
+
+class ParallelQuery(ChainQuery):
+    """LlamaDistPC; ``cached`` is to be set."""
+
+    def begin(self) -> None:
+        Program.begin(self)
+        self._left = list(self.modules)
+        self._begin_ready()
+
+    def _begin_ready(self) -> None:
+        ready = [one for one in self._left if set(one.needs) <= self.times.keys()]
+        self._left = [one for one in self._left if one not in ready]
+        for module in ready:
+            self.carry_out(module, self._one_has_ended)
+
+    def _one_has_ended(self) -> None:
+        if len(self.times) == len(self.modules):
+            self.end()
+        else:
+            self._begin_ready()
+
+
+class AgentsQuery(ChainQuery):
+    """AutoGen."""
+
+    def begin(self) -> None:
+        Program.begin(self)
+        turns = [(name, list(own)) for name, own in groupby(self._in_order(), lambda m: m.agent)]
+        self._turn(turns)
+
+    def _in_order(self) -> list[Module]:
+        """An agent is asked once: expansion comes before retrieval."""
+        first = [one for one in self.modules if one.agent == "expander"]
+        return first + [one for one in self.modules if one not in first]
+
+    def _turn(self, turns: Sequence[tuple[str, list[Module]]]) -> None:
+        if not turns:
+            self.end()
+            return
+        name, modules = turns[0]
+        agent = self.world.server(f"agent {name}", NUM_COPIES)
+
+        def done() -> None:
+            agent.leave()
+            self._turn(turns[1:])
+
+        def begin() -> None:
+            self.world.simulation.after(
+                self.world.stated.hand_over_s, lambda: self._follow(modules, done)
+            )
+
+        agent.enter(begin)
+
+
+def _without(modules: Sequence[Module], left_out: Sequence[Module]) -> list[Module]:
+    """Who needs a module that is left out needs what that one needs."""
+    instead = {one.name: one.needs for one in left_out}
+    return [
+        replace(one, needs=tuple(n for need in one.needs for n in instead.get(need, (need,))))
+        for one in modules
+        if one not in left_out
+    ]

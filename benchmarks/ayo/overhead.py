@@ -1,0 +1,130 @@
+"""What Quire itself takes of a query: optimising its graph, and handing values from one primitive
+to the next (Ayo, section 7.4), as shares of the paced query's time.
+
+    python benchmarks/ayo/overhead.py [--quick]
+
+Measured on this machine: the optimiser with and without its cache, the graph scheduler with
+runners that answer at once, and control's work for one query alone. What a network would add
+between machines is not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.ayo.applications import APPLICATIONS, Application, models_of
+from benchmarks.ayo.playing import play_one, seconds_of
+from benchmarks.ayo.stated import CORES, Stated
+from benchmarks.ayo.systems import OURS
+from benchmarks.ayo.world import World
+from benchmarks.measurement import Figure, figure
+from benchmarks.options import plain_parser, rounds_of
+from benchmarks.report import emit, print_table
+from quire.programs.workflow import Graph, GraphCache
+from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.scheduler import GraphScheduler
+
+
+class AtOnce:
+    """``Runner`` whose primitives have ended when they begin. Lists have the elements that are
+    asked for, which are nothing."""
+
+    async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        num = (primitive.size or 1) * (primitive.fan or 1)
+        return {
+            port: "" if kind == "text" else [""] * max(num, 64)
+            for port, kind in primitive.outputs.items()
+        }
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def optimising_s(application: Application, cache: GraphCache | None) -> float:
+    app, query = application.make(), application.query()
+    if cache is not None:
+        Graph.optimize(app, query, application.config, cache=cache)
+    return _taken(lambda: Graph.optimize(app, query, application.config, cache=cache))
+
+
+def scheduling_s(application: Application) -> tuple[float, int]:
+    """Of one query, and its number of primitives."""
+    graph = Graph.optimize(application.make(), application.query(), application.config)
+    runners = {engine.name: AtOnce() for engine in graph.engines}
+
+    def run() -> None:
+        scheduler = GraphScheduler(graph.e_graph, graph.query, runners, time.perf_counter)
+        asyncio.run(scheduler.run())
+
+    return _taken(run), len(graph.e_graph.primitives)
+
+
+def control_s(application: Application) -> float:
+    """The time in which control handles the events of one query."""
+    system, stated = OURS["quire"], Stated()
+    world = World(system.policy, stated, models_of(application, CORES[0]))
+    handle, taken = world.simulation.shell.controller.handle, 0.0
+
+    def timed(event: Any) -> Any:
+        nonlocal taken
+        began_s = time.perf_counter()
+        actions = handle(event)
+        taken += time.perf_counter() - began_s
+        return actions
+
+    world.simulation.shell.controller.handle = timed  # type: ignore[method-assign]
+    query = system.queries(application, world, CORES[0]).make(1, searches=True)
+    world.simulation.at(0.0, query.begin)
+    world.simulation.run()
+    return taken
+
+
+def _taken(call: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    call()
+    return time.perf_counter() - began_s
+
+
+def main() -> None:
+    arguments = plain_parser(__doc__).parse_args()
+    num_rounds = rounds_of(arguments)
+    rows: list[dict[str, object]] = []
+    for application in APPLICATIONS.values():
+        whole_s = seconds_of(play_one(OURS["quire"], application, Stated(), CORES[0]))
+        optimised = _figure(num_rounds, lambda one=application: optimising_s(one, None))
+        cached = _figure(num_rounds, lambda one=application: optimising_s(one, GraphCache()))
+        scheduled = _figure(num_rounds, lambda one=application: scheduling_s(one)[0])
+        handled = _figure(num_rounds, lambda one=application: control_s(one))
+        handing_s = scheduled.median + handled.median
+        rows.append(
+            {
+                "application": application.name,
+                "primitives": scheduling_s(application)[1],
+                "query s": round(whole_s, 3),
+                "optimising ms": optimised.scaled(1e3).rounded(3),
+                "cached ms": cached.scaled(1e3).rounded(3),
+                "optimising %": round(100 * optimised.median / whole_s, 2),
+                "cached %": round(100 * cached.median / whole_s, 2),
+                "scheduling ms": scheduled.scaled(1e3).rounded(3),
+                "control ms": handled.scaled(1e3).rounded(3),
+                "handing on %": round(100 * handing_s / whole_s, 2),
+            }
+        )
+    print_table("what Quire itself takes", rows)
+    emit("ayo/overhead", arguments.out, num_rounds=num_rounds, rows=rows)
+
+
+def _figure(num_rounds: int, measure: Callable[[], float]) -> Figure:
+    measure()  # warm
+    return figure([measure() for _ in range(num_rounds)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The systems that are compared: who orchestrates, and the policy of control that they run under.
+
+All have the same engines and the same control, which batches whatever waits. PO is control's policy
+``invocation``, TO its ``fcfs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from benchmarks.ayo.applications import NUM_CHUNKS, Application, models_of
+from benchmarks.ayo.asking import Program
+from benchmarks.ayo.frameworks import AgentsQuery, ChainQuery, ParallelQuery
+from benchmarks.ayo.modules import MODULES
+from benchmarks.ayo.query import PacedQuery
+from benchmarks.ayo.stated import profiled
+from benchmarks.ayo.world import World
+from quire.programs.workflow import Graph, OptPass
+
+PASSES: Mapping[str, Sequence[str]] = MappingProxyType(
+    {
+        "none": (),
+        "1+3": ("prune", "prefill"),
+        "2+4": ("stages", "pipeline"),
+        "1+2+4": ("prune", "stages", "pipeline"),
+        "all": ("prune", "stages", "prefill", "pipeline"),
+    }
+)
+_MODULAR = {"LlamaDist": ChainQuery, "LlamaDistPC": ParallelQuery, "AutoGen": AgentsQuery}
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """``framework``: a name of ``frameworks.py``, or quire. ``passes``: of Quire's optimiser.
+    ``cached``: prompts are looked up in the prefix cache."""
+
+    framework: str
+    policy: str
+    passes: str = "all"
+    cached: bool = False
+
+    def queries(self, application: Application, world: World, core: str) -> Queries:
+        return Queries(self, application, world, core)
+
+
+class Queries:
+    """Makes the queries of one application in one world."""
+
+    def __init__(self, system: System, application: Application, world: World, core: str) -> None:
+        self._system, self._world = system, world
+        self._application = application
+        self._core = core
+        self._graphs: dict[int, Graph] = {}
+
+    def make(self, number: int, searches: bool, num_chunks: int = NUM_CHUNKS) -> Program:
+        system, world = self._system, self._world
+        made = _MODULAR.get(system.framework)
+        if made is None:
+            graph, roles = self.graph(num_chunks), self._application.roles
+            return PacedQuery(number, world, graph, roles, searches=searches, cached=system.cached)
+        assert num_chunks == NUM_CHUNKS, "modules are stated for one size"
+        modules = MODULES[self._application.name](world.stated)
+        return made(number, world, modules, searches=searches, cached=system.cached)
+
+    def graph(self, num_chunks: int = NUM_CHUNKS) -> Graph:
+        if num_chunks not in self._graphs:
+            application = self._application
+            models = models_of(application, self._core)
+            engines = {engine: models[role] for engine, role in application.roles.items()}
+            app = profiled(application.make(), self._world.stated, engines)
+            passes = OptPass(PASSES[self._system.passes])
+            query = application.query(num_chunks)
+            self._graphs[num_chunks] = Graph.optimize(app, query, application.config, passes)
+        return self._graphs[num_chunks]
+
+
+BASELINES: Mapping[str, System] = MappingProxyType(
+    {
+        "LlamaDist-PO": System("LlamaDist", "invocation"),
+        "LlamaDist-TO": System("LlamaDist", "fcfs"),
+        "LlamaDistPC-PO": System("LlamaDistPC", "invocation", cached=True),
+        "LlamaDistPC-TO": System("LlamaDistPC", "fcfs", cached=True),
+        "AutoGen-PO": System("AutoGen", "invocation"),
+        "AutoGen-TO": System("AutoGen", "fcfs"),
+    }
+)
+OURS: Mapping[str, System] = MappingProxyType(
+    {
+        "quire": System("quire", "topology"),
+        "quire, critical_path": System("quire", "critical_path"),
+    }
+)
