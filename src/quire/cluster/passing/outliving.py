@@ -28,8 +28,8 @@ _MAX_RESUMPTIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """``ask`` begins the stream that follows, behind ``num_tokens`` tokens of the answer. It raises
-    ``QuireError``: no engine can go on."""
+    """``ask`` begins the stream that follows, behind ``num_tokens`` tokens of the answer (of a
+    program: messages). It raises ``QuireError``: no engine can go on."""
 
     ask: Callable[[], Awaitable[Answer]]
     num_tokens: int
@@ -152,7 +152,7 @@ class OutlivingAnswer(ABC):
             logger.warning("request %s cannot go on: %s", self._request.request_id, exc.message)
             raise error from exc
         logger.warning(
-            "request %s goes on at %s behind %d tokens: %s",
+            "request %s goes on at %s behind %d: %s",
             self._request.request_id,
             answer.engine,
             following.num_tokens,
