@@ -258,9 +258,8 @@ class Dispatcher:
 
     def _left(self, request: Request) -> list[NodeEngine]:
         """Where ``request`` may go on, the best first."""
-        return sorted(
-            self._ready(request), key=lambda engine: (engine.name != request.prefers, engine.load)
-        )
+        wanted, request.prefers = request.prefers, None
+        return sorted(self._ready(request), key=lambda engine: (engine.name != wanted, engine.load))
 
     # -- engines -----------------------------------------------------------------------------------
 
@@ -290,10 +289,11 @@ class Dispatcher:
         return bool(self._ready(request))
 
     def _note_lost(self, request: Request) -> None:
-        """An answer that has begun and was lost was the last one opened."""
+        """An answer that has begun and was lost was the last one opened. One that is to go on at a
+        certain engine was not lost: it may come back to where it was."""
         for answer in request.work.answers:
             engine = self._fleet.named(answer.engine)
-            if engine is not None:
+            if engine is not None and request.prefers is None:
                 engine.lost(request)
         request.work.end()
 
