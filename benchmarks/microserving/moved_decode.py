@@ -39,7 +39,7 @@ from benchmarks.peers.catalog import model_directory
 from benchmarks.report import emit, print_table
 
 CONTEXTS, QUICK_CONTEXTS = (500, 2500), (500,)
-NUM_TOKENS, MOVED_AT = 192, 64
+NUM_TOKENS, MOVED_AT = 128, 48
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ SCRIPTS = {
     "transfer": Script("Table 3", ("rounds", "models"), ("--dtypes", "float32")),
     "hidden": Script("Table 3, hidden", ("rounds", "models")),
     "migration": Script("Fig. 12", ("rounds", "models")),
+    "moved_decode": Script("a running decode moved", ("rounds", "models")),
     "router_cost": Script("the router's cost", ("rounds", "models"), ("--requests", "8")),
 }
 

@@ -52,7 +52,12 @@ async def leaving(w: World) -> list[str]:
 async def test_new_nodes_get_work_and_others_none() -> None:
     async with world(2) as w, another(w, "node-2") as new:
         answer = await put(w, [w.nodes[1], new])
-        assert answer.json() == {"nodes": texts([w.nodes[1], new]), "leaving": [], "num_moved": 0}
+        assert answer.json() == {
+            "nodes": texts([w.nodes[1], new]),
+            "leaving": [],
+            "num_moved": 0,
+            "num_programs_moved": 0,
+        }
         found = {(await w.complete()).headers["x-quire-node"] for _ in range(6)}
         assert found == {"node-1", "node-2"}
         told = (await w.http.get("/router/engines", headers=ADMIN_HEADERS)).json()["engines"]

@@ -114,6 +114,20 @@ async def test_a_strategy_moves_a_running_answer() -> None:
         await until(lambda: not any(node.leases for node in w.nodes))
 
 
+async def test_an_answer_moves_as_often_as_it_is_asked_to() -> None:
+    async with world(2, resumes=True) as w:
+        engines = sorted(w.router.fleet.engines, key=lambda engine: engine.name)
+        w.nodes[0].tokens = asyncio.Semaphore(1)
+        task = asyncio.create_task(w.complete(PROMPT, stream=True, max_tokens=NUM_TOKENS))
+        for turn in range(NUM_TOKENS - 1):
+            here, there = turn % 2, 1 - turn % 2
+            await until(lambda turn=turn: any(len(a.generated or ()) > turn for a in running(w)))
+            (answer,) = running(w)
+            w.nodes[there].tokens = asyncio.Semaphore(1)
+            assert await engines[here].move(answer, to=engines[there])
+        assert text_of(await task) == continuation(PROMPT, NUM_TOKENS)
+
+
 @pytest.mark.parametrize("resumes", [True, False])
 async def test_what_cannot_move_stays(resumes: bool) -> None:
     async with world(2, resumes=resumes) as w:

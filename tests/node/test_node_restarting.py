@@ -9,11 +9,13 @@ import pytest
 
 from quire.core.errors import Draining, EngineLost, ProgramCancelled, ProgramTerminated
 from quire.core.ids import ProgramId, TenantId
+from quire.node.handing_over import Origin
 from quire.node.message_log import LogLimits
 from quire.node.program_handle import ProgramHandle
 from quire.node.program_records import ProgramLaunch, ProgramLimits
 from quire.node.programs import ProgramTable
 from quire.node.restarts import Restarts
+from quire.programs.library import LIBRARY
 from quire.programs.runtime.replay_log import ReplayLog
 from quire.programs.runtime.running import ProgramState, RunningProgram
 from quire.programs.services.mailbox import Mailbox
@@ -53,6 +55,19 @@ class Incarnations:
 
     def lose(self) -> None:
         self.restarts.log.on_loss(LOST)
+
+
+async def test_a_program_of_which_nothing_is_heard_ends_here() -> None:
+    again = Incarnations(ProgramLimits(handed_over_s=0.01))
+    again.restarts.log.stop = again.lose
+    again.handle._origin = Origin(LIBRARY["text_completion"])
+    assert (await again.handle.hand_over()).id == again.handle.id
+    with pytest.raises(ProgramTerminated, match="nobody has said"):
+        await again.handle.result()
+    again.handle.leave()
+    again.handle.stay()
+    assert again.handle.record().state == ProgramState.CANCELLED
+    assert again.table.running() == []
 
 
 async def settled() -> None:

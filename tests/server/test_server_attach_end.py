@@ -38,6 +38,8 @@ class Client:
 class Ended:
     """A program that has ended."""
 
+    has_left = False
+
     async def wait_ended(self) -> None: ...
 
 

@@ -24,6 +24,7 @@ from quire.cluster.passing.dispatch import Dispatcher
 from quire.cluster.passing.everywhere import Everyone
 from quire.cluster.passing.moving import Moves
 from quire.cluster.passing.overview import Overview
+from quire.cluster.passing.program_moves import ProgramMoves
 from quire.cluster.passing.proxy import Proxy
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.locating import Locator
@@ -112,6 +113,7 @@ class Router:
             fleet=self.fleet,
             strategy=self.strategy,
             moves=self.moves,
+            program_moves=ProgramMoves(self.fleet, ClusterKey(self._config.cluster_key), locator),
             metrics=self.metrics,
             admin=AdminKey(self._config.admin_key),
             config=server,

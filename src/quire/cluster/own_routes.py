@@ -21,6 +21,7 @@ from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.metrics import RouterMetrics
 from quire.cluster.nodes.addresses import NodeAddress, read_addresses
 from quire.cluster.passing.moving import Moves
+from quire.cluster.passing.program_moves import ProgramMoves
 from quire.cluster.refusing import refuse
 from quire.cluster.requests.reading import read_request
 from quire.cluster.routing.running import RunningStrategy, Shift
@@ -91,6 +92,7 @@ class OwnRoutes:
         fleet: Fleet,
         strategy: RunningStrategy,
         moves: Moves,
+        program_moves: ProgramMoves,
         metrics: RouterMetrics,
         admin: AdminKey,
         config: ServerConfig,
@@ -99,6 +101,7 @@ class OwnRoutes:
         self._fleet = fleet
         self._strategy = strategy
         self._moves = moves
+        self._program_moves = program_moves
         self._metrics = metrics
         self._admin = admin
         self._config = config
@@ -149,7 +152,12 @@ class OwnRoutes:
         """What of the leaving nodes' work can go on elsewhere does so now."""
         gone = await self._fleet.change(_addresses(body))
         num_moved = sum([await self._moves.empty(engine) for engine in gone])
-        return {**self._described_nodes(), "num_moved": num_moved}
+        left = [await self._program_moves.empty(engine) for engine in gone]
+        return {
+            **self._described_nodes(),
+            "num_moved": num_moved,
+            "num_programs_moved": sum(one.num_moved for one in left),
+        }
 
     def _described_nodes(self) -> dict[str, Any]:
         addresses = [engine.node.address for engine in self._fleet.engines]
@@ -164,8 +172,12 @@ class OwnRoutes:
         if engine is None:
             raise UnknownHandle(f"no node {name[:100]!a} here: GET /router/engines lists them")
         engine.node.is_draining = is_on
-        num_moved = await self._moves.empty(engine) if is_on else 0
-        return JSONResponse({**_described(engine), "num_moved": num_moved})
+        if not is_on:
+            return JSONResponse({**_described(engine), "num_moved": 0})
+        num_moved = await self._moves.empty(engine)
+        left = await self._program_moves.empty(engine)
+        programs = {"num_programs_moved": left.num_moved, "programs_that_stay": left.stay}
+        return JSONResponse({**_described(engine), "num_moved": num_moved, **programs})
 
     def _health(self, *, is_ready_wanted: bool) -> Response:
         """A router is alive as long as it answers; it is ready while a node is."""

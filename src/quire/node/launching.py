@@ -17,6 +17,7 @@ from quire.core.ids import ProgramId, TenantId
 from quire.node.children import Ancestry, ChildLauncher
 from quire.node.connecting import ProgramConnector
 from quire.node.encoders.programs import EncodedTokens
+from quire.node.handing_over import HandedProgram, Origin
 from quire.node.program_handle import ProgramHandle
 from quire.node.program_records import ProgramLaunch
 from quire.node.program_start import ProgramStart
@@ -71,8 +72,10 @@ class ProgramLauncher:
         quotas: Quotas | None = None,
         family: Family | None = None,
         encoded: EncodedTokens | None = None,
+        taken: HandedProgram | None = None,
     ) -> ProgramHandle:
-        """See ``Node.launch``. ``encoded``: the token counter of the program that launches it."""
+        """See ``Node.launch``. ``encoded``: the token counter of the program that launches it.
+        ``taken``: the program comes from another node."""
         self._admission.check()
         if launch.form != program.form:
             launch = structs.replace(launch, form=program.form)
@@ -95,6 +98,8 @@ class ProgramLauncher:
         encoded = EncodedTokens(bounds.max_encoded_tokens, encoded)
         ancestry = Ancestry(program, bounds, family, encoded, launch.seed, launch.priority)
         restarts = Restarts(ReplayLog()) if program.restartable else None
+        if taken is not None:
+            launch, restarts = taken.launch(launch), taken.restarts()
         connect = partial(self._connector.connect, start, ancestry, self._children, restarts)
         if isinstance(program, GuestProgram):
             check_guest(program, launch.args, launch.named)
@@ -110,7 +115,17 @@ class ProgramLauncher:
         else:
             users = self._runtimes.users
             begin = partial(users.launch, program, launch.args, connect, launch.named)
-        return self._table.launch(program.name, launch, begin, restarts)
+        handle = self._table.launch(
+            program.name,
+            launch,
+            begin,
+            restarts,
+            Origin(program),
+            None if taken is None else taken.id,
+        )
+        if taken is not None:
+            handle.go_on()
+        return handle
 
     def _launch_child(
         self,

@@ -22,6 +22,7 @@ from quire.node.conversations import ConversationTurn
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress
+from quire.node.handing_over import HandedProgram
 from quire.node.health import NodeHealth, node_health
 from quire.node.life import NodeLife
 from quire.node.metrics import NodeChanges, NodeStatistics, ProcessRecord
@@ -316,6 +317,17 @@ class Node:
             traceparent=traceparent,
         )
         return self._parts.launcher.launch(program, launch, quotas, family)
+
+    def take(
+        self, program: Inferlet | GuestProgram, handed: HandedProgram, tenant: TenantId
+    ) -> ProgramHandle:
+        """Go on with a program that another node has handed over (``ProgramHandle.hand_over``),
+        whose code is ``program``; see ``launch``.
+
+        Raises:
+            AlreadyExists: this node has a program with its id.
+        """
+        return self._parts.launcher.launch(program, ProgramLaunch(tenant), taken=handed)
 
     def program(self, public_id: str, tenant: TenantId) -> ProgramHandle:
         """A launched program, running or recently ended; ``UnknownHandle`` for any other."""

@@ -11,18 +11,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from quire.core.errors import (
+    EngineLost,
     ErrorRecord,
     InvalidArgument,
     ProgramTerminated,
     QuireError,
 )
 from quire.core.ids import ProgramId
+from quire.node.handing_over import Departure, HandedProgram, Origin, handed, movable
 from quire.node.loops import call_on
 from quire.node.message_log import MessageLog, MessageReader
-from quire.node.program_figures import ResourceUsage, with_guest
+from quire.node.program_figures import with_guest
+from quire.node.program_place import ProgramPlace
 from quire.node.program_records import (
     LOG_LEVELS,
     LogLevel,
@@ -38,26 +41,6 @@ from quire.programs.runtime.running import GuestSpent, RunningProgram
 from quire.programs.shown_values import problem_with
 
 SIGNALS = ("message", "end_of_input", "cancel")
-
-
-class ProgramPlace(Protocol):
-    """The owner of handles: the table of programs."""
-
-    def soon(self, callback: Callable[[], object]) -> None:
-        """Call it on the edge's loop; from any thread."""
-        ...
-
-    def renamed(self, handle: ProgramHandle, before: ProgramId) -> None:
-        """The program has been restarted under another number."""
-        ...
-
-    def used(self, handle: ProgramHandle) -> ResourceUsage | None:
-        """What the program has used; while it runs, what earlier incarnations have used."""
-        ...
-
-    def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
-        """The program's last message is in the log; the handle keeps ``num_bytes``."""
-        ...
 
 
 class ProgramHandle:
@@ -88,16 +71,23 @@ class ProgramHandle:
         self._restarts: Restarts | None = None
         self._start: Callable[[], RunningProgram] | None = None
         """Only for a restartable program."""
+        self._origin: Origin | None = None
+        self._handed_over_s = limits.handed_over_s
+        self._departure: Departure | None = None
         self._table: ProgramPlace
         self._running: RunningProgram
         self._storing: asyncio.Task[None] | None = None
         """A message that waits because the log is full and its readers are slow."""
 
     def begin(
-        self, start: Callable[[], RunningProgram], table: ProgramPlace, restarts: Restarts | None
+        self,
+        start: Callable[[], RunningProgram],
+        table: ProgramPlace,
+        restarts: Restarts | None,
+        origin: Origin | None = None,
     ) -> None:
         """For the table. ``start`` gives the program to its runtime, now and at each restart."""
-        self._table, self._restarts = table, restarts
+        self._table, self._restarts, self._origin = table, restarts, origin
         if restarts is not None:
             self._start = start
             loop = asyncio.get_running_loop()
@@ -112,10 +102,14 @@ class ProgramHandle:
         running.listen_log(partial(self._print_soon, running))
         running.follow(partial(self._table.soon, partial(self._hear, running)))
 
-    def _begin_again(self, error: ErrorRecord) -> None:
+    def _begin_again(self, error: ErrorRecord, *, was_away: bool = False) -> None:
         """The pages that the program held in its engine are lost."""
         old, restarts = self._running, self._restarts
-        is_over = old.state.ended or not self._is_wanted or self._abandoned is not None
+        if self._departure is not None:
+            self._departure.end(has_stopped=True)
+            old.cancel("it moves to another node")
+            return
+        is_over = self._is_over or (old.state.ended and not was_away)
         if restarts is None or self._start is None or is_over:
             old.cancel("it ends, and its engine was lost")
             return
@@ -137,6 +131,80 @@ class ProgramHandle:
         self._earlier.append(program)
         self._table.renamed(self, program)
         restarts.begin_again(self._running)
+
+    async def hand_over(self) -> HandedProgram:
+        """Stop the program here, so that another node can go on with it; ``leave`` or ``stay``
+        follows.
+
+        Raises:
+            InvalidArgument: it cannot go, or has ended; the message says why.
+        """
+        is_here = not self._is_over and self._departure is None
+        restarts = movable(self.id, self._launch, self._origin, self._restarts, is_here=is_here)
+        self._departure = Departure()
+        restarts.log.stop()
+        await self._departure.stopped(self.id)
+        self._stop_storing()
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._handed_over_s, self._end_unheard, self._departure)
+        assert self._origin is not None
+        return handed(self.id, self.name, self._origin, self._launch, restarts)
+
+    def go_on(self) -> None:
+        """The program has come from another node."""
+        assert self._restarts is not None
+        self._note("info", "it goes on from another node")
+        self._restarts.begin_again(self._running)
+
+    def stay(self) -> None:
+        """No other node has taken it: it begins again here. Idempotent."""
+        if self._is_away:
+            self._departure = None
+            lost = EngineLost("no other node has taken the program")
+            self._begin_again(lost.record(), was_away=True)
+            self._hear(self._running)  # one that somebody has ended meanwhile has its end now
+
+    def leave(self) -> None:
+        """Another node has taken it: its clients here are told so, and its record is forgotten.
+        Idempotent."""
+        if not self._is_away or self.ended or self._restarts is None:
+            return
+        self._abandoned = EngineLost(
+            f"program {self.id} has moved to another node: ask the router for it"
+        )
+        self._restarts.end()
+        self._messages.close()
+        self._ended.set()
+        self._table.left(self)
+
+    def _end_unheard(self, departure: Departure) -> None:
+        """Whoever has the record has not said whether another node goes on with the program: it may
+        run there, so it does not here."""
+        if self._departure is departure and not self.ended:
+            self._departure = None
+            self._give_up(
+                ProgramTerminated(
+                    f"program {self.id} was handed over, and for {self._handed_over_s:g} s nobody "
+                    "has said whether another node took it: ask the router for it"
+                )
+            )
+            self._hear(self._running)
+
+    @property
+    def has_left(self) -> bool:
+        return self._is_away and self.ended
+
+    @property
+    def _is_away(self) -> bool:
+        return self._departure is not None and self._departure.has_stopped
+
+    @property
+    def _is_over(self) -> bool:
+        return self.ended or not self._is_wanted or self._abandoned is not None
+
+    def _check_here(self) -> None:
+        if self._departure is not None:
+            raise EngineLost(f"program {self.id} moves to another node now: send it again")
 
     def _give_up(self, error: QuireError) -> None:
         """End the program with ``error``, whatever its last incarnation returns."""
@@ -197,6 +265,7 @@ class ProgramHandle:
             MailboxFull: the program reads no messages.
             MailboxClosed: it has ended, or its input was closed.
         """
+        self._check_here()
         if self._restarts is None:
             await self._running.send(message)
         else:
@@ -222,6 +291,7 @@ class ProgramHandle:
             raise InvalidArgument(
                 f"signal {name!r} was given {given}: 'message' needs a text, the others take none"
             )
+        self._check_here()
         self._note("info", f"signal {name}")
         if message is not None:
             if self._restarts is None or self._restarts.note(self._running, message):
@@ -271,7 +341,9 @@ class ProgramHandle:
         """The node has stopped its programs: release the waiters, whatever state this program is
         in."""
         self._messages.close()
-        if self._running.state.ended:
+        if self._is_away:
+            self.leave()
+        elif self._running.state.ended:
             await self._ended.wait()
         elif not self.ended:
             self._stop_storing()
@@ -288,6 +360,8 @@ class ProgramHandle:
     def _hear(self, running: RunningProgram) -> None:
         """Take what the program has sent since the last time, and its end after that."""
         if running is not self._running or self._storing is not None or self.ended:
+            return
+        if self._is_away:
             return
         while (message := running.take()) is not None:
             if not self._is_new(message):
@@ -322,6 +396,8 @@ class ProgramHandle:
         self._hear(running)
 
     def _conclude(self, running: RunningProgram) -> None:
+        if self._departure is not None:
+            self._departure.end(has_stopped=False)
         try:
             self._result = running.outcome()
             if self._abandoned is None:

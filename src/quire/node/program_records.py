@@ -126,10 +126,12 @@ class ProgramLaunch(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
     """Per tenant: running programs, kept records of ended programs, and the bytes of their
-    messages, results, arguments and logs together. Per program: kept log lines."""
+    messages, results, arguments and logs together. Per program: kept log lines. One that was handed
+    to another node ends after ``handed_over_s``, if nobody says whether it was taken."""
 
     max_running: int = 1024
     max_ended: int = 256
     max_ended_bytes: int = 64 << 20
     max_log_lines: int = 256
+    handed_over_s: float = 60.0
     messages: LogLimits = field(default_factory=LogLimits)

@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from quire.core.errors import (
+    AlreadyExists,
     QuotaExceeded,
     UnknownHandle,
 )
 from quire.core.ids import ProgramId, TenantId
 from quire.node.ended_programs import EndedPrograms
+from quire.node.handing_over import Origin
 from quire.node.loops import LoopCalls
 from quire.node.program_figures import ProgramFigures, ResourceUsage
 from quire.node.program_handle import ProgramHandle
@@ -55,13 +57,18 @@ class ProgramTable:
         launch: ProgramLaunch,
         start: Callable[[], RunningProgram],
         restarts: Restarts | None = None,
+        origin: Origin | None = None,
+        public_id: str | None = None,
     ) -> ProgramHandle:
         """Enter a program; ``start`` gives it to its runtime. With ``restarts`` it is started again
-        when its engine was lost.
+        when its engine was lost. ``public_id``: of one that comes from another node.
 
         Raises:
+            AlreadyExists: a program has this id.
             QuotaExceeded: the tenant has too many running programs.
         """
+        if public_id in self._handles:
+            raise AlreadyExists(f"there is a program {public_id!r}, running or ended")
         running = self._running.get(launch.tenant, ())
         if len(running) >= self._limits.max_running:
             raise QuotaExceeded(
@@ -71,8 +78,8 @@ class ProgramTable:
         if self._calls is None:
             self._calls = LoopCalls()
             self._calls.begin(asyncio.get_running_loop())
-        handle = ProgramHandle(self._names.program_id(), launch, name, self._limits)
-        handle.begin(start, self, restarts)
+        handle = ProgramHandle(public_id or self._names.program_id(), launch, name, self._limits)
+        handle.begin(start, self, restarts, origin)
         self._running.setdefault(launch.tenant, {})[handle.id] = handle
         self._handles[handle.id] = handle
         self._by_program[handle.program] = handle
@@ -134,6 +141,13 @@ class ProgramTable:
         self._by_program.pop(before, None)
         self._by_program[handle.program] = handle
 
+    def left(self, handle: ProgramHandle) -> None:
+        """For the handle: its program goes on at another node, and nothing of it stays."""
+        del self._handles[handle.id], self._by_program[handle.program]
+        self._figures.forget(handle.incarnations)
+        self._on_forget(handle.incarnations)
+        self._runs_no_more(handle)
+
     def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
         """For the handle: its program's last message is in the log, and it keeps ``num_bytes``."""
         for forgotten in self._ended.add(handle.tenant, handle.id, num_bytes):
@@ -141,6 +155,9 @@ class ProgramTable:
             del self._by_program[gone.program]
             self._figures.forget(gone.incarnations)
             self._on_forget(gone.incarnations)
+        self._runs_no_more(handle)
+
+    def _runs_no_more(self, handle: ProgramHandle) -> None:
         running = self._running[handle.tenant]
         running.pop(handle.id, None)
         if not running:

@@ -43,6 +43,22 @@ class Restarts:
         is_long = self._num_chars > _MAX_KEPT_CHARS or len(self._sent) >= _MAX_SENT
         return is_long or self.log.is_full
 
+    @property
+    def received(self) -> list[str]:
+        """The messages of its clients."""
+        return self._received
+
+    @property
+    def is_input_closed(self) -> bool:
+        return self._input_closed
+
+    def take_over(self, received: list[str], *, is_input_closed: bool) -> None:
+        """The program comes from another node, where its clients sent this. ``begin_again``
+        follows."""
+        self._received, self._input_closed = received, is_input_closed
+        self._num_chars = sum(map(len, received))
+        self.log.num_restarts -= 1  # to move is not to be lost
+
     # -- from the program --------------------------------------------------------------------------
 
     def is_new(self, message: str) -> bool:

@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from quire.core.errors import InvalidArgument, MailboxFull
+from quire.core.errors import EngineLost, InvalidArgument, MailboxFull
 from quire.node import MessageReader, ProgramHandle
 from quire.server.errors import body_of
 from quire.server.event_stream import EventStream
@@ -58,7 +58,11 @@ class ProgramEvents(EventStream):
             yield _event({"type": "error", **body_of(error)})
         else:
             await self._handle.wait_ended()
-            yield _event(record_frame("ended", self._handle))
+            if self._handle.has_left:
+                left = EngineLost("the program has moved to another node: ask the router for it")
+                yield _event({"type": "error", **body_of(left)})
+            else:
+                yield _event(record_frame("ended", self._handle))
         yield DATA_EVENTS.done
 
 

@@ -1,13 +1,17 @@
 """Passes a WebSocket on: frames of both directions, as they come, until either side ends.
 
-Owns the two connections of one attachment. Must not know what the frames say.
+Owns the two connections of one attachment. When a program moves to another node, the client's
+connection stays, and the other one follows the program. Must not know what the frames say, but for
+the numbers of messages.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from contextlib import suppress
+from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import ClientConnection, connect
@@ -19,6 +23,7 @@ from quire.cluster.requests.places import Holder, place_of
 from quire.cluster.requests.request import Request
 from quire.core.config import ServerConfig
 from quire.core.errors import EngineLost, QuireError, UnknownHandle
+from quire.server.routes.attach import HAS_MOVED
 from quire.server.security import refuse
 
 logger = logging.getLogger(__name__)
@@ -26,6 +31,7 @@ logger = logging.getLogger(__name__)
 _MAX_FRAME_BYTES = 2 << 20
 _OPEN_TIMEOUT_S = 10.0
 _ABNORMAL = 1011
+_SEQUENCE = re.compile(r'\{"type": ?"message", ?"sequence": ?(\d{1,15})')
 _PASSED_ON = frozenset({b"authorization", b"x-api-key"})
 
 
@@ -44,14 +50,21 @@ class Attachments:
         except QuireError as error:
             await refuse(error, scope, receive, send)
             return
+        await receive()  # the handshake
+        await send({"type": "websocket.accept", "headers": []})
+        after = parse_qs(scope["query_string"].decode("latin-1")).get("after", ["0"])[-1]
+        attachment = _Attachment(client, receive, send, self._config.write_timeout_s, int(after))
         try:
-            await receive()  # the handshake
-            await send({"type": "websocket.accept", "headers": []})
-            await self._pass_on(client, receive, send)
+            while await attachment.run():
+                attachment.follow(await self._open(scope, after=attachment.last))
+        except QuireError as error:
+            logger.warning("an attachment cannot follow its program: %s", error.message)
+            await attachment.close(_ABNORMAL, error.message[:120])
         finally:
-            await client.close()
+            await attachment.end()
 
-    async def _open(self, scope: Scope) -> ClientConnection:
+    async def _open(self, scope: Scope, after: int | None = None) -> ClientConnection:
+        """``after``: the program has moved, and its client has the messages up to this one."""
         headers = list(scope["headers"])
         path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
         query = scope["query_string"].decode("latin-1")
@@ -60,6 +73,9 @@ class Attachments:
             raise UnknownHandle(
                 f"no WebSocket at {path[:200]}: there is /v1/programs/{{program}}/attach"
             )
+        if after is not None:
+            self._locator.forget(place.lookups)
+            query = f"after={after}"
         node = await self._locator.find(place.lookups, headers)
         if node is None:
             raise UnknownHandle(f"no node has the program {place.name[:100]!a}")
@@ -90,37 +106,88 @@ class Attachments:
         except (OSError, TimeoutError, InvalidHandshake) as exc:
             raise EngineLost(f"node {node.name} cannot be reached ({exc})") from exc
 
-    async def _pass_on(self, client: ClientConnection, receive: Receive, send: Send) -> None:
-        outward = asyncio.create_task(self._to_client(client, send))
-        inward = asyncio.create_task(_to_node(client, receive))
+
+class _Attachment:
+    """A client's connection, and that to the node that has its program now. ``last``: the number of
+    the last message that the client has."""
+
+    def __init__(
+        self,
+        client: ClientConnection,
+        receive: Receive,
+        send: Send,
+        write_timeout_s: float,
+        last: int,
+    ) -> None:
+        self.client = client
+        self.last = last
+        self._is_open = asyncio.Event()
+        self._is_open.set()
+        self._send = send
+        self._write_timeout_s = write_timeout_s
+        self._inward = asyncio.create_task(self._to_node(receive))
+
+    def follow(self, client: ClientConnection) -> None:
+        """The program is at another node now, which ``client`` is connected to."""
+        self.client = client
+        self._is_open.set()
+
+    async def run(self) -> bool:
+        """Until either side ends; whether the program has moved."""
+        outward = asyncio.create_task(self._to_client())
         try:
-            await asyncio.wait({outward, inward}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({outward, self._inward}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             outward.cancel()
-            inward.cancel()
-            await asyncio.gather(outward, inward, return_exceptions=True)
-        if not inward.cancelled() and inward.exception() is None:
-            return  # the client has left
-        code, reason = client.close_code or _ABNORMAL, client.close_reason or ""
+            await asyncio.gather(outward, return_exceptions=True)
+        if self._inward.done():
+            return False  # the client has left
+        code, reason = self.client.close_code or _ABNORMAL, self.client.close_reason or ""
+        if code == HAS_MOVED:
+            await self.client.close()
+            return True
         if code == 1006:  # never sent: it stands for a connection that broke
             code, reason = _ABNORMAL, "the program's node is lost"
-        with suppress(OSError, RuntimeError):
-            await send({"type": "websocket.close", "code": code, "reason": reason})
+        await self.close(code, reason)
+        return False
 
-    async def _to_client(self, client: ClientConnection, send: Send) -> None:
+    async def close(self, code: int, reason: str) -> None:
+        with suppress(OSError, RuntimeError):
+            await self._send({"type": "websocket.close", "code": code, "reason": reason})
+
+    async def end(self) -> None:
+        self._inward.cancel()
+        await asyncio.gather(self._inward, return_exceptions=True)
+        await self.client.close()
+
+    async def _to_client(self) -> None:
         with suppress(ConnectionClosed):
             while True:
-                frame = await client.recv()
+                frame = await self.client.recv()
                 kind = "text" if isinstance(frame, str) else "bytes"
-                async with asyncio.timeout(self._config.write_timeout_s):
-                    await send({"type": "websocket.send", kind: frame})
+                async with asyncio.timeout(self._write_timeout_s):
+                    await self._send({"type": "websocket.send", kind: frame})
+                found = _SEQUENCE.match(frame) if isinstance(frame, str) else None
+                if found is not None:
+                    self.last = int(found[1])
 
+    async def _to_node(self, receive: Receive) -> None:
+        """Until the client leaves. What it says while its program moves goes to the next node."""
+        while True:
+            message = await receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            text = message.get("text")
+            frame = message["bytes"] if text is None else text
+            while not await self._said(frame):
+                await self._is_open.wait()
 
-async def _to_node(client: ClientConnection, receive: Receive) -> None:
-    """Until the client leaves."""
-    while True:
-        message = await receive()
-        if message["type"] == "websocket.disconnect":
-            return
-        text = message.get("text")
-        await client.send(message["bytes"] if text is None else text)
+    async def _said(self, frame: str | bytes) -> bool:
+        client = self.client
+        try:
+            await client.send(frame)
+        except ConnectionClosed:
+            if client is self.client:  # ``run`` sees it, too, and follows the program or ends
+                self._is_open.clear()
+            return False
+        return True

@@ -14,6 +14,7 @@ from http import HTTPStatus
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.engines.trial import why_no_answer
+from quire.cluster.passing.following import FollowedAnswer, is_of_program
 from quire.cluster.passing.moving import Moves
 from quire.cluster.passing.opened import EVENTS, Opened, open_answer, unopened
 from quire.cluster.passing.outliving import OutlivingAnswer
@@ -21,7 +22,7 @@ from quire.cluster.passing.resuming import ResumingAnswer
 from quire.cluster.passing.retelling import RetoldAnswer
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.locating import Locator
-from quire.cluster.requests.places import Free, Holder, Home, Pinned, Spread
+from quire.cluster.requests.places import Free, Holder, Home, Pinned, Spread, program_lookups
 from quire.cluster.requests.rendezvous import by_preference
 from quire.cluster.requests.request import COMPLETIONS, Request
 from quire.cluster.routing.running import RunningStrategy, Shift
@@ -197,7 +198,11 @@ class Dispatcher:
         return await open_answer(self._resuming(request, answer))
 
     def _resuming(self, request: Request, answer: Answer) -> Answer:
-        if not (request.is_resumable and answer.head.get(b"content-type").startswith(EVENTS)):
+        if not answer.head.get(b"content-type").startswith(EVENTS):
+            return answer
+        if is_of_program(request):
+            return FollowedAnswer(answer, request, self._follow)
+        if not request.is_resumable:
             return answer
         movable: OutlivingAnswer
         if request.path == COMPLETIONS:
@@ -208,6 +213,20 @@ class Dispatcher:
             return answer
         self._moves.add(movable)
         return movable
+
+    async def _follow(self, request: Request, program: str) -> Answer:
+        """Ask the node that has ``program`` now for its messages."""
+        lookups = program_lookups(program)
+        self._locator.forget(lookups)
+        node = await self._locator.find(lookups, request.headers)
+        engine = None if node is None else self._fleet.named(node.name)
+        if engine is None:
+            raise UnknownHandle(f"no node has the program {program[:100]!a}")
+        answer = await engine.send(request)
+        if answer.head.status == HTTPStatus.OK:
+            return answer
+        answer.close()
+        raise UnknownHandle(f"node {engine.name} does not tell the program's messages")
 
     async def _send_on(self, request: Request) -> Answer:
         """Send ``request`` to the least used engine that is left."""
@@ -239,9 +258,8 @@ class Dispatcher:
 
     def _left(self, request: Request) -> list[NodeEngine]:
         """Where ``request`` may go on, the best first."""
-        return sorted(
-            self._ready(request), key=lambda engine: (engine.name != request.prefers, engine.load)
-        )
+        wanted, request.prefers = request.prefers, None
+        return sorted(self._ready(request), key=lambda engine: (engine.name != wanted, engine.load))
 
     # -- engines -----------------------------------------------------------------------------------
 
@@ -271,10 +289,11 @@ class Dispatcher:
         return bool(self._ready(request))
 
     def _note_lost(self, request: Request) -> None:
-        """An answer that has begun and was lost was the last one opened."""
+        """An answer that has begun and was lost was the last one opened. One that is to go on at a
+        certain engine was not lost: it may come back to where it was."""
         for answer in request.work.answers:
             engine = self._fleet.named(answer.engine)
-            if engine is not None:
+            if engine is not None and request.prefers is None:
                 engine.lost(request)
         request.work.end()
 

@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 LOST = b'"code":"engine_lost"'
 """In the event by which a node says that it has lost its engine."""
 
-_MAX_RESUMPTIONS = 8
+_MAX_LOSSES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """``ask`` begins the stream that follows, behind ``num_tokens`` tokens of the answer. It raises
-    ``QuireError``: no engine can go on."""
+    """``ask`` begins the stream that follows, behind ``num_tokens`` tokens of the answer (of a
+    program: messages). It raises ``QuireError``: no engine can go on."""
 
     ask: Callable[[], Awaitable[Answer]]
     num_tokens: int
@@ -49,6 +49,8 @@ class OutlivingAnswer(ABC):
         self._held = b""
         """Of the present stream, what is no whole event yet."""
         self._num_resumed = 0
+        self._num_lost = 0
+        self._is_leaving = False
         self._is_over = False
         """Its last event has come."""
 
@@ -99,7 +101,9 @@ class OutlivingAnswer(ABC):
         self._answer.close()
 
     def leave(self) -> None:
-        """Cut the present stream: it goes on at another engine."""
+        """Cut the present stream: it goes on at another engine. As often as anybody likes: only
+        losses are counted."""
+        self._is_leaving = True
         self._answer.close()
 
     @abstractmethod
@@ -142,7 +146,9 @@ class OutlivingAnswer(ABC):
         if ending := self._ending():
             self._is_over = True
             return ending
-        following = None if self._num_resumed >= _MAX_RESUMPTIONS else self._continuation()
+        is_loss, self._is_leaving = not self._is_leaving, False
+        self._num_lost += is_loss
+        following = None if self._num_lost > _MAX_LOSSES else self._continuation()
         if following is None:
             raise error
         self._answer.close()
@@ -152,7 +158,7 @@ class OutlivingAnswer(ABC):
             logger.warning("request %s cannot go on: %s", self._request.request_id, exc.message)
             raise error from exc
         logger.warning(
-            "request %s goes on at %s behind %d tokens: %s",
+            "request %s goes on at %s behind %d: %s",
             self._request.request_id,
             answer.engine,
             following.num_tokens,

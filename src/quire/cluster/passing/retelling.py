@@ -141,6 +141,7 @@ class RetoldAnswer(OutlivingAnswer):
             [*own, (TELLS_HEADER, "1"), (GENERATED_HEADER, generated)],
         )
         again.work, again.prefers = self._request.work, self._request.prefers
+        self._request.prefers = None
         self._waiting.clear()
         return Continuation(partial(self._send_on, again), len(self._tokens))
 

@@ -175,7 +175,10 @@ def _query_id(request: Request) -> str | None:
 
 def _holder(kind: str, name: str) -> Holder:
     """``name`` is quoted as in a path."""
-    lookups = [f"/v1/{kind}/{name}"]
-    if kind == "programs":  # a session is a program of the table, too
-        lookups.append(f"/v1/sessions/{name}")
-    return Holder(name, tuple(lookups))
+    return Holder(name, program_lookups(name) if kind == "programs" else (f"/v1/{kind}/{name}",))
+
+
+def program_lookups(name: str) -> tuple[str, ...]:
+    """Where a node that has the program ``name``, quoted as in a path, says so. A session is a
+    program of the table, too."""
+    return (f"/v1/programs/{name}", f"/v1/sessions/{name}")

@@ -84,6 +84,9 @@ class ReplayLog:
         self.slots: dict[TokenSlotId, int] = {}
         """Tokens that were sampled into token slots."""
         self.num_restarts = 0
+        self.stop: Callable[[], object] = lambda: None
+        """Ends the present incarnation without another answer to it; ``on_loss`` follows, unless it
+        has ended. From any thread."""
         self.on_loss: Callable[[ErrorRecord], object] = lambda error: None
 
     @property

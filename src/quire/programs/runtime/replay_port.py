@@ -23,7 +23,7 @@ from quire.core.actions import Reply
 from quire.core.calls import AskService, Cancel, CloseQueue, Issue, QueueCall, ResetQueue
 from quire.core.commands import Command
 from quire.core.decoding import DecodeChunk
-from quire.core.errors import ErrorRecord, ProgramTerminated
+from quire.core.errors import EngineLost, ErrorRecord, ProgramTerminated
 from quire.core.events import ENGINE_WAS_LOST, Quotas
 from quire.core.ids import CommandId, ProgramId, QueueId
 from quire.core.interfaces import ProgramClock, ProgramPort, ReplySink, ServedModel
@@ -85,6 +85,7 @@ class ReplayPort:
         """Set the node's own port, before anything is asked."""
         self._port = port
         self._clock = RecordedClock(port.clock, self._log.readings)
+        self._log.stop = lambda: self._loop.call_soon_threadsafe(self._stop)
         if self._log.record is None:
             self._log.record = port.program
 
@@ -256,13 +257,20 @@ class ReplayPort:
         if self._over:
             return
         if error.code in LOSSES and not self._log.is_full:
-            self._over = True
-            self._port.close(ENGINE_WAS_LOST)
-            self._log.on_loss(error)
+            self._begin_again(error)
         elif command in self._dropped:
             self._end(cannot_resume(error.message))
         else:
             self._hear(command, None, error, True)
+
+    def _begin_again(self, error: ErrorRecord) -> None:
+        self._over = True
+        self._port.close(ENGINE_WAS_LOST)
+        self._log.on_loss(error)
+
+    def _stop(self) -> None:
+        if not self._over:
+            self._begin_again(EngineLost("it moves to another node").record())
 
     def on_terminated(self, error: ErrorRecord) -> None:
         if not self._over:

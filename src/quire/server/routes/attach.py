@@ -13,7 +13,8 @@ To the program::
     {"type": "cancel"}
 
 ``?after=N`` skips the first N messages, so that a client may attach again where it left. Detaching
-leaves the program running.
+leaves the program running. Where a program has moved to another node, its connections are closed
+with code 1012.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ router = APIRouter()
 
 _FRAMES: TypeAdapter[ClientFrame] = TypeAdapter(ClientFrame)
 _NORMAL = 1000
+HAS_MOVED = 1012
+"""The program is at another node now: a router attaches its client there."""
 _TRY_AGAIN_LATER = 1013
 
 
@@ -95,6 +98,8 @@ class _Connection:
             await self._send({"type": "error", **body_of(error)})
             return _TRY_AGAIN_LATER
         await self._handle.wait_ended()
+        if self._handle.has_left:
+            return HAS_MOVED
         await self._send(record_frame("ended", self._handle))
         return _NORMAL
 

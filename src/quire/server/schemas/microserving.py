@@ -151,6 +151,10 @@ class LeaseRequest(RequestModel):
     kv_addr_info: KvAddrInfo
 
 
+class HandedOver(RequestModel):
+    is_taken: bool = Field(description="Another node goes on with the program")
+
+
 class RenewRequest(LeaseRequest):
     ttl_s: Ttl
 

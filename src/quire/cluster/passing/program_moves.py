@@ -1,0 +1,137 @@
+"""Restartable programs leave a node that is drained: another one goes on with each.
+
+Owns the order: the program stops at its node, another one takes its record, and the first is told.
+Whatever fails in between, one of the two has it. Must not know what stands in a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from quire.cluster.engines.fleet import Fleet
+from quire.cluster.engines.node_engine import ClusterKey, NodeEngine
+from quire.cluster.nodes.node import Node
+from quire.cluster.requests.locating import Locator
+from quire.cluster.requests.places import program_lookups
+from quire.cluster.requests.request import RawHeaders
+from quire.core.errors import EngineLost
+
+logger = logging.getLogger(__name__)
+
+_PROGRAMS = "/v1/microserving/programs"
+_MAX_BYTES = 64 << 20
+_CALL_S = 30.0
+_MAX_AT_ONCE = 8
+_RUNS = ("starting", "running")
+
+
+@dataclass(slots=True)
+class ProgramsLeft:
+    """``num_moved`` programs have left; ``stay`` says of the others, by id, why not."""
+
+    num_moved: int = 0
+    stay: dict[str, str] = field(default_factory=dict)
+
+
+class ProgramMoves:
+    """Between the nodes of ``fleet``. Without the cluster's key every program stays."""
+
+    def __init__(self, fleet: Fleet, cluster_key: ClusterKey, locator: Locator) -> None:
+        self._fleet = fleet
+        self._locator = locator
+        self._headers = [
+            *((name.encode(), value.encode()) for name, value in cluster_key.headers().items()),
+            (b"content-type", b"application/json"),
+        ]
+        self._has_key = cluster_key.key is not None
+
+    async def empty(self, engine: NodeEngine) -> ProgramsLeft:
+        """Move what runs at ``engine`` and can, each to the node with the least to do."""
+        left = ProgramsLeft()
+        if not (self._has_key and engine.node.liveness.is_alive):
+            return left
+        limit = asyncio.Semaphore(_MAX_AT_ONCE)
+
+        async def move(program: str) -> None:
+            async with limit:
+                why = await self._move(program, engine)
+            if why is None:
+                left.num_moved += 1
+                return
+            left.stay[program] = why
+            logger.info("program %s stays at %s: %s", program, engine.name, why)
+
+        try:
+            running = await self._running(engine.node)
+        except (EngineLost, TimeoutError, msgspec.MsgspecError) as exc:
+            logger.warning("the programs of %s cannot be asked for: %s", engine.name, exc)
+            return left
+        await asyncio.gather(*map(move, running))
+        return left
+
+    async def _running(self, node: Node) -> list[str]:
+        status, body = await self._call(node, "GET", "/v1/programs")
+        if status != 200:
+            return []
+        listed = msgspec.json.decode(body, type=dict[str, Any])["data"]
+        return [
+            one["id"] for one in listed if one["state"] in _RUNS and one.get("object") == "program"
+        ]
+
+    async def _move(self, program: str, source: NodeEngine) -> str | None:
+        """Why it stays; None: it has moved."""
+        path = f"{_PROGRAMS}/{quote(program, safe='')}"
+        targets = sorted(
+            (one for one in self._fleet.engines if one is not source and one.node.takes_work),
+            key=lambda one: one.load,
+        )
+        if not targets:
+            return "no other node takes work"
+        try:
+            status, record = await self._call(source.node, "POST", f"{path}/hand_over")
+            if status != 200:
+                return _message(record)
+            why = await self._taken(record, targets)
+            told = msgspec.json.encode({"is_taken": why is None})
+            await self._call(source.node, "POST", f"{path}/handed_over", told)
+        except (EngineLost, TimeoutError) as exc:
+            return str(exc) or "the node does not answer"
+        finally:
+            self._locator.forget(program_lookups(quote(program, safe="")))
+        return why
+
+    async def _taken(self, record: bytes, targets: list[NodeEngine]) -> str | None:
+        """Why none of ``targets`` takes it; None: one has."""
+        why = ""
+        for target in targets:
+            try:
+                status, body = await self._call(target.node, "POST", _PROGRAMS, record)
+            except (EngineLost, TimeoutError) as exc:
+                why = str(exc) or f"node {target.name} does not answer"
+                continue
+            if status == 201:
+                return None
+            why = _message(body)
+        return why
+
+    async def _call(
+        self, node: Node, method: str, path: str, body: bytes = b""
+    ) -> tuple[int, bytes]:
+        headers: RawHeaders = self._headers
+        async with asyncio.timeout(_CALL_S):
+            with await node.ask(method, path, headers, body, may_repeat=False) as exchange:
+                head = await exchange.head()
+                return head.status, await exchange.read_all(_MAX_BYTES)
+
+
+def _message(answer: bytes) -> str:
+    try:
+        return str(msgspec.json.decode(answer, type=dict[str, Any])["error"]["message"])
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return answer[:200].decode(errors="replace")

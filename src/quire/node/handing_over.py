@@ -1,0 +1,184 @@
+"""A restartable program that goes to another node: what is told of it there, and which may not go.
+
+The record of a program is what it was told; the other node begins it again, tells it that, and lets
+it go on. Its messages to clients come anew from its second run, under the numbers that they had.
+Owns the form of the record. Must not know how it travels, nor what runs a program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from quire.core.commands import ExportPages, ImportPages
+from quire.core.errors import InvalidArgument, ProtocolMismatch
+from quire.core.ids import CommandId, TokenSlotId
+from quire.core.wire import Codec
+from quire.node.program_records import ProgramLaunch
+from quire.node.restarts import Restarts
+from quire.programs.inferlet import Inferlet
+from quire.programs.library import LIBRARY
+from quire.programs.runtime.replay_log import Issued, RecordedReply, ReplayLog
+from quire.programs.sandbox.program import GuestProgram
+
+
+class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A program and its record. ``code``: a guest's; empty for a program of the library, which has
+    the same ``name`` everywhere. ``received``: its clients' messages."""
+
+    id: str
+    name: str
+    code: bytes
+    args: tuple[str, ...]
+    named: Mapping[str, str]
+    client_id: str | None
+    priority: int
+    seed: int
+    issued: dict[CommandId, Issued]
+    heard: list[RecordedReply]
+    readings: list[float]
+    slots: dict[TokenSlotId, int]
+    num_restarts: int
+    received: list[str]
+    is_input_closed: bool
+
+    def launch(self, launch: ProgramLaunch) -> ProgramLaunch:
+        """``launch`` as that of this program."""
+        return msgspec.structs.replace(
+            launch,
+            args=self.args,
+            named=self.named,
+            client_id=self.client_id,
+            priority=self.priority,
+            seed=self.seed,
+        )
+
+    def restarts(self) -> Restarts:
+        """What the node that takes it tells it."""
+        log = ReplayLog()
+        log.issued, log.heard = self.issued, self.heard
+        log.readings, log.slots = self.readings, self.slots
+        log.num_restarts = self.num_restarts
+        restarts = Restarts(log)
+        restarts.take_over(self.received, is_input_closed=self.is_input_closed)
+        return restarts
+
+
+_CODEC: Codec[HandedProgram] = Codec(HandedProgram)
+
+
+def packed(handed: HandedProgram) -> bytes:
+    return msgspec.msgpack.encode(list(map(bytes, _CODEC.encode(handed))))
+
+
+def unpacked(body: bytes) -> HandedProgram:
+    """Raises ``InvalidArgument``: ``body`` is no program that another node has handed over."""
+    try:
+        return _CODEC.decode(msgspec.msgpack.decode(body, type=list[bytes]))
+    except (msgspec.DecodeError, ProtocolMismatch) as exc:
+        raise InvalidArgument(f"this is no program of another node of this release: {exc}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a launched program's code is from."""
+
+    program: Inferlet | GuestProgram
+
+    def code(self) -> bytes | None:
+        """See ``HandedProgram``. None: only this node has it."""
+        program = self.program
+        if isinstance(program, GuestProgram):
+            return program.code
+        return b"" if LIBRARY.get(program.name) is program else None
+
+
+def why_it_stays(origin: Origin, launch: ProgramLaunch, restarts: Restarts | None) -> str | None:
+    """Why the program cannot go on at another node; None: it can."""
+    if restarts is None:
+        return "it is not restartable: declare it with @inferlet(restartable=True)"
+    if origin.code() is None:
+        return "its code is in this node's process alone: push it, so that it runs in the sandbox"
+    if launch.parent is not None:
+        return "another program has launched it, and that one stays"
+    if restarts.is_full:
+        return "it was told more than is recorded"
+    log, program = restarts.log, origin.program
+    if isinstance(program, GuestProgram) and program.capabilities.hosts:
+        return "it may reach other hosts, whose answers are recorded in its sandbox process"
+    if log.calls or log.requests:
+        asked = (log.calls or log.requests)[0].what[0]
+        return f"it has asked services of this node ({asked}), which others do not have"
+    if any(isinstance(one.asked, ExportPages | ImportPages) for one in log.issued.values()):
+        return "it has exported or imported pages by name, and names are a node's own"
+    return None
+
+
+def movable(
+    id: str,
+    launch: ProgramLaunch,
+    origin: Origin | None,
+    restarts: Restarts | None,
+    *,
+    is_here: bool,
+) -> Restarts:
+    """The record of the program ``id``.
+
+    Raises:
+        InvalidArgument: it cannot go on at another node; the message says why.
+    """
+    why = None if is_here else "it ends here"
+    if why is None and origin is not None:
+        why = why_it_stays(origin, launch, restarts)
+    if why is not None or restarts is None:
+        raise InvalidArgument(f"program {id} cannot move to another node: {why}")
+    return restarts
+
+
+class Departure:
+    """A program on its way to another node: it is told nothing more here. Belongs to a loop."""
+
+    def __init__(self) -> None:
+        self._end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    async def stopped(self, id: str) -> None:
+        """Raises ``InvalidArgument``: it has ended before it stopped."""
+        if not await self._end:
+            raise InvalidArgument(f"program {id} cannot move to another node: it has ended")
+
+    @property
+    def has_stopped(self) -> bool:
+        return self._end.done() and self._end.result()
+
+    def end(self, *, has_stopped: bool) -> None:
+        """It has stopped, or ended by itself."""
+        if not self._end.done():
+            self._end.set_result(has_stopped)
+
+
+def handed(
+    id: str, name: str, origin: Origin, launch: ProgramLaunch, restarts: Restarts
+) -> HandedProgram:
+    """The program as another node gets it. It has stopped."""
+    log, code = restarts.log, origin.code()
+    assert code is not None, "why_it_stays comes first"
+    return HandedProgram(
+        id=id,
+        name=name,
+        code=code,
+        args=launch.args,
+        named=dict(launch.named),
+        client_id=launch.client_id,
+        priority=launch.priority,
+        seed=launch.seed,
+        issued=log.issued,
+        heard=log.heard,
+        readings=log.readings,
+        slots=log.slots,
+        num_restarts=log.num_restarts,
+        received=restarts.received,
+        is_input_closed=restarts.is_input_closed,
+    )

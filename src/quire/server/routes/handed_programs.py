@@ -1,0 +1,79 @@
+"""``/v1/microserving/programs``: restartable programs go from node to node.
+
+A router stops a program at one node (``hand_over``), gives its record to another one, and tells the
+first whether it was taken. Like the calls beside it, these need the cluster's key.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from quire.core.errors import UnknownHandle
+from quire.node.handing_over import HandedProgram, packed, unpacked
+from quire.programs.inferlet import Inferlet
+from quire.programs.library import LIBRARY
+from quire.programs.sandbox.program import GuestProgram
+from quire.server.context import ServerContext, caller_of, context_of
+from quire.server.direct_routes import MSGPACK
+from quire.server.program_records import launched
+from quire.server.routes.programs import PublicId
+from quire.server.schemas.base import Responses
+from quire.server.schemas.microserving import HandedOver
+from quire.server.schemas.programs import Program
+from quire.server.strict_json import StrictRoute
+
+router = APIRouter(route_class=StrictRoute, tags=["microserving"])
+
+_RECORD: Responses = {200: {"content": {MSGPACK: {"schema": {"type": "string"}}}}}
+
+
+@router.post("/v1/microserving/programs", response_model=Program, status_code=201)
+async def take_program(request: Request) -> Response:
+    """Go on with a program of another node: the body is what its `hand_over` has answered."""
+    context, tenant = _of_cluster(request), caller_of(request)
+    handed = unpacked(await request.body())
+    program = await _program_of(request, handed)
+    handle = context.node.take(program, handed, tenant)
+    body = launched(handle.record(), None)
+    return Response(body.to_json(), 201, media_type="application/json")
+
+
+@router.post(
+    "/v1/microserving/programs/{program}/hand_over", responses=_RECORD, response_class=Response
+)
+async def hand_over(request: Request, program: PublicId) -> Response:
+    """Stop a restartable program, for another node to go on with it: the answer is its code and its
+    record, in msgpack. `handed_over` follows."""
+    handle = _of_cluster(request).node.program(program, caller_of(request))
+    return Response(packed(await handle.hand_over()), media_type=MSGPACK)
+
+
+@router.post("/v1/microserving/programs/{program}/handed_over", status_code=204)
+async def handed_over(request: Request, program: PublicId, body: HandedOver) -> Response:
+    """Whether another node goes on with the program. Then it is forgotten here, and its clients are
+    told; else it begins again here."""
+    handle = _of_cluster(request).node.program(program, caller_of(request))
+    if body.is_taken:
+        handle.leave()
+    else:
+        handle.stay()
+    return Response(status_code=204)
+
+
+def _of_cluster(request: Request) -> ServerContext:
+    context = context_of(request)
+    context.addresses.check_sender(request.headers)
+    return context
+
+
+async def _program_of(request: Request, handed: HandedProgram) -> Inferlet | GuestProgram:
+    if handed.code:
+        return await context_of(request).node.inspect(handed.code)
+    found = LIBRARY.get(handed.name)
+    if found is None:
+        raise UnknownHandle(
+            f"program {handed.name!r} is not in the library of this node: both nodes must be of "
+            "the same release"
+        )
+    return found

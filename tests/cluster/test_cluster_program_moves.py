@@ -1,0 +1,189 @@
+"""Restartable programs leave a node that is drained, and their clients at the router notice a
+pause."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from real_nodes import RealNode, real_nodes
+from router_world import ADMIN_HEADERS, World, world
+from websockets.asyncio.client import connect
+
+from quire.core.errors import QuotaExceeded
+from quire.programs.library import LIBRARY
+from quire.programs.sdk import Context, inferlet, temperature
+
+NUM_TURNS = 4
+
+
+@inferlet("interview", restartable=True)
+async def interview(api):  # type: ignore[no-untyped-def]
+    """Answers each message on the same pages."""
+    context = Context(api).fill("an interview: ")
+    answers = []
+    for _ in range(NUM_TURNS):
+        context.fill(await api.receive())
+        answers.append(await context.generate_until(max_tokens=5, sampler=temperature(1.0)))
+        await api.send(answers[-1])
+    return answers
+
+
+@inferlet("stays")
+async def stays(api):  # type: ignore[no-untyped-def]
+    await api.receive()
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[list[RealNode]]:
+    with real_nodes(2) as nodes:
+        yield nodes
+
+
+@pytest.fixture(autouse=True)
+def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("interview", "stays"):
+        monkeypatch.setitem(LIBRARY._modules, name, __name__)
+
+
+async def launched(w: World, name: str = "interview") -> tuple[str, str]:
+    """Its id, and the name of its node."""
+    answer = await w.http.post("/v1/programs", json={"program": name})
+    assert answer.status_code == 201, answer.text
+    return answer.json()["id"], answer.headers["x-quire-node"]
+
+
+async def say(w: World, program: str, text: str) -> None:
+    body = {"signal": "message", "message": text}
+    answer = await w.http.post(f"/v1/programs/{program}/signal", json=body)
+    assert answer.status_code == 202, answer.text
+
+
+async def drain(w: World, name: str) -> dict[str, Any]:
+    path = f"/router/nodes/{name}/drain"
+    answer = await w.http.post(path, headers=ADMIN_HEADERS)
+    assert answer.status_code == 200, answer.text
+    assert (await w.http.delete(path, headers=ADMIN_HEADERS)).status_code == 200
+    return dict(answer.json())
+
+
+async def frames(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
+    async for line in lines:
+        if line.startswith("data: {"):
+            yield json.loads(line[6:])
+
+
+async def test_an_attached_client_stays_attached(nodes: list[RealNode]) -> None:
+    async with world(nodes=nodes) as w:
+        program, at = await launched(w)
+        url = f"{w.url.replace('http', 'ws')}/v1/programs/{program}/attach"
+        said = []
+        async with connect(url, proxy=None) as socket:
+            for turn in range(NUM_TURNS):
+                await socket.send(json.dumps({"type": "message", "text": f"question {turn}"}))
+                frame = json.loads(await socket.recv())
+                assert (frame["type"], frame["sequence"]) == ("message", turn + 1)
+                said.append(frame["text"])
+                if turn < 2:  # there and back
+                    left = await drain(w, at)
+                    assert (left["num_programs_moved"], left["programs_that_stay"]) == (1, {})
+                    found = await w.http.get(f"/v1/programs/{program}")
+                    assert found.headers["x-quire-node"] != at
+                    at = found.headers["x-quire-node"]
+            ended = json.loads(await socket.recv())
+        assert ended["type"] == "ended"
+        assert ended["program"]["id"] == program
+        assert ended["program"]["result"] == said
+        ids = [one["id"] for one in (await w.http.get("/v1/programs")).json()["data"]]
+        assert ids.count(program) == 1
+
+
+async def test_who_comes_back_behind_a_message_hears_none_twice(nodes: list[RealNode]) -> None:
+    async with world(nodes=nodes) as w:
+        program, at = await launched(w)
+        await say(w, program, "question 0")
+        path = f"/v1/programs/{program}/events"
+        async with w.http.stream("GET", path) as answer:
+            await anext(frames(answer.aiter_lines()))
+        url = f"{w.url.replace('http', 'ws')}/v1/programs/{program}/attach?after=1"
+        told = [w.http.stream("GET", f"{path}?after=1")]
+        told.append(w.http.stream("GET", path, headers={"last-event-id": "1"}))
+        async with connect(url, proxy=None) as socket, told[0] as one, told[1] as other:
+            assert (await drain(w, at))["num_programs_moved"] == 1
+            for turn in range(1, NUM_TURNS):
+                await say(w, program, f"question {turn}")
+            numbers = [json.loads(frame).get("sequence") async for frame in socket]
+            assert numbers == [2, 3, 4, None]
+            for answer in (one, other):
+                found = [frame.get("sequence") async for frame in frames(answer.aiter_lines())]
+                assert found == [2, 3, 4, None]
+
+
+@pytest.mark.parametrize("is_launch", [True, False])
+async def test_a_stream_of_its_messages_goes_on(nodes: list[RealNode], is_launch: bool) -> None:
+    async with world(nodes=nodes) as w:
+        body = {"program": "interview", "stream": True}
+        program = "" if is_launch else (await launched(w))[0]
+        asked = ("POST", "/v1/programs") if is_launch else ("GET", f"/v1/programs/{program}/events")
+        async with w.http.stream(*asked, json=body if is_launch else None) as answer:
+            assert answer.status_code in (200, 201)
+            told = frames(answer.aiter_lines())
+            if is_launch:
+                program = (await anext(told))["program"]["id"]
+            said = []
+            for turn in range(NUM_TURNS):
+                await say(w, program, f"question {turn}")
+                frame = await anext(told)
+                assert (frame["type"], frame["sequence"]) == ("message", turn + 1), frame
+                said.append(frame["text"])
+                if turn == 1:
+                    found = await w.http.get(f"/v1/programs/{program}")
+                    assert (await drain(w, found.headers["x-quire-node"]))["num_programs_moved"]
+            ended = await anext(told)
+        assert (ended["type"], ended["program"]["result"]) == ("ended", said)
+
+
+async def test_what_cannot_move_stays_and_says_why(nodes: list[RealNode]) -> None:
+    async with world(nodes=nodes) as w:
+        program, at = await launched(w, "stays")
+        left = await drain(w, at)
+        assert left["num_programs_moved"] == 0
+        assert "restartable=True" in left["programs_that_stay"][program]
+        await say(w, program, "end")
+
+
+async def test_without_another_node_or_key_it_goes_on_where_it_is(nodes: list[RealNode]) -> None:
+    for given, options in ((nodes[:1], {}), (nodes, {"cluster_key": None})):
+        async with world(nodes=given, **options) as w:
+            program, at = await launched(w)
+            await say(w, program, "question 0")
+            assert (await drain(w, at))["num_programs_moved"] == 0
+            for turn in range(1, NUM_TURNS):
+                await say(w, program, f"question {turn}")
+            async with w.http.stream("GET", f"/v1/programs/{program}/events") as answer:
+                told = [frame async for frame in frames(answer.aiter_lines())]
+            assert told[-1]["type"] == "ended"
+            assert len(told[-1]["program"]["result"]) == NUM_TURNS
+
+
+async def test_where_no_node_takes_it_it_begins_again(
+    nodes: list[RealNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise QuotaExceeded("it has too many programs")
+
+    async with world(nodes=nodes) as w:
+        program, at = await launched(w)
+        await say(w, program, "question 0")
+        for node in nodes:
+            monkeypatch.setattr(node.node, "take", refuse)
+        left = await drain(w, at)
+        assert left["programs_that_stay"] == {program: "it has too many programs"}
+        for turn in range(1, NUM_TURNS):
+            await say(w, program, f"question {turn}")
+        async with w.http.stream("GET", f"/v1/programs/{program}/events") as answer:
+            told = [frame async for frame in frames(answer.aiter_lines())]
+        assert [one["type"] for one in told] == ["message"] * NUM_TURNS + ["ended"]
+        assert told[-1]["program"]["result"] == [one["text"] for one in told[:-1]]
