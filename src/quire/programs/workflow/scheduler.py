@@ -186,7 +186,7 @@ class GraphScheduler:
         await self._record.begins(primitive)
         try:
             outputs = await self._outputs(primitive)
-        except OutcomeUnknown:
+        except (OutcomeUnknown, *LOSSES):  # a tool may have acted
             raise
         except Exception:
             await self._record.failed(primitive)

@@ -16,6 +16,7 @@ from quire.core.errors import (
     ConfigError,
     InvalidArgument,
     ProgramError,
+    ProgramTerminated,
     QuireError,
     UnknownHandle,
 )
@@ -142,6 +143,8 @@ class ProgramRunner:
                 f"{where} has not ended within {self._tool.timeout_s:g} s: raise timeout_s of its "
                 "engine, or ask it for less"
             ) from exc
+        except ProgramTerminated as exc:
+            raise OutcomeUnknown(f"{where}: {exc.message}") from exc
         except QuireError as exc:
             raise type(exc)(f"{where}: {exc.message}", **exc.details) from exc
         (kind,) = primitive.outputs.values()
