@@ -59,7 +59,7 @@ def queries(arguments: Namespace, number: int) -> list[dict[str, Any]]:
 CONFIG: dict[str, dict[str, Any]] = {
     "naive-rag": {"answer": {"synthesis": "one_shot"}, "search": {"top_k": 1}},
     "contextual-retrieval": {
-        "chunk": {"chunk_size": 128, "overlap": 16}, "situate": {"max_tokens": 24},
+        "chunk": {"chunk_size": 96, "overlap": 12}, "situate": {"max_tokens": 24},
         "search": {"top_k": 4}, "rank": {"top_n": 1},
     },
 }  # fmt: skip

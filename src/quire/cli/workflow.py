@@ -17,6 +17,7 @@ from quire.cli.console import escaped, messages, output, print_error, print_resu
 from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
+from quire.cli.mcp_servers import read_mcp_servers
 from quire.cli.workflow_graphs import draw_measured, explain
 from quire.cli.workflow_inputs import (
     example_inputs,
@@ -123,6 +124,7 @@ def workflow(
     encoder_instances: o.EncoderInstances = None,
     vector_store: po.VectorStore = "exact",
     search: po.Search = None,
+    mcp_servers: po.McpServers = None,
     profile: po.Profiles = None,
     url: o.OptionalUrl = None,
     api_key: o.ApiKey = None,
@@ -131,10 +133,10 @@ def workflow(
     """List the workflows, run one, or explain what the optimiser makes of it.
 
     'run' prints the answer to --question from --documents. It starts a node for the query, which
-    --model, --encoder, --encoder-instances, --vector-store and --search configure, or with --url
-    uses a running one. naive-rag needs an embedding model, advanced-rag and contextual-retrieval
-    also a cross-encoder, search-generation what is searched. 'list' shows with --url what that
-    node serves.
+    --model, --encoder, --encoder-instances, --vector-store, --search and --mcp-servers configure,
+    or with --url uses a running one. naive-rag needs an embedding model, advanced-rag and
+    contextual-retrieval also a cross-encoder, search-generation what is searched. 'list' shows with
+    --url what that node serves.
 
     --profile takes files of 'quire profile', by which 'run' and 'explain' divide batches.
 
@@ -196,6 +198,7 @@ def workflow(
         vector_store=vector_store,
         search=search,
         data_dir=data_dir,
+        mcp_servers=read_mcp_servers(mcp_servers, [DEFAULT_TENANT]),
     )
     use_profiles(app, read_profiles(profile or (), node.engines, node.encoders))
     asked = Query(
@@ -216,7 +219,7 @@ _READ_BY: Mapping[Action, frozenset[str]] = {
             "action", "name", "documents", "question", "inputs", "settings", "passes", "model",
             "encoder", "encoder_instances", "vector_store", "search", "profile", "svg", "url",
             "api_key", "log_level", "deadline_s", "max_generated_tokens", "query_id", "resume",
-            "repeat_interrupted", "data_dir",
+            "repeat_interrupted", "data_dir", "mcp_servers",
         }
     ),
     "explain": frozenset(
@@ -276,6 +279,7 @@ def _refuse_given(context: typer.Context, url: str) -> None:
         "profile",
         "svg",
         "data_dir",
+        "mcp_servers",
     ):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":

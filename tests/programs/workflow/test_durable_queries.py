@@ -24,6 +24,7 @@ from quire.core.errors import (
     AlreadyExists,
     CapacityError,
     EngineFault,
+    EngineLost,
     InvalidArgument,
     ProgramFailed,
     QuireError,
@@ -43,6 +44,7 @@ from quire.programs.workflow.growing import TemplateGrower
 from quire.programs.workflow.optimizer import NO_CONFIG
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.query import Query
+from quire.programs.workflow.recording import OutcomeUnknown
 from quire.testing import LocalNode
 from quire.testing.local_node import scripted_node
 
@@ -385,6 +387,19 @@ async def test_a_tool_that_has_failed_is_called_again(tmp_path: Path) -> None:
         await life.ask(app, {"sum": "9"})
     assert await life.ask(app, {"sum": "9"}) == {"answer": "paid 9"}
     assert pay.calls == ["9", "9"]
+
+
+@pytest.mark.parametrize("error", [EngineLost("gone"), OutcomeUnknown("no answer")])
+async def test_a_tool_of_which_nobody_knows_what_it_has_done_is_not_called_again(
+    tmp_path: Path, error: QuireError
+) -> None:
+    life, pay = Life(tmp_path), Pay(error)
+    app = paying(pay.pay)
+    with pytest.raises(type(error), match="pay: "):
+        await life.ask(app, {"sum": "9"})
+    with pytest.raises(InvalidArgument, match="was cut off while pay ran"):
+        await life.ask(app, {"sum": "9"})
+    assert pay.calls == ["9"]
 
 
 async def test_a_tool_that_has_ended_is_not_called_again(tmp_path: Path) -> None:

@@ -131,7 +131,19 @@ def test_what_is_named_twice_or_left_out_is_refused() -> None:
     ("given", "message"),
     [
         ({"kind": "gpu"}, "unknown engine kind 'gpu': use one of llm"),
-        ({"kind": "mcp"}, "this release has no engine of kind 'mcp': use a 'tool'"),
+        ({"kind": "mcp"}, "there is no engine of kind 'mcp': use kind 'tool' with config {'mcp'"),
+        ({"kind": "tool", "config": {"mcp": "a", "program": "b"}}, "has mcp and program: give one"),
+        ({"kind": "tool", "config": {"mcp": ""}}, "mcp is '': give a name"),
+        ({"kind": "tool", "config": {"mcp": "a", "timeout_s": 0}}, "timeout_s is 0: give seconds"),
+        ({"kind": "tool", "config": {"mcp": "a", "api_key_env": "KEY"}}, "named by its URL"),
+        (
+            {"kind": "tool", "config": {"program": "a", "api_key_env": "KEY"}},
+            "api_key_env is for mcp: leave it out",
+        ),
+        (
+            {"kind": "tool", "config": {"functions": {"f": str}, "timeout_s": 1}},
+            "timeout_s is for mcp or program: leave it out",
+        ),
         ({"kind": "search", "config": {"url": "x"}}, "'search' has no 'url'; it takes nothing"),
         ({"kind": "llm", "instances": 2}, "instances belong to the node"),
         ({"kind": "llm", "resources": {"GPU": 2}}, "resources and instances belong to the node"),
@@ -141,7 +153,8 @@ def test_what_is_named_twice_or_left_out_is_refused() -> None:
         ),
         ({"kind": "llm", "config": {"light": 1}}, "light is 1: give true or false"),
         ({"kind": "llm", "config": {"light": True, "model": "a"}}, "true only without a model"),
-        ({"kind": "tool"}, "config 'functions' must name at least one function"),
+        ({"kind": "tool"}, "has nothing to call: give one of functions, mcp"),
+        ({"kind": "tool", "config": {"functions": {}}}, "'functions' must name at least one"),
     ],
 )
 def test_an_engine_refuses_what_it_does_not_take(given: dict[str, Any], message: str) -> None:
@@ -163,6 +176,17 @@ def test_a_tool_takes_the_inputs_by_name() -> None:
     app.update_template([right])
     unknown = Node("tool", {"text": "text"}, {"o": "text"}, None, {"function": "f"}, name="loud")
     assert refusal(unknown, app=app).startswith("loud: function is 'f'; the engine has shout")
+
+
+def test_a_tool_elsewhere_is_named_where_it_has_a_name() -> None:
+    files = Engine("tool", config={"mcp": "files"}, name="files")
+    app = App("app", [files, Engine("tool", config={"program": "count"}, name="count")])
+    node = Node("files", {"q": "text"}, {"o": "text"}, name="read")
+    assert refusal(node, app=app) == ("read: function is None: name a tool of the MCP server files")
+    config = {"function": "count"}
+    node = Node("count", {"q": "text"}, {"o": "text"}, None, config, name="count")
+    assert refusal(node, app=app).startswith("count: function is 'count', and its engine is the")
+    app.update_template([Node("count", {"q": "text"}, {"o": "text"}, name="count")])
 
 
 def test_a_profile_finds_the_largest_batch_that_still_gains() -> None:

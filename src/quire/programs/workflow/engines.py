@@ -12,13 +12,19 @@ from typing import Any, Literal, get_args
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.endpoint import KEYS, Endpoint, endpoint_of
+from quire.programs.workflow.tools_elsewhere import (
+    TOOL_KEYS,
+    McpTools,
+    ProgramTool,
+    tools_elsewhere,
+)
 
 EngineKind = Literal[
     "llm", "embedding", "rerank", "vectors", "search", "parser", "chunker", "tool", "growth"
 ]
 ENGINE_KINDS: tuple[str, ...] = get_args(EngineKind)
-NOT_YET = MappingProxyType({"mcp": "a 'tool' that calls it"})
-"""Kinds that this release lacks, and what to use instead."""
+OTHERWISE = MappingProxyType({"mcp": "kind 'tool' with config {'mcp': SERVER}"})
+"""What is no kind of its own, and how to say it."""
 
 CONFIG: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -29,7 +35,7 @@ CONFIG: Mapping[str, frozenset[str]] = MappingProxyType(
         "search": frozenset(),
         "parser": frozenset(),
         "chunker": frozenset(),
-        "tool": frozenset({"functions"}),
+        "tool": TOOL_KEYS,
         "growth": frozenset({"functions"}),
     }
 )
@@ -102,7 +108,9 @@ class Engine:
     ``kind``: one of ``ENGINE_KINDS``; ``name``: what components call it (default: its kind).
     ``config``: ``model`` of the node for llm, embedding and rerank (default: the node's first);
     for llm ``light``: true for the node's model with the fewest parameters, or the fields of an
-    ``Endpoint`` for a model that is not the node's; ``functions`` by name for tool and growth.
+    ``Endpoint`` for a model that is not the node's; ``functions`` by name for tool and growth; for
+    tool, in their place, ``mcp`` (the name of an MCP server of the node, or its URL) or ``program``
+    (the name of an uploaded program), with ``timeout_s`` and, for a URL, ``api_key_env``.
     ``resources`` and ``instances`` belong to the node, which serves all workflows with the same
     engines; here they can only be left as they are.
 
@@ -118,9 +126,9 @@ class Engine:
     name: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind in NOT_YET:
+        if self.kind in OTHERWISE:
             raise InvalidArgument(
-                f"this release has no engine of kind {self.kind!r}: use {NOT_YET[self.kind]}",
+                f"there is no engine of kind {self.kind!r}: use {OTHERWISE[self.kind]}",
                 param="kind",
             )
         if self.kind not in ENGINE_KINDS:
@@ -149,7 +157,7 @@ class Engine:
                 "without a model, because it chooses one",
                 param="light",
             )
-        if self.kind in ("tool", "growth"):
+        if self.kind == "growth" or (self.kind == "tool" and self.tools_elsewhere is None):
             functions = self.config.get("functions", {})
             if not functions or not all(callable(one) for one in functions.values()):
                 raise InvalidArgument(
@@ -162,6 +170,11 @@ class Engine:
     def endpoint(self) -> Endpoint | None:
         """Where a model that is not the node's is asked."""
         return endpoint_of(self.name, self.config) if self.kind == "llm" else None
+
+    @property
+    def tools_elsewhere(self) -> McpTools | ProgramTool | None:
+        """Of an engine of kind tool, what it calls that is no function."""
+        return tools_elsewhere(self.name, self.config) if self.kind == "tool" else None
 
     @property
     def functions(self) -> Mapping[str, Callable[..., Any]]:

@@ -31,7 +31,13 @@ from quire.programs.workflow.growing import TemplateGrower
 from quire.programs.workflow.passes import Note, OptPass
 from quire.programs.workflow.primitives import Op
 from quire.programs.workflow.recording import NO_RECORD, Record
-from quire.programs.workflow.runners import Streamed, check_encoders, check_search, runner_of
+from quire.programs.workflow.runners import (
+    Streamed,
+    check_encoders,
+    check_search,
+    check_tools,
+    runner_of,
+)
 from quire.programs.workflow.scheduler import GraphScheduler
 from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.template import App
@@ -113,6 +119,12 @@ class Graph:
             for engine in self.engines
             if engine.kind != "growth"
         }
+        try:
+            await check_tools(self.engines, runners, list(primitives))
+        except BaseException:
+            for runner in runners.values():
+                await runner.close()
+            raise
         scheduler = GraphScheduler(
             self.e_graph,
             self.query,

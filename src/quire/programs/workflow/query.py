@@ -33,7 +33,7 @@ from quire.programs.workflow.graph_cache import GraphCache
 from quire.programs.workflow.optimizer import NO_CONFIG, Graph
 from quire.programs.workflow.passes import OptPass
 from quire.programs.workflow.primitives import Primitive
-from quire.programs.workflow.running import durably, with_texts
+from quire.programs.workflow.running import durably, query_program, with_texts
 from quire.programs.workflow.template import App
 from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import Step, StepLog
@@ -126,14 +126,8 @@ class Query:
                 self.error = exc
                 raise
 
-        app = self.app
-        return Inferlet(
-            name=app.name,
-            main=main,
-            description=app.description,
-            form="workflow",
-            quotas=Quotas(max_generated_tokens=self._max_tokens),
-        )
+        quotas = Quotas(max_generated_tokens=self._max_tokens)
+        return query_program(self.app, main, quotas)
 
     async def _bounded(self, api: Api) -> dict[str, Any]:
         try:

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from quire.core.errors import ProgramError
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.growth import Growth
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import Primitive
+
+
+class OutcomeUnknown(ProgramError):
+    """A tool did not answer, and nobody knows what it has done."""
 
 
 class Record(Protocol):

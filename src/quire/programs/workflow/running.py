@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
+from quire.core.events import Quotas
 from quire.programs.api import Api
-from quire.programs.inferlet import Inferlet
+from quire.programs.inferlet import Inferlet, Main
 from quire.programs.workflow.answer_text import Said
 from quire.programs.workflow.construction import NodeConfig, checked_query
 from quire.programs.workflow.documents import ReadDocument, checked_files, texts_read
@@ -24,6 +25,7 @@ from quire.programs.workflow.template import App
 from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import Watcher
 
+NO_QUOTAS = Quotas()
 Query = Annotated[dict[str, Any], "The inputs of the query, by name."]
 Config = Annotated[dict[str, Any], "Changes to the configuration of components, by their names."]
 
@@ -134,4 +136,20 @@ def workflow(app: App, passes: OptPass | None = None) -> Inferlet:
     async def main(api: Api, query: Query, config: Config = {}) -> dict[str, Any]:  # noqa: B006
         return await run_query(api, app, query, config, passes=chosen, cache=cache)
 
-    return Inferlet(name=app.name, main=main, description=app.description, form="workflow")
+    return query_program(app, main)
+
+
+def query_program(app: App, main: Main, quotas: Quotas = NO_QUOTAS) -> Inferlet:
+    """``main`` as a program of form workflow that reaches what the engines of ``app`` do."""
+    reaches = app.reaches
+    return Inferlet(
+        name=app.name,
+        main=main,
+        description=app.description,
+        form="workflow",
+        quotas=quotas,
+        hosts=reaches.hosts or (),
+        topics=reaches.topics or (),
+        stores=reaches.stores or (),
+        mcp_servers=reaches.mcp_servers or (),
+    )

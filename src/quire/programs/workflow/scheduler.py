@@ -20,7 +20,7 @@ from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.growth import Growth
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import AT_ONCE, Op, Primitive
-from quire.programs.workflow.recording import NO_RECORD, Record
+from quire.programs.workflow.recording import NO_RECORD, OutcomeUnknown, Record
 from quire.programs.workflow.values import Ref, ValueType
 from quire.programs.workflow.watching import Step, StepLog, Watcher
 
@@ -198,6 +198,8 @@ class GraphScheduler:
         await self._record.begins(primitive)
         try:
             outputs = await self._outputs(primitive)
+        except (OutcomeUnknown, *LOSSES):  # a tool may have acted
+            raise
         except Exception:
             await self._record.failed(primitive)
             raise

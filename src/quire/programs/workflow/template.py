@@ -9,10 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from types import MappingProxyType
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from quire.core.errors import InvalidArgument
+from quire.programs.capabilities import Capabilities
 from quire.programs.workflow.components import COMPONENTS, Component
 from quire.programs.workflow.engines import Engine, Profile, check_keys
+from quire.programs.workflow.tools_elsewhere import McpTools, ProgramTool
 from quire.programs.workflow.values import LISTS, ValueType, value_type
 
 Annotation = Literal["batchable", "splittable"]
@@ -150,6 +153,18 @@ class App:
         if any(self.engines[name].kind == "growth" for name in used if name in self.engines):
             return list(self.engines.values())
         return [engine for name, engine in self.engines.items() if name in used]
+
+    @property
+    def reaches(self) -> Capabilities:
+        """What the program of a query may reach, beside the engines of the node: MCP servers, and
+        through the programs that it calls whatever their own manifests name."""
+        tools = [engine.tools_elsewhere for engine in self.engines.values()]
+        servers = [one for one in tools if isinstance(one, McpTools)]
+        if any(isinstance(one, ProgramTool) for one in tools):
+            return Capabilities(("*",), ("*",), ("*",), ("*",))
+        hosts = {urlsplit(one.server).hostname or "" for one in servers if one.is_url}
+        names = {one.server for one in servers if not one.is_url}
+        return Capabilities(tuple(sorted(hosts)), (), (), tuple(sorted(names)))
 
     @property
     def profiles(self) -> Mapping[str, Profile]:

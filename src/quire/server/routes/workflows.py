@@ -85,7 +85,7 @@ async def query_workflow(request: Request, workflow: WorkflowName, body: QueryRe
     return _json(await result())
 
 
-@router.delete("/v1/workflows/{workflow}/queries/{query_id}", response_model=DeletedQuery)
+@router.delete("/v1/workflows/{workflow}/queries/{query_id:path}", response_model=DeletedQuery)
 async def delete_query(request: Request, workflow: WorkflowName, query_id: KeptName) -> Response:
     """Delete what is kept of a query that was given an id. One that is being answered is refused
     with 503."""

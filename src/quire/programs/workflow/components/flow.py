@@ -11,6 +11,7 @@ from quire.programs.workflow.components.building import Site, Value
 from quire.programs.workflow.components.component import Component, NodeShape, Shape
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op
+from quire.programs.workflow.tools_elsewhere import McpTools, ProgramTool
 from quire.programs.workflow.values import LISTS, Ref, ValueType
 
 
@@ -53,9 +54,12 @@ class Tooling(Component):
 
     def check(self, node: NodeShape, engine: Engine | None) -> None:
         super().check(node, engine)
-        function = function_of(node, engine)
-        given = [name for name, kind in node.inputs.items() if kind is not ValueType.DONE]
-        check_parameters(node.name, function, given)
+        if engine is None or engine.tools_elsewhere is None:
+            function = function_of(node, engine)
+            given = [name for name, kind in node.inputs.items() if kind is not ValueType.DONE]
+            check_parameters(node.name, function, given)
+        else:
+            _check_tool_name(node, engine.tools_elsewhere)
         if len(node.outputs) != 1:
             raise InvalidArgument(
                 f"{node.name}: a tool has one output, not {len(node.outputs)}: return one value",
@@ -81,10 +85,27 @@ class Tooling(Component):
         made = site.add(
             Op.TOOL, "", site.arguments(), {"out": kind},
             batched=batched, size=size,
-            config={"function": site.config["function"], "pure": site.option("pure", bool, False)},
+            config={
+                "function": site.config.get("function"), "pure": site.option("pure", bool, False),
+            },
             writes=frozenset(f"effect:{one}" for one in site.config.get("effects", ())),
         )  # fmt: skip
         return {out: Value(Ref(made.id), kind, size if batched else None)}
+
+
+def _check_tool_name(node: NodeShape, tools: McpTools | ProgramTool) -> None:
+    name = node.config.get("function")
+    if isinstance(tools, ProgramTool) and name is not None:
+        raise InvalidArgument(
+            f"{node.name}: function is {name!r}, and its engine is the program "
+            f"{tools.program!r}: leave it out",
+            param=f"{node.name}.function",
+        )
+    if isinstance(tools, McpTools) and not (isinstance(name, str) and name):
+        raise InvalidArgument(
+            f"{node.name}: function is {name!r}: name a tool of the MCP server {tools.server}",
+            param=f"{node.name}.function",
+        )
 
 
 def function_of(node: NodeShape, engine: Engine | None) -> Callable[..., Any]:

@@ -18,8 +18,10 @@ from quire.programs.workflow.runners.local import DocumentRunner, ToolRunner, Ve
 from quire.programs.workflow.runners.model import ModelRunner
 from quire.programs.workflow.runners.remote import RemoteRunner
 from quire.programs.workflow.runners.search import SearchRunner, check_search
+from quire.programs.workflow.runners.tools import McpToolRunner, ProgramRunner, check_tools
 from quire.programs.workflow.scheduler import Runner
 from quire.programs.workflow.sharing import Sharing
+from quire.programs.workflow.tools_elsewhere import McpTools, ProgramTool
 from quire.programs.workflow.vectors import QueryVectors
 
 
@@ -48,6 +50,10 @@ def runner_of(
             return VectorRunner(QueryVectors(api))
         case "search":
             return SearchRunner(api)
+        case "tool" if isinstance(engine.tools_elsewhere, McpTools):
+            return McpToolRunner(api, engine.tools_elsewhere)
+        case "tool" if isinstance(engine.tools_elsewhere, ProgramTool):
+            return ProgramRunner(api, engine.tools_elsewhere)
         case "tool":
             return ToolRunner(engine.functions, sharing)
     return DocumentRunner()
@@ -91,4 +97,11 @@ def _model(api: Api, wanted: str | None, who: str, param: str) -> Model:
     )
 
 
-__all__ = ["ENCODER_KINDS", "Streamed", "check_encoders", "check_search", "runner_of"]
+__all__ = [
+    "ENCODER_KINDS",
+    "Streamed",
+    "check_encoders",
+    "check_search",
+    "check_tools",
+    "runner_of",
+]

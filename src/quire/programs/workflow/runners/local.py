@@ -85,7 +85,7 @@ class ToolRunner:
         else:
             made = await asyncio.to_thread(function, **given)
         (kind,) = primitive.outputs.values()
-        _check_type(primitive, kind, made)
+        check_type(primitive, kind, made)
         return {"out": made}
 
     async def close(self) -> None:
@@ -107,13 +107,23 @@ def _surrounded(
     ]
 
 
-def _check_type(primitive: Primitive, kind: ValueType, made: Any) -> None:
+def check_type(primitive: Primitive, kind: ValueType, made: Any) -> None:
+    """What a tool gave is what the component's output says.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
     wanted = {ValueType.TEXT: str, ValueType.BOOLEAN: bool}.get(kind, list)
     if kind not in (ValueType.DONE, ValueType.OBJECT) and not isinstance(made, wanted):
         raise InvalidArgument(
-            f"{primitive.node}: the function {primitive.config['function']!r} returned "
+            f"{primitive.node}: {_called(primitive)} returned "
             f"{type(made).__name__}, not {kind}: return what the component's outputs say",
             param=primitive.node,
         )
     if kind in LISTS:
         check_elements(primitive, made)
+
+
+def _called(primitive: Primitive) -> str:
+    name = primitive.config["function"]
+    return "its program" if name is None else f"the function {name!r}"
