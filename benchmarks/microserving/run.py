@@ -20,6 +20,10 @@ SCRIPTS = {
     "hidden": Script("Table 3, hidden", ("rounds", "models")),
     "migration": Script("Fig. 12", ("rounds", "models")),
     "router_cost": Script("the router's cost", ("rounds", "models"), ("--requests", "8")),
+    "figure10": Script("Fig. 10, in virtual time"),
+    "figure11": Script("Fig. 11, in virtual time"),
+    "figure13": Script("Fig. 13, in virtual time"),
+    "zipf": Script("prompts with popular beginnings, in virtual time"),
 }
 
 
