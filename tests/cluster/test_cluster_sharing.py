@@ -19,7 +19,9 @@ def settled(rate: float, num_answers: int, cost: float = 1.0, most: float = 0.5)
     """The last shares of requests that come ``rate`` times in the time of a whole prompt, to a
     sender that computes one after the other."""
     random, shares = Random(1), ShareByLoad(most)
-    found, ends, now = [], [], 0.0
+    found: list[float] = []
+    ends: list[float] = []
+    now = 0.0
     for _ in range(NUM_REQUESTS):
         now += random.expovariate(rate)
         waiting = [one for one in ends if one > now]
