@@ -12,7 +12,8 @@ within a seed, as the median of the seeds. A system that is at three times the l
 not run at higher rates.
 
 With ``--systems`` only these are played (without a name: none) and the others are read from the
-file that an earlier run wrote to ``--out``, if its trace and its engine are the same.
+file that an earlier run wrote to ``--out``, if its trace and its engine are the same. With
+``--apart NAME`` no file is read, and what is written has NAME behind the workload.
 Deterministic: a second run gives the same rows.
 """
 
@@ -130,7 +131,8 @@ def draw(path: Path, workload: str, rows: Sequence[Row], slo_s: float) -> None:
 def examine_workload(workload: str, names: Sequence[str], arguments: Any, *, is_part: bool) -> None:
     trace = trace_of(workload, arguments)
     settings = settings_of(trace)
-    stem = f"autellix-curves-{workload}"
+    name = f"{workload}-{arguments.apart}" if arguments.apart else workload
+    stem = f"autellix-curves-{name}"
     earlier = earlier_rows(arguments.out / f"{stem}.json", settings, names) if is_part else []
     alone_s = latency_alone_s(workload, ENGINE)
     slo_s = max(TIMES_ALONE) * alone_s
@@ -144,7 +146,7 @@ def examine_workload(workload: str, names: Sequence[str], arguments: Any, *, is_
         print_table(f"{workload} at a load of {load:g}", at_load(rows, load))
     draw(arguments.out / f"{stem}.png", workload, rows, slo_s)
     emit(
-        f"autellix/curves-{workload}",
+        f"autellix/curves-{name}",
         arguments.out,
         **settings,
         alone_s=alone_s,
@@ -161,13 +163,15 @@ def main() -> None:
     made.add_argument("--loads", nargs="+", type=float, help="rising (default: those stated)")
     made.add_argument("--systems", nargs="*", choices=SYSTEMS, default=None,
                       help="play only these, and read the others from --out")  # fmt: skip
+    made.add_argument("--apart", help="play --systems alone, in files with this in their names")
     arguments = made.parse_args()
     quick = ("sharegpt", "mixed") if arguments.quick else tuple(NUM_PROGRAMS)
     for workload in arguments.workloads or quick:
         names = QUICK_SYSTEMS if arguments.quick else tuple(SYSTEMS)
         if arguments.systems is not None:
             names = tuple(arguments.systems)
-        examine_workload(workload, names, arguments, is_part=arguments.systems is not None)
+        is_part = arguments.systems is not None and arguments.apart is None
+        examine_workload(workload, names, arguments, is_part=is_part)
 
 
 if __name__ == "__main__":

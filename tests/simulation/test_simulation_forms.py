@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from quire.cli.compiled_control import COMPILED_VARIABLE
-from quire.control import Controller
 from quire.core.actions import Action
 from quire.core.events import Event
 from quire.core.scheduler_config import SchedulerConfig
+from quire.simulation.control_core import ControlCore
 from quire.simulation.engines import EngineSpec
 from quire.simulation.trial import SimulationRun
 from quire.simulation.workloads import create_workload, draw_programs
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 class Recorded:
     """A controller, and a digest of all that it is told and decides."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: ControlCore) -> None:
         self._controller = controller
         self.num_events = 0
         self.digest = hashlib.sha256()
@@ -50,8 +50,8 @@ def played(policy: str) -> list[str]:
     plans = draw_programs(create_workload("mixed"), 4, seed=9)
     engines = EngineSpec(num_engines=2, max_sequences=4, kv_tokens=8000, host_tokens=8000)
     run = SimulationRun(plans, [0.0, 0.1, 0.1, 0.2], engines, SchedulerConfig(policy=policy))
-    recorded = Recorded(run._control._controller)
-    run._control._controller = recorded  # type: ignore[assignment]
+    recorded = Recorded(run._shell.controller)
+    run._shell.controller = recorded
     outcomes = run.run().outcomes
     assert not any(outcome.error for outcome in outcomes)
     return [repr(outcomes), str(recorded.num_events), recorded.digest.hexdigest()]

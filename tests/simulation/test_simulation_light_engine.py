@@ -10,6 +10,7 @@ import numpy as np
 from quire.core.batch import (
     AdvanceRows,
     Batch,
+    BatchOperation,
     DistRows,
     ForwardRows,
     OpenSequence,
@@ -92,7 +93,9 @@ def test_scores_are_refused_row_by_row() -> None:
 def test_rows_are_told_alike_whether_they_are_even_or_not() -> None:
     """Two sequences go on with the same arrays until one of them ends."""
     engine = LightEngine(light_pool(num_blocks=4), vocab_size=100)
-    operations = [opened(sequence, sequence + 10, max_tokens=sequence + 1) for sequence in (1, 2)]
+    operations: list[BatchOperation] = [
+        opened(sequence, sequence + 10, max_tokens=sequence + 1) for sequence in (1, 2)
+    ]
     rows = AdvanceRows(sequences=i32(1, 2), epochs=i32(11, 12), max_steps=i32(1, 1))
     told = []
     for step in range(4):

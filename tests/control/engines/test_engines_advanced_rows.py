@@ -3,15 +3,42 @@ new."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+from control_world import queue_alone
 
 from quire.control.engines.advanced_rows import AdvancedRows
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.memory.append_cursor import AppendCursor, Prefix
+from quire.control.memory.memory import Memory
+from quire.control.memory.operations import OperationList
+from quire.control.programs.program import Entry
 from quire.core.batch import AdvanceRows
+from quire.core.commands import Decode
+from quire.core.decoding import SamplerSpec, StopSpec
+from quire.core.ids import CommandId, EngineId, ProgramId, SequenceId, TenantId
+from quire.testing import FakeEngine
+from quire.testing.fake_engine import fake_pool
 
 
-def run(sequence: int, epoch: int) -> Any:
-    return SimpleNamespace(sequence=sequence, epoch=epoch)
+def run(sequence: int, epoch: int) -> DecodeRun:
+    """A decode without pages, of which the sequence alone counts."""
+    operations = OperationList()
+    info = FakeEngine(fake_pool(num_blocks=4)).info
+    memory = Memory(EngineId("fake"), info, operations)
+    prefix = Prefix(False, None)
+    cursor = AppendCursor([], prefix, TenantId("t"), ProgramId(1), memory, operations)
+    sampler = SamplerSpec()
+    command = Decode(
+        id=CommandId(1),
+        context=[],
+        output=[],
+        tokens=[1],
+        position=0,
+        sampler=sampler,
+        stop=StopSpec(2),
+    )
+    made = DecodeRun(Entry(command, queue_alone(1), 0.0), command, [], cursor, sampler, 2)
+    made.sequence, made.epoch = SequenceId(sequence), epoch
+    return made
 
 
 def told(rows: AdvanceRows | None) -> tuple[list[int], list[int], list[int]]:
