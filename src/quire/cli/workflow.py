@@ -21,6 +21,7 @@ from quire.cli.workflow_graphs import draw_measured, explain
 from quire.cli.workflow_inputs import (
     example_inputs,
     query_inputs,
+    require_inputs,
     settings_by_component,
     with_document_texts,
 )
@@ -167,6 +168,7 @@ def workflow(
         search=search,
     )
     use_profiles(app, read_profiles(profile or (), node.engines, node.encoders))
+    require_inputs(app, query)
     asked = Query(app, query, config, passes=_passes(passes), **bounds)
     asked.prepare()
     if svg is not None and not svg.parent.is_dir():
