@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib.metadata import version
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -33,6 +35,19 @@ COMMANDS = [
 def test_version(capsys: Capture) -> None:
     ran = invoke(capsys, "--version")
     assert (ran.code, ran.out) == (0, f"quire {version('quire')}\n")
+
+
+@pytest.mark.parametrize("command", ["serve", "router", "workflow", "ps"])
+def test_the_help_of_a_command_has_no_name_that_is_cut(capsys: Capture, command: str) -> None:
+    shown = " ".join(invoke(capsys, command, "--help").out.split())
+    assert "env var" not in shown
+    named = re.findall(r"environment variables, such as (QUIRE_\w+): docs/reference/cli.md", shown)
+    assert len(named) == 1
+    assert f"`{named[0]}`" in (Path(__file__).parents[2] / "docs/reference/cli.md").read_text()
+
+
+def test_the_help_of_a_command_without_variables_does_not_speak_of_them(capsys: Capture) -> None:
+    assert "environment variables" not in invoke(capsys, "new", "--help").out
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -145,7 +145,7 @@ async def test_an_interrupt_of_a_program_that_has_just_ended_adds_no_error_of_it
     assert unheard == []
 
 
-async def test_two_interrupts_give_up_waiting() -> None:
+async def test_two_interrupts_give_up_waiting(capsys: pytest.CaptureFixture[str]) -> None:
     program = Scripted(stubborn=True)
     conversation = asyncio.create_task(_outcome(converse(program, print, NeverEnding())))
     await program.listening.wait()
@@ -153,6 +153,7 @@ async def test_two_interrupts_give_up_waiting() -> None:
     await program.cancel_asked.wait()
     os.kill(os.getpid(), signal.SIGINT)
     assert isinstance(await conversation, KeyboardInterrupt)
+    assert capsys.readouterr().err.count("a second Ctrl-C stops waiting") == 1
 
 
 async def test_an_interrupt_of_one_who_looks_on_leaves_the_program_running() -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import re
+from pathlib import Path
 
 import pytest
 from cli_invoke import invoke
@@ -50,11 +51,30 @@ def test_the_report_names_everything_found() -> None:
         "50 modules",
     ):
         assert found in text
-    for found in ("2.13.0", "CUDA 12.8", "Some GPU, cpu", "pip install 'quire[bench]'", "top_k"):
+    for found in ("2.13.0", "CUDA 12.8", "Some GPU, cpu", "missing matplotlib", "top_k"):
         assert found in text
     assert re.search(r"dev .* installed", text)
     assert "ready" in text
     assert "old is refused: too old" in text
+
+
+def test_of_many_missing_packages_some_are_named() -> None:
+    lacking = tuple(f"package-{number}" for number in range(20))
+    text = _text(dataclasses.replace(MACHINE, extras=(Extra("dev", lacking, lacking),)))
+    assert "missing package-0, package-1, package-2, package-3 and 16 more" in text
+
+
+def test_the_remedy_names_the_pip_of_this_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / ".venv/bin/python"))
+    monkeypatch.setattr("quire.cli.doctor.which", lambda name: "/usr/bin/pip")
+    monkeypatch.chdir(tmp_path)
+    assert "to install one: .venv/bin/python -m pip install 'quire[bench]'" in _text(MACHINE)
+    monkeypatch.setattr("quire.cli.doctor.which", lambda name: str(tmp_path / ".venv/bin/pip"))
+    assert "to install one: pip install 'quire[bench]'" in _text(MACHINE)
+    complete = dataclasses.replace(MACHINE, extras=(Extra("dev", ("pytest",), ()),))
+    assert "pip install" not in _text(complete)
 
 
 def test_a_broken_torch_is_a_problem() -> None:

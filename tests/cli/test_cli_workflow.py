@@ -31,6 +31,10 @@ def made():
     return App("empty", [])
 """
 SEARCH = "search-generation"
+PIPELINES = "+".join(
+    str(Path(__file__).parents[1] / "programs/workflow/pipelines" / name)
+    for name in ("index.yaml", "ask.yaml")
+)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -114,7 +118,9 @@ def test_of_a_folder_the_documents_are_read_and_other_files_are_named(
     [
         (("run",), "name a workflow to run, or list them"),
         (("run", "naive"), "no workflow 'naive'"),
-        (("run", "naive-rag", "--question", "Who?"), "the input 'documents' is missing"),
+        (("run", "naive-rag", "--question", "Who?"), "'documents' is missing: give --documents P"),
+        (("run", "search-generation", "--search", "."), "'question' is missing: give --question T"),
+        (("run", PIPELINES, *ASKED), "'text' is missing: give --input text=VALUE"),
         (("run", "naive-rag", *ASKED, "--input", "top=3"), "naive-rag has no input 'top'"),
         (("run", "naive-rag", "--input", "question"), "--input 'question': write NAME=VALUE"),
         (("run", "none.py:app"), "no file"),

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from quire.cli.compiled_control import choose_form
 from quire.cli.console import print_error
@@ -56,6 +57,25 @@ COMMANDS = {
 """The commands under their headings, each with the module that has a function of its name."""
 
 
+class _Command(TyperCommand):
+    """Its ``--help`` fits into 80 columns: names of environment variables, which would be cut
+    there, are told once and stand in the reference."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        named = [one for one in self.params if one.envvar and hasattr(one, "show_envvar")]
+        for one in named:
+            one.show_envvar = False
+        if named:
+            self.epilog = _ENVIRONMENT.format(named[0].envvar)
+        super().format_help(ctx, formatter)
+
+
+_ENVIRONMENT = (
+    "Options can also stand in environment variables, such as {}: docs/reference/cli.md has the "
+    "name for each."
+)
+
+
 def build_app(only: str | None = None) -> typer.Typer:
     """The command line as a typer application, whole or with the command ``only`` alone.
 
@@ -75,7 +95,7 @@ def build_app(only: str | None = None) -> typer.Typer:
         for name, module in commands.items():
             if only in (None, name):
                 command = getattr(import_module(module), name)
-                app.command(name, rich_help_panel=panel)(command)
+                app.command(name, cls=_Command, rich_help_panel=panel)(command)
     return app
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
+from quire.cli.console import messages
 from quire.core.errors import InvalidArgument, MailboxClosed, QuireError
 
 Show = Callable[[str], None]
@@ -132,6 +133,7 @@ class _InterruptHandler:
     def _interrupted(self) -> None:
         if self._cancels and self._cancelling is None:
             self._cancelling = self._loop.create_task(self._cancel())
+            messages().print("the program is cancelled: a second Ctrl-C stops waiting for its end")
         else:
             self.gave_up = True
             self._waiting.cancel()

@@ -7,6 +7,10 @@ Owns the report. ``machine`` collects the values.
 from __future__ import annotations
 
 import json
+import shlex
+import sys
+from pathlib import Path
+from shutil import which
 from typing import Annotated
 
 import typer
@@ -33,6 +37,10 @@ PURPOSES = {
     "bench": "drawing the figures of benchmarks",
     "dev": "the tests and checks of this repository",
 }
+
+
+_NUM_NAMED = 4
+"""Packages that are named of an extra that lacks more."""
 
 
 def doctor(
@@ -85,8 +93,14 @@ def report(machine: Machine, failures: list[str]) -> RenderableType:
         _facts(machine),
         Text("Optional packages", style="bold"),
         _extras(machine.extras),
+        *_remedy(machine.extras),
         verdict,
     )
+
+
+def _remedy(extras: tuple[Extra, ...]) -> list[Text]:
+    lacking = next((extra.name for extra in extras if extra.missing), None)
+    return [] if lacking is None else [Text(f"to install one: {_pip()} install 'quire[{lacking}]'")]
 
 
 def _facts(machine: Machine) -> Table:
@@ -135,7 +149,19 @@ def _refused(torch: TorchBuild) -> list[str]:
 def _extras(extras: tuple[Extra, ...]) -> Table:
     listed = table("extra", "for", "state", wrap=("for", "state"))
     for extra in extras:
-        missing = " ".join(extra.missing)
-        state = f"missing {missing}: pip install 'quire[{extra.name}]'" if missing else "installed"
+        named = extra.missing[:_NUM_NAMED]
+        more = len(extra.missing) - len(named)
+        missing = ", ".join(named) + (f" and {more} more" if more else "")
+        state = f"missing {missing}" if missing else "installed"
         listed.add_row(extra.name, PURPOSES.get(extra.name, ""), Text(state))
     return listed
+
+
+def _pip() -> str:
+    """How a shell calls the pip of this environment, which need not be the one on its path."""
+    found, folder = which("pip"), Path(sys.executable).parent
+    if found is not None and Path(found).parent == folder:
+        return "pip"
+    python = Path(sys.executable)
+    shown = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
+    return f"{shlex.quote(str(shown))} -m pip"

@@ -22,6 +22,7 @@ from quire.cli.workflow_graphs import draw_measured, explain
 from quire.cli.workflow_inputs import (
     example_inputs,
     query_inputs,
+    require_inputs,
     settings_by_component,
     with_document_texts,
 )
@@ -201,6 +202,8 @@ def workflow(
         mcp_servers=read_mcp_servers(mcp_servers, [DEFAULT_TENANT]),
     )
     use_profiles(app, read_profiles(profile or (), node.engines, node.encoders))
+    if asked_for is not None:
+        require_inputs(app, asked_for)
     asked = Query(
         app, asked_for, config, passes=_passes(passes), name=kept_as, log=ShownLog(), **bounds
     )

@@ -40,6 +40,17 @@ def query_inputs(
     return found
 
 
+_OPTIONS = {"question": "--question TEXT", "documents": "--documents PATH"}
+
+
+def require_inputs(app: App, query: Mapping[str, Any]) -> None:
+    """Raises InvalidArgument for an input that was not given, with the option that gives it."""
+    for name in app.query_inputs:
+        if name not in query:
+            option = _OPTIONS.get(name, f"--input {name}=VALUE")
+            raise InvalidArgument(f"{app.name}: the input {name!r} is missing: give {option}")
+
+
 def example_inputs(app: App) -> dict[str, Any]:
     """Inputs for a drawing."""
     samples: Mapping[ValueType, Any] = {

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from quire.programs.runtime.watchdog import BlockedLoop, Watchdog
+from quire.programs.runtime import execution
+from quire.programs.runtime.watchdog import BlockedLoop, Watchdog, program_stack
 from quire.testing import VirtualClock
 
 
@@ -58,3 +61,13 @@ def test_a_round_reports_once_and_says_when_the_loop_turns_again(
     assert "watchdog.probe()" in reports[0].stack
     assert "program 7 (slow) has blocked the program loop for 0.5 s" in caplog.text
     assert "was blocked for 2.500 s" in caplog.text
+
+
+def test_the_stack_of_a_program_begins_with_its_own_code() -> None:
+    runner: dict[str, Any] = {}
+    exec(compile("def run(main): return main()", execution.__file__, "exec"), runner)
+    stack = runner["run"](lambda: program_stack(sys._getframe()))
+    assert stack.count("File ") == 1
+    assert __file__ in stack
+    assert "run(main)" not in stack
+    assert "pytest" in program_stack(sys._getframe())

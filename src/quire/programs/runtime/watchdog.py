@@ -12,10 +12,16 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 
 from quire.core.interfaces import Clock
 
 logger = logging.getLogger(__name__)
+
+
+_RUNNER = str(Path(__file__).with_name("execution.py"))
+"""The module whose frames stand directly below those of a program's main function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,14 @@ class BlockedLoop:
 
 Wait = Callable[[threading.Event, float | None], bool]
 """Waits for an event for that many seconds (``None``: without limit); returns whether it is set."""
+
+
+def program_stack(frame: FrameType) -> str:
+    """The stack above the node's own frames, as text; whole if these are not in it, as in a task
+    that the program has made."""
+    frames = traceback.extract_stack(frame)
+    below = max((i for i, one in enumerate(frames, 1) if one.filename == _RUNNER), default=0)
+    return "".join(traceback.format_list(frames[below:] or frames))
 
 
 def _wait(event: threading.Event, timeout_s: float | None) -> bool:
@@ -93,7 +107,7 @@ class Watchdog:
 
     def _report(self) -> None:
         frame = sys._current_frames().get(self._thread_id)
-        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        stack = program_stack(frame) if frame is not None else ""
         blocked = BlockedLoop(self._current_program(), stack, self._threshold_s)
         logger.error(
             "program %s has blocked the program loop for %s s: await something, or move the work "
