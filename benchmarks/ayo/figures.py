@@ -145,7 +145,7 @@ def co_located(setting: Setting) -> list[Row]:
 
 def ablations(setting: Setting) -> list[Row]:
     """Figs. 10 and 11: choices of passes under ``topology``, policies with all passes; one query
-    (load 0) and under load."""
+    (load 0) and under load. Without the prefix cache, which would hide what passes gain."""
     core, rows = CORE_OF_ABLATIONS, list[Row]()
     contenders = [(name, "topology") for name in PASSES]
     contenders += [("all", policy) for policy in POLICIES if policy != "topology"]

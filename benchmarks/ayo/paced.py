@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 
@@ -111,7 +112,8 @@ def main() -> None:
     for name in arguments.only or (QUICK if quick else FIGURES):
         rows = FIGURES[name](setting, quick)
         shown = figures.speedups(rows) if name.startswith("fig8") else rows
-        print_table(f"{name} (virtual time)", shown)
+        for _, alike in groupby(shown, lambda row: list(row)):
+            print_table(f"{name} (virtual time)", list(alike))
         written(name, arguments.out, arguments.factor, num_queries, rows)
         drawings.draw(name, arguments.out / f"ayo-{name}.png", rows)
 

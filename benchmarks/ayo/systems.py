@@ -88,7 +88,8 @@ BASELINES: Mapping[str, System] = MappingProxyType(
 )
 OURS: Mapping[str, System] = MappingProxyType(
     {
-        "quire": System("quire", "topology"),
-        "quire, critical_path": System("quire", "critical_path"),
+        "quire": System("quire", "topology", cached=True),
+        "quire, critical_path": System("quire", "critical_path", cached=True),
     }
 )
+"""With the prefix cache, which a node has unless it is told otherwise."""
