@@ -145,7 +145,7 @@ def co_located(setting: Setting) -> list[Row]:
 
 def ablations(setting: Setting) -> list[Row]:
     """Figs. 10 and 11: choices of passes under ``topology``, policies with all passes; one query
-    (load 0) and under load. Without the prefix cache, which would hide what passes gain."""
+    (load 0) and under load."""
     core, rows = CORE_OF_ABLATIONS, list[Row]()
     contenders = [(name, "topology") for name in PASSES]
     contenders += [("all", policy) for policy in POLICIES if policy != "topology"]
@@ -166,7 +166,7 @@ def sensitivity(setting: Setting, core: str) -> list[Row]:
     rows: list[Row] = []
     for factor in (0.5, 1.0, 2.0):
         varied = replace(setting, stated=Stated().scaled(factor))
-        for application in (NAIVE, ADVANCED):
+        for application in (ADVANCED,):
             rate = saturation(CHAIN, application, varied.stated, core)
             for share in (0.0, *setting.shares):
                 arrivals_s = varied.arrivals(share, rate) if share else [0.0]
