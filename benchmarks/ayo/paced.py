@@ -68,7 +68,7 @@ def fig8_of(
 
 def fig8_contextual(setting: Setting, quick: bool) -> list[Row]:
     """It has ten times the calls of the others: one model, the heaviest load, three systems."""
-    at = Setting(setting.stated, setting.num_queries, setting.shares[-1:])
+    at = _heaviest(setting)
     compared = {name: TO[name] for name in ("LlamaDist-TO", "LlamaDistPC-TO")}
     compared["quire"] = OURS["quire"]
     return figures.end_to_end(at, CONTEXTUAL, CORES[0], compared)
@@ -83,11 +83,15 @@ def fig10(setting: Setting, quick: bool) -> list[Row]:
 
 
 def sensitivity(setting: Setting, quick: bool) -> list[Row]:
-    return figures.sensitivity(setting if quick else _ends(setting), CORES[0])
+    return figures.sensitivity(_heaviest(setting), CORES[0])
 
 
 def _ends(setting: Setting) -> Setting:
     return Setting(setting.stated, setting.num_queries, END_SHARES)
+
+
+def _heaviest(setting: Setting) -> Setting:
+    return Setting(setting.stated, setting.num_queries, setting.shares[-1:])
 
 
 FIGURES: Mapping[str, Callable[[Setting, bool], list[Row]]] = MappingProxyType(
