@@ -106,8 +106,9 @@ bench-autellix: install-dev ## every figure of Autellix's evaluation (BENCH_ARGS
 bench-microserving: install-dev ## every figure of LLM Microserving's evaluation that runs here (BENCH_ARGS=--quick: a short run)
 	$(BIN)/python benchmarks/microserving/run.py $(BENCH_ARGS)
 
-bench-ayo: install-dev ## Ayo's ablations over paced engines, in virtual time (BENCH_ARGS=--quick: a short run)
+bench-ayo: install-dev ## every figure of Ayo's evaluation over paced engines, in virtual time (BENCH_ARGS=--quick: a short run)
 	$(BIN)/python benchmarks/ayo/paced.py $(BENCH_ARGS)
+	$(BIN)/python benchmarks/ayo/overhead.py $(BENCH_ARGS)
 
 install: ## make .venv and install the pinned packages (no-op when current)
 	@$(if $(SKIP_INSTALL),:,"$(PYTHON)" tools/install.py --set runtime)

@@ -40,11 +40,13 @@ class PacedModel:
     def execute(self, batch: Batch) -> BatchResult:
         result, times = self._inner.execute(batch), self._times
         num_prompt = 0 if batch.forward is None else len(batch.forward.tokens)
-        counts = [0] if result.sequences is None else np.diff(result.sequences.token_starts)
-        elapsed_s = times.row_s * float(sum(counts))
+        counts = list[int]()
+        if result.sequences is not None:
+            counts = np.diff(result.sequences.token_starts).tolist()
+        elapsed_s = times.row_s * sum(counts)
         if num_prompt:
             elapsed_s += times.prefill_s + times.prompt_token_s * num_prompt
-        num_steps = int(max(counts, default=0))
+        num_steps = max(counts, default=0)
         if num_steps > bool(num_prompt):  # a prefill's message is the first step as well
             elapsed_s += times.step_s * (num_steps - bool(num_prompt))
         result.elapsed_s = elapsed_s

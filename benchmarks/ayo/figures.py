@@ -166,7 +166,7 @@ def sensitivity(setting: Setting, core: str) -> list[Row]:
     rows: list[Row] = []
     for factor in (0.5, 1.0, 2.0):
         varied = replace(setting, stated=Stated().scaled(factor))
-        for application in (NAIVE, ADVANCED):
+        for application in (ADVANCED,):
             rate = saturation(CHAIN, application, varied.stated, core)
             for share in (0.0, *setting.shares):
                 arrivals_s = varied.arrivals(share, rate) if share else [0.0]

@@ -7,7 +7,7 @@ All have the same engines and the same control, which batches whatever waits. PO
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from benchmarks.ayo.applications import NUM_CHUNKS, Application, models_of
@@ -91,4 +91,8 @@ OURS: Mapping[str, System] = MappingProxyType(
         "quire": System("quire", "topology"),
         "quire, critical_path": System("quire", "critical_path"),
     }
+)
+"""Without the prefix cache, as Ayo; a node has it unless it is told otherwise."""
+CACHED: Mapping[str, System] = MappingProxyType(
+    {name: replace(system, cached=True) for name, system in OURS.items()}
 )
