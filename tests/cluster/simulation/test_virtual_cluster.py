@@ -344,3 +344,16 @@ def test_figures_that_make_no_load_are_refused(wrong: dict[str, Any], told: str)
 def test_figures_that_make_no_lengths_are_refused(wrong: tuple[int, float, str]) -> None:
     with pytest.raises(ConfigError):
         Lengths(*wrong)
+
+
+def test_a_strategy_that_moves_answers_fails_its_request(tmp_path: Path) -> None:
+    """Figures without the move would be those of another strategy."""
+    file = tmp_path / "moving.py"
+    file.write_text(
+        "async def route(request, engines):\n"
+        "    answer = await engines[0].send(request)\n"
+        "    await engines[0].move(answer, to=engines[1])\n"
+        "    return answer\n"
+    )
+    (outcome,) = examine_cluster(study(load()), read_source(f"{file}:route")).outcomes
+    assert "do not move in a simulation" in str(outcome.error)

@@ -12,7 +12,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from quire.cluster.engines.interfaces import Located, Prompt, Received, Sent
+from quire.cluster.engines.interfaces import Engine, Located, Prompt, Received, Sent
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.nodes.node import Node
 from quire.cluster.nodes.page_tree import PageTree, unpacked
@@ -291,6 +291,14 @@ class VirtualEngine:
         asked = PinRequest(self.virtual.model_id, tokens, price, ttl_s)
         async with self._calling():
             return (await self._result(pin, asked)).num_tokens
+
+    async def move(self, answer: Answer, to: Engine) -> bool:
+        """
+        Raises:
+            InvalidArgument: always. Moves are not modelled, and to say that the answer stays would
+                give figures of another strategy.
+        """
+        raise InvalidArgument(f"{answer.engine}: running answers do not move in a simulation")
 
     # -- inside ------------------------------------------------------------------------------------
 
