@@ -8,6 +8,7 @@ primitive asks control what its runner asks on a node. What belongs to no engine
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from benchmarks.ayo.asking import ModelCall, Place, Program
 from benchmarks.ayo.texts import QUERY_TOKENS, tokens_of
@@ -60,7 +61,7 @@ class PacedQuery(Program):
             if self._state.skipped(primitive) is None:
                 self._carry_out(primitive)
             else:
-                self.soon(lambda one=primitive: self._finish(one))
+                self.soon(partial(self._finish, primitive))
         if not self._state.num_left:
             self.end()
 
