@@ -1,8 +1,8 @@
-"""A restartable program that goes to another node: what is told of it there, and which may not go.
+"""A restartable program that moves to another node: its record, and which programs must stay.
 
-The record of a program is what it was told; the other node begins it again, tells it that, and lets
-it go on. Its messages to clients come anew from its second run, under the numbers that they had.
-Owns the form of the record. Must not know how it travels, nor what runs a program.
+The record of a program is everything that it received. The other node restarts the program, replays
+the record, and lets it continue. The second run sends the messages to clients again, under the same
+numbers. Owns the format of the record. Must not know how it is sent, nor what runs a program.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from quire.programs.sandbox.program import GuestProgram
 
 
 class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A program and its record. ``code``: a guest's; empty for a program of the library, which has
-    the same ``name`` everywhere. ``received``: its clients' messages."""
+    """A program and its record. ``code``: the code of a guest; empty for a program of the library,
+    which has the same ``name`` at every node. ``received``: its clients' messages."""
 
     id: str
     name: str
@@ -46,7 +46,7 @@ class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     is_input_closed: bool
 
     def launch(self, launch: ProgramLaunch) -> ProgramLaunch:
-        """``launch`` as that of this program."""
+        """``launch`` with the arguments, ids, priority and seed of this program."""
         return msgspec.structs.replace(
             launch,
             args=self.args,
@@ -57,7 +57,7 @@ class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         )
 
     def restarts(self) -> Restarts:
-        """What the node that takes it tells it."""
+        """The record as the receiving node replays it."""
         log = ReplayLog()
         log.issued, log.heard = self.issued, self.heard
         log.readings, log.slots = self.readings, self.slots
@@ -75,7 +75,7 @@ def packed(handed: HandedProgram) -> bytes:
 
 
 def unpacked(body: bytes) -> HandedProgram:
-    """Raises ``InvalidArgument``: ``body`` is no program that another node has handed over."""
+    """Raises ``InvalidArgument`` if ``body`` is not a program that a node has handed over."""
     try:
         return _CODEC.decode(msgspec.msgpack.decode(body, type=list[bytes]))
     except (msgspec.DecodeError, ProtocolMismatch) as exc:
@@ -84,12 +84,12 @@ def unpacked(body: bytes) -> HandedProgram:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a launched program's code is from."""
+    """The source of a launched program's code."""
 
     program: Inferlet | GuestProgram
 
     def code(self) -> bytes | None:
-        """See ``HandedProgram``. None: only this node has it."""
+        """See ``HandedProgram``. None: only this node has the code."""
         program = self.program
         if isinstance(program, GuestProgram):
             return program.code
@@ -97,7 +97,7 @@ class Origin:
 
 
 def why_it_stays(origin: Origin, launch: ProgramLaunch, restarts: Restarts | None) -> str | None:
-    """Why the program cannot go on at another node; None: it can."""
+    """Why the program cannot move to another node; None: it can."""
     if restarts is None:
         return "it is not restartable: declare it with @inferlet(restartable=True)"
     if origin.code() is None:
@@ -128,7 +128,7 @@ def movable(
     """The record of the program ``id``.
 
     Raises:
-        InvalidArgument: it cannot go on at another node; the message says why.
+        InvalidArgument: the program cannot move; the message says why.
     """
     why = None if is_here else "it ends here"
     if why is None and origin is not None:
@@ -139,13 +139,13 @@ def movable(
 
 
 class Departure:
-    """A program on its way to another node: it is told nothing more here. Belongs to a loop."""
+    """A program on its way to another node: it receives nothing more here. Belongs to a loop."""
 
     def __init__(self) -> None:
         self._end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     async def stopped(self, id: str) -> None:
-        """Raises ``InvalidArgument``: it has ended before it stopped."""
+        """Wait until it has stopped. Raises ``InvalidArgument`` if it ended before it stopped."""
         if not await self._end:
             raise InvalidArgument(f"program {id} cannot move to another node: it has ended")
 
@@ -154,7 +154,7 @@ class Departure:
         return self._end.done() and self._end.result()
 
     def end(self, *, has_stopped: bool) -> None:
-        """It has stopped, or ended by itself."""
+        """Call this when it has stopped or ended by itself."""
         if not self._end.done():
             self._end.set_result(has_stopped)
 
@@ -162,7 +162,7 @@ class Departure:
 def handed(
     id: str, name: str, origin: Origin, launch: ProgramLaunch, restarts: Restarts
 ) -> HandedProgram:
-    """The program as another node gets it. It has stopped."""
+    """The program as another node receives it. The program must have stopped."""
     log, code = restarts.log, origin.code()
     assert code is not None, "why_it_stays comes first"
     return HandedProgram(

@@ -1,7 +1,7 @@
-"""A TCP relay: distance, and links that fail, between processes of one machine.
+"""A TCP relay that simulates distance and failing links between processes of one machine.
 
-Whoever connects to the relay is connected to its target. Owns what passes between the two: how
-late, at which rate, and whether at all. Must not know what the bytes mean.
+A client that connects to the relay is connected to its target. Owns the delay and the rate of the
+bytes between the two, and whether they pass at all. Must not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _NO_LINGER = struct.pack("ii", 1, 0)
 _PIECE_BYTES = 16 << 10
 _MAX_PIECES = 256
-"""On their way in one direction of one connection; beyond them the sender has to wait."""
+"""The largest number of pieces in one direction of a connection; then the sender waits."""
 
 
 @dataclass(eq=False, slots=True)
 class _Way:
-    """All that passes in one direction. ``free_s``: when the link can take the next byte."""
+    """The traffic in one direction. ``free_s``: when the link can take the next byte."""
 
     num_bytes: int = 0
     free_s: float = 0.0
@@ -39,12 +39,13 @@ class _Way:
 
 class Relay:
     """Listens on ``host`` and passes bytes to and from ``target`` (host and port). Use as an async
-    context manager; everything may be changed while bytes pass. ``delay_s``: of each byte, in each
-    direction. ``bytes_per_s``: what all connections together pass in a direction; None: no bound.
+    context manager; everything may be changed while bytes pass. ``delay_s``: the delay of each
+    byte, in each direction. ``bytes_per_s``: the rate of all connections together in a direction;
+    None: no limit.
 
-    A relay is *open* at first. ``hold`` keeps what comes until ``restore``, by which late bytes can
-    be made; ``cut`` resets all connections, and each that follows; ``half_open`` leaves clients
-    with connections behind which nobody is, as after the loss of a machine.
+    A relay is *open* at first. ``hold`` keeps bytes back until ``restore``, so that they arrive
+    late; ``cut`` resets all connections, and each new one; ``half_open`` closes the target's ends
+    only, so that clients keep connections without a peer, as after the loss of a machine.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Relay:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The address at which the relay listens."""
         assert self._server is not None, "used before it was entered"
         host, port = self._server.sockets[0].getsockname()[:2]
         return str(host), int(port)
@@ -102,30 +103,30 @@ class Relay:
 
     @property
     def num_bytes_there(self) -> int:
-        """What has been passed to the target, from the relay's start."""
+        """Bytes that were passed to the target since the relay's start."""
         return self._there.num_bytes
 
     @property
     def num_bytes_back(self) -> int:
-        """What has been passed to clients."""
+        """Bytes that were passed to clients since the relay's start."""
         return self._back.num_bytes
 
     async def passed_there(self, num_bytes: int) -> None:
-        """Return when ``num_bytes_there`` is at least so much."""
+        """Return when ``num_bytes_there`` is at least ``num_bytes``."""
         async with self._there.progress:
             await self._there.progress.wait_for(lambda: self._there.num_bytes >= num_bytes)
 
     # -- what happens to the link ------------------------------------------------------------------
 
     def hold(self, after_bytes: int = 0) -> None:
-        """Pass nothing on, in both directions, and lose nothing. ``after_bytes``: that many more
-        bytes still pass to the target, and what comes back meanwhile."""
+        """Keep all bytes back, in both directions, without losing any. ``after_bytes``: the hold
+        begins when so many more bytes have passed to the target."""
         self._hold_at = self._there.num_bytes + after_bytes
         if not after_bytes:
             self._held()
 
     def cut(self) -> None:
-        """Reset all connections at both ends, and each that follows."""
+        """Reset all connections at both ends, and each new one."""
         self._state = "cut"
         self._hold_at = None
         self._may_pass.set()
@@ -133,8 +134,8 @@ class Relay:
             connection.cut()
 
     def half_open(self) -> None:
-        """Reset the target's ends alone. Clients keep their connections and can open others: what
-        they send is taken, and nothing comes."""
+        """Reset the target's ends only. Clients keep their connections and can open new ones; the
+        relay accepts what they send and sends nothing back."""
         self._state = "half_open"
         self._hold_at = None
         self._may_pass.set()
@@ -142,8 +143,8 @@ class Relay:
             connection.half_open()
 
     def restore(self) -> None:
-        """Pass what has been held, and what comes. Connections that were cut stay so, and those
-        that are half open are reset: the target does not know them."""
+        """Pass on the held bytes and all later ones. Connections that were cut stay cut. Half-open
+        ones are reset, because the target does not know them."""
         self._state = "open"
         self._hold_at = None
         self._may_pass.set()
@@ -198,8 +199,8 @@ class Relay:
         way: _Way,
         connection: _Connection,
     ) -> None:
-        """Pass on what ``reader`` gives, to its end. What waits does not hold up what comes, so
-        that a delay is no bound on the rate."""
+        """Pass on the bytes of ``reader`` to its end. Bytes that wait do not block reading, so a
+        delay does not limit the rate."""
         waiting: asyncio.Queue[tuple[bytes | None, float]] = asyncio.Queue(_MAX_PIECES)
         reading = asyncio.create_task(_read_into(reader, waiting))
         try:
@@ -226,7 +227,7 @@ class Relay:
             await asyncio.gather(reading, return_exceptions=True)
 
     async def _due(self, way: _Way, num_bytes: int, came_s: float) -> None:
-        """Wait until a piece that came at ``came_s`` may be passed on."""
+        """Wait until a piece that arrived at ``came_s`` may be passed on."""
         due_s = came_s + self.delay_s
         if self.bytes_per_s is not None:
             due_s = way.free_s = max(due_s, way.free_s) + num_bytes / self.bytes_per_s
@@ -235,7 +236,7 @@ class Relay:
         await self._may_pass.wait()
 
     def _parts(self, piece: bytes, way: _Way) -> list[bytes]:
-        """``piece``, in two where the link is to be held within it."""
+        """``piece``, in two parts if the hold begins within it."""
         if self._hold_at is None or way is not self._there:
             return [piece]
         num_passed = max(0, self._hold_at - way.num_bytes)
@@ -256,7 +257,7 @@ class _Connection:
         self.is_half_open = False
 
     def end(self) -> None:
-        """What is written still goes out."""
+        """End the connection; bytes that were written are still sent."""
         for _, writer in (self.client, *([self.target] if self.target else ())):
             writer.close()
 
@@ -276,7 +277,7 @@ class _Connection:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection as a lost peer does, not as one that has said everything."""
+    """Reset a connection, as when the peer is lost, instead of closing it properly."""
     if not writer.transport.is_closing():
         sock = writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
@@ -291,7 +292,7 @@ async def _swallow(reader: asyncio.StreamReader) -> None:
 async def _read_into(
     reader: asyncio.StreamReader, waiting: asyncio.Queue[tuple[bytes | None, float]]
 ) -> None:
-    """Until the end, which is an empty piece, or None where the connection was reset."""
+    """Read to the end, which is an empty piece, or None if the connection was reset."""
     piece: bytes | None = b"-"
     while piece:
         try:

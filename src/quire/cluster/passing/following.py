@@ -1,6 +1,6 @@
-"""Streams of a program's messages that outlive its node: another one goes on with the program.
+"""Streams of a program's messages that continue when the program moves to another node.
 
-Owns the number of the last message that the client has. Must not know how a program moves.
+Owns the number of the last message that the client has received. Must not know how a program moves.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.request import Request
 
 Follow = Callable[[Request, str], Awaitable[Answer]]
-"""Asks the node that has the program, by its id, now.
+"""Sends the request to the node that has the program now, by the program's id.
 
-Raises ``QuireError``: none has it.
+Raises ``QuireError`` if no node has it.
 """
 
 _EVENTS = re.compile(r"/v1/programs/([^/]+)/events")
@@ -28,21 +28,21 @@ _DONE = b"data: [DONE]"
 
 
 def _first_place(request: Request) -> int:
-    """The number of the last message that its client has had before, as nodes read it."""
+    """The number of the last message that the client had before, as nodes read it."""
     query = parse_qs(request.target.partition("?")[2]).get("after", ["0"])[-1]
     told = dict(request.headers).get(b"last-event-id", b"0").decode("latin-1")
     return max(int(text) if text.isdecimal() else 0 for text in (query, told))
 
 
 def is_of_program(request: Request) -> bool:
-    """Whether the events that answer ``request`` are a program's."""
+    """Whether the answer to ``request`` is the event stream of a program."""
     if request.method == "POST":
         return request.path == "/v1/programs"
     return _EVENTS.fullmatch(request.path) is not None
 
 
 class FollowedAnswer(OutlivingAnswer):
-    """The messages of a program, from one node after the other."""
+    """The messages of a program, from the node that it is at."""
 
     def __init__(self, answer: Answer, request: Request, follow: Follow) -> None:
         super().__init__(answer, request)
@@ -57,7 +57,7 @@ class FollowedAnswer(OutlivingAnswer):
 
     @property
     def generated(self) -> list[int] | None:
-        """It moves with its program alone."""
+        """The answer moves only with its program."""
         return None
 
     def _events(self, piece: bytes) -> bytes:

@@ -1,7 +1,8 @@
-"""Restartable programs leave a node that is drained: another one goes on with each.
+"""Restartable programs of a drained node move to other nodes.
 
-Owns the order: the program stops at its node, another one takes its record, and the first is told.
-Whatever fails in between, one of the two has it. Must not know what stands in a record.
+Owns the order of the steps: the program stops at its node, another node takes its record, and the
+first node is told. If a step fails, one of the two nodes has the program. Must not know the content
+of a record.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ _RUNS = ("starting", "running")
 
 @dataclass(slots=True)
 class ProgramsLeft:
-    """``num_moved`` programs have left; ``stay`` says of the others, by id, why not."""
+    """``num_moved`` programs have moved; ``stay`` has the reasons of the others, by id."""
 
     num_moved: int = 0
     stay: dict[str, str] = field(default_factory=dict)
 
 
 class ProgramMoves:
-    """Between the nodes of ``fleet``. Without the cluster's key every program stays."""
+    """Moves programs between the nodes of ``fleet``. Without the cluster key no program moves."""
 
     def __init__(self, fleet: Fleet, cluster_key: ClusterKey, locator: Locator) -> None:
         self._fleet = fleet
@@ -52,7 +53,7 @@ class ProgramMoves:
         self._has_key = cluster_key.key is not None
 
     async def empty(self, engine: NodeEngine) -> ProgramsLeft:
-        """Move what runs at ``engine`` and can, each to the node with the least to do."""
+        """Move the programs at ``engine`` that can move, each to the node with the least to do."""
         left = ProgramsLeft()
         if not (self._has_key and engine.node.liveness.is_alive):
             return left
@@ -85,7 +86,7 @@ class ProgramMoves:
         ]
 
     async def _move(self, program: str, source: NodeEngine) -> str | None:
-        """Why it stays; None: it has moved."""
+        """Move a program; returns why it stays, or None if it has moved."""
         path = f"{_PROGRAMS}/{quote(program, safe='')}"
         targets = sorted(
             (one for one in self._fleet.engines if one is not source and one.node.takes_work),
@@ -107,7 +108,7 @@ class ProgramMoves:
         return why
 
     async def _taken(self, record: bytes, targets: list[NodeEngine]) -> str | None:
-        """Why none of ``targets`` takes it; None: one has."""
+        """Offer a program to ``targets``; returns why none takes it, or None if one has."""
         why = ""
         for target in targets:
             try:

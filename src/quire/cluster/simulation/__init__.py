@@ -1,7 +1,7 @@
 """A cluster in virtual time: the router's strategies over nodes that are modelled.
 
-Strategies, the three calls, control, leases and the prefix indexes are the production code; engines
-compute nothing and take the time that their costs say, and so do the ways between them.
+Strategies, the three calls, control, leases and the prefix indexes are the production code. Engines
+and links are models: they compute and send nothing, and take the time that their costs give.
 """
 
 from quire.cluster.simulation.cluster_study import ClusterFinding, ClusterStudy, examine_cluster

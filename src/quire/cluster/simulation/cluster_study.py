@@ -1,8 +1,8 @@
 """A study of a virtual cluster: requests, routed by a strategy, until all have ended.
 
-Owns the way of one request through the router: it is read, routed, and its answer read to the end.
-The same study gives the same outcomes, always. Requests of a virtual router are not tried again
-elsewhere: nodes are never lost, and one that refuses shows as a failure.
+Owns the path of one request through the router: it is read and routed, and its answer is read to
+the end. The same study always gives the same outcomes. A virtual router does not retry requests at
+other nodes: nodes are never lost, and a refused request counts as failed.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from quire.simulation.engines import MODEL, EngineSpec
 from quire.simulation.exchange import LinkCost
 
 Progress = Callable[[int, float], None]
-"""Told how many requests are over, and the virtual time."""
+"""Receives the number of requests that have ended, and the virtual time."""
 
 _HEADERS = [(b"content-type", b"application/json")]
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStudy:
-    """What is simulated, but for the strategy. ``engine``: the one of each node; ``call_s``: the
-    way from the router to a node and back, beside the time of ``engine``'s messages.
+    """What is simulated, without the strategy. ``engine``: the engine of each node; ``call_s``: the
+    time from the router to a node and back, added to the time of ``engine``'s messages.
 
     Raises:
-        ConfigError: figures that make no cluster.
+        ConfigError: the figures do not describe a cluster.
     """
 
     load: RequestLoad
@@ -59,7 +59,7 @@ class ClusterStudy:
             raise ConfigError(f"a call takes {self.call_s} s: choose 0 or more")
 
     def capacity(self) -> float:
-        """Requests a second that the nodes could serve, each by itself, as estimated."""
+        """Estimated requests a second that the nodes could serve if each serves whole requests."""
         return self.num_nodes * self.engine.capacity(self.load.programs())
 
 
@@ -120,7 +120,7 @@ class _Run:
         return outcomes
 
     async def _settled(self) -> None:
-        """Leases that are given up end in the background."""
+        """Wait for leases that end in the background."""
         await asyncio.sleep(1.0)
 
     async def _serve(self, number: int, plan: RequestPlan) -> RequestOutcome:

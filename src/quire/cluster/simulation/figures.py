@@ -1,4 +1,4 @@
-"""What came of the requests to a virtual cluster: one row each, and their summary."""
+"""The outcomes of the requests to a virtual cluster: one row for each, and their summary."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from quire.simulation.outcomes import Spread, spread
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcome:
-    """``first_s`` and ``ended_s``: infinity if it failed, for the reason in ``error``. ``engine``:
-    the one that answered."""
+    """``first_s`` and ``ended_s``: infinity if the request failed, for the reason in ``error``.
+    ``engine``: the one that answered."""
 
     number: int
     arrived_s: float
@@ -32,7 +32,7 @@ class RequestOutcome:
 
     @property
     def tpot_s(self) -> float:
-        """Time per output token behind the first; 0 of an answer of one token."""
+        """Time per output token after the first; 0 for an answer of one token."""
         if self.error is not None:
             return inf
         return (self.ended_s - self.first_s) / max(1, self.num_output - 1)
@@ -45,9 +45,9 @@ class RequestOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """All requests of one run. ``num_cached_tokens``: of prompts, found in a cache where they
-    were computed; ``num_sent_bytes``: K and V between nodes. ``most_share``: of the requests that
-    the busiest node answered."""
+    """All requests of one run. ``num_cached_tokens``: prompt tokens that the computing node had in
+    its cache; ``num_sent_bytes``: K and V sent between nodes. ``most_share``: the share of requests
+    that the busiest node answered."""
 
     num_requests: int
     num_failed: int

@@ -1,6 +1,7 @@
 """The answer to one prompt on a virtual node: the commands of a completion with one choice.
 
-As ``programs.builtin.completion`` issues them, without text: tokens of a modelled engine have none.
+Issues the commands of ``programs.builtin.completion``, without text: tokens of a modelled engine
+have none.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Taken:
 
 
 class Generation:
-    """An answer that has begun. ``num_tokens``: generated so far, as far as they were awaited."""
+    """An answer that has begun. ``num_tokens``: generated tokens that were awaited so far."""
 
     def __init__(self, api: Api, stream: DecodeStream) -> None:
         self._api = api
@@ -32,7 +33,7 @@ class Generation:
         self.num_tokens = 0
 
     async def first(self) -> None:
-        """Until the first token is there.
+        """Wait for the first token.
 
         Raises:
             QuireError: what ended the decode.
@@ -41,7 +42,7 @@ class Generation:
         self.num_tokens = len(chunk.token_ids)
 
     async def whole(self) -> None:
-        """Until all are.
+        """Wait for all tokens.
 
         Raises:
             QuireError: what ended the decode.
@@ -57,7 +58,7 @@ class Generation:
 async def generate(
     node: VirtualNode, prompt: Sequence[int], max_tokens: int, taken: Taken | None
 ) -> Generation:
-    """``prompt`` and ``max_tokens`` behind it, on ``node``; returns with the first token.
+    """Generate ``max_tokens`` after ``prompt`` on ``node``; returns with the first token.
 
     Raises:
         QuireError: what ended it.
@@ -91,7 +92,7 @@ def _decode(
     max_tokens: int,
     taken: Taken | None,
 ) -> DecodeStream:
-    """The decode goes on in the last page of what was taken, if that is filled in part."""
+    """The decode continues in the last page of the lease if that page is not full."""
     size = queue.page_size
     position = 0 if taken is None else taken.num_tokens
     output = context[-1:] if position % size else []

@@ -1,6 +1,6 @@
-"""The requests that a virtual cluster gets: their lengths, what they share, and when they come.
+"""The requests to a virtual cluster: their lengths, common prefixes and arrival times.
 
-Owns what is drawn. The same seed gives the same requests, at any rate and for any strategy.
+Owns the random numbers. The same seed gives the same requests, at any rate and for any strategy.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from quire.simulation.workloads.plan import CallPlan, ProgramPlan
 
 SHAPES = ("normal", "lognormal")
 _LARGEST = 16
-"""A log-normal length is at most so many times its mean."""
+"""The largest log-normal length, in multiples of the mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Of prompts or of answers, in tokens. ``spread``: the standard deviation of a ``normal``
-    length, of the logarithm of a ``lognormal`` one.
+    """Lengths of prompts or answers, in tokens. ``spread``: the standard deviation of a ``normal``
+    length, or of the logarithm of a ``lognormal`` one.
 
     Raises:
-        ConfigError: figures that make no lengths.
+        ConfigError: the figures do not describe lengths.
     """
 
     mean: int
@@ -57,7 +57,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
-    """``prompt``: the tokens of a prefix that others share, and its own behind them."""
+    """``prompt``: the tokens of a prefix that other requests share, then the request's own."""
 
     at_s: float
     prompt: list[int]
@@ -67,12 +67,12 @@ class RequestPlan:
 
 @dataclass(frozen=True, slots=True)
 class RequestLoad:
-    """``num_requests`` that come independently of one another, ``rate`` a second on average.
-    ``num_prefixes``: each begins with one of so many texts of ``prefix_tokens``, text i in
-    proportion to 1 / i ** ``zipf``; prompts' ``Lengths`` are of what stands behind it.
+    """``num_requests`` that arrive independently of one another, ``rate`` a second on average.
+    Each begins with one of ``num_prefixes`` texts of ``prefix_tokens``; text i is drawn in
+    proportion to 1 / i ** ``zipf``. The ``Lengths`` of prompts do not count this prefix.
 
     Raises:
-        ConfigError: figures that make no load.
+        ConfigError: the figures do not describe a load.
     """
 
     num_requests: int
@@ -115,8 +115,8 @@ class RequestLoad:
         return plans
 
     def programs(self) -> list[ProgramPlan]:
-        """The requests as programs, whose capacity engines can estimate: a prefix is computed by
-        each."""
+        """The requests as programs, to estimate the engines' capacity. Each program computes its
+        prefix."""
         return [
             ProgramPlan("request", (CallPlan(len(plan.prompt), plan.num_output),))
             for plan in self.drawn()

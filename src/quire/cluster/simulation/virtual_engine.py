@@ -1,7 +1,7 @@
 """One virtual node as strategies see it: whole requests, and the three calls.
 
-Owns what the router knows of the node, as old as it is on a real router, and the times of the ways
-between them. Must not know any strategy.
+Owns the router's knowledge of the node, which is as old as on a real router, and the times between
+router and node. Must not know any strategy.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Address:
-    """What ``kv_addr_info`` stands for. ``end``: of the tokens that the lease holds."""
+    """The lease behind a ``kv_addr_info``. ``end``: the end of the tokens that it covers."""
 
     leased: Leased
     end: int
@@ -54,7 +54,7 @@ class _Address:
 
 
 class Addresses:
-    """The leases of a virtual cluster by what strategies carry from one engine to another."""
+    """The leases of a virtual cluster, by the ``kv_addr_info`` that strategies pass on."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, _Address] = {}
@@ -67,7 +67,7 @@ class Addresses:
     def find(self, kv_addr_info: str) -> _Address:
         """
         Raises:
-            UnknownHandle: there is none.
+            UnknownHandle: there is no such lease.
         """
         address = self._addresses.get(kv_addr_info)
         if address is None:
@@ -97,7 +97,7 @@ class VirtualAnswer:
         return bytes(4 * num_new)
 
     def pass_to(self, sink: Sink) -> None:
-        """All is read."""
+        """Read the whole answer."""
 
     def close(self) -> None:
         self._generation.close()
@@ -107,8 +107,8 @@ class VirtualAnswer:
 
 
 class VirtualEngine:
-    """Implements ``Engine``. ``node`` is the router's part of it; ``call_s``: the way there and
-    back."""
+    """Implements ``Engine``. ``node`` is the router's view of it; ``call_s``: the time to the node
+    and back."""
 
     is_alive = True
 
@@ -295,8 +295,8 @@ class VirtualEngine:
     async def move(self, answer: Answer, to: Engine) -> bool:
         """
         Raises:
-            InvalidArgument: always. Moves are not modelled, and to say that the answer stays would
-                give figures of another strategy.
+            InvalidArgument: always. Moves are not modelled; returning that the answer stays would
+                simulate another strategy.
         """
         raise InvalidArgument(f"{answer.engine}: running answers do not move in a simulation")
 
@@ -306,13 +306,13 @@ class VirtualEngine:
         return asyncio.get_running_loop().time()
 
     async def _pass(self) -> None:
-        """One way between router and node."""
+        """Wait for the time from router to node, or back."""
         if self._way_s:
             await asyncio.sleep(self._way_s)
 
     @asynccontextmanager
     async def _calling(self) -> AsyncIterator[None]:
-        """One of the calls that have a small answer."""
+        """Make one of the calls with a small answer."""
         self._node.began()
         try:
             await self._pass()
@@ -322,7 +322,7 @@ class VirtualEngine:
             self._node.ended()
 
     async def _result(self, program: Callable[[Api, R], AsyncGenerator[T, None]], asked: R) -> T:
-        """What a program of the node yields."""
+        """Run a program on the node; returns its result."""
         api = self.virtual.api()
         try:
             async with aclosing(program(api, asked)) as results:
@@ -332,7 +332,7 @@ class VirtualEngine:
         return result
 
     def _end_lease(self, kv_addr_info: str) -> None:
-        """In the background, as a router does it."""
+        """End a lease in the background, as a router does."""
         task = asyncio.create_task(self._cancel_lease(kv_addr_info))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)

@@ -1,8 +1,8 @@
-"""The nodes of a virtual cluster, and what their router learns of them while it runs.
+"""The nodes of a virtual cluster, and what their router learns about them.
 
-Owns how old the router's knowledge is: figures come with each probe, changes of the prefix indexes
-with each look of the feed, as on a node (``NodeWatch``, ``LiveIndex``). Nodes at which nothing has
-happened are not looked at.
+Owns the age of the router's knowledge: figures come with each probe, changes of the prefix indexes
+with each poll of the feed, as in production (``NodeWatch``, ``LiveIndex``). Nodes without news are
+not polled.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from quire.simulation.engines import EngineSpec
 from quire.simulation.exchange import LinkCost, VirtualNetwork
 
 PROBE_S = 1.0
-"""As ``quire router`` by default."""
+"""The default of ``quire router``."""
 
 
 class VirtualFleet:
-    """``num_nodes`` equal nodes, each with one engine like ``spec``. ``call_s``: the way from the
-    router to a node and back."""
+    """``num_nodes`` equal nodes, each with one engine like ``spec``. ``call_s``: the time from
+    the router to a node and back."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class VirtualFleet:
         self.loop.call_at(time_s, call)
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Probe and poll until cancelled."""
         num_looks = round(PROBE_S / INTERVAL_S)
         while True:
             for _ in range(num_looks):
@@ -83,7 +83,7 @@ class VirtualFleet:
             self.probe()
 
     def look(self) -> None:
-        """What has changed of the nodes' prefix indexes."""
+        """Read the changes of the nodes' prefix indexes."""
         for engine in self.engines:
             node = engine.virtual
             if not node.has_news:
@@ -97,7 +97,7 @@ class VirtualFleet:
                     self.tree.apply(engine.name, change_of(said))
 
     def probe(self) -> None:
-        """What the nodes tell of themselves."""
+        """Read the nodes' figures."""
         for engine in self.engines:
             if engine in self._unprobed:
                 engine.node.told(_figures(engine.virtual))
@@ -105,7 +105,7 @@ class VirtualFleet:
 
 
 def _figures(node: VirtualNode) -> NodeFigures:
-    """As ``/v1/microserving/engines`` tells them."""
+    """The figures as in ``/v1/microserving/engines``."""
     (engine,) = node.controller.engine_statistics()
     return NodeFigures(
         models=(node.model_id,),

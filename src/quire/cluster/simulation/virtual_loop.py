@@ -1,8 +1,8 @@
-"""An event loop in virtual time: what waits for a time does not wait, the clock goes there.
+"""An event loop in virtual time: instead of waiting, it sets the clock to the next due time.
 
-Coroutines run on it as on any loop of asyncio, as long as they wait for times and for one another
-alone: there are no sockets, threads or processes. What is due at the same time runs in the order in
-which it was asked for, so that a run is the same each time. Knows nothing of what it runs.
+Coroutines run on it as on any loop of asyncio if they wait only for times and for one another:
+there are no sockets, threads or processes. Callbacks that are due at the same time run in the order
+in which they were scheduled, so every run is the same. Must not know what it runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """``clock`` is moved by this loop alone."""
+    """Only this loop may move ``clock``."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -37,8 +37,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Run ``work`` to its end, and return what it returns.
 
         Raises:
-            InvalidArgument: it waits for something that will never happen.
-            BaseException: what it raises, or a callback.
+            InvalidArgument: ``work`` waits for something that will never happen.
+            BaseException: raised by ``work`` or by a callback.
         """
         task: asyncio.Task[T] = self.create_task(work)
         self._is_running = True
@@ -62,7 +62,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             raise self._faults[0]
 
     def _go_on(self) -> None:
-        """To the next time at which something is due."""
+        """Advance the clock to the next due time."""
         while self._agenda:
             when, _, handle = heapq.heappop(self._agenda)
             if not handle.cancelled():
@@ -75,7 +75,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         )
 
     def _cancel_rest(self, task: asyncio.Task[Any]) -> None:
-        """What others still do ends as with ``asyncio.run``."""
+        """Cancel the remaining tasks, as ``asyncio.run`` does."""
         rest = [one for one in asyncio.all_tasks(self) if one is not task]
         for one in rest:
             one.cancel()
@@ -118,7 +118,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It stays in the agenda until its time."""
+        """The handle stays in the agenda until its time."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -138,6 +138,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A callback's exception ends the run; a task's that nobody awaited is its own."""
+        """An exception of a callback ends the run; one of a task that is never awaited does not."""
         if "handle" in context and isinstance(context.get("exception"), BaseException):
             self._faults.append(context["exception"])

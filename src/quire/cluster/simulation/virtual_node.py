@@ -1,6 +1,6 @@
 """A node in virtual time: the production controller over one modelled engine.
 
-Owns when the node's next event is, and the programs that run on it, each a session of one call.
+Owns the time of the node's next event, and its programs, each a session of one call.
 Must not know routers.
 """
 
@@ -48,7 +48,7 @@ class VirtualNode:
         self.name = name
         self.figures = Figures()
         self.has_news = True
-        """Whether anything has happened since somebody looked last and set this back."""
+        """Whether anything has happened since the last reader set this to false."""
         self._loop = loop
         self._clock = LoopClock(clock)
         self._network = network
@@ -76,7 +76,7 @@ class VirtualNode:
         return self.model.id
 
     def api(self) -> Api:
-        """Of a new program. The caller must close it."""
+        """The API of a new program. The caller must close it."""
         issuer = Issuer(self._loop)
         program = ProgramId(next(self._programs))
         self._sinks[program] = issuer
@@ -89,7 +89,7 @@ class VirtualNode:
     # -- events ------------------------------------------------------------------------------------
 
     def _post(self, event: Event) -> None:
-        """What programs do at one time is one: control decides behind the last."""
+        """Calls at the same time belong together: control decides after the last of them."""
         if not self._events:
             self._loop.call_soon(self._flush)
         self._events.append(event)
@@ -110,7 +110,7 @@ class VirtualNode:
         self._network.ran(self.name, batch, begin_s, end_s)
 
     def _go_on(self) -> None:
-        """Wake up when the next thing happens here."""
+        """Wake up at the node's next event."""
         self.has_news = True
         end = self._shell.next_end()
         due_s = min(inf if end is None else end[0], self._timer_s)

@@ -1,4 +1,4 @@
-"""What programs of a virtual node see of it: a port, a clock, and a model.
+"""What programs see of a virtual node: a port, a clock and a model.
 
 Owns the form in which calls reach control. Must not know what the programs do.
 """

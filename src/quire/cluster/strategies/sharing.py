@@ -1,14 +1,15 @@
-"""What share of prompts the generating engines compute themselves, by load.
+"""The share of each prompt that the generating engine computes itself, by load.
 
-An engine that computes prompts is a queue. A token less for it is a token's time less for the
-request itself, and for all that come behind it until the queue is empty: with jobs of about one
-length and a share u of the engine's time taken, u (2 - u) / 2 (1 - u)^2 requests. A generating
-engine has no queue: a token more for it delays the request itself and each answer that it gives
-meanwhile, and the longer answers take the more of them are met. The best share is where both are
-equal. It changes slowly: a share that goes up and down costs more than one that is a little off.
+An engine that computes prompts is a queue. One token less for it saves the time of a token for the
+request itself, and for all requests behind it until the queue is empty. If jobs have about the same
+length and the engine is busy for a share u of its time, these are u (2 - u) / 2 (1 - u)^2 requests.
+A generating engine has no queue. One token more for it delays the request itself and each answer
+that it generates at that time; the longer answers take, the more are delayed. At the best share the
+saved and the lost time are equal. The share changes slowly, because a share that oscillates costs
+more than one that is slightly wrong.
 
-What comes in all is known from what requests meet when they come (its mean is that over all times,
-as arrivals are independent), so no clock is read.
+The load is the mean of what arriving requests find at the engines. Since arrivals are independent,
+this equals the mean over time, so no clock is read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NUM_BISECTIONS = 20
 
 
 class ShareByLoad:
-    """``most``: the largest share. Learns from the last requests, about a hundred."""
+    """``most``: the largest share. Learns from about the last hundred requests."""
 
     def __init__(self, most: float) -> None:
         self._most = most
@@ -32,10 +33,10 @@ class ShareByLoad:
     def next(
         self, num_before: int, num_answers: int, cost: float = 1.0, num_senders: float = 1.0
     ) -> float:
-        """For a request that finds ``num_before`` others at the engine that computes prompts and
-        ``num_answers`` at the one that generates. ``cost``: of a token of a prompt at the latter
-        over that at the former; ``num_senders``: engines that compute prompts for each one that
-        generates."""
+        """The share for a request that finds ``num_before`` others at the prefill engine and
+        ``num_answers`` at the generating engine. ``cost``: the cost of a prompt token at the
+        generating engine divided by that at the prefill engine; ``num_senders``: prefill engines
+        for each generating engine."""
         self._num_seen += 1
         weight = max(_SMOOTHING, 1 / self._num_seen)
         self._num_before += weight * (num_before - self._num_before)
@@ -55,17 +56,18 @@ class ShareByLoad:
 
 
 def _saved(busy: float) -> float:
-    """By a token less for the sender, in times of a token."""
+    """The time saved by one token less for the sender, in times of a token."""
     return 1 + busy * (2 - busy) / (2 * (1 - busy) ** 2) if busy < 1 else math.inf
 
 
 def _lost(work: float, num_answers: float, cost: float) -> float:
-    """By a token more for the receiver, to which so much of the senders' work has come."""
+    """The time lost by one token more for the receiver. ``work``: the work that it has taken from
+    the senders, in their time."""
     busy = work * cost
     return cost + cost * num_answers / (1 - busy) if busy < 1 else math.inf
 
 
 def _busy(num_there: float) -> float:
-    """The share of its time in which a server is busy that has so many jobs of one length, waiting
-    or served, on average (Pollaczek and Khinchine)."""
+    """The share of time in which a server is busy, from the average number of its jobs, waiting or
+    served, if all have one length (Pollaczek and Khinchine)."""
     return 1 + num_there - math.sqrt(1 + num_there**2)

@@ -1,22 +1,22 @@
-"""When the next batch may go to an encoder that is still at work on one.
+"""When the next batch may go to an encoder that is still running one.
 
-A batch that waits in the instance keeps it busy between two, but who comes later cannot stand in
-it, however urgent. So it is sent shortly before the running one should end. Owns a moving average
-of the encoder's time for one token.
+A batch that waits in the instance keeps it busy between two batches, but a request that arrives
+later cannot join it, however urgent it is. So the next batch is sent shortly before the running one
+is expected to end. Owns a moving average of the encoder's time for one token.
 """
 
 from __future__ import annotations
 
 _SMOOTHING = 0.2
 _AHEAD_SHARE = 0.1
-"""Of a batch's expected time that is left when the next one is sent: batches take not quite what is
-expected of them."""
+"""The share of a batch's expected time that is left when the next one is sent, because the expected
+time is not exact."""
 _AHEAD_S = 0.005
-"""At least so long before, or the instance would wait for the way and for control."""
+"""The next batch is sent at least this long before, to cover the time of control and of sending."""
 
 
 class BatchesAhead:
-    """Of all instances of one encoder, which take equally long."""
+    """For all instances of one encoder, which take equally long."""
 
     def __init__(self) -> None:
         self._token_s: float | None = None
@@ -29,8 +29,8 @@ class BatchesAhead:
             self._token_s += _SMOOTHING * (token_s - self._token_s)
 
     def due_s(self, num_tokens: int, began_s: float) -> float:
-        """When the next batch is due behind one of ``num_tokens`` that began at ``began_s``: at
-        once, as long as nothing was measured."""
+        """When the batch after one of ``num_tokens`` that began at ``began_s`` is due. It is due at
+        once if no batch was measured yet."""
         if self._token_s is None:
             return began_s
         expected_s = self._token_s * num_tokens

@@ -1,7 +1,7 @@
-"""Durable queries: what a query has done outlives the node that answers it.
+"""Durable queries: the results of a query's primitives outlive the node that answers it.
 
-A query that its client has given an id keeps the outputs of its primitives in the node's data
-directory. Asked again under that id it goes on from there.
+A query with an id stores the outputs of its primitives in the node's data directory. Sent again
+under the same id, it continues from these outputs.
 """
 
 from quire.programs.workflow.durable.digests import digests_of_graph, digests_of_query

@@ -1,4 +1,4 @@
-"""A query that was given an id: what is kept of it against what is asked now."""
+"""A query with an id: compares the stored query with the one that is sent now."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ async def checked_inputs(
     config: Mapping[str, Mapping[str, Any]],
     read: Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]],
 ) -> Inputs:
-    """The inputs, with the texts of documents, and the configuration with which the query is
-    answered: those that are kept, or that were given, which are kept from now on. ``query``: None
-    for those that are kept. ``read``: reads the documents.
+    """The inputs, with the texts of documents, and the configuration of the query. Given ones are
+    compared with the stored ones, or stored if there are none. ``query``: None for the stored
+    inputs. ``read``: reads the documents.
 
     Raises:
-        AlreadyExists: something else was asked under the id.
-        CapacityError, QuotaExceeded: they cannot be kept.
+        AlreadyExists: the id stands for another query.
+        CapacityError, QuotaExceeded: the inputs cannot be stored.
     """
     if query is None:
         journal.check(digests_of_template(app))
@@ -45,10 +45,10 @@ async def checked_inputs(
 
 
 def check_resumed(resume: bool, query: Mapping[str, Any] | None, config: Mapping[str, Any]) -> None:
-    """A query that is resumed brings nothing; any other brings its inputs.
+    """Check that a resumed query has no inputs and configuration, and that another one has inputs.
 
     Raises:
-        InvalidArgument: it does not.
+        InvalidArgument: it is not so.
     """
     if resume and (query or config):
         raise InvalidArgument(

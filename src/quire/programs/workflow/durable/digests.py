@@ -1,6 +1,6 @@
-"""Digests of what shapes a query, by which an id stands for one query alone.
+"""Digests of everything that defines a query, so that an id stands for one query only.
 
-The code of functions is not among them: a function of the same name is taken to be the same.
+They do not cover the code of functions: functions with the same name count as equal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from quire.programs.workflow.template import App, Node
 
 
 def digest(*values: Any) -> str:
-    """Of JSON values; the order of names in objects does not count."""
+    """A digest of JSON values; the order of names in objects does not matter."""
     content = msgspec.json.encode(values, order="sorted", enc_hook=repr)
     return hashlib.sha256(content).hexdigest()
 
@@ -29,7 +29,7 @@ def digest(*values: Any) -> str:
 def digests_of_query(
     app: App, query: Mapping[str, Any], config: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """As a ``Head`` has them. ``query``: as it was given."""
+    """The digests of a ``Head``. ``query``: as the client gave it."""
     settings = {name: dict(changes) for name, changes in config.items() if changes}
     return digests_of_template(app) | {"config": digest(settings), "inputs": digest(dict(query))}
 
@@ -42,7 +42,7 @@ def digests_of_template(app: App) -> dict[str, str]:
 async def digests_of_graph(
     api: Api, graph: PrimitiveGraph, engines: Sequence[Engine]
 ) -> dict[str, str]:
-    """As a ``Planned`` has them. ``engines``: those that the graph may use."""
+    """The digests of a ``Planned``. ``engines``: the engines that the graph may use."""
     primitives = [_primitive(graph.primitives[one]) for one in graph.order]
     results = {name: str(ref) for name, ref in graph.results.items()}
     return {"graph": digest(primitives, results), "models": digest(await _models(api, engines))}
@@ -70,7 +70,7 @@ def _primitive(primitive: Primitive) -> list[Any]:
 
 
 async def _models(api: Api, engines: Sequence[Engine]) -> list[Any]:
-    """What the node stands behind the engines of models and encoders."""
+    """The node's models and encoders behind the application's engines."""
     kinds = {engine.kind for engine in engines if engine.endpoint is None}
     served = [[one.id, one.served.info.content] for one in api.available_models()]
     found: list[Any] = served if "llm" in kinds else []

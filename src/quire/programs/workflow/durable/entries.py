@@ -1,6 +1,6 @@
-"""The entries of a query's file, one a frame.
+"""The entries of a query's file, one for each frame.
 
-``Head`` comes first, then ``Planned``; a finished query has ``Head`` and ``Finished`` alone.
+``Head`` comes first, then ``Planned``; a finished query has ``Head`` and ``Finished`` only.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import msgspec
 
 
 class Entry(msgspec.Struct, frozen=True, tag=True):
-    """Base of them all."""
+    """Base of all entries."""
 
 
 class Head(Entry, frozen=True):
-    """Digests of what was asked, and the inputs with the texts of documents, and the configuration
-    of the components, as JSON."""
+    """Digests of the query, its inputs with the texts of documents, and the configuration of the
+    components, as JSON."""
 
     template: str
     config: str
@@ -24,7 +24,7 @@ class Head(Entry, frozen=True):
 
 
 class Planned(Entry, frozen=True):
-    """The graph that carries it out, and the models that its engines stand for."""
+    """Digests of the query's graph, and of the models behind its engines."""
 
     graph: str
     models: str
@@ -32,28 +32,28 @@ class Planned(Entry, frozen=True):
 
 
 class Begun(Entry, frozen=True):
-    """A primitive with effects begins. Without ``Ended`` or ``Failed`` nobody knows what it has
-    done."""
+    """A primitive with effects begins. If no ``Ended`` or ``Failed`` follows, it may have taken
+    effect or not."""
 
     primitive: str
     node: str
 
 
 class Failed(Entry, frozen=True):
-    """A primitive with effects has said itself that it failed."""
+    """A primitive with effects has raised an error."""
 
     primitive: str
 
 
 class Ended(Entry, frozen=True):
-    """``outputs``: as from ``stored``."""
+    """A primitive has ended. ``outputs``: the bytes that ``stored`` makes."""
 
     primitive: str
     outputs: bytes
 
 
 class Grew(Entry, frozen=True):
-    """A growth has returned components (``growth``); the query has ``num_primitives`` with them."""
+    """A growth has returned components (``growth``); with them the query has ``num_primitives``."""
 
     primitive: str
     growth: bytes
@@ -75,5 +75,5 @@ def encoded(entry: AnyEntry) -> bytes:
 
 
 def decoded(content: bytes) -> AnyEntry:
-    """Raises ``msgspec.DecodeError`` if it is an entry of another release."""
+    """Raises ``msgspec.DecodeError`` if the entry is from another release."""
     return _DECODER.decode(content)

@@ -34,7 +34,7 @@ def growth_bytes(where: str, growth: Growth) -> bytes:
     """``where``: the component that has grown, for errors.
 
     Raises:
-        InvalidArgument: a value that JSON cannot say.
+        InvalidArgument: a value that JSON cannot represent.
     """
     components = [
         _Component(
@@ -54,7 +54,7 @@ def growth_bytes(where: str, growth: Growth) -> bytes:
 
 
 def growth_of(content: bytes) -> Growth:
-    """What ``growth_bytes`` was given."""
+    """The ``Growth`` that ``growth_bytes`` was given."""
     kept = msgspec.msgpack.decode(content, type=_Growth)
     nodes = {
         one.name: Node(

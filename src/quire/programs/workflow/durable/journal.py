@@ -1,7 +1,7 @@
-"""``Journal``: what is kept of one query, as the program that answers it sees it.
+"""``Journal``: the stored state of one query, for the program that answers it.
 
-Owns the meaning of a query's entries: what was asked, what has ended, and what nobody knows. Must
-not know where they are kept.
+Owns the meaning of a query's entries: the query, the primitives that have ended, and those that
+were cut off. Must not know where the entries are stored.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _CHANGED: Mapping[str, str] = {
     "graph": "another graph: other passes, profiles, or another release of Quire",
     "models": "other models or encoders",
 }
-"""What each digest stands for."""
+"""What has changed if a digest differs, for the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryId:
-    """How a client names its query. ``resume``: it goes on with what is kept, inputs included.
-    ``repeat_interrupted``: tools of which nobody knows what they have done are called again."""
+    """How a client names its query. ``resume``: continue with the stored inputs and results.
+    ``repeat_interrupted``: call tools again that were cut off."""
 
     key: str
     resume: bool = False
@@ -51,8 +51,8 @@ class QueryId:
 
 
 class Journal:
-    """Made by ``opened``; use ``async with``. ``head`` and ``finished``: None as long as they are
-    not kept. ``num_primitives``: of the query, as far as it has grown."""
+    """Made by ``opened``; use ``async with``. ``head`` and ``finished``: None until they are
+    stored. ``num_primitives``: the size of the query as far as it has grown."""
 
     def __init__(self, api: Api, number: int, name: QueryId) -> None:
         self._api, self._number, self.name = api, number, name
@@ -66,11 +66,11 @@ class Journal:
 
     @classmethod
     async def opened(cls, api: Api, workflow: str, name: QueryId) -> Self:
-        """What is kept under the name.
+        """The journal of the query with this name.
 
         Raises:
-            InvalidArgument: the node keeps no queries, or what is kept is damaged.
-            UnknownHandle: ``resume``, and nothing is kept.
+            InvalidArgument: the node stores no queries, or the file is damaged.
+            UnknownHandle: ``resume``, and nothing is stored.
             CapacityError: the query is being answered.
         """
         answer: dict[str, Any] = await api.issuer.call(
@@ -103,11 +103,11 @@ class Journal:
 
     @property
     def num_kept(self) -> int:
-        """Primitives that are not carried out again."""
+        """The number of primitives that do not run again."""
         return len(self._ended) + len(self._grew)
 
     def outputs(self, primitive: str) -> dict[str, Any] | None:
-        """What a primitive has given, without states; None if that is not kept."""
+        """The outputs of a primitive, without states; None if they are not stored."""
         content = self._ended.get(primitive)
         return None if content is None else restored(content)
 
@@ -124,15 +124,15 @@ class Journal:
         return json.loads(self.head.query), json.loads(self.head.settings)
 
     def results(self) -> dict[str, Any]:
-        """Of a finished query."""
+        """The results of a finished query."""
         assert self.finished is not None, "it is finished"
         return restored(self.finished.results)
 
     def check(self, digests: Mapping[str, str]) -> None:
-        """What is asked now is what was asked before. ``digests``: of a ``Head`` or ``Planned``.
+        """Check that the query is the stored one. ``digests``: those of a ``Head`` or ``Planned``.
 
         Raises:
-            AlreadyExists: it is something else.
+            AlreadyExists: it is another query.
         """
         for name, digest in digests.items():
             kept = getattr(self.head if hasattr(self.head, name) else self.planned, name)
@@ -144,11 +144,10 @@ class Journal:
                 )
 
     def check_interrupted(self) -> None:
-        """No tool has begun of which nobody knows what it has done, or the client allows that it is
-        called again.
+        """Check that no tool was cut off, unless the client allows another call.
 
         Raises:
-            InvalidArgument: there is one; it names its component.
+            InvalidArgument: a tool was cut off; the error names its component.
         """
         if self._begun and not self.name.repeat_interrupted:
             nodes = ", ".join(sorted(set(self._begun.values())))
@@ -165,14 +164,14 @@ class Journal:
         """Returns when it is on disk.
 
         Raises:
-            CapacityError, QuotaExceeded: it cannot be kept.
+            CapacityError, QuotaExceeded: the entry cannot be stored.
         """
         await self._api.issuer.call("queries.append", number=self._number, frame=encoded(entry))
         if isinstance(entry, Head | Planned):
             self._note(entry)
 
     async def finish(self, results: bytes, num_primitives: int) -> None:
-        """The query is over: its results are kept, its inputs and values are not."""
+        """The query has ended: keep its results, and delete its inputs and values."""
         assert self.head is not None, "it has begun"
         head = msgspec.structs.replace(self.head, query="{}")
         entries = [encoded(head), encoded(Finished(results, num_primitives))]

@@ -1,6 +1,6 @@
-"""``KeptQueries``: what a node keeps of its queries, in files of its data directory.
+"""``KeptQueries``: the files of a node's queries with an id, in its data directory.
 
-Owns which query's file is where, how long it stays, and how much a tenant may keep. Must not know
+Owns the place and the lifetime of a query's file, and how much a tenant may store. Must not know
 what a query is. Blocks on disk; for any thread.
 """
 
@@ -33,7 +33,7 @@ class QueryPlace:
 
 
 class OpenQuery:
-    """One query that is being answered. ``frames``: what is kept of it; none of a new one."""
+    """One query that is being answered. ``frames``: the stored frames; empty for a new query."""
 
     def __init__(self, kept: KeptQueries, place: QueryPlace, file: QueryFile | None,
                  frames: Sequence[bytes]) -> None:  # fmt: skip
@@ -48,14 +48,14 @@ class OpenQuery:
         """See ``QueryFile.append``.
 
         Raises:
-            QuotaExceeded: the query, or its tenant, keeps too much.
+            QuotaExceeded: the query, or its tenant, stores too much.
         """
         assert self._file is not None, "a finished query does nothing more"
         self._kept.make_room(self._place, self.num_bytes, len(content) + FRAME_BYTES)
         self._file.append(content, self._kept.now_s())
 
     def finish(self, contents: Sequence[bytes]) -> None:
-        """Keep these frames alone: the query is over."""
+        """The query has ended: keep only these frames."""
         assert self._file is not None, "a finished query does nothing more"
         write_whole(self._file.path.with_suffix(_FINISHED), contents, self._kept.now_s())
         self._file.path.unlink(missing_ok=True)
@@ -68,7 +68,8 @@ class OpenQuery:
 
 
 class KeptQueries:
-    """``directory``: of the node's data; None: queries cannot be kept. ``now_s``: Unix time."""
+    """``directory``: the node's data directory; None: queries cannot be stored. ``now_s``: Unix
+    time."""
 
     def __init__(
         self,
@@ -82,13 +83,13 @@ class KeptQueries:
         self.now_s = now_s
 
     def open(self, place: QueryPlace, *, must_exist: bool = False) -> OpenQuery:
-        """What is kept of a query, to be closed.
+        """Open the file of a query. The caller must close it.
 
         Raises:
-            InvalidArgument: the node keeps nothing, or the id is no name.
-            UnknownHandle: ``must_exist``, and nothing is kept.
-            CapacityError: it is being answered.
-            QuotaExceeded: the tenant keeps too many.
+            InvalidArgument: the node stores no queries, or the id is not valid.
+            UnknownHandle: ``must_exist``, and nothing is stored.
+            CapacityError: the query is being answered.
+            QuotaExceeded: the tenant stores too many queries.
         """
         path = self._path(place)
         self._drop_expired(path.parent)
@@ -110,8 +111,8 @@ class KeptQueries:
         return OpenQuery(self, place, file, file.frames)
 
     def delete(self, place: QueryPlace) -> None:
-        """Raises ``UnknownHandle`` if nothing is kept, ``CapacityError`` if the query is being
-        answered."""
+        """Delete a query. Raises ``UnknownHandle`` if nothing is stored, ``CapacityError`` if the
+        query is being answered."""
         path = self._path(place)
         found = [one for one in (path, path.with_suffix(_FINISHED)) if one.exists()]
         if not found:
@@ -120,17 +121,17 @@ class KeptQueries:
             _remove(one)
 
     def drop_expired(self) -> None:
-        """Of all tenants, what is older than its time."""
+        """Delete the expired queries of all tenants."""
         if self._directory is not None and self._directory.is_dir():
             for folder in self._directory.iterdir():
                 self._drop_expired(folder)
 
     def make_room(self, place: QueryPlace, held_bytes: int, num_bytes: int) -> None:
-        """For ``num_bytes`` more of a query that has ``held_bytes``: if they exceed what its tenant
-        may keep, results of its finished queries go, the oldest first.
+        """Make room for ``num_bytes`` more of a query that has ``held_bytes``. If its tenant would
+        exceed its limit, the tenant's finished queries are deleted, the oldest first.
 
         Raises:
-            QuotaExceeded: that does not help, or one query would have too much.
+            QuotaExceeded: this is not enough, or the query would exceed its own limit.
         """
         config = self._config
         if held_bytes + num_bytes > config.max_query_bytes:
@@ -155,7 +156,7 @@ class KeptQueries:
             )
 
     def _path(self, place: QueryPlace) -> Path:
-        """Named by hashes: names may contain any characters."""
+        """Files are named by hashes, because names may contain any characters."""
         if self._directory is None:
             raise InvalidArgument(
                 "this node keeps no queries, because it has no data directory: start it with "
@@ -206,7 +207,7 @@ def _files(folder: Path) -> list[tuple[float, int, Path]]:
 
 
 def _remove(path: Path) -> None:
-    """Raises ``CapacityError`` if it is being answered."""
+    """Raises ``CapacityError`` if the query is being answered."""
     if path.suffix == _OPEN:
         with suppress(InvalidArgument):  # damaged, which does not matter any more
             QueryFile(path, path.stat().st_mtime).close()

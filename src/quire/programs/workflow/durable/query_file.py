@@ -1,11 +1,11 @@
-"""``QueryFile``: what is kept of one query, as frames that are appended to a file.
+"""``QueryFile``: the file of one query, to which frames are appended.
 
-Owns the file's form, and the lock by which one node at a time answers the query. Must not know what
-a frame says. Blocks on disk; may be used by several threads.
+Owns the file's format, and the lock that lets one node at a time answer the query. Must not know
+the content of a frame. Blocks on disk; may be used by several threads.
 
-Each frame has its length and its place with a check of both, and a digest of its content. So a
-frame that was cut off by the end of its writer is told from one that was damaged later: the first
-is dropped, of the second nobody knows what stood behind it.
+Each frame has its length and its place with a checksum of both, and a digest of its content. So a
+frame that was cut off when its writer ended differs from one that was damaged later. A frame that
+was cut off is dropped. A damaged frame is an error, because the frames after it may be lost.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from quire.core.errors import CapacityError, InvalidArgument
 
 MAGIC = b"quire query 1\n"
 _HEAD = struct.Struct(">II")
-"""The length of a frame's content, and a check of length and place."""
+"""The length of a frame's content, and a checksum of length and place."""
 _DIGEST_BYTES = 16
 FRAME_BYTES = _HEAD.size + _DIGEST_BYTES
-"""Of a frame beside its content."""
+"""Bytes of a frame besides its content."""
 
 
 class Damaged(InvalidArgument):
-    """What the file holds is not what was written."""
+    """The file does not contain what was written."""
 
 
 class QueryFile:
-    """The file at ``path``, locked until ``close``. ``frames``: those that were in it.
+    """The file at ``path``, locked until ``close``. ``frames``: the frames that were in it.
 
     Raises:
-        CapacityError: another one has it open, or the disk fails.
+        CapacityError: the file is open elsewhere, or the disk fails.
         Damaged: a frame is not what was written, or the file is of another release.
     """
 
@@ -89,7 +89,7 @@ class QueryFile:
         self.num_bytes += len(content)
 
     def _read(self) -> tuple[list[bytes], int]:
-        """The frames, and where the last whole one ends; what stands behind it is cut off."""
+        """The frames, and the end of the last complete one; the rest of the file is cut off."""
         assert self._file is not None, "it was opened"
         size = os.fstat(self._file).st_size
         content = os.pread(self._file, size, 0)
@@ -108,7 +108,7 @@ class QueryFile:
 
 
 def write_whole(path: Path, contents: Iterable[bytes], now_s: float) -> None:
-    """Write a file of these frames in one step: after a crash it is whole or not there.
+    """Write a file of these frames atomically: after a crash it is complete or does not exist.
 
     Raises:
         CapacityError: the disk fails.
@@ -174,7 +174,7 @@ def _digest(content: bytes) -> bytes:
 
 
 def _opened(path: Path) -> int:
-    """The locked file, which is still the one of that name."""
+    """Open and lock the file, and check that it still has this name."""
     while True:
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -199,7 +199,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _settle(folder: Path) -> None:
-    """The names in the folder are on disk."""
+    """Flush the folder's names to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

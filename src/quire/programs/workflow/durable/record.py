@@ -1,8 +1,8 @@
-"""``KeptRecord``: the record of a query that goes on where it was cut off.
+"""``KeptRecord``: the record of a query that continues where it was cut off.
 
-Owns which primitives are not carried out again: those whose outputs are kept, and those whose
-outputs are not kept because they live in the node (the pages of a prompt, the rows of the query's
-collection) or cost nothing, if nobody needs them any more.
+Owns which primitives do not run again. These are the primitives with stored outputs. Some outputs
+are never stored, because they live in the node (the pages of a prompt, the rows of the query's
+collection) or cost nothing; such a primitive runs again only if another one needs it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
 from quire.programs.workflow.values import ValueType
 
 PASSING = PREFILLS | {Op.INGESTION, Op.AGGREGATE, Op.CONDITION}
-"""What is carried out again where something needs it."""
+"""Operations without stored outputs: they run again if another primitive needs them."""
 
 
 class KeptRecord:
@@ -32,7 +32,7 @@ class KeptRecord:
         self._journal = journal
         self._graph: PrimitiveGraph
         self._runs: dict[str, bool] = {}
-        """Of the primitives of the graph, whether each is carried out."""
+        """Whether each primitive of the graph runs."""
 
     def follow(self, graph: PrimitiveGraph) -> None:
         self._graph, self._runs = graph, {}
@@ -81,7 +81,7 @@ class KeptRecord:
         await self._journal.add(Grew(primitive.id, content, num_primitives))
 
     def _has_wanted_state(self, primitive: Primitive) -> bool:
-        """Whether a model must go on with an answer of which this element is kept."""
+        """Whether a model must continue the answer that this stored element belongs to."""
         if ValueType.STATE not in primitive.outputs.values():
             return False
         children = (self._graph.primitives[child] for child in self._graph.users[primitive.id])
@@ -93,7 +93,7 @@ class KeptRecord:
         )
 
     def _is_needed(self, primitive: Primitive) -> bool:
-        """Whether something that is carried out waits for it, or reads the rows that it stores."""
+        """Whether a primitive that runs waits for it, or reads the rows that it stores."""
         if any(self._runs[child] for child in self._graph.children[primitive.id]):
             return True
         return primitive.op is Op.INGESTION and any(
@@ -109,5 +109,5 @@ class KeptRecord:
 
 
 def _acts(primitive: Primitive) -> bool:
-    """Whether calling it twice may not be the same as calling it once."""
+    """Whether a second call may have another effect than a single one."""
     return primitive.op is Op.TOOL and not primitive.config.get("pure")

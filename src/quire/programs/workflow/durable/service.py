@@ -1,6 +1,6 @@
-"""What programs keep of their queries: under their tenant, each open until it or the program ends.
+"""The stored queries of a program's tenant; each is open until the query or the program ends.
 
-Must not know what a frame says.
+Must not know the content of a frame.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.programs.workflow.durable.kept_queries import KeptQueries, OpenQuery,
 
 
 class KeptQueryService(ProgramService):
-    """Of one program. Native programs alone have it: what guests keep is for the store, which their
+    """The service for one program. Only native programs have it; guests use the stores that their
     manifest names."""
 
     def __init__(self, identity: Identity, kept: KeptQueries) -> None:
@@ -26,7 +26,7 @@ class KeptQueryService(ProgramService):
 
     @operation("queries.open")
     async def open(self, workflow: str, key: str, must_exist: bool) -> dict[str, Any]:
-        """A ``number`` for the other operations, and the ``frames`` that are kept."""
+        """Returns a ``number`` for the other operations, and the stored ``frames``."""
         place = QueryPlace(self._tenant, workflow, key)
         opening = asyncio.ensure_future(
             asyncio.to_thread(self._kept.open, place, must_exist=must_exist)

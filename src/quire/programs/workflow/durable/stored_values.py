@@ -1,8 +1,7 @@
-"""What primitives have given, as bytes.
+"""The outputs of primitives as bytes.
 
-Owns which values can be kept: texts, numbers and what JSON has, and vectors. A value that would
-come back as another one is refused. ``state`` is not kept: the pages of a prompt are computed
-again.
+Owns which values can be stored: JSON values and vectors. A value that would come back changed is
+refused. ``state`` is not stored: the pages of a prompt are computed again.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class _Vectors(msgspec.Struct, frozen=True):
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """By port: vectors, or the text of JSON."""
+    """The values by port: vectors, or JSON text."""
 
     ports: dict[str, _Vectors | str]
 
@@ -40,10 +39,10 @@ _DECODER = msgspec.msgpack.Decoder(_Stored)
 
 
 def stored(where: str, kinds: Mapping[str, ValueType], values: Mapping[str, Any]) -> bytes:
-    """``values`` by port, of these ``kinds``. ``where``: whose they are, for errors.
+    """``values`` by port, of these ``kinds``. ``where``: their component, for errors.
 
     Raises:
-        InvalidArgument: a value that JSON cannot say, which names the port and its type.
+        InvalidArgument: JSON cannot represent a value; the error names the port and the type.
     """
     ports: dict[str, _Vectors | str] = {}
     for port, kind in kinds.items():
@@ -55,7 +54,7 @@ def stored(where: str, kinds: Mapping[str, ValueType], values: Mapping[str, Any]
 
 
 def restored(content: bytes) -> dict[str, Any]:
-    """What ``stored`` was given, without states."""
+    """The values that ``stored`` was given, without states."""
     ports = _DECODER.decode(content).ports
     return {
         port: json.loads(one) if isinstance(one, str) else _unpacked(one)
@@ -69,7 +68,7 @@ def json_of(where: str, name: str, value: Any) -> str:
 
 
 def _packed(rows: Any) -> _Vectors | None:
-    """None if they are no rows of floats of one length."""
+    """None if the value is not a list of rows of floats of one length."""
     if not rows or not all(isinstance(row, list) and row for row in rows):
         return None
     if len(set(map(len, rows))) > 1:
@@ -101,7 +100,7 @@ def _json(where: str, port: str, value: Any) -> str:
 
 
 def _odd(value: Any, depth: int) -> str | None:
-    """What of ``value`` JSON cannot say; None: nothing."""
+    """The part of ``value`` that JSON cannot represent; None: there is none."""
     if type(value) in _PLAIN:
         return None
     if not depth:

@@ -1,4 +1,4 @@
-"""Equal pure primitives of a tenant run once, also of several queries and applications."""
+"""Equal pure primitives of a tenant run once, across its queries and applications."""
 
 from quire.programs.workflow.sharing.query import Sharing
 from quire.programs.workflow.sharing.results import SharedResults, SharingStatistics

@@ -1,7 +1,7 @@
-"""``Sharing``: the pure primitives of one query, of which equal ones run once.
+"""``Sharing``: shares the pure primitives of one query with equal ones of its tenant.
 
-Owns what a result is known by: the digest of all that it depends on. Must not know what is pure;
-runners do.
+Owns the key of a result: the digest of everything that the result depends on. Must not know which
+primitives are pure; the runners know it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_KEY_BYTES = 16 << 20
 
 
 class Sharing:
-    """``how``: of the primitives that were not carried out, because an equal one was: ``kept``, or
+    """``how``: the primitives that took the result of an equal one, which was ``kept`` or
     ``in flight``."""
 
     def __init__(self, api: Api) -> None:
@@ -31,10 +31,10 @@ class Sharing:
         self, primitive: Primitive, depends: Any, compute: Callable[[], Awaitable[Any]]
     ) -> Any:
         """The result of an equal primitive of the tenant, or of ``compute``. ``depends``: all that
-        the result depends on, as JSON values; what has no JSON is not shared.
+        the result depends on; if JSON cannot represent it, the result is not shared.
 
         Raises:
-            Exception: what ``compute`` raises; then another one that waits computes.
+            Exception: what ``compute`` raises; then one of the waiting callers computes.
         """
         key = _digest(depends)
         if key is None:
@@ -56,8 +56,8 @@ class Sharing:
         return made
 
     async def identity(self, function: Callable[..., Any]) -> int | None:
-        """A number that stands for ``function`` as long as it lives, and for no other one ever;
-        None if it cannot have one."""
+        """A number that stands for this ``function`` only, also after the function is gone; None if
+        the function cannot have one."""
         number: int | None = await self._api.issuer.call("shared.function", function=function)
         return number
 
@@ -80,7 +80,7 @@ def _digest(depends: Any) -> bytes | None:
 
 
 def _encoded(value: Any) -> bytes | None:
-    """None if it would come back as something else."""
+    """None if the value would come back changed."""
     try:
         content = msgspec.json.encode(value)
         return content if _DECODER.decode(content) == value else None

@@ -1,7 +1,8 @@
-"""``SharedResults``: results of pure primitives by tenant and content, so that equal ones run once.
+"""``SharedResults``: results of pure primitives by tenant and key, so that equal ones run once.
 
-Owns what is kept, and who waits for whom: what is being computed is not computed a second time. No
-tenant sees, by a result or by its time, what another one has asked. Must not know what a result is.
+Owns the kept results and the running computations: a result that is being computed is not computed
+a second time. A tenant cannot learn, from a result or from its time, what another tenant asked.
+Must not know what a result is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from weakref import WeakKeyDictionary
 from quire.core.ids import TenantId
 
 _OVERHEAD_BYTES = 300
-"""Of the key and the tables, beside the result."""
+"""Bytes of the key and the tables for one result."""
 
 
 class Kept(NamedTuple):
@@ -28,13 +29,13 @@ class Kept(NamedTuple):
 
 
 Computing = Future[tuple[Any] | None]
-"""Ends with the value, or with None if there is none and who waits must ask again."""
+"""Ends with the value, or with None if there is none; then the waiting caller must ask again."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharingStatistics:
-    """``num_kept``: requests that were answered by a kept result; ``num_waited``: by one that was
-    being computed; ``num_computed``: by their own. ``num_bytes``: kept now."""
+    """``num_kept``: requests that got a kept result; ``num_waited``: that waited for a running
+    computation; ``num_computed``: that computed. ``num_bytes``: bytes that are kept now."""
 
     num_kept: int
     num_waited: int
@@ -43,9 +44,9 @@ class SharingStatistics:
 
 
 class SharedResults:
-    """At most ``max_bytes`` for all tenants, each result for ``ttl_s``; 0 bytes: none is kept, and
-    only what is being computed is shared. Where there is no room, the result goes that was not used
-    for longest, of the tenant that has most. For any thread."""
+    """Keeps each result for ``ttl_s``, at most ``max_bytes`` for all tenants; with 0 bytes only
+    running computations are shared. If there is no room, the tenant with the most bytes loses its
+    least recently used result. For any thread."""
 
     def __init__(self, max_bytes: int, ttl_s: float, now_s: Callable[[], float]) -> None:
         self._max_bytes, self._ttl_s, self._now_s = max_bytes, ttl_s, now_s
@@ -58,8 +59,8 @@ class SharedResults:
         self._num_bytes = self._num_kept = self._num_waited = self._num_computed = 0
 
     def begin(self, tenant: TenantId, key: bytes) -> Kept | Computing | None:
-        """The kept result, or what ends when somebody else has computed it; None: the caller
-        computes it, and calls ``end``."""
+        """The kept result, or a future that ends when another caller has computed it. None: the
+        caller must compute it and call ``end``."""
         with self._lock:
             kept = self._found(tenant, key)
             if kept is not None:
@@ -80,12 +81,12 @@ class SharedResults:
         under_way.set_result(None if kept is None else (kept[0],))
 
     def note_waited(self) -> None:
-        """Somebody has the result of somebody else."""
+        """Count a caller that got the result of a running computation."""
         with self._lock:
             self._num_waited += 1
 
     def number_of(self, function: Any) -> int | None:
-        """Of no other function, also when it is gone; None if it cannot have one."""
+        """A number of this function only, also after it is gone; None if it cannot have one."""
         with self._lock:
             try:
                 return self._functions.setdefault(function, next(self._numbers))
@@ -99,7 +100,7 @@ class SharedResults:
             )
 
     def check_invariants(self) -> None:
-        """The sums are those of what is kept, and within the bound."""
+        """Assert that the sums equal the kept bytes and are within the limit."""
         with self._lock:
             for tenant, kept in self._kept.items():
                 assert kept, f"{tenant} keeps nothing"

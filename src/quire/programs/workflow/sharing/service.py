@@ -10,8 +10,8 @@ from quire.programs.workflow.sharing.results import Kept, SharedResults
 
 
 class SharingService(ProgramService):
-    """Native programs alone have it: who puts a result under a key is trusted to have computed
-    it."""
+    """Only native programs have it, because a program that stores a result under a key is trusted
+    to have computed it."""
 
     def __init__(self, identity: Identity, results: SharedResults) -> None:
         self._tenant, self._results = identity.tenant, results
@@ -19,8 +19,8 @@ class SharingService(ProgramService):
 
     @operation("shared.begin")
     async def begin(self, key: bytes) -> tuple[str, Any]:
-        """``kept`` or ``in flight`` with the result; ``own``: the program computes it, and then
-        calls ``shared.end``."""
+        """``kept`` or ``in flight`` with the result; or ``own``: the program must compute it and
+        then call ``shared.end``."""
         while True:
             found = self._results.begin(self._tenant, key)
             if found is None:
