@@ -16,9 +16,15 @@ from quire.cluster.engines.interfaces import Located, Received, Sent
 from quire.cluster.engines.trial import TrialEngine
 from quire.cluster.nodes.page_tree import PageChange, PageTree
 from quire.cluster.requests.request import Request
+from quire.cluster.simulation.virtual_engine import VirtualEngine
+from quire.cluster.simulation.virtual_fleet import VirtualFleet
 from quire.cluster.strategies import Quire
 from quire.cluster.strategies.quire import Plan
 from quire.core.errors import InvalidArgument, PoolExhausted
+from quire.core.scheduler_config import SchedulerConfig
+from quire.simulation.engines import EngineSpec
+from quire.simulation.exchange import LinkCost
+from quire.simulation.step_cost import StepCost
 
 SIZE, NUM_PAGES = 16, 100
 KEYS = range(1, NUM_PAGES + 1)
@@ -62,6 +68,11 @@ def located(pages: Mapping[str, int], num_tokens: int = NUM_TOKENS) -> Located:
 
 def request() -> Request:
     body = {"prompt": [7] * NUM_TOKENS, "max_tokens": 2}
+    return Request("POST", "/v1/completions", [], msgspec.json.encode(body), "r")
+
+
+def completion(prompt: list[int]) -> Request:
+    body = {"model": "light", "prompt": prompt, "max_tokens": 2}
     return Request("POST", "/v1/completions", [], msgspec.json.encode(body), "r")
 
 
@@ -132,6 +143,53 @@ async def test_what_cannot_be_brought_is_computed() -> None:
     engines[0].located = engines[1].located = located({"b": 90})
     engines[1].error = PoolExhausted("no room to send from")
     assert (await Quire()(request(), engines)).engine == "a"
+
+
+def test_an_engine_that_is_busy_sends_its_pages_all_the_same() -> None:
+    """What is brought from it is whole pages that it has: it computes nothing for that, and so they
+    do not wait behind its prompts."""
+    cost = StepCost(message_s=0, step_s=1.0, row_s=0, prompt_token_s=0.25)
+    spec = EngineSpec(
+        max_sequences=4,
+        kv_tokens=4096,
+        max_batch_tokens=64,
+        cost=cost,
+        page_size=16,
+        num_layers=4,
+        token_bytes=40,
+    )
+    world = VirtualFleet(2, spec, SchedulerConfig(), LinkCost(bytes_per_s=1600.0), 0.0, check=True)
+    source, idle = world.engines
+    popular = list(range(64))
+
+    async def answered(engine: VirtualEngine, prompt: list[int]) -> None:
+        answer = await engine.send(completion(prompt))
+        while await answer.read():
+            pass
+        answer.close()
+
+    async def work() -> None:
+        await answered(source, [*popular, 1])
+        await answered(idle, list(range(200, 265)))  # both have measured a prompt
+        world.look()
+        world.probe()
+        busy = asyncio.create_task(answered(source, list(range(300, 1300))))
+        await asyncio.sleep(3)
+        strategy, asked = Quire(bytes_per_s=1600.0, call_s=0.0), completion([*popular, 2])
+        answer = await strategy(asked, world.engines)
+        assert answer.engine == idle.name
+        assert world.network.num_bytes == len(popular) * spec.token_bytes
+        assert not busy.done()
+        while await answer.read():
+            pass
+        answer.close()
+        asked.work.end()
+        await busy
+        await asyncio.sleep(1)
+
+    world.loop.run(work())
+    figures = source.virtual.figures
+    assert figures.num_prefilled_tokens == len(popular) + 1 + 1000
 
 
 async def test_requests_that_come_together_share_what_the_first_computes() -> None:

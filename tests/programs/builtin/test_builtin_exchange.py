@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import pytest
 
+from quire.core.batch import Batch
+from quire.core.batch_result import BatchResult
 from quire.core.errors import InvalidArgument, QuireError
 from quire.core.exchange import SendTarget
 from quire.core.ids import EngineId, ModelId
@@ -32,6 +34,17 @@ R, T = TypeVar("R"), TypeVar("T")
 MODEL, KEY = ModelId("fake"), b"k" * 16
 PROMPT = tuple(i % 200 + 10 for i in range(1115))
 """Three pieces, of which the last page is filled in part."""
+
+
+class CountingEngine(FakeEngine):
+    """``num_computed``: tokens of prompts so far."""
+
+    num_computed = 0
+
+    def execute(self, batch: Batch) -> BatchResult:
+        if batch.forward is not None:
+            self.num_computed += len(batch.forward.tokens)
+        return super().execute(batch)
 
 
 def node(network: FakeNetwork) -> LocalNode:
@@ -105,6 +118,24 @@ def test_text_goes_on_behind_what_was_told_before() -> None:
             assert tokens(rest) == tokens(whole)[5:]
             text = "".join(one.text for one in whole)
             assert text.endswith("".join(one.text for one in rest))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("end", "num_computed"), [(1112, 0), (1114, 2), (1115, 3)])
+def test_what_is_cached_is_sent_without_computing(end: int, num_computed: int) -> None:
+    """Nothing of whole pages; of the last one, if it ends within one, its tokens."""
+
+    async def main() -> None:
+        network = FakeNetwork()
+        engine = CountingEngine(fake_pool(page_size=4, num_blocks=700), network=network)
+        async with LocalNode({EngineId("fake"): engine}) as sender, node(network) as receiver:
+            await results(sender, complete, request())
+            before = engine.num_computed
+            lease = await leased(receiver, PROMPT[:end])
+            (sent,) = await results(sender, remote_send, send(lease, PROMPT))
+            assert sent.num_tokens == end
+            assert engine.num_computed - before == num_computed
 
     asyncio.run(main())
 

@@ -166,8 +166,9 @@ class _Sender:
     async def run(self) -> Sent:
         request, size = self._request, self._compute.page_size
         tokens = request.prompt[: request.end]
-        num_known = request.images[0].start if request.images else request.end
-        here = await self._api.import_prefix(self._compute, tokens[:num_known])
+        # one more than is sent: of a whole prompt, the last page would be left to be computed
+        num_known = request.images[0].start if request.images else request.end + 1
+        here = await self._api.import_prefix(self._compute, request.prompt[:num_known])
         self._pages = list(here.pages)
         self._send_between(0, here.num_tokens, self._send)
         if request.images:
