@@ -170,6 +170,9 @@ async def test_the_tenants_quota_binds_the_program(start_node: StartNode) -> Non
         await handle.result()
 
 
+LONGER_THAN_A_TEST_S = 3600.0
+
+
 class BlockingProgram:
     """An inferlet that never awaits, until it is released."""
 
@@ -254,6 +257,29 @@ async def test_a_program_that_never_awaits_cannot_keep_the_node_from_stopping(
     users = node._parts.hosts.users._thread or threading.current_thread()
     blocked.release.set()
     assert users is threading.current_thread() or users.join() is None
+
+
+async def test_a_loop_that_is_known_to_be_blocked_is_given_no_grace(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, blocked: BlockingProgram
+) -> None:
+    monkeypatch.setattr(HandDrivenWatchdog, "made", [], raising=False)
+    monkeypatch.setattr(native, "Watchdog", HandDrivenWatchdog)
+    monkeypatch.setattr("quire.node.hosts.CLOSE_MARGIN_S", 0.01)
+    node = await start_node(native=NativeConfig(grace_s=LONGER_THAN_A_TEST_S))
+    (watchdog,) = HandDrivenWatchdog.made
+    reported = asyncio.Event()
+    node._parts.programs.note_blocked = _then(node._parts.programs.note_blocked, reported)  # type: ignore[method-assign]
+    handle = node.launch(blocked.inferlet, tenant=TENANT)
+    await asyncio.to_thread(blocked.blocking.wait)
+    probing = asyncio.create_task(asyncio.to_thread(watchdog.probe))
+    await reported.wait()
+    assert node._parts.hosts.users.is_blocked
+    await node.stop()
+    with pytest.raises(ProgramTerminated, match="left behind"):
+        await handle.result()
+    blocked.release.set()
+    assert not await probing
+    assert not node._parts.hosts.users.is_blocked, "it turns again"
 
 
 async def test_too_many_running_programs_are_refused(node: Node) -> None:

@@ -7,7 +7,6 @@ numbers. Owns the format of the record. Must not know how it is sent, nor what r
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -136,27 +135,6 @@ def movable(
     if why is not None or restarts is None:
         raise InvalidArgument(f"program {id} cannot move to another node: {why}")
     return restarts
-
-
-class Departure:
-    """A program on its way to another node: it receives nothing more here. Belongs to a loop."""
-
-    def __init__(self) -> None:
-        self._end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-    async def stopped(self, id: str) -> None:
-        """Wait until it has stopped. Raises ``InvalidArgument`` if it ended before it stopped."""
-        if not await self._end:
-            raise InvalidArgument(f"program {id} cannot move to another node: it has ended")
-
-    @property
-    def has_stopped(self) -> bool:
-        return self._end.done() and self._end.result()
-
-    def end(self, *, has_stopped: bool) -> None:
-        """Call this when it has stopped or ended by itself."""
-        if not self._end.done():
-            self._end.set_result(has_stopped)
 
 
 def handed(

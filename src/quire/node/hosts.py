@@ -19,7 +19,8 @@ from quire.programs.runtime.watchdog import BlockedLoop
 logger = logging.getLogger(__name__)
 
 CLOSE_MARGIN_S = 1.0
-"""Time for the thread to end, beyond the grace time, which a runtime may need twice."""
+"""Time for the thread to end, beyond the grace time, which a runtime may need twice; and for a loop
+that is known to be blocked to turn again."""
 
 OnBlocked = Callable[[BlockedLoop], None]
 
@@ -36,7 +37,8 @@ class ProgramHosts:
         self.users.start()
 
     async def close(self) -> None:
-        """Cancel running programs and end the thread."""
+        """Cancel running programs and end the thread. The grace time is for programs that can hear
+        that they are cancelled: a loop that is known to be blocked is not waited for."""
         limit_s = 2 * self._config.grace_s + CLOSE_MARGIN_S
         if not await _close_within(self.users, limit_s):
             logger.error(
@@ -46,7 +48,9 @@ class ProgramHosts:
 
 
 async def _close_within(runtime: NativeRuntime, limit_s: float) -> bool:
-    """``runtime.close()`` blocks. It runs on a plain thread: at exit Python would wait for an
+    """Whether ``runtime`` has closed, within ``limit_s`` and before its loop was found blocked.
+
+    ``runtime.close()`` blocks. It runs on a plain thread: at exit Python would wait for an
     executor's."""
     loop = asyncio.get_running_loop()
     closed = asyncio.Event()
@@ -57,10 +61,17 @@ async def _close_within(runtime: NativeRuntime, limit_s: float) -> bool:
 
     thread = threading.Thread(target=close, name="quire-close-programs", daemon=True)
     thread.start()
-    try:
-        async with asyncio.timeout(limit_s):
-            await closed.wait()
-    except TimeoutError:
-        return False
+    end_s = loop.time() + limit_s
+    while not await _is_set_within(closed, min(CLOSE_MARGIN_S, end_s - loop.time())):
+        if runtime.is_blocked or loop.time() >= end_s:
+            return False
     thread.join()
     return True
+
+
+async def _is_set_within(event: asyncio.Event, limit_s: float) -> bool:
+    try:
+        async with asyncio.timeout(limit_s):
+            return await event.wait()
+    except TimeoutError:
+        return event.is_set()

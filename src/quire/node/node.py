@@ -1,7 +1,8 @@
 """The node: one object that an edge (HTTP, a test, a notebook) starts, uses and stops.
 
-Owns the public interface of a node; ``parts`` has its parts, ``life`` their start and end. Every
-method belongs to the event loop that called ``start``.
+Owns the public interface of a node; ``parts`` has its parts, ``life`` their start and end,
+``reports`` what they say of themselves. Every method belongs to the event loop that called
+``start``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress
 from quire.node.handing_over import HandedProgram
-from quire.node.health import NodeHealth, node_health
+from quire.node.health import NodeHealth
 from quire.node.life import NodeLife
 from quire.node.metrics import NodeChanges, NodeStatistics, ProcessRecord
 from quire.node.models import ModelFiles, read_model_files
@@ -31,6 +32,7 @@ from quire.node.notices import NodeNotices
 from quire.node.parts import NodeParts, Surroundings
 from quire.node.program_handle import ProgramHandle
 from quire.node.program_records import ProgramLaunch, ProgramRecord, RandomNames
+from quire.node.reports import NodeReports
 from quire.node.sandbox.link import SANDBOX_COMMAND
 from quire.node.session_handle import SessionHandle, SessionStart
 from quire.node.sessions import SessionLimits
@@ -83,13 +85,13 @@ class Node:
             dispatch=dispatch,
             debug=debug,
         )
-        self._notices = NodeNotices()
-        self._parts = NodeParts(config, around, self._notices)
-        self._life = NodeLife(config, self._parts, self._notices)
+        notices = NodeNotices()
+        self._parts = NodeParts(config, around, notices)
+        self._life = NodeLife(config, self._parts, notices)
         self.uploads = self._parts.uploads
         self.traces = self._parts.traces
         self._names = RandomNames()
-        self._policy = config.scheduler.policy
+        self._reports = NodeReports(self._parts, self._life, notices, config.scheduler.policy)
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -116,20 +118,12 @@ class Node:
     # -- what is there -----------------------------------------------------------------------------
 
     def health(self) -> NodeHealth:
-        failure = self._parts.control.failure
-        return node_health(
-            {**self._parts.fleet.health(), **self._parts.encoders.health()},
-            self._parts.sandbox.health(),
-            draining=self._parts.admission.draining,
-            failure=None if failure is None else failure.message,
-        )
+        return self._reports.health()
 
     async def wait_health(self, accept: Callable[[NodeHealth], bool]) -> NodeHealth:
         """Wait until ``accept(health())`` is true; checked after each change of an engine's or
         control's state."""
-        while not accept(health := self.health()):
-            await self._notices.wait_health_change()
-        return health
+        return await self._reports.wait_health(accept)
 
     def models(self) -> Sequence[ServedModel]:
         """The loaded models, the default one first."""
@@ -189,64 +183,23 @@ class Node:
     def processes(self, tenant: TenantId | None = None) -> list[ProcessRecord]:
         """The process table: every program of any form that has not ended, of all tenants or
         one."""
-        rows = self._parts.control.call(lambda controller: controller.processes(tenant))
-        return [ProcessRecord(self.public_id(row.program), row) for row in rows]
+        return self._reports.processes(tenant)
 
     def process(self, program: ProgramId) -> ProcessRecord | None:
         """One line of the process table; ``None``: the program has left it."""
-        row = self._parts.control.call(lambda controller: controller.process(program))
-        return None if row is None else ProcessRecord(self.public_id(program), row)
+        return self._reports.process(program)
 
     def changes(self, since: int, tenant: TenantId | None = None) -> NodeChanges:
         """What has changed of the process table since change number ``since`` (0: all there is).
         Programs that have not changed cost nothing."""
-        changes, engines = self._parts.control.call(
-            lambda controller: (controller.changes(since, tenant), controller.engine_statistics())
-        )
-        clock = self._parts.clock
-        unix_s = clock.unix_s()
-        return NodeChanges(
-            number=changes.number,
-            records=[ProcessRecord(self.public_id(row.program), row) for row in changes.rows],
-            ended=changes.ended,
-            is_whole=changes.is_whole,
-            more=changes.more,
-            engines=engines,
-            policy=self._policy,
-            health=self.health(),
-            uptime_s=self._life.uptime_s,
-            unix_s=unix_s,
-            unix_offset_s=unix_s - clock.now_s(),
-        )
+        return self._reports.changes(since, tenant)
 
     def index_changes(self, known: Mapping[EngineId, IndexPlace]) -> tuple[EngineIndex, ...]:
         """What has changed of the engines' prefix indexes since the places in ``known``."""
         return self._parts.control.call(lambda controller: controller.index_changes(known))
 
     def statistics(self) -> NodeStatistics:
-        parts = self._parts
-        controller, latencies, ended, classes = parts.control.call(
-            lambda controller: (
-                controller.statistics(),
-                parts.latencies.snapshot(),
-                parts.figures.ended(),
-                parts.classes.snapshot(),
-            )
-        )
-        return NodeStatistics(
-            health=self.health(),
-            controller=controller,
-            latencies=latencies,
-            ended_programs=ended,
-            classes=classes,
-            num_programs_running=len(self._parts.programs.running()),
-            num_sessions=len(self._parts.sessions),
-            num_calls=len(self._parts.sessions.calls()),
-            uptime_s=self._life.uptime_s,
-            sharing=parts.services.shared_results.statistics(),
-            recording_failure=self._life.recording_failure,
-            spans=None if self._parts.spans is None else self._parts.spans.counts(),
-        )
+        return self._reports.statistics()
 
     # -- programs ----------------------------------------------------------------------------------
 
@@ -432,7 +385,7 @@ class Node:
 
     def public_id(self, program: ProgramId) -> str | None:
         """What clients call a program that is kept or a session that is open."""
-        return self._parts.programs.public_id(program) or self._parts.sessions.public_id(program)
+        return self._reports.public_id(program)
 
     # -- inside ------------------------------------------------------------------------------------
 

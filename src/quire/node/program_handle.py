@@ -1,14 +1,14 @@
 """One launched program as its clients see it: its record, messages, log and result.
 
-Lives on the edge's loop. Connects the program's incarnations with its clients. Must not know how a
-program is executed (``Runtime`` does) nor what it computes.
+Lives on the edge's loop. Connects the program's incarnations with its clients; ``program_output``
+has what it gives to them, ``program_move`` its way to another node. Must not know how a program is
+executed (``Runtime`` does) nor what it computes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,14 +21,14 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.core.ids import ProgramId
-from quire.node.handing_over import Departure, HandedProgram, Origin, handed, movable
+from quire.node.handing_over import HandedProgram, Origin
 from quire.node.loops import call_on
-from quire.node.message_log import MessageLog, MessageReader
+from quire.node.message_log import MessageReader
 from quire.node.program_figures import with_guest
+from quire.node.program_move import ProgramMove
+from quire.node.program_output import ProgramOutput
 from quire.node.program_place import ProgramPlace
 from quire.node.program_records import (
-    LOG_LEVELS,
-    LogLevel,
     ProgramLaunch,
     ProgramLimits,
     ProgramLogLine,
@@ -38,7 +38,6 @@ from quire.node.program_records import (
 from quire.node.restarts import Restarts
 from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
 from quire.programs.runtime.running import GuestSpent, RunningProgram
-from quire.programs.shown_values import problem_with
 
 SIGNALS = ("message", "end_of_input", "cancel")
 
@@ -51,8 +50,8 @@ class ProgramHandle:
         self.tenant = launch.tenant
         self._launch = launch
         self.name = name
-        self._messages = MessageLog(limits.messages)
-        self._log: deque[ProgramLogLine] = deque(maxlen=limits.max_log_lines)
+        self._output = ProgramOutput(limits, on_stored=self._hear, on_failure=self._give_up)
+        self._move = ProgramMove(id, limits.handed_over_s, on_unheard=self._end_with)
         self._started_s = time.time()
         self._started_at = time.monotonic()
         self._ended_s: float | None = None
@@ -72,12 +71,8 @@ class ProgramHandle:
         self._start: Callable[[], RunningProgram] | None = None
         """Only for a restartable program."""
         self._origin: Origin | None = None
-        self._handed_over_s = limits.handed_over_s
-        self._departure: Departure | None = None
         self._table: ProgramPlace
         self._running: RunningProgram
-        self._storing: asyncio.Task[None] | None = None
-        """A message that waits because the log is full and its readers are slow."""
 
     def begin(
         self,
@@ -94,7 +89,7 @@ class ProgramHandle:
             restarts.log.on_loss = lambda error: call_on(loop, self._begin_again, error)
         self._take_up(start())
         num_args = len(self._launch.args) + len(self._launch.named)
-        self._note("info", f"launched with {num_args} argument{'s' * (num_args != 1)}")
+        self._output.note("info", f"launched with {num_args} argument{'s' * (num_args != 1)}")
 
     def _take_up(self, running: RunningProgram) -> None:
         self._running = running
@@ -105,8 +100,8 @@ class ProgramHandle:
     def _begin_again(self, error: ErrorRecord, *, was_away: bool = False) -> None:
         """The pages that the program held in its engine are lost."""
         old, restarts = self._running, self._restarts
-        if self._departure is not None:
-            self._departure.end(has_stopped=True)
+        if self._move.has_begun:
+            self._move.stopped()
             old.cancel("it moves to another node")
             return
         is_over = self._is_over or (old.state.ended and not was_away)
@@ -115,18 +110,16 @@ class ProgramHandle:
             return
         if restarts.is_full or restarts.log.num_restarts >= MAX_RESTARTS:
             why = "too much was said" if restarts.is_full else f"the {MAX_RESTARTS + 1}th time"
-            self._give_up(cannot_resume(f"{why}; {error.message}"))
-            self._hear(old)
+            self._end_with(cannot_resume(f"{why}; {error.message}"))
             return
-        self._note("warning", f"{error.code}: {error.message}; the program is resumed")
-        self._stop_storing()
+        self._output.note("warning", f"{error.code}: {error.message}; the program is resumed")
+        self._output.drop_waiting()
         old.cancel("it begins again")
         program = old.id
         try:
             self._take_up(self._start())
         except QuireError as exc:
-            self._give_up(exc)
-            self._hear(old)
+            self._end_with(exc)
             return
         self._earlier.append(program)
         self._table.renamed(self, program)
@@ -139,27 +132,22 @@ class ProgramHandle:
         Raises:
             InvalidArgument: it cannot go, or has ended; the message says why.
         """
-        is_here = not self._is_over and self._departure is None
-        restarts = movable(self.id, self._launch, self._origin, self._restarts, is_here=is_here)
-        self._departure = Departure()
-        restarts.log.stop()
-        await self._departure.stopped(self.id)
-        self._stop_storing()
-        loop = asyncio.get_running_loop()
-        loop.call_later(self._handed_over_s, self._end_unheard, self._departure)
-        assert self._origin is not None
-        return handed(self.id, self.name, self._origin, self._launch, restarts)
+        handed = await self._move.begin(
+            self.name, self._launch, self._origin, self._restarts, is_over=self._is_over
+        )
+        self._output.drop_waiting()
+        return handed
 
     def go_on(self) -> None:
         """The program has come from another node."""
         assert self._restarts is not None
-        self._note("info", "it goes on from another node")
+        self._output.note("info", "it goes on from another node")
         self._restarts.begin_again(self._running)
 
     def stay(self) -> None:
         """No other node has taken it: it begins again here. Idempotent."""
-        if self._is_away:
-            self._departure = None
+        if self._move.is_away:
+            self._move.come_back()
             lost = EngineLost("no other node has taken the program")
             self._begin_again(lost.record(), was_away=True)
             self._hear(self._running)  # one that somebody has ended meanwhile has its end now
@@ -167,56 +155,33 @@ class ProgramHandle:
     def leave(self) -> None:
         """Another node has taken it: its clients here are told so, and its record is forgotten.
         Idempotent."""
-        if not self._is_away or self.ended or self._restarts is None:
+        if not self._move.is_away or self.ended or self._restarts is None:
             return
-        self._abandoned = EngineLost(
-            f"program {self.id} has moved to another node: ask the router for it"
-        )
+        self._abandoned = self._move.leave()
         self._restarts.end()
-        self._messages.close()
+        self._output.messages.close()
         self._ended.set()
         self._table.left(self)
 
-    def _end_unheard(self, departure: Departure) -> None:
-        """Whoever has the record has not said whether another node goes on with the program: it may
-        run there, so it does not here."""
-        if self._departure is departure and not self.ended:
-            self._departure = None
-            self._give_up(
-                ProgramTerminated(
-                    f"program {self.id} was handed over, and for {self._handed_over_s:g} s nobody "
-                    "has said whether another node took it: ask the router for it"
-                )
-            )
-            self._hear(self._running)
-
     @property
     def has_left(self) -> bool:
-        return self._is_away and self.ended
-
-    @property
-    def _is_away(self) -> bool:
-        return self._departure is not None and self._departure.has_stopped
+        return self._move.has_left
 
     @property
     def _is_over(self) -> bool:
         return self.ended or not self._is_wanted or self._abandoned is not None
-
-    def _check_here(self) -> None:
-        if self._departure is not None:
-            raise EngineLost(f"program {self.id} moves to another node now: send it again")
 
     def _give_up(self, error: QuireError) -> None:
         """End the program with ``error``, whatever its last incarnation returns."""
         self._abandoned = self._abandoned or error
         if not self._running.state.ended:
             self._running.cancel(error.message)
-        self._stop_storing()
+        self._output.stop()
 
-    def _stop_storing(self) -> None:
-        if self._storing is not None:
-            self._storing.cancel()
-            self._storing = None
+    def _end_with(self, error: QuireError) -> None:
+        """``_give_up``, and take the end of a program that has already stopped."""
+        self._give_up(error)
+        self._hear(self._running)
 
     @property
     def program(self) -> ProgramId:
@@ -249,8 +214,8 @@ class ProgramHandle:
             ended_s=self._ended_s,
             result=self._result,
             error=None if error is None else error.record(),
-            num_messages=self._messages.num_messages,
-            num_dropped_messages=self._messages.num_dropped,
+            num_messages=self._output.messages.num_messages,
+            num_dropped_messages=self._output.messages.num_dropped,
             seed=self._launch.seed,
             named=self._launch.named,
             duration_s=self._duration_s,
@@ -265,7 +230,7 @@ class ProgramHandle:
             MailboxFull: the program reads no messages.
             MailboxClosed: it has ended, or its input was closed.
         """
-        self._check_here()
+        self._move.check_here()
         if self._restarts is None:
             await self._running.send(message)
         else:
@@ -275,7 +240,7 @@ class ProgramHandle:
         """A reader of the program's messages with a sequence number above ``after``; any number of
         clients may have one. Close it when done: a reader that is neither read nor closed slows the
         program down."""
-        return self._messages.attach(after)
+        return self._output.messages.attach(after)
 
     def signal(self, name: str, message: str | None = None) -> None:
         """``message`` (with its text), ``end_of_input`` or ``cancel``.
@@ -291,8 +256,8 @@ class ProgramHandle:
             raise InvalidArgument(
                 f"signal {name!r} was given {given}: 'message' needs a text, the others take none"
             )
-        self._check_here()
-        self._note("info", f"signal {name}")
+        self._move.check_here()
+        self._output.note("info", f"signal {name}")
         if message is not None:
             if self._restarts is None or self._restarts.note(self._running, message):
                 self._running.send(message)
@@ -309,7 +274,7 @@ class ProgramHandle:
         """Idempotent, in every state; ``result`` returns when the program has ended."""
         self._is_wanted = False
         if not self._running.state.ended:
-            self._note("warning", f"terminate: {reason}")
+            self._output.note("warning", f"terminate: {reason}")
             self._running.cancel(reason)
 
     async def result(self) -> Any:
@@ -335,82 +300,50 @@ class ProgramHandle:
 
     def logs(self) -> Sequence[ProgramLogLine]:
         """The program's log, oldest entry first."""
-        return tuple(self._log)
+        return self._output.lines()
 
     async def close(self) -> None:
         """The node has stopped its programs: release the waiters, whatever state this program is
         in."""
-        self._messages.close()
-        if self._is_away:
+        self._output.messages.close()
+        if self._move.is_away:
             self.leave()
         elif self._running.state.ended:
             await self._ended.wait()
         elif not self.ended:
-            self._stop_storing()
+            self._output.drop_waiting()
             self._abandoned = ProgramTerminated(
                 f"program {self.name!r} blocked its loop while the node stopped and was left behind"
             )
-            self._note("error", self._abandoned.message)
+            self._output.note("error", self._abandoned.message)
             self._ended.set()
 
     def note_blocked(self, stack: str) -> None:
         """For the watchdog: the program has not awaited anything for too long."""
-        self._note("error", f"the program blocks its loop: await something\n{stack}")
+        self._output.note("error", f"the program blocks its loop: await something\n{stack}")
 
     def _hear(self, running: RunningProgram) -> None:
         """Take what the program has sent since the last time, and its end after that."""
-        if running is not self._running or self._storing is not None or self.ended:
+        if running is not self._running or self.ended or self._move.is_away:
             return
-        if self._is_away:
-            return
-        while (message := running.take()) is not None:
-            if not self._is_new(message):
-                continue
-            if not self._messages.offer(message):
-                self._storing = asyncio.create_task(self._store(running, message))
-                return
-            self._note_sent(message)
-        if running.has_outcome:
+        if self._output.take(running, self._restarts) and running.has_outcome:
             self._conclude(running)
 
-    def _is_new(self, message: str) -> bool:
-        """Whether clients should receive the message: not if the program repeats it after a
-        restart, nor after its end."""
-        if self._abandoned is not None:
-            return False
-        try:
-            return self._restarts is None or self._restarts.is_new(message)
-        except QuireError as exc:
-            self._give_up(exc)
-            return False
-
-    def _note_sent(self, message: str) -> None:
-        if self._restarts is not None:
-            self._restarts.note_sent(message)
-
-    async def _store(self, running: RunningProgram, message: str) -> None:
-        """Add ``message`` to the log at the pace of the clients, then continue."""
-        await self._messages.put(message)
-        self._note_sent(message)
-        self._storing = None
-        self._hear(running)
-
     def _conclude(self, running: RunningProgram) -> None:
-        if self._departure is not None:
-            self._departure.end(has_stopped=False)
+        self._move.ended()
         try:
             self._result = running.outcome()
             if self._abandoned is None:
-                self._note("info", "finished")
+                self._output.note("info", "finished")
         except QuireError as exc:
             said = self._abandoned or exc
-            self._note("error", f"{said.code}: {said.message}")
+            self._output.note("error", f"{said.code}: {said.message}")
         for error in running.unobserved_failures:
-            self._note(
+            self._output.note(
                 "warning", f"an exception that was never awaited: {error.code}: {error.message}"
             )
         for task in running.leaked_tasks:
-            self._note("warning", f"a task was still running at the end: {task}")
+            self._output.note("warning", f"a task was still running at the end: {task}")
         if self._restarts is not None:
             self._restarts.end()
         self._restarts = (
@@ -419,7 +352,7 @@ class ProgramHandle:
         self._start = None
         self._ended_s = time.time()
         self._duration_s = time.monotonic() - self._started_at
-        self._messages.close()
+        self._output.messages.close()
         self._ended.set()
         self.num_bytes = self._kept_bytes()
         self._table.ended(self, self.num_bytes)
@@ -428,11 +361,10 @@ class ProgramHandle:
 
     def _kept_bytes(self) -> int:
         return (
-            self._messages.num_bytes
+            self._output.num_bytes
             + result_bytes(self._result)
             + sum(map(len, self._launch.args))
             + sum(map(len, self._launch.named.values()))
-            + sum(line.num_bytes for line in self._log)
         )
 
     def _print_soon(self, running: RunningProgram, *line: Any) -> None:
@@ -444,14 +376,5 @@ class ProgramHandle:
     ) -> None:
         """A log entry or output of the program. Only the output of a sandboxed program can be
         attributed to it."""
-        if running is not self._running:
-            return  # from an earlier incarnation
-        for line in text.splitlines() or [""]:
-            if self._restarts is not None and self._restarts.prints_again():
-                continue
-            self._note(LOG_LEVELS.get(level, "info"), line, fields)
-
-    def _note(self, level: LogLevel, text: str, fields: Mapping[str, Any] | None = None) -> None:
-        if fields and (problem := problem_with(fields)) is not None:
-            fields = {"not shown": problem}
-        self._log.append(ProgramLogLine(time.time(), level, text, fields or {}))
+        if running is self._running:  # no earlier incarnation
+            self._output.printed(level, text, fields, self._restarts)

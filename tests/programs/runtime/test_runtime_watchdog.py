@@ -38,6 +38,7 @@ def test_a_round_reports_once_and_says_when_the_loop_turns_again(
     def wait(event: threading.Event, timeout_s: float | None) -> bool:
         waits.append(timeout_s)
         if timeout_s is None:
+            assert watchdog.is_blocked
             clock.advance(2.5)
             for callback in loop.waiting:
                 callback()
@@ -56,6 +57,7 @@ def test_a_round_reports_once_and_says_when_the_loop_turns_again(
     assert reports == []
     loop.blocked = True
     assert not watchdog.probe()
+    assert not watchdog.is_blocked
     assert waits == [0.5, 0.5, None]
     assert [(report.program, report.threshold_s) for report in reports] == [("7 (slow)", 0.5)]
     assert "watchdog.probe()" in reports[0].stack

@@ -66,6 +66,7 @@ class NativeRuntime:
         self._thread: threading.Thread | None = None
         self._host: ProgramHost | None = None
         self._stop: asyncio.Event | None = None
+        self._watchdog: Watchdog | None = None
 
     def start(self) -> None:
         """Start the loop thread; returns when it is ready."""
@@ -90,6 +91,11 @@ class NativeRuntime:
 
     def programs(self) -> list[RunningProgram]:
         return [] if self._host is None else self._host.programs()
+
+    @property
+    def is_blocked(self) -> bool:
+        """The watchdog has found that a program blocks the loop, and it still does."""
+        return self._watchdog is not None and self._watchdog.is_blocked
 
     def close(self) -> None:
         """Cancel every program, then wait until all programs and the thread have ended. Idempotent.
@@ -132,6 +138,7 @@ class NativeRuntime:
                 threshold_s=self._config.blocked_after_s,
             )
             watchdog.start()
+            self._watchdog = watchdog
             loop.set_exception_handler(host.report_uncaught)
             self._host = host
             ready.set_result(None)

@@ -77,6 +77,9 @@ class Watchdog:
         self._wait = wait
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self.is_blocked = False
+        """The last probe was not answered in time, and is not answered yet. Read from any
+        thread."""
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="quire-watchdog", daemon=True)
@@ -100,8 +103,10 @@ class Watchdog:
         self._post(answered.set)
         if self._wait(answered, self._threshold_s):
             return True
+        self.is_blocked = True
         self._report()
         self._wait(answered, None)
+        self.is_blocked = False
         logger.warning("the program loop was blocked for %.3f s", self._clock.now_s() - asked_s)
         return False
 

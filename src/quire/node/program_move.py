@@ -1,0 +1,116 @@
+"""The way of one program to another node: it stops here, is away, and has left or comes back.
+
+Owns how far the program is on that way, and how long somebody may take to say whether it was taken.
+Belongs to the edge's loop. Must not know the program's clients, nor how it is begun again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from quire.core.errors import EngineLost, InvalidArgument, ProgramTerminated, QuireError
+from quire.node.handing_over import HandedProgram, Origin, handed, movable
+from quire.node.program_records import ProgramLaunch
+from quire.node.restarts import Restarts
+
+
+class ProgramMove:
+    """Of the program ``id``. ``on_unheard`` is given the error of one that is handed over and of
+    which nobody says for ``limit_s`` whether it was taken: it may run there, so it does not
+    here."""
+
+    def __init__(self, id: str, limit_s: float, on_unheard: Callable[[QuireError], None]) -> None:
+        self._id = id
+        self._limit_s = limit_s
+        self._on_unheard = on_unheard
+        self._departure: _Departure | None = None
+        self.has_left = False
+
+    @property
+    def has_begun(self) -> bool:
+        """The program is told nothing more here."""
+        return self._departure is not None
+
+    @property
+    def is_away(self) -> bool:
+        """It has stopped here, and was given to whoever moves it."""
+        return self._departure is not None and self._departure.has_stopped
+
+    def check_here(self) -> None:
+        """Raises ``EngineLost``: it moves now."""
+        if self.has_begun:
+            raise EngineLost(f"program {self._id} moves to another node now: send it again")
+
+    async def begin(
+        self,
+        name: str,
+        launch: ProgramLaunch,
+        origin: Origin | None,
+        restarts: Restarts | None,
+        *,
+        is_over: bool,
+    ) -> HandedProgram:
+        """Stop the program. Its owner calls ``stopped`` then.
+
+        Raises:
+            InvalidArgument: it cannot go, or has ended; the message says why.
+        """
+        is_here = not (is_over or self.has_begun)
+        restarts = movable(self._id, launch, origin, restarts, is_here=is_here)
+        departure = self._departure = _Departure()
+        restarts.log.stop()
+        await departure.stopped(self._id)
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._limit_s, self._end_unheard, departure)
+        assert origin is not None
+        return handed(self._id, name, origin, launch, restarts)
+
+    def stopped(self) -> None:
+        if self._departure is not None:
+            self._departure.end(has_stopped=True)
+
+    def ended(self) -> None:
+        """The program has ended by itself."""
+        if self._departure is not None:
+            self._departure.end(has_stopped=False)
+
+    def come_back(self) -> None:
+        """No other node has taken it."""
+        self._departure = None
+
+    def leave(self) -> EngineLost:
+        """Another node has taken it: what its clients here are told."""
+        self.has_left = True
+        return EngineLost(f"program {self._id} has moved to another node: ask the router for it")
+
+    def _end_unheard(self, departure: _Departure) -> None:
+        if self._departure is departure and not self.has_left:
+            self._departure = None
+            self._on_unheard(
+                ProgramTerminated(
+                    f"program {self._id} was handed over, and for {self._limit_s:g} s nobody "
+                    "has said whether another node took it: ask the router for it"
+                )
+            )
+
+
+class _Departure:
+    """One attempt."""
+
+    def __init__(self) -> None:
+        self._end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    async def stopped(self, id: str) -> None:
+        """Raises ``InvalidArgument``: the program has ended before it stopped."""
+        if not await self._end:
+            raise InvalidArgument(f"program {id} cannot move to another node: it has ended")
+
+    @property
+    def has_stopped(self) -> bool:
+        return self._end.done() and self._end.result()
+
+    def end(self, *, has_stopped: bool) -> None:
+        """It has stopped, or ended by itself."""
+        if not self._end.done():
+            self._end.set_result(has_stopped)

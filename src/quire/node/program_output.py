@@ -1,0 +1,117 @@
+"""What one program gives to its clients: messages at the pace of their readers, and lines of log.
+
+Owns both logs over all incarnations of the program, and the message that waits for slow readers.
+Belongs to the edge's loop. Must not know why a program is restarted, moves or ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from quire.core.errors import QuireError
+from quire.node.message_log import MessageLog
+from quire.node.program_records import LOG_LEVELS, LogLevel, ProgramLimits, ProgramLogLine
+from quire.node.restarts import Restarts
+from quire.programs.runtime.running import RunningProgram
+from quire.programs.shown_values import problem_with
+
+
+class ProgramOutput:
+    """``on_stored`` is told that a message which had to wait is in the log, ``on_failure`` that the
+    program has not repeated its messages after a restart; that one calls ``stop``."""
+
+    def __init__(
+        self,
+        limits: ProgramLimits,
+        on_stored: Callable[[RunningProgram], None],
+        on_failure: Callable[[QuireError], None],
+    ) -> None:
+        self.messages = MessageLog(limits.messages)
+        self._lines: deque[ProgramLogLine] = deque(maxlen=limits.max_log_lines)
+        self._on_stored = on_stored
+        self._on_failure = on_failure
+        self._is_stopped = False
+        self._storing: asyncio.Task[None] | None = None
+        """A message that waits because the log is full and its readers are slow."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Of both logs."""
+        return self.messages.num_bytes + sum(line.num_bytes for line in self._lines)
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def take(self, running: RunningProgram, restarts: Restarts | None) -> bool:
+        """Take what the program has sent since the last time. False: a message waits for readers,
+        and ``on_stored`` follows."""
+        if self._storing is not None:
+            return False
+        while (message := running.take()) is not None:
+            if not self._is_new(message, restarts):
+                continue
+            if not self.messages.offer(message):
+                self._storing = asyncio.create_task(self._store(running, message, restarts))
+                return False
+            _note_sent(message, restarts)
+        return True
+
+    def _is_new(self, message: str, restarts: Restarts | None) -> bool:
+        """Whether clients should receive the message: not if the program repeats it after a
+        restart, nor after its end."""
+        if self._is_stopped:
+            return False
+        try:
+            return restarts is None or restarts.is_new(message)
+        except QuireError as exc:
+            self._on_failure(exc)
+            return False
+
+    async def _store(
+        self, running: RunningProgram, message: str, restarts: Restarts | None
+    ) -> None:
+        """Add ``message`` to the log at the pace of the clients, then continue."""
+        await self.messages.put(message)
+        _note_sent(message, restarts)
+        self._storing = None
+        self._on_stored(running)
+
+    def drop_waiting(self) -> None:
+        """The next incarnation sends the waiting message again, if there is one."""
+        if self._storing is not None:
+            self._storing.cancel()
+            self._storing = None
+
+    def stop(self) -> None:
+        """Clients receive no further message, whatever the program sends."""
+        self._is_stopped = True
+        self.drop_waiting()
+
+    # -- lines of log ------------------------------------------------------------------------------
+
+    def lines(self) -> Sequence[ProgramLogLine]:
+        """The oldest first."""
+        return tuple(self._lines)
+
+    def note(self, level: LogLevel, text: str, fields: Mapping[str, Any] | None = None) -> None:
+        if fields and (problem := problem_with(fields)) is not None:
+            fields = {"not shown": problem}
+        self._lines.append(ProgramLogLine(time.time(), level, text, fields or {}))
+
+    def printed(
+        self, level: str, text: str, fields: Mapping[str, Any], restarts: Restarts | None
+    ) -> None:
+        """A log entry or output of the program, without the lines that it repeats after a
+        restart."""
+        for line in text.splitlines() or [""]:
+            if restarts is not None and restarts.prints_again():
+                continue
+            self.note(LOG_LEVELS.get(level, "info"), line, fields)
+
+
+def _note_sent(message: str, restarts: Restarts | None) -> None:
+    if restarts is not None:
+        restarts.note_sent(message)
