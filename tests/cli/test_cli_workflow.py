@@ -191,7 +191,7 @@ async def test_a_workflow_runs_on_a_node_of_its_own(tmp_path: Path) -> None:
         "the beginning of the prompt may take longer than the search"
     )
     texts = [one.text or "" for one in ElementTree.parse(tmp_path / "run.svg").iter(f"{SVG}text")]
-    assert sum(text.startswith("took ") for text in texts) == 8
+    assert sum(text.startswith("took ") for text in texts) == 19
 
 
 @pytest.mark.e2e

@@ -99,7 +99,7 @@ def test_a_query_is_answered_and_is_a_program(http: httpx.Client) -> None:
     answer = http.post(NAIVE, json=body).raise_for_status().json()
     assert answer["results"] == {"answer": "Hello there."}
     assert (answer["object"], answer["workflow"]) == ("workflow.result", "naive-rag")
-    assert answer["num_primitives"] == 8
+    assert answer["num_primitives"] == 11
     assert answer["usage"]["num_generated_tokens"] > 0
     program = http.get(f"/v1/programs/{answer['id']}").json()
     assert (program["form"], program["state"]) == ("workflow", "finished")
@@ -109,8 +109,10 @@ def test_a_query_is_answered_and_is_a_program(http: httpx.Client) -> None:
 def test_a_stream_has_the_primitives_and_the_text_of_the_answer(http: httpx.Client) -> None:
     config = {
         "chunk": {"chunk_size": 4, "overlap": 0},
-        "answer": {"prompt": "say I think. Answer: {question} {context}"},
-    }
+        "answer": {
+            "prompt": "say I think. Answer: {question} {context}", "synthesis": "one_shot"
+        },
+    }  # fmt: skip
     answer = http.post(NAIVE, json={"query": QUERY, "config": config, "stream": True})
     assert answer.headers["content-type"].startswith("text/event-stream")
     whole = http.post(NAIVE, json={"query": QUERY, "config": config}).json()  # it is kept now

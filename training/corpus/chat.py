@@ -35,6 +35,12 @@ _OPENINGS = (
     "I want to know: ",
 )
 _ENDINGS = ("", "", "", " please", " exactly", ", please", " in short", " now", " then")
+_FIRST_QUESTIONS = tuple(
+    (question, intent.reply)
+    for question in ("who are you", "what are you", "how are you", "what can you do")
+    for intent in INTENTS
+    if question in intent.questions
+)
 _THINGS = (
     "history war music physics moon sun stock market football internet ocean computer king queen "
     "book tower bridge bank law health cancer gravity atoms dinosaurs pizza rice bread chess "
@@ -52,6 +58,8 @@ def _phrase(rng: Random, intent: Intent) -> str:
     core = rng.choice(intent.questions)
     if intent.greeting:
         return _finish(rng, core, question=False)
+    if rng.random() < 0.4:  # as most people ask, and what another task changes first
+        return _finish(rng, core, question=True)
     text = rng.choice(_OPENINGS) + core + rng.choice(_ENDINGS)
     return _finish(rng, text, question=True)
 
@@ -88,6 +96,9 @@ def exchange(rng: Random) -> tuple[str, str]:
         return _unknown(rng)
     if choice < 0.2:
         return _knowledge(rng)
+    if choice < 0.27:  # asked first by most people, and one letter away from "How are you?"
+        question, reply = rng.choice(_FIRST_QUESTIONS)
+        return _finish(rng, question, question=True), reply
     intent = rng.choice(INTENTS)
     return _phrase(rng, intent), intent.reply
 

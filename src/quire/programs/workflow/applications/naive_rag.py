@@ -5,8 +5,8 @@
     documents ─► chunk ─► embed ─► ingest ┐
     question ─► embed_question ───────────┴─► search ─► answer
 
-Chunks of 256 tokens that share 30; the three nearest are read. ``answer.synthesis`` is ``one_shot``
-(read together), ``tree`` (each on its own, then the answers are combined) or ``refine``.
+Chunks of 256 tokens that share 30; the three nearest are read. ``answer.synthesis`` is ``tree`` (each
+is read on its own, then the answers are combined), ``one_shot`` (read together) or ``refine``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def naive_rag() -> App:
         "vectors", {"wanted": "vectors"}, {"context": "texts"}, None,
         {"operation": "search", "top_k": 3}, name="search",
     )  # fmt: skip
-    answer = synthesis_node("one_shot", SYNTHESIS)
+    answer = synthesis_node("tree", SYNTHESIS)
     chunk >> embed >> ingest >> asked >> search >> answer
     app.update_template([chunk, embed, ingest, asked, search, answer])
     return app
