@@ -145,6 +145,27 @@ async def test_a_stream_of_its_messages_goes_on(nodes: list[RealNode], is_launch
         assert (ended["type"], ended["program"]["result"]) == ("ended", said)
 
 
+async def test_another_router_finds_a_program_that_has_moved(nodes: list[RealNode]) -> None:
+    async with world(nodes=nodes) as w, world(nodes=nodes) as other:
+        program, at = await launched(w)
+        await say(other, program, "question 0")  # it remembers the node
+        assert (await drain(w, at))["num_programs_moved"] == 1
+        await say(other, program, "question 1")
+        found = await other.http.get(f"/v1/programs/{program}")
+        assert found.headers["x-quire-node"] != at
+        assert (await drain(w, found.headers["x-quire-node"]))["num_programs_moved"] == 1
+        url = f"{other.url.replace('http', 'ws')}/v1/programs/{program}/attach"
+        async with connect(url, proxy=None) as socket:
+            assert json.loads(await socket.recv())["sequence"] == 1
+        for turn in range(2, NUM_TURNS):
+            await say(other, program, f"question {turn}")
+        async with other.http.stream("GET", f"/v1/programs/{program}/events") as answer:
+            told = [frame async for frame in frames(answer.aiter_lines())]
+        assert [one["type"] for one in told] == ["message"] * NUM_TURNS + ["ended"]
+        gone = await other.http.get(f"/v1/programs/{program}/nothing")
+        assert gone.status_code == 404, "its node is asked again, and says so again"
+
+
 async def test_what_cannot_move_stays_and_says_why(nodes: list[RealNode]) -> None:
     async with world(nodes=nodes) as w:
         program, at = await launched(w, "stays")

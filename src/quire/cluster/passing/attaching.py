@@ -79,7 +79,14 @@ class Attachments:
         node = await self._locator.find(place.lookups, headers)
         if node is None:
             raise UnknownHandle(f"no node has the program {place.name[:100]!a}")
-        return await self._connect(node, f"{path}?{query}" if query else path, scope)
+        target = f"{path}?{query}" if query else path
+        try:
+            return await self._connect(node, target, scope)
+        except UnknownHandle:  # another router may have moved the program
+            other = await self._locator.find_again(place.lookups, headers, node)
+            if other is None:
+                raise
+            return await self._connect(other, target, scope)
 
     async def _connect(self, node: Node, target: str, scope: Scope) -> ClientConnection:
         url = f"{'wss' if node.address.tls else 'ws'}://{node.address.netloc}{target}"

@@ -14,6 +14,7 @@ from http import HTTPStatus
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.engines.trial import why_no_answer
+from quire.cluster.nodes.node import Node
 from quire.cluster.passing.following import FollowedAnswer, is_of_program
 from quire.cluster.passing.moving import Moves
 from quire.cluster.passing.opened import EVENTS, Opened, open_answer, unopened
@@ -167,11 +168,30 @@ class Dispatcher:
     async def _at_holder(self, request: Request, place: Holder) -> Opened:
         node = await self._locator.find(place.lookups, request.headers)
         engine = None if node is None else self._fleet.named(node.name)
-        if engine is not None:
-            return await self._at(request, engine)
+        if node is not None and engine is not None:
+            opened = await self._at(request, engine)
+            if opened.answer.head.status != HTTPStatus.NOT_FOUND or request.upload is not None:
+                return opened
+            return await self._where_it_is_now(request, place, node, opened)
         if place.otherwise is not None:
             return await self._at_home(request, place.otherwise)
         return await self._spread(request, is_stored=True)  # any node refuses it
+
+    async def _where_it_is_now(
+        self, request: Request, place: Holder, before: Node, refused: Opened
+    ) -> Opened:
+        """The answer of another node that has it, once: another router may have moved it from
+        ``before``, which has ``refused``."""
+        try:
+            node = await self._locator.find_again(place.lookups, request.headers, before)
+        except QuireError:
+            refused.answer.close()
+            raise
+        engine = None if node is None else self._fleet.named(node.name)
+        if engine is None:
+            return refused
+        refused.answer.close()
+        return await self._at(request, engine)
 
     async def _spread(self, request: Request, *, is_stored: bool) -> Opened:
         engines = sorted(self._ready(request), key=lambda engine: engine.load)

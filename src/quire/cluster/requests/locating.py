@@ -59,6 +59,15 @@ class Locator:
             )
         return None
 
+    async def find_again(
+        self, lookups: Sequence[str], headers: RawHeaders, before: Node
+    ) -> Node | None:
+        """Another node that has it: ``before``, the one that ``find`` named, says that it does not.
+        None: no other does. Raises ``EngineLost`` as ``find`` does."""
+        self.forget(lookups)
+        node = await self.find(lookups, headers)
+        return None if node is before else node
+
     def forget(self, lookups: Sequence[str]) -> None:
         """The node no longer has it."""
         self._known.pop(lookups[0], None)
