@@ -4,8 +4,8 @@
 
 Two stated engines (``stated``) get prompts of 3000 and answers of 100 tokens, sigma 5. Under data
 parallel the paper's engine computes a prompt at once, while its decodes wait; disaggregated, it
-computes pieces beside them. To tell a strategy from its engine, those that do not divide requests
-run over engines of pieces, too, and then over Quire's own, which compute chunks beside decodes.
+computes pieces beside them. To tell a strategy from its engine, both kinds run over both engines,
+and then over Quire's own, which compute chunks beside decodes.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ CONTENDERS = (
     Contender("1P1D", "disaggregated", prefill=PIECES),
     Contender("1P1D-balance 0.2", "balanced", {"ratio": 0.2}, prefill=PIECES),
     Contender("1P1D-balance by load", "balanced", {"ratio": -1.0}, prefill=PIECES),
+    Contender("1P1D-balance by load, whole", "balanced", {"ratio": -1.0}),
     Contender("quire", "quire"),
     Contender("DP, pieces", "data_parallel", prefill=PIECES),
     Contender("quire, pieces", "quire", prefill=PIECES),
