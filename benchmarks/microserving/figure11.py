@@ -3,8 +3,9 @@
     python benchmarks/microserving/figure11.py [--requests 300] [--rates 1 1.5 2 2.5] [--quick]
 
 Two stated engines (``stated``) get prompts of 3000 and answers of 100 tokens, sigma 5. Under data
-parallel the paper's engine computes a prompt at once, while its decodes wait. The same strategies
-run over Quire's own engines, too, which compute prompts in chunks beside decodes.
+parallel the paper's engine computes a prompt at once, while its decodes wait; disaggregated, it
+computes pieces beside them. To tell a strategy from its engine, both kinds run over both engines,
+and then over Quire's own, which compute chunks beside decodes.
 """
 
 from __future__ import annotations
@@ -36,10 +37,22 @@ CONTENDERS = (
     Contender("1P1D", "disaggregated", prefill=PIECES),
     Contender("1P1D-balance 0.2", "balanced", {"ratio": 0.2}, prefill=PIECES),
     Contender("1P1D-balance by load", "balanced", {"ratio": -1.0}, prefill=PIECES),
+    Contender("1P1D-balance by load, whole", "balanced", {"ratio": -1.0}),
     Contender("quire", "quire"),
+    Contender("DP, pieces", "data_parallel", prefill=PIECES),
+    Contender("quire, pieces", "quire", prefill=PIECES),
     Contender("DP, chunked", "data_parallel", prefill=CHUNKED),
     Contender("1P1D-balance by load, chunked", "balanced", {"ratio": -1.0}, prefill=CHUNKED),
     Contender("quire, chunked", "quire", prefill=CHUNKED),
+)
+
+BASES = ("DP", "DP, pieces", "DP, chunked")
+RATIOS_OF = (
+    "1P1D",
+    "1P1D-balance 0.2",
+    "1P1D-balance by load",
+    "quire, pieces",
+    "quire, chunked",
 )
 
 
@@ -65,9 +78,9 @@ def main() -> None:
             base: [
                 one for figure in ("JCT s", "JCT p99 s") for one in over(rows, figure, name, base)
             ]
-            for base in ("DP", "DP, chunked")
+            for base in BASES
         }
-        for name in ("1P1D", "1P1D-balance 0.2", "1P1D-balance by load", "quire, chunked")
+        for name in RATIOS_OF
     }
     print_table("Prompts of 3000 tokens, answers of 100", rows)
     emit("microserving/figure11", arguments.out, results=rows, ratios=ratios)
