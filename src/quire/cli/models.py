@@ -17,7 +17,7 @@ from quire.cli.options import ApiKey, OptionalUrl
 from quire.cli.sizes import format_size
 from quire.core.ids import ModelId
 from quire.engine.model_directory import ModelDirectory
-from quire.node import SHIPPED_MODEL, resolve_source
+from quire.node import SHIPPED_MODEL, SHIPPED_READER, resolve_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,11 @@ def models(
         _list_served(url, api_key)
         return
     named = [path.expanduser() for path in directories or []]
-    shipped = summarise(Path(resolve_source(SHIPPED_MODEL)), is_known=True)
-    cards = [shipped, *map(summarise, named)]
+    shipped = [
+        summarise(Path(resolve_source(name)), is_known=True)
+        for name in (SHIPPED_MODEL, SHIPPED_READER)
+    ]
+    cards = [*shipped, *map(summarise, named)]
     _print_cards(cards)
     for card in cards:
         for note in card.notes:

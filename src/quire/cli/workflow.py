@@ -30,7 +30,7 @@ from quire.cli.workflow_profiles import read_profiles
 from quire.client import Client
 from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, ProgramTerminated
-from quire.node import Node
+from quire.node import SHIPPED_READER, Node
 from quire.programs.workflow import Graph, OptPass, StepLog, find_application
 from quire.programs.workflow.applications import APPLICATIONS
 from quire.programs.workflow.durable import QueryId
@@ -139,6 +139,9 @@ def workflow(
     contextual-retrieval also a cross-encoder, search-generation what is searched. 'list' shows with
     --url what that node serves.
 
+    Without --model a node of its own serves the shipped quire-reader, which is trained to answer
+    from what a search has found.
+
     --profile takes files of 'quire profile', by which 'run' and 'explain' divide batches.
 
     --id keeps what the query does in --data-dir, or in that of the node at --url: after a crash
@@ -194,7 +197,7 @@ def workflow(
         explain(Graph.optimize(app, read, config, _passes(passes)), svg)
         return
     node = NodeConfig(
-        engine_configs(model or (), None),
+        engine_configs(model or (SHIPPED_READER,), None),
         encoders=encoder_configs(encoder or (), encoder_instances or ()),
         vector_store=vector_store,
         search=search,

@@ -10,7 +10,13 @@ from quire.node.kept_pages import KeptPages
 from quire.node.latency import EngineLatencies, HistogramSnapshot
 from quire.node.message_log import MailboxMessage, MessageReader
 from quire.node.metrics import NodeChanges, NodeStatistics, ProcessRecord
-from quire.node.models import SHIPPED_MODEL, ModelFiles, read_model_files, resolve_source
+from quire.node.models import (
+    SHIPPED_MODEL,
+    SHIPPED_READER,
+    ModelFiles,
+    read_model_files,
+    resolve_source,
+)
 from quire.node.node import Node
 from quire.node.program_handle import ProgramHandle
 from quire.node.program_records import ProgramLogLine, ProgramRecord
@@ -25,6 +31,7 @@ from quire.node.tracing.sending import SpanCounts
 
 __all__ = [
     "SHIPPED_MODEL",
+    "SHIPPED_READER",
     "BuiltIn",
     "ClassFigures",
     "ConversationTurn",

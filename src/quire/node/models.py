@@ -23,7 +23,10 @@ from quire.engine.model_card import read_model_card
 from quire.engine.tokenizer import load_tokenizer
 
 SHIPPED_MODEL = "quire-mini"
-"""The model inside the package; served when no model is named."""
+"""The model inside the package that is served when no model is named."""
+SHIPPED_READER = "quire-reader"
+"""Its further trained sibling, which answers from longer contexts: the default of workflows."""
+_SHIPPED = (SHIPPED_MODEL, SHIPPED_READER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +59,22 @@ def read_model_files(config: EngineConfig) -> ModelFiles:
 
 
 def resolve_source(source: str | None) -> str:
-    """``source``, or the directory of the shipped model for its name or ``None``.
+    """``source``, or the directory of a shipped model for its name (``None``: quire-mini).
 
     A directory of that name in the working directory does not shadow the shipped model; write
     ``./quire-mini`` for it.
 
     Raises:
-        ModelNotFound: this installation has no shipped model.
+        ModelNotFound: this installation has no such model.
     """
-    if source not in (None, SHIPPED_MODEL):
-        return source
-    path = Path(str(files("quire"))) / "assets" / SHIPPED_MODEL
+    name = SHIPPED_MODEL if source is None else source
+    if name not in _SHIPPED:
+        return name
+    path = Path(str(files("quire"))) / "assets" / name
     if not (path / "config.json").is_file():
         raise ModelNotFound(
-            f"the shipped model is missing from this installation ({path}): install quire again, "
-            "or name a model directory"
+            f"the shipped model {name} is missing from this installation ({path}): install quire "
+            "again, or name a model directory"
         )
     return str(path)
 

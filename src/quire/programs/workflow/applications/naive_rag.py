@@ -5,8 +5,9 @@
     documents ─► chunk ─► embed ─► ingest ┐
     question ─► embed_question ───────────┴─► search ─► answer
 
-Chunks of 256 tokens that share 30; the three nearest are read. ``answer.synthesis`` is ``tree`` (each
-is read on its own, then the answers are combined), ``one_shot`` (read together) or ``refine``.
+Chunks of 256 tokens that share 30; the three nearest are read. ``answer.synthesis`` is ``tree``
+(each is read on its own, then the answers are combined), ``one_shot`` (read together) or
+``refine``.
 """
 
 from __future__ import annotations
