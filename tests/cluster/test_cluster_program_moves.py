@@ -3,18 +3,22 @@ pause."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from real_nodes import RealNode, real_nodes
 from router_world import ADMIN_HEADERS, World, world
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 
+from quire.cluster.passing.program_moves import ProgramMoves
 from quire.core.errors import QuotaExceeded
 from quire.programs.library import LIBRARY
 from quire.programs.sdk import Context, inferlet, temperature
+from quire.server.routes import attach
 
 NUM_TURNS = 4
 
@@ -31,6 +35,16 @@ async def interview(api):  # type: ignore[no-untyped-def]
     return answers
 
 
+@inferlet("recites", restartable=True)
+async def recites(api):  # type: ignore[no-untyped-def]
+    """Sends each message back."""
+    heard = []
+    for _ in range(NUM_TURNS):
+        heard.append(await api.receive())
+        await api.send(heard[-1])
+    return heard
+
+
 @inferlet("stays")
 async def stays(api):  # type: ignore[no-untyped-def]
     await api.receive()
@@ -44,7 +58,7 @@ def nodes() -> Iterator[list[RealNode]]:
 
 @pytest.fixture(autouse=True)
 def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("interview", "stays"):
+    for name in ("interview", "recites", "stays"):
         monkeypatch.setitem(LIBRARY._modules, name, __name__)
 
 
@@ -98,6 +112,82 @@ async def test_an_attached_client_stays_attached(nodes: list[RealNode]) -> None:
         assert ended["program"]["result"] == said
         ids = [one["id"] for one in (await w.http.get("/v1/programs")).json()["data"]]
         assert ids.count(program) == 1
+
+
+@pytest.fixture
+def arrived(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a node has read the frame with "question 1"."""
+    arrived, receive = threading.Event(), attach._Connection._receive
+
+    async def reads(connection: attach._Connection) -> bytes:
+        frame = await receive(connection)
+        if b"question 1" in frame:
+            arrived.set()
+        return frame
+
+    monkeypatch.setattr(attach._Connection, "_receive", reads)
+    return arrived
+
+
+async def ask(socket: ClientConnection, turn: int) -> None:
+    await socket.send(json.dumps({"type": "message", "text": f"question {turn}"}))
+
+
+async def check_recited(socket: ClientConnection) -> None:
+    told = [json.loads(frame) async for frame in socket]
+    said = [f"question {turn}" for turn in range(NUM_TURNS)]
+    assert [one.get("text") for one in told] == [*said[1:], None]
+    assert told[-1]["program"]["result"] == said
+
+
+async def test_what_the_old_node_was_still_sent_goes_to_the_new_one(
+    nodes: list[RealNode], arrived: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_messages = attach._Connection._send_messages
+
+    async def hears_more_before_it_closes(connection: Any, reader: Any) -> int:
+        code = await send_messages(connection, reader)
+        if code == attach.HAS_MOVED:
+            assert await asyncio.to_thread(arrived.wait, 10.0)
+        return code
+
+    monkeypatch.setattr(attach._Connection, "_send_messages", hears_more_before_it_closes)
+    async with world(nodes=nodes) as w:
+        program, at = await launched(w, "recites")
+        url = f"{w.url.replace('http', 'ws')}/v1/programs/{program}/attach"
+        async with connect(url, proxy=None) as socket:
+            await ask(socket, 0)
+            await socket.recv()
+            assert (await drain(w, at))["num_programs_moved"] == 1
+            for turn in range(1, NUM_TURNS):
+                await ask(socket, turn)
+            await check_recited(socket)
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_what_is_said_during_the_move_is_heard_once(
+    nodes: list[RealNode],
+    is_taken: bool,
+    arrived: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = ProgramMoves._taken
+    async with world(nodes=nodes) as w:
+        program, at = await launched(w, "recites")
+        url = f"{w.url.replace('http', 'ws')}/v1/programs/{program}/attach"
+        async with connect(url, proxy=None) as socket:
+
+            async def after_a_word(moves: ProgramMoves, record: bytes, targets: Any) -> str | None:
+                for turn in range(1, NUM_TURNS):
+                    await ask(socket, turn)
+                assert await asyncio.to_thread(arrived.wait, 10.0)
+                return await taken(moves, record, targets) if is_taken else "no"
+
+            monkeypatch.setattr(ProgramMoves, "_taken", after_a_word)
+            await ask(socket, 0)
+            await socket.recv()
+            assert (await drain(w, at))["num_programs_moved"] == is_taken
+            await check_recited(socket)
 
 
 async def test_who_comes_back_behind_a_message_hears_none_twice(nodes: list[RealNode]) -> None:

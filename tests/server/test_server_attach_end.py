@@ -29,7 +29,8 @@ class Client:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def close(self, code: int) -> None:
+    async def close(self, code: int, reason: str | None = None) -> None:
+        assert reason is None
         if self._close_error is not None:
             raise self._close_error
         self.closed_with.append(code)

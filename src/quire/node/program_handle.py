@@ -288,6 +288,10 @@ class ProgramHandle:
             raise error
         return self._result
 
+    async def wait_here(self) -> None:
+        """Until the program is not on its way to another node; of one that has left, for ever."""
+        await self._move.wait_here()
+
     async def wait_ended(self) -> None:
         await self._ended.wait()
 

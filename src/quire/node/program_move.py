@@ -25,6 +25,8 @@ class ProgramMove:
         self._limit_s = limit_s
         self._on_unheard = on_unheard
         self._departure: _Departure | None = None
+        self._is_here = asyncio.Event()
+        self._is_here.set()
         self.has_left = False
 
     @property
@@ -41,6 +43,11 @@ class ProgramMove:
         """Raises ``EngineLost``: it moves now."""
         if self.has_begun:
             raise EngineLost(f"program {self._id} moves to another node now: send it again")
+
+    async def wait_here(self) -> None:
+        """Until the program can be told something, or has ended; for ever if it has left."""
+        while not self._is_here.is_set():  # it may set out again before this task goes on
+            await self._is_here.wait()
 
     async def begin(
         self,
@@ -59,6 +66,7 @@ class ProgramMove:
         is_here = not (is_over or self.has_begun)
         restarts = movable(self._id, launch, origin, restarts, is_here=is_here)
         departure = self._departure = _Departure()
+        self._is_here.clear()
         restarts.log.stop()
         await departure.stopped(self._id)
         loop = asyncio.get_running_loop()
@@ -74,10 +82,12 @@ class ProgramMove:
         """The program has ended by itself."""
         if self._departure is not None:
             self._departure.end(has_stopped=False)
+        self._is_here.set()
 
     def come_back(self) -> None:
         """No other node has taken it."""
         self._departure = None
+        self._is_here.set()
 
     def leave(self) -> EngineLost:
         """Another node has taken it: what its clients here are told."""
@@ -87,6 +97,7 @@ class ProgramMove:
     def _end_unheard(self, departure: _Departure) -> None:
         if self._departure is departure and not self.has_left:
             self._departure = None
+            self._is_here.set()
             self._on_unheard(
                 ProgramTerminated(
                     f"program {self._id} was handed over, and for {self._limit_s:g} s nobody "

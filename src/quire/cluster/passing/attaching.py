@@ -18,12 +18,13 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from quire.cluster.nodes.node import Node
+from quire.cluster.passing.sent_frames import SentFrames
 from quire.cluster.requests.locating import Locator
 from quire.cluster.requests.places import Holder, place_of
 from quire.cluster.requests.request import Request
 from quire.core.config import ServerConfig
 from quire.core.errors import EngineLost, QuireError, UnknownHandle
-from quire.server.routes.attach import HAS_MOVED
+from quire.server.routes.attach import HAS_MOVED, frames_taken
 from quire.server.security import refuse
 
 logger = logging.getLogger(__name__)
@@ -128,30 +129,35 @@ class _Attachment:
     ) -> None:
         self.client = client
         self.last = last
-        self._is_open = asyncio.Event()
-        self._is_open.set()
         self._send = send
         self._write_timeout_s = write_timeout_s
-        self._inward = asyncio.create_task(self._to_node(receive))
+        self._sent = SentFrames()
+        self._inward = asyncio.create_task(self._from_client(receive))
 
     def follow(self, client: ClientConnection) -> None:
         """The program is at another node now, which ``client`` is connected to."""
         self.client = client
-        self._is_open.set()
 
     async def run(self) -> bool:
-        """Until either side ends; whether the program has moved."""
+        """Until either side ends; whether the program has moved.
+
+        Raises:
+            EngineLost: it has moved, and what its client has sent is not known to be complete.
+        """
         outward = asyncio.create_task(self._to_client())
+        to_node = asyncio.create_task(self._to_node())
         try:
             await asyncio.wait({outward, self._inward}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             outward.cancel()
-            await asyncio.gather(outward, return_exceptions=True)
+            to_node.cancel()
+            await asyncio.gather(outward, to_node, return_exceptions=True)
         if self._inward.done():
             return False  # the client has left
         code, reason = self.client.close_code or _ABNORMAL, self.client.close_reason or ""
         if code == HAS_MOVED:
             await self.client.close()
+            self._sent.go_on(frames_taken(reason))
             return True
         if code == 1006:  # never sent: it stands for a connection that broke
             code, reason = _ABNORMAL, "the program's node is lost"
@@ -178,23 +184,17 @@ class _Attachment:
                 if found is not None:
                     self.last = int(found[1])
 
-    async def _to_node(self, receive: Receive) -> None:
-        """Until the client leaves. What it says while its program moves goes to the next node."""
+    async def _from_client(self, receive: Receive) -> None:
+        """Until the client leaves."""
         while True:
             message = await receive()
             if message["type"] == "websocket.disconnect":
                 return
             text = message.get("text")
-            frame = message["bytes"] if text is None else text
-            while not await self._said(frame):
-                await self._is_open.wait()
+            await self._sent.put(message["bytes"] if text is None else text)
 
-    async def _said(self, frame: str | bytes) -> bool:
-        client = self.client
-        try:
-            await client.send(frame)
-        except ConnectionClosed:
-            if client is self.client:  # ``run`` sees it, too, and follows the program or ends
-                self._is_open.clear()
-            return False
-        return True
+    async def _to_node(self) -> None:
+        """Until the node leaves, which ``run`` sees, too."""
+        with suppress(ConnectionClosed):
+            while True:
+                await self.client.send(await self._sent.next())

@@ -14,13 +14,15 @@ To the program::
 
 ``?after=N`` skips the first N messages, so that a client may attach again where it left. Detaching
 leaves the program running. Where a program has moved to another node, its connections are closed
-with code 1012.
+with code 1012, and the reason says how many frames of the connection were taken; the client sends
+the others again where it attaches next.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -28,7 +30,7 @@ from fastapi import APIRouter, WebSocket
 from pydantic import TypeAdapter, ValidationError
 from starlette.websockets import WebSocketDisconnect
 
-from quire.core.errors import MailboxFull, QuireError
+from quire.core.errors import EngineLost, MailboxFull, QuireError
 from quire.node import MessageReader, ProgramHandle
 from quire.server.context import caller_of, context_of
 from quire.server.errors import HttpError, body_of, error_body
@@ -45,6 +47,23 @@ _NORMAL = 1000
 HAS_MOVED = 1012
 """The program is at another node now: a router attaches its client there."""
 _TRY_AGAIN_LATER = 1013
+_MOVED = "the program has moved to another node; frames taken here: {}"
+_TAKEN = re.compile(r"frames taken here: (\d{1,15})$")
+
+
+def frames_taken(reason: str) -> int:
+    """How many frames of a connection that was closed with ``HAS_MOVED`` count: the program has
+    them, or their client was told why not.
+
+    Raises:
+        EngineLost: the reason does not say it.
+    """
+    found = _TAKEN.search(reason)
+    if found is None:
+        raise EngineLost(
+            "the program has moved, and its node does not say what it has: attach again"
+        )
+    return int(found[1])
 
 
 @router.websocket("/v1/programs/{program}/attach")
@@ -71,6 +90,8 @@ class _Connection:
         self._websocket = websocket
         self._handle = handle
         self._write_timeout_s = write_timeout_s
+        self._num_taken = 0
+        """Frames of the client."""
 
     async def run(self, reader: MessageReader) -> None:
         outward = asyncio.create_task(self._send_messages(reader))
@@ -87,7 +108,9 @@ class _Connection:
         if isinstance(results[0], int):
             with suppress(*_GONE):  # a client that has heard of the end may leave first
                 async with asyncio.timeout(self._write_timeout_s):
-                    await self._websocket.close(results[0])
+                    code = results[0]
+                    reason = _MOVED.format(self._num_taken) if code == HAS_MOVED else None
+                    await self._websocket.close(code, reason)
 
     async def _send_messages(self, reader: MessageReader) -> int:
         """Until the program's end; the code to close with."""
@@ -104,9 +127,12 @@ class _Connection:
         return _NORMAL
 
     async def _take_frames(self) -> None:
-        """Until the client leaves. What the program does not read holds the client back."""
+        """Until the client leaves. What the program does not read holds the client back, and so
+        does a move: a frame counts as taken where the program can be told at once."""
         while True:
             raw = await self._receive()
+            await self._handle.wait_here()
+            self._num_taken += 1
             try:
                 frame = _FRAMES.validate_python(strict_loads(raw))
                 if isinstance(frame, MessageFrame):
