@@ -31,8 +31,9 @@ def test_the_shipped_model_and_named_directories(
     (tmp_path / "model.safetensors").write_bytes(bytes(3 << 20))
     ran = invoke(capsys, "models", str(tmp_path))
     assert ran.code == 0
-    mini, other = (line.split() for line in ran.out.splitlines() if "MiB" in line)
+    mini, reader, other = (line.split() for line in ran.out.splitlines() if "MiB" in line)
     assert mini[:2] == ["quire-mini", "llama"]
+    assert reader[:2] == ["quire-reader", "llama"]
     assert other == [tmp_path.name, "qwen3", "28", "64", "40960", "3", "MiB", "--model"]
 
 

@@ -62,8 +62,9 @@ def word_texts(source: str) -> EncoderTexts:
     return EncoderTexts(tokenizer, 64, "")
 
 
-def node_with(**encoders: FakeEncoder) -> Node:
-    engine = EngineConfig(source=SHIPPED_MODEL, name=ModelId(SHIPPED_MODEL))
+def node_with(model: str = SHIPPED_MODEL, **encoders: FakeEncoder) -> Node:
+    """``model``: a shipped one, by name."""
+    engine = EngineConfig(source=model, name=ModelId(model))
     configs = tuple(EncoderConfig(source=name, name=ModelId(name)) for name in encoders)
     transports = EncoderTransports(
         lambda config, on_progress: in_process_encoder(config.name, lambda: encoders[config.name]),

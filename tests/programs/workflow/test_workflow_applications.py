@@ -12,7 +12,7 @@ from programs_facts import FACTS, node_with
 
 from quire.core.errors import InvalidArgument, ProgramFailed
 from quire.core.ids import TenantId
-from quire.node import Node
+from quire.node import SHIPPED_READER, Node
 from quire.programs.workflow import Graph, OptPass, find_application, workflow
 from quire.programs.workflow.applications import agent
 from quire.programs.workflow.applications.contextual_retrieval import before
@@ -28,7 +28,9 @@ SMALL = {"chunk": {"chunk_size": 7, "overlap": 0}}
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node() -> AsyncIterator[Node]:
     node = node_with(
-        embedder=FakeEncoder(dimensions=128), ranker=FakeEncoder("cross_encoder", max_tokens=64)
+        SHIPPED_READER,
+        embedder=FakeEncoder(dimensions=128),
+        ranker=FakeEncoder("cross_encoder", max_tokens=64),
     )
     await node.start()
     yield node
