@@ -41,7 +41,8 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         envvar="QUIRE_MODELS",
-        help="Directory or hub id of a model, or NAME=SOURCE. Repeatable; default: quire-mini.",
+        help="Directory or hub id of a model, or NAME=SOURCE. Repeatable; default: quire-mini, for "
+        "workflows quire-reader.",
         rich_help_panel=_ENGINE,
     ),
 ]

@@ -333,10 +333,12 @@ class KeptQueriesConfig:
     max_queries: int = 1024
 
     def __post_init__(self) -> None:
-        if not self.ttl_s > 0 or self.max_bytes < 1 or self.max_queries < 1:
+        least = min(self.max_bytes, self.max_query_bytes, self.max_queries)
+        if not self.ttl_s > 0 or least < 1:
             raise ConfigError(
-                f"kept queries: ttl_s is {self.ttl_s:g}, max_bytes {self.max_bytes} and "
-                f"max_queries {self.max_queries}: choose more than 0"
+                f"kept queries: ttl_s is {self.ttl_s:g}, max_bytes {self.max_bytes}, "
+                f"max_query_bytes {self.max_query_bytes} and max_queries {self.max_queries}: "
+                "choose more than 0"
             )
 
 

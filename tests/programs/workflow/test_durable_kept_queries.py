@@ -155,3 +155,6 @@ def test_without_a_directory_nothing_is_kept() -> None:
         KeptQueries(None, KeptQueriesConfig()).open(place())
     with pytest.raises(ConfigError, match="ttl_s is 0"):
         KeptQueriesConfig(ttl_s=0)
+    for name in ("max_bytes", "max_query_bytes", "max_queries"):
+        with pytest.raises(ConfigError, match=f"{name} 0"):
+            kept(Path(), **{name: 0})
