@@ -114,28 +114,31 @@ class PrefixIndex:
     ) -> list[Content]:
         """The longest indexed run of full pages that holds a prefix of ``tokens``, at most
         ``max_pages``. ``known``: the keys of the first of them, if they were computed before."""
-        found: list[Content] = []
         size = self._page_size
-        key = self.root_key(tenant, adapter) if parent is None else parent.key
-        keys = known.keys if known is not None and known.root == key else []
-        num_known = len(keys)
-        for number in range(min(max_pages, len(tokens) // size)):
-            if number < num_known:
-                key = keys[number]
-            else:
-                key = self.next_key(key, tokens[number * size : number * size + size])
-            content = self._contents.get(key)
-            if content is None:
-                break
-            found.append(content)
+        keys = PromptKeys(tokens, self.root_key(tenant, adapter) if parent is None else parent.key)
+        if known is not None and known.root == keys.root:
+            keys.keys += known.keys
+        num_found = self.num_found(keys, min(max_pages, len(tokens) // size))
+        found = [self._contents[key] for key in keys.keys[:num_found]]
         self._num_query_tokens += len(tokens)
         self._num_hit_tokens += len(found) * size
         self._num_host_hit_tokens += sum([content.block is None for content in found]) * size
         return found
 
-    def has(self, key: bytes) -> bool:
-        """Whether the page with this chain key is here."""
-        return key in self._contents
+    def num_found(self, prompt: PromptKeys, num_pages: int) -> int:
+        """How many of the prompt's first ``num_pages``, all full, are here. Keys that it lacks are
+        computed, but none behind the first page that is not here. Not counted as a query."""
+        contents, keys, tokens, size = self._contents, prompt.keys, prompt.tokens, self._page_size
+        key, num_known = prompt.root, len(prompt.keys)
+        for number in range(num_pages):
+            if number < num_known:
+                key = keys[number]
+            else:
+                key = self.next_key(key, tokens[number * size : number * size + size])
+                keys.append(key)
+            if key not in contents:
+                return number
+        return num_pages
 
     def find(self, key: bytes) -> Content | None:
         """The page with this chain key. Not counted as a query."""

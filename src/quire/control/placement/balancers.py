@@ -128,22 +128,12 @@ def cached_tokens(placing: Placing, engines: Sequence[EngineState]) -> dict[Engi
     """Of the prompt's tokens, how many each engine's prefix index has. Keys are computed once, and
     only as far as any engine has them; engines of one model have the same keys. ``placing`` gets
     them, as the engine that is chosen looks for the same."""
-    found = dict.fromkeys([engine.id for engine in engines], 0)
     if not placing.prompt:
-        return found
+        return dict.fromkeys([engine.id for engine in engines], 0)
     first = engines[0]
     adapter = first.adapter_index(placing.adapter)
-    key = first.memory.index.root_key(placing.queue.program.tenant, adapter)
-    having, prompt = list(engines), placing.prompt
-    known = placing.keys = PromptKeys(prompt, key)
-    size = first.page_size
-    for end in range(size, len(prompt) + 1, size):
-        key = having[0].memory.index.next_key(key, prompt[end - size : end])
-        known.keys.append(key)
-        still = [engine for engine in having if engine.memory.index.has(key)]
-        if len(still) < len(having):
-            found |= dict.fromkeys([engine.id for engine in having], end - size)
-        having = still
-        if not having:
-            return found
-    return found | dict.fromkeys([engine.id for engine in having], len(prompt) // size * size)
+    root = first.memory.index.root_key(placing.queue.program.tenant, adapter)
+    known = placing.keys = PromptKeys(placing.prompt, root)
+    size, indexes = first.page_size, {engine.id: engine.memory.index for engine in engines}
+    num_pages = len(placing.prompt) // size
+    return {name: index.num_found(known, num_pages) * size for name, index in indexes.items()}
