@@ -6,7 +6,7 @@ and no unfinished command names it. Does not know order; ``flow`` calls it at th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -59,7 +59,7 @@ class Holdings:
 
     def __init__(self, engines: Mapping[EngineId, EngineState]) -> None:
         self._engines = engines
-        self._effects: Mapping[type[c.Command], Callable[[Any, Entry], None]] = {
+        self._effects: Mapping[type[c.Command], Callable[[Any, Entry], object]] = {
             c.AllocPages: self._alloc_pages,
             c.ImportPages: self._create_pages,
             c.ImportPrefix: self._create_pages,
@@ -89,19 +89,18 @@ class Holdings:
                 embed.num_pins += 1
 
     def _alloc_pages(self, command: c.AllocPages, entry: Entry) -> None:
-        self._create_pages(command, entry)
-        program = entry.program
-        self.count(program, [program.pages[page_id] for page_id in command.pages])
+        self.count(entry.program, self._create_pages(command, entry))
 
     def _create_pages(
         self, command: c.AllocPages | c.ImportPages | c.ImportPrefix | TakeLease, entry: Entry
-    ) -> None:
-        queue = entry.queue
-        for page_id in command.pages:
-            page = Page(page_id, queue.engine, queue.id)
-            queue.program.pages[page_id] = page
+    ) -> list[Page]:
+        queue, program = entry.queue, entry.program
+        created = [Page(page_id, queue.engine, queue.id) for page_id in command.pages]
+        for page in created:
+            program.pages[page.id] = page
             queue.pages[page] = None
-        queue.program.account.num_pages += len(command.pages)
+        program.account.num_pages += len(created)
+        return created
 
     def _alloc_embeds(self, command: c.AllocEmbeds, entry: Entry) -> None:
         queue, program = entry.queue, entry.program
@@ -129,11 +128,11 @@ class Holdings:
             if thing.is_counted:
                 self._uncount(entry.program, thing)
 
-    def count(self, program: Program, pages: Iterable[Page]) -> None:
+    def count(self, program: Program, pages: Collection[Page]) -> None:
         """``program`` holds them from now on, as quotas see it."""
         for page in pages:
             page.is_counted = True
-            program.num_held_pages += 1
+        program.num_held_pages += len(pages)
 
     def _uncount(self, program: Program, thing: Page | Embed) -> None:
         thing.is_counted = False

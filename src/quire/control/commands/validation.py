@@ -127,9 +127,9 @@ class Validator:
             )
         account = program.account
         account.require("max_pages", account.num_pages, len(pages), "pages are held")
-        for page in pages:
-            if page in program.pages:
-                raise InvalidArgument(f"page {page} is in use: choose a new id")
+        if not program.pages.keys().isdisjoint(pages):
+            page = next(page for page in pages if page in program.pages)
+            raise InvalidArgument(f"page {page} is in use: choose a new id")
 
     def _dealloc_pages(
         self, command: c.DeallocPages, queue: CommandQueue, info: EngineInfo
@@ -397,4 +397,5 @@ class Validator:
         check_room(count, len(command.output), info)
         size = info.pool.page_size
         num_output = min(len(command.output), -(-(count + stop.max_tokens) // size) + 1)
-        check_working_set(len({*command.context} - {*command.output}) + num_output, info)
+        num_others = len({*command.context} - {*command.output}) if command.context else 0
+        check_working_set(num_others + num_output, info)

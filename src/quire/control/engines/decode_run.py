@@ -26,6 +26,7 @@ class DecodeRun:
     of the entries of its open table; from entry ``first_entry`` on the engine sets bits itself.
     ``next_slot``: the table slot of the next known token; the engine may write up to
     ``limit_slot``. ``pins``: the contents of its pages, pinned while the sequence is open.
+    ``start_fill``: of its first output page when it began; those behind it were empty.
     """
 
     def __init__(
@@ -49,7 +50,8 @@ class DecodeRun:
         self.num_prompt = len(command.tokens)
         self.num_run = 0
         self.num_cached = 0
-        written = [page for page in cursor.pages if page.fill]  # the first one, if any
+        written = [page for page in cursor.pages[:1] if page.fill]
+        self.start_fill = written[0].fill if written else 0
         self.hidden = hidden_fills(written, context) if written else {}
         self.table: ResidentTable | None = None
         self.table_pages: list[Page] = []
@@ -59,8 +61,6 @@ class DecodeRun:
         self.first_entry = 0
         self.next_slot = 0
         self.limit_slot = 0
-        self.locked = list(cursor.pages)
-        self.start_fills = [(page, page.fill) for page in cursor.pages]
         self.pins: list[Content] = []
         self.num_outstanding = 0
         self.first_token_s: float | None = None
@@ -102,11 +102,20 @@ class DecodeRun:
         if self.prompt_logprobs is not None:
             self.prompt_logprobs = None if self._has_replied else []
 
+    @property
+    def locked(self) -> list[Page]:
+        """The pages to which it alone appends, from its beginning to its end."""
+        return self.cursor.pages
+
+    @property
+    def start_fills(self) -> list[tuple[Page, int]]:
+        """Its output pages, and how far each was filled when it began."""
+        return [(page, 0 if number else self.start_fill) for number, page in enumerate(self.locked)]
+
     def unlock(self) -> None:
-        """Let other commands append to its pages."""
+        """It has ended: let other commands append to its pages."""
         for page in self.locked:
             page.unlock()
-        self.locked = []
 
     def chunk(
         self,

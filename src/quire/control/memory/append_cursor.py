@@ -55,7 +55,8 @@ class AppendCursor:
         self._memory = memory
         self._operations = operations
         self._first = 0
-        self.num_free_slots = sum(memory.page_size - page.fill for page in pages)
+        size = memory.page_size
+        self.num_free_slots = sum([size - page.fill for page in pages])
 
     def spans(self, num_tokens: int) -> Spans:
         """The slots of the next ``num_tokens`` tokens; fewer if the pages end."""

@@ -93,7 +93,7 @@ class Page:
         )
 
     def lock(self, queue_serial: int) -> None:
-        assert self.appender in (None, queue_serial)
+        assert self.appender is None or self.appender == queue_serial
         self.appender = queue_serial
         self.num_appends += 1
 

@@ -23,9 +23,11 @@ def secure(
     there is no room or a needed transfer is in progress. No content may be lost.
     """
     pinned = list(contents)
-    away = {id(content): content for content in pinned if content.block is None}
+    away: dict[int, Content] = {}
     for content in pinned:
         content.num_pins += 1
+        if content.block is None:
+            away[id(content)] = content
     num_to_come = sum(not memory.is_coming(content) for content in away.values())
     if memory.make_room(num_to_come + num_new, reclaim):
         if not away:

@@ -97,10 +97,10 @@ class Deployments:
 
     def _named(self, queue: CommandQueue, commands: Sequence[c.Command]) -> EngineId | None:
         """The engine of the first page or export that ``commands`` name and that exists."""
-        program = queue.program
+        held = queue.program.pages
         for command in commands:
-            for page_id in _pages_read(command):
-                page = program.pages.get(page_id)
+            for page_id in _pages_read(command) if held else ():
+                page = held.get(page_id)
                 if page is not None:
                     return page.engine
             engine = self._of_export(queue, command) or _of_lease(command)

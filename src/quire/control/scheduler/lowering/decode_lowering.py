@@ -59,12 +59,13 @@ class DecodeLowering:
     def _start(self, entry: Entry, command: Decode) -> DecodeRun | None:
         context = find_pages(entry, command.context)
         output = find_pages(entry, command.output)
-        if any(page.appender not in (None, entry.queue.serial) for page in output):
+        own = entry.queue.serial
+        if any(page.appender is not None and page.appender != own for page in output):
             return None
         run = self._create(entry, command, context, self._tail(output))
         self._map_cached(run)
-        for page in run.cursor.pages:
-            page.lock(entry.queue.serial)
+        for page in run.locked:
+            page.lock(own)
         entry.run = run
         return run
 
@@ -224,12 +225,14 @@ class DecodeLowering:
         )
 
     def _cursor_slot(self, run: DecodeRun) -> int:
-        """Where the next token goes, in slots of the run's table."""
-        size = self._engine.page_size
+        """Where the next token goes, in slots of the run's table: into one of its last pages, if it
+        has one with room."""
+        size, pages = self._engine.page_size, run.table_pages
         for page, _ in run.cursor.spans(1):
-            if page in run.table_pages:
-                return run.table_pages.index(page) * size + page.fill
-        return len(run.table_pages) * size
+            for number in range(len(pages) - 1, -1, -1):
+                if pages[number] is page:
+                    return number * size + page.fill
+        return len(pages) * size
 
     def bind_ahead(self, run: DecodeRun, num_slots: int, reclaim: Reclaim) -> bool:
         """Bind blocks for the next ``num_slots`` tokens of an open sequence, as far as its output

@@ -68,8 +68,7 @@ class Backlog:
             for queue in engine.ready.take_changed():
                 self._look_at(queue)
         if engine.unlocked:
-            for page in engine.take_unlocked():
-                self._wake(page)
+            self._wake(engine.take_unlocked())
         if self._ranking.changed:
             self._rank_anew()
 
@@ -96,11 +95,14 @@ class Backlog:
             self._heads[queue] = head
             self.place(head)
 
-    def _wake(self, page: Page) -> None:
-        """Nobody appends to ``page`` any more."""
-        for entry in self._held_by.pop(page, ()):
-            del self._held_up[entry]
-            self.place(entry)
+    def _wake(self, unlocked: Iterable[Page]) -> None:
+        """Nobody appends to these pages any more."""
+        if not self._held_by:  # as mostly
+            return
+        for page in unlocked:
+            for entry in self._held_by.pop(page, ()):
+                del self._held_up[entry]
+                self.place(entry)
 
     def _rank_anew(self) -> None:
         changed = self._ranking.changed
