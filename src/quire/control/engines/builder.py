@@ -238,11 +238,11 @@ class BatchBuilder:
             row_starts=i32([*accumulate((len(row.positions) for row in rows), initial=0)]),
             tables=i32([-1 if row.table is None else row.table for row in rows]),
             sequences=i32(self._row_sequences),
-            tokens=i32([token for row in rows for token in row.tokens]),
-            embeds=i32([embed for row in rows for embed in row.embeds]),
-            positions=i32([position for row in rows for position in row.positions])[None, :],
-            slots=i32([slot for row in rows for slot in row.slots])[None, :],
-            outputs=i32([output for row in rows for output in row.outputs]),
+            tokens=i32(_joined([row.tokens for row in rows])),
+            embeds=i32(_joined([row.embeds for row in rows])),
+            positions=i32(_joined([row.positions for row in rows]))[None, :],
+            slots=i32(_joined([row.slots for row in rows]))[None, :],
+            outputs=i32(_joined([row.outputs for row in rows])),
             score_targets=i32(targets),
             num_scores=max((row.num_scores for row in rows), default=0),
             masks=[
@@ -253,3 +253,11 @@ class BatchBuilder:
             adapters=i32(adapters if max(adapters) >= 0 else []),
             attention_rows=i32(self._scored_rows),
         )
+
+
+def _joined(parts: list[list[int]]) -> list[int]:
+    """One behind the other."""
+    whole: list[int] = []
+    for part in parts:
+        whole += part
+    return whole

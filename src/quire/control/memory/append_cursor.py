@@ -74,6 +74,13 @@ class AppendCursor:
                 num_tokens -= count
         return found
 
+    def bound_pages(self) -> list[Page]:
+        """The first pages, as far as they have contents; full ones have."""
+        pages, end = self.pages, self._first
+        while end < len(pages) and pages[end].content is not None:
+            end += 1
+        return pages[:end]
+
     def unbound(self, spans: Spans) -> tuple[list[Content], int]:
         """What ``bind`` needs for ``spans``: contents that must be resident, and a number of new
         blocks."""

@@ -134,16 +134,11 @@ class DecodeLowering:
 
     def _pages(self, run: DecodeRun) -> list[Page]:
         """The pages of the run's table: what its context shows, then its own as far as bound."""
-        context: list[Page] = []
-        if run.context:  # most decodes name their pages as their output alone
-            tail = set(run.cursor.pages)
-            context = [page for page in run.context if page.fill and page not in tail]
-        own = []
-        for page in run.cursor.pages:
-            if page.content is None:
-                break
-            own.append(page)
-        return [*context, *own]
+        own = run.cursor.bound_pages()
+        if not run.context:  # most decodes name their pages as their output alone
+            return own
+        tail = set(run.cursor.pages)
+        return [page for page in run.context if page.fill and page not in tail] + own
 
     def _add_chunk(self, run: DecodeRun, count: int, opens: bool, builder: BatchBuilder) -> None:
         tokens = run.tokens[run.num_run : run.num_run + count]
