@@ -11,6 +11,7 @@ from tools.mutation.ledger import Ledger, MutantOutcome, MutantResult
 from tools.mutation.operators import Mutant, source_with
 from tools.mutation.overlay import Overlay
 from tools.mutation.processes import TIMED_OUT, forked, preload, run_tests
+from tools.mutation.report import place_in_code, reasons
 from tools.mutation.targets import ROOT, SOURCE, Group
 
 BUDGET_S = 30.0
@@ -20,7 +21,7 @@ LIMIT_S, LIMIT_FACTOR = 5.0, 10.0
 """A test with a mutant hangs if it takes this processor time and this multiple of its normal
 one."""
 WAITING_LIMIT_S = 60.0
-"""Limit of elapsed time, for tests that wait without using the processor."""
+"""Limit of the time in which tests have a core or wait for something else."""
 
 
 class MutantTrial:
@@ -31,11 +32,17 @@ class MutantTrial:
         self._group = group
         self._ledger = ledger
         self._tests = digest_of(group.test_files())
+        self._no_faults = reasons()
         self._coverage: CoverageMap | None = None
 
     def known_outcome(self, mutant: Mutant) -> MutantOutcome | None:
         """The recorded outcome for the present state of the module and the tests."""
-        known = self._ledger.result(mutant.identity(), self._module(mutant), self._tests)
+        known = self._ledger.result(
+            mutant.identity(),
+            self._module(mutant),
+            self._tests,
+            is_no_fault=place_in_code(mutant) in self._no_faults,
+        )
         return None if known is None else known.outcome
 
     def prepare(self) -> None:
