@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from subprocess import check_output
+from typing import Any
 
 import pytest
 
-from tools.mutation.coverage_map import CoverageMap, _key, _trace, digest_of
+from tools.mutation.coverage_map import CoverageMap, _by_file, _key, _part, _trace, digest_of
 from tools.mutation.ledger import Ledger, MutantOutcome, MutantResult
 from tools.mutation.operators import Mutant, mutants_of, source_with
 from tools.mutation.overlay import Overlay
@@ -168,7 +169,7 @@ def test_a_mutant_meets_the_tests_of_its_line_the_quickest_first() -> None:
     found.add(
         {
             "seconds": {"slow": 9.0, "quick": 0.1, "other": 0.1},
-            "lines": {"a.py": {"1": [""], "5": ["slow", "quick"], "6": ["other"]}},
+            "lines": {"a.py": {"1": [-1], "5": [0, 1], "6": [2]}},
             "modules": ["json"],
         }
     )
@@ -180,6 +181,24 @@ def test_a_mutant_meets_the_tests_of_its_line_the_quickest_first() -> None:
     assert tests_at(5, budget_s=5.0) == ["quick"]
     assert sorted(tests_at(1)) == ["other", "quick", "slow"]
     assert tests_at(7) == []
+
+
+def test_a_trace_is_divided_by_test_file_and_lacks_what_failed() -> None:
+    found: dict[str, Any] = {
+        "tests": ["a.py::x", "a.py::y", "b.py::z"],
+        "seconds": {"a.py::y": 2.0, "b.py::z": 3.0},
+        "lines": {"m.py": {"1": [-1], "2": [0, 1], "3": [2], "4": [1, 2]}},
+        "modules": ["json"],
+    }
+    lines = _by_file(found["lines"], ["a.py", "a.py", "b.py"])
+    assert lines["b.py"] == {"m.py": {"1": [-1], "3": [2], "4": [2]}}
+    made = CoverageMap()
+    for file in ("a.py", "b.py"):
+        made.add(_part(found, file, lines[file]))
+    assert made.seconds == found["seconds"]
+    assert made.lines["m.py"] == {
+        1: {""}, 2: {"a.py::y"}, 3: {"b.py::z"}, 4: {"a.py::y", "b.py::z"}
+    }  # fmt: skip
 
 
 def test_a_module_of_child_processes_meets_the_tests_that_start_these() -> None:
