@@ -21,6 +21,7 @@ from tools.mutation.processes import TIMED_OUT, forked, run_tests
 from tools.mutation.report import Tried, report, share
 from tools.mutation.sample import sample
 from tools.mutation.targets import GROUPS, SOURCE, Group
+from tools.mutation.trial import stages
 from tools.mutation.workers import share_out
 
 MODULE = '''
@@ -181,6 +182,12 @@ def test_a_mutant_meets_the_tests_of_its_line_the_quickest_first() -> None:
     assert tests_at(5, budget_s=5.0) == ["quick"]
     assert sorted(tests_at(1)) == ["other", "quick", "slow"]
     assert tests_at(7) == []
+
+
+def test_files_with_many_of_the_tests_come_first() -> None:
+    tests = ["z.py::a", "a.py::a", "b.py::a", "a.py::b", "c.py::a", "b.py::b", "c.py::b"]
+    assert list(stages(tests)) == [[one for one in tests if one[0] != "z"], ["z.py::a"]]
+    assert list(stages(tests[1:])) == [tests[1:]]
 
 
 def test_a_trace_is_divided_by_test_file_and_lacks_what_failed() -> None:
