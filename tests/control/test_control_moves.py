@@ -117,6 +117,25 @@ def test_a_decode_goes_on_elsewhere_and_says_the_same(
     assert run(is_lost=True) == run(is_lost=False)
 
 
+@pytest.mark.parametrize("num_messages", range(4))
+def test_the_pages_of_a_decode_that_went_on_elsewhere_can_be_read_after_it(
+    num_messages: int,
+) -> None:
+    def run(is_lost: bool) -> tuple[Any, ...]:
+        world = replicas(max_batch_tokens=4)
+        world.program()
+        world.issue(1, world.alloc(range(12)), world.decode(range(12), PROMPT, 9))
+        for _ in range(num_messages):
+            world.harness.step_engine(ENGINE)
+        if is_lost:
+            world.harness.lose_engine(ENGINE)
+            assert place(world) == OTHER
+        world.run()
+        return done(world.do(1, world.decode(range(12), [7], 4, position=len(PROMPT) + 9))[0])
+
+    assert run(is_lost=True) == run(is_lost=False)
+
+
 def test_what_a_decode_has_told_and_what_waits_behind_it_stays() -> None:
     world = replicas()
     decode = begin(world)
