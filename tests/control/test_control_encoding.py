@@ -310,6 +310,18 @@ def test_what_cannot_be_run_is_refused_before_it_shares_a_batch() -> None:
     assert not world.batches()
 
 
+@pytest.mark.parametrize(("place", "sequence"), [(0, 0), (1, 1), (2, 1), (3, 2), (5, 2)])
+def test_a_refused_token_is_named_by_the_sequence_that_has_it(place: int, sequence: int) -> None:
+    world = EncodingWorld()
+    program = world.program(1)
+    command = encode_command(1, [1, 2, 3])
+    command.tokens[place] = -1
+    world.harness.call(program, AskEncoder(MODEL, command))
+    error = world.harness.outcomes[program, command.id].error
+    assert error is not None
+    assert f"sequence {sequence} has token -1" in error.message
+
+
 def test_pending_commands_and_unknown_names_are_refused() -> None:
     world = EncodingWorld()
     program = world.program(1, quotas=Quotas(max_pending_commands=1))

@@ -112,6 +112,16 @@ def test_all_of_it_may_be_there_already() -> None:
     assert world.go_on([110, 111], 8, [7]) == alone([*PROMPT[:8], 7], 5, page_size=SIZE)
 
 
+def test_the_commands_of_an_import_take_no_id_that_the_program_may_use() -> None:
+    world = Far()
+    world.num_commands = 100
+    world.export()
+    assert world.bring().status == "done"
+    for number in range(1, 9):
+        (outcome,) = world.do(1, c.AllocPages(id=CommandId(number), pages=[200 + number]))
+        assert outcome.status == "done", outcome
+
+
 def test_full_pages_that_came_are_found_by_other_prompts() -> None:
     world = Far()
     world.export()

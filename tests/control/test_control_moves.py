@@ -117,6 +117,25 @@ def test_a_decode_goes_on_elsewhere_and_says_the_same(
     assert run(is_lost=True) == run(is_lost=False)
 
 
+@pytest.mark.parametrize("num_messages", range(4))
+def test_the_pages_of_a_decode_that_went_on_elsewhere_can_be_read_after_it(
+    num_messages: int,
+) -> None:
+    def run(is_lost: bool) -> tuple[Any, ...]:
+        world = replicas(max_batch_tokens=4)
+        world.program()
+        world.issue(1, world.alloc(range(12)), world.decode(range(12), PROMPT, 9))
+        for _ in range(num_messages):
+            world.harness.step_engine(ENGINE)
+        if is_lost:
+            world.harness.lose_engine(ENGINE)
+            assert place(world) == OTHER
+        world.run()
+        return done(world.do(1, world.decode(range(12), [7], 4, position=len(PROMPT) + 9))[0])
+
+    assert run(is_lost=True) == run(is_lost=False)
+
+
 def test_what_a_decode_has_told_and_what_waits_behind_it_stays() -> None:
     world = replicas()
     decode = begin(world)
@@ -278,6 +297,29 @@ def test_pages_whose_tokens_are_known_are_computed_again() -> None:
     assert place(world) == OTHER, "an idle program goes when its next command comes"
     world.run()
     assert more.tokens == alone(PROMPT, 11)[6:]
+
+
+def test_a_decode_that_goes_on_elsewhere_computes_only_what_is_not_there() -> None:
+    """Two pages of its prompt are. What it computes is found by others."""
+    world = replicas(page_size=4)
+    prompt = list(range(10, 22))
+    for program in (1, 2):
+        world.program(program)
+    decode = world.issue(1, world.alloc(range(8)), world.decode(range(8), prompt, 20))[1]
+    world.issue(2, world.alloc(range(4)), world.decode(range(4), [*prompt[:8], 99], 1))
+    assert (place(world, 1), place(world, 2)) == (ENGINE, OTHER)
+    world.harness.step_engine(OTHER)
+    world.harness.step_engine(ENGINE)
+    assert len(decode.tokens) == 1
+    world.harness.dispatched.clear()
+    world.harness.lose_engine(ENGINE)
+    world.run()
+    assert decode.tokens == alone(prompt, 20, page_size=4)
+    rows = [one.batch.forward for one in world.harness.dispatched]
+    assert sum(len(row.tokens) for row in rows if row is not None) == len(prompt) + 1 - 8
+    tokens = [*prompt, *decode.tokens]
+    find = c.ImportPrefix(id=world.id(), tokens=tokens, pages=list(range(50, 58)))
+    assert world.do(2, find)[0].reply.num_tokens == len(tokens) - 4, "one token is always left"
 
 
 def test_pages_that_the_new_engine_has_are_shared() -> None:

@@ -151,9 +151,15 @@ def fits(compiled: GrammarMatcher, text: str) -> bool:
         ({"type": "string", "format": "int32"}, '#: format: "int32" is not known'),
         ({"anyOf": [{}, {"minlength": 1}]}, "#/anyOf/1: minlength: no keyword of JSON Schema: "),
         ({"wdth": 1}, "#: wdth: no keyword of JSON Schema: leave it out"),
-        ({"prefixItems": [{}], "additionalItems": False}, "#: additionalItems: not read beside"),
+        (
+            {"prefixItems": [{}], "additionalItems": False},
+            "#: additionalItems: not read beside prefixItems: write items",
+        ),
         ({"minProperties": 2}, "#: minProperties: answers cannot be held to more than 1 here"),
-        ({"propertyNames": {"pattern": "a"}}, "#: propertyNames: answers cannot be held to it"),
+        (
+            {"propertyNames": {"pattern": "a"}},
+            "#: propertyNames: answers cannot be held to it: write patternProperties",
+        ),
         ({"$defs": {"a": {"minimum": 1e19}}}, "#/$defs/a: minimum: 1e+19 is beyond 1e+18"),
         ({"maximum": -(10**400)}, "#: maximum: -inf is beyond -1e+18"),
         ({"minimum": "1"}, '#/minimum: must be a number, not "1"'),
@@ -169,6 +175,16 @@ def test_keywords_that_cannot_be_enforced_are_refused_with_their_place(
     with pytest.raises(GrammarError) as caught:
         read_schema(json.dumps(schema))
     assert caught.value.message.startswith(message)
+
+
+def test_a_refused_value_is_quoted_up_to_80_characters() -> None:
+    def quoted(length: int) -> str:
+        with pytest.raises(GrammarError) as caught:
+            read_schema(json.dumps({"minimum": "1" * length}))
+        return caught.value.message.removeprefix("#/minimum: must be a number, not ")
+
+    assert quoted(78) == f'"{"1" * 78}"'
+    assert quoted(79) == f'"{"1" * 76}...'
 
 
 @pytest.mark.parametrize("keyword", sorted(REFUSED))
@@ -214,6 +230,20 @@ def test_integers_of_64_bits_are_bounded() -> None:
     assert fits(compiled, "-9223372036854774784")
     assert not fits(compiled, "-9223372036854775809")
     assert not fits(compiled, "9223372036854775808")
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_a_format_of_integers_bounds_them_to_its_width(bits: int) -> None:
+    bounds = {
+        f"uint{bits}": (0, 2**bits - 1),
+        f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1),
+    }
+    for name, (least, most) in bounds.items():
+        schema = {"type": "integer", "format": name}
+        compiled = COMPILER.compile(GrammarSpec("json_schema", json.dumps(schema)))
+        near = range(least - 1, least + 2), range(most - 1, most + 2)
+        fitting = [number for part in near for number in part if fits(compiled, str(number))]
+        assert fitting == [least, least + 1, most - 1, most], name
 
 
 def test_schemas_in_lark_are_read_and_the_rest_is_kept() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from subprocess import check_output
+from typing import Any
 
 import pytest
 
-from tools.mutation.coverage_map import CoverageMap, _trace, digest_of
+from tools.mutation.coverage_map import CoverageMap, _by_file, _key, _part, _trace, digest_of
 from tools.mutation.ledger import Ledger, MutantOutcome, MutantResult
 from tools.mutation.operators import Mutant, mutants_of, source_with
 from tools.mutation.overlay import Overlay
@@ -19,6 +21,7 @@ from tools.mutation.processes import TIMED_OUT, forked, run_tests
 from tools.mutation.report import Tried, report, share
 from tools.mutation.sample import sample
 from tools.mutation.targets import GROUPS, SOURCE, Group
+from tools.mutation.trial import stages
 from tools.mutation.workers import share_out
 
 MODULE = '''
@@ -115,6 +118,17 @@ def test_a_run_that_hangs_is_ended(tmp_path: Path) -> None:
     assert forked([], path=tmp_path, log=log, limit_s=60, run=lambda _: 3) == 3
 
 
+def test_time_without_a_core_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(_: Sequence[str]) -> int:
+        time.sleep(0.1)
+        return 3
+
+    monkeypatch.setattr("tools.mutation.processes._queued_s", lambda pid: 600.0)
+    assert forked([], path=tmp_path, log=tmp_path / "log", limit_s=0.01, run=wait) == 3
+
+
 def test_a_test_that_computes_for_ever_is_ended(tmp_path: Path) -> None:
     file = tmp_path / "test_loop.py"
     file.write_text("def test_a(): pass\ndef test_b():\n    while True: pass\n")
@@ -156,7 +170,7 @@ def test_a_mutant_meets_the_tests_of_its_line_the_quickest_first() -> None:
     found.add(
         {
             "seconds": {"slow": 9.0, "quick": 0.1, "other": 0.1},
-            "lines": {"a.py": {"1": [""], "5": ["slow", "quick"], "6": ["other"]}},
+            "lines": {"a.py": {"1": [-1], "5": [0, 1], "6": [2]}},
             "modules": ["json"],
         }
     )
@@ -170,6 +184,52 @@ def test_a_mutant_meets_the_tests_of_its_line_the_quickest_first() -> None:
     assert tests_at(7) == []
 
 
+def test_files_with_many_of_the_tests_come_first() -> None:
+    tests = ["z.py::a", "a.py::a", "b.py::a", "a.py::b", "c.py::a", "b.py::b", "c.py::b"]
+    assert list(stages(tests)) == [[one for one in tests if one[0] != "z"], ["z.py::a"]]
+    assert list(stages(tests[1:])) == [tests[1:]]
+
+
+def test_a_trace_is_divided_by_test_file_and_lacks_what_failed() -> None:
+    found: dict[str, Any] = {
+        "tests": ["a.py::x", "a.py::y", "b.py::z"],
+        "seconds": {"a.py::y": 2.0, "b.py::z": 3.0},
+        "lines": {"m.py": {"1": [-1], "2": [0, 1], "3": [2], "4": [1, 2]}},
+        "modules": ["json"],
+    }
+    lines = _by_file(found["lines"], ["a.py", "a.py", "b.py"])
+    assert lines["b.py"] == {"m.py": {"1": [-1], "3": [2], "4": [2]}}
+    made = CoverageMap()
+    for file in ("a.py", "b.py"):
+        made.add(_part(found, file, lines[file]))
+    assert made.seconds == found["seconds"]
+    assert made.lines["m.py"] == {
+        1: {""}, 2: {"a.py::y"}, 3: {"b.py::z"}, 4: {"a.py::y", "b.py::z"}
+    }  # fmt: skip
+
+
+def test_a_module_of_child_processes_meets_the_tests_that_start_these() -> None:
+    found = CoverageMap([("child.py", "tests/test_child.py")])
+    seconds = {"tests/test_child.py::test_a": 1.0, "tests/test_child_too.py::test_b": 1.0}
+    found.add({"seconds": seconds, "lines": {}, "modules": []})
+    mutant = Mutant("child.py", "f", "o", "b", "c", 0, 5, 5)
+    assert found.tests_of(mutant, 60.0) == ["tests/test_child.py::test_a"]
+
+
+def test_tests_of_real_processes_are_left_out() -> None:
+    all_of_them = Group("stopping", (), ("engine/test_engine_st*.py",))
+    without = Group("stopping", (), all_of_them.tests, ("engine/test_engine_stopping.py",))
+    left_out = set(all_of_them.test_files()) - set(without.test_files())
+    assert [file.name for file in left_out] == ["test_engine_stopping.py"]
+
+
+def test_a_trace_holds_until_the_test_or_a_module_of_the_group_changes() -> None:
+    ids, errors = (Group("g", (f"core/{name}.py",), ()) for name in ("ids", "errors"))
+    file, other = SOURCE.parent / "tests/conftest.py", SOURCE.parent / "setup.py"
+    assert _key(ids, file) == _key(Group("g", ("core/ids.py",), ()), file)
+    assert len({_key(ids, file), _key(errors, file), _key(ids, other)}) == 3
+
+
 def test_a_survivor_is_tried_again_when_the_tests_have_changed(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     Ledger(file).add(MutantResult("a", "module", "tests", MutantOutcome.SURVIVED, 1.0))
@@ -179,6 +239,16 @@ def test_a_survivor_is_tried_again_when_the_tests_have_changed(tmp_path: Path) -
     assert ledger.result("a", "module", "more tests") is None
     assert ledger.result("b", "module", "more tests") is not None
     assert ledger.result("b", "another module", "tests") is None
+
+
+def test_a_survivor_that_is_no_fault_is_not_tried_again_until_its_module_changes(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "results.jsonl"
+    Ledger(file).add(MutantResult("a", "module", "tests", MutantOutcome.SURVIVED, 1.0))
+    ledger = Ledger(file)
+    assert ledger.result("a", "module", "more tests", is_no_fault=True) is not None
+    assert ledger.result("a", "another module", "tests", is_no_fault=True) is None
 
 
 def test_results_hold_in_another_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> list[Tried]:
         if options.group in (None, group.name)
     ]
     if not options.known:
-        try_all(chosen, options.jobs, stop_s)
+        try_all(chosen, options.jobs, stop_s, options.budget_s)
     ledger = Ledger(LEDGER)
     trials = {group.name: MutantTrial(group, ledger) for group in GROUPS}
     known = [(group, mutant, trials[group.name].known_outcome(mutant)) for group, mutant in chosen]
@@ -39,10 +39,12 @@ def run(options: argparse.Namespace) -> list[Tried]:
     return tried
 
 
-def try_all(chosen: Sequence[tuple[Group, Mutant]], num_workers: int, stop_s: float) -> None:
+def try_all(
+    chosen: Sequence[tuple[Group, Mutant]], num_workers: int, stop_s: float, budget_s: float
+) -> None:
     """Test the mutants without a known result; none is begun after ``stop_s``."""
     ledger = Ledger(LEDGER)
-    trials = {group.name: MutantTrial(group, ledger) for group in GROUPS}
+    trials = {group.name: MutantTrial(group, ledger, budget_s) for group in GROUPS}
     waiting = [
         (trials[group.name], mutant)
         for group, mutant in chosen
@@ -71,7 +73,7 @@ def show(identity: str, options: argparse.Namespace) -> None:
     for group, mutant in sample(GROUPS, options.size, options.seed):
         if mutant.identity() == identity:
             print(mutant.path, mutant.start, mutant.before, "->", mutant.after, sep="\n")
-            print("\n".join(coverage_map(group).tests_of(mutant, BUDGET_S)))
+            print("\n".join(coverage_map(group).tests_of(mutant, options.budget_s)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,6 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--group", choices=[group.name for group in GROUPS], help="only these")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--minutes", type=float, default=600.0, help="begin none after this time")
+    parser.add_argument(
+        "--budget-s", type=float, default=BUDGET_S, help="processor time of a mutant's tests"
+    )
     parser.add_argument("--known", action="store_true", help="run no tests, report known results")
     parser.add_argument("--show", metavar="MUTANT", help="show the tests of a mutant")
     parser.add_argument("--bar", type=float, default=0.85, help="share that must be noticed")

@@ -1,8 +1,9 @@
 """Which tests run which line, and how long each takes. A mutant is tested with those that run its
 line.
 
-The test files are run once with line tracing. A file's results are kept until it or the package
-changes. A test that fails without any mutant is reported, and never counts as noticing one.
+The test files are run once with line tracing. A file's results are kept until it or a module of the
+group changes: a change elsewhere moves none of the lines that matter. A test that fails without any
+mutant is reported, and never counts as noticing one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from tools.mutation.operators import Mutant
 from tools.mutation.processes import foreign_modules, forked
 from tools.mutation.targets import ROOT, SOURCE, WORK, Group
 
-LIMIT_S = 900.0
+LIMIT_S = 3600.0
+FORMAT = 2
+"""Of the kept results."""
+AT_IMPORT = -1
+"""In place of a test's number: the line runs while its module is imported."""
 HAVE_RUN = (0, 1)
 """Statuses of pytest when all files were collected: all tests passed, or some failed."""
 
@@ -28,7 +33,8 @@ class CoverageMap:
     """The map of one group. ``seconds``: by test; ``lines``: tests by line and path below ``src``;
     ``modules``: other packages' modules that the tests import."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_children: Iterable[tuple[str, str]] = ()) -> None:
+        self._in_children = dict(in_children)
         self.seconds: dict[str, float] = {}
         self.lines: dict[str, dict[int, set[str]]] = {}
         self.modules: dict[str, None] = {}
@@ -44,6 +50,8 @@ class CoverageMap:
             found |= lines.get(line, set())
         if "" in found:
             found = set().union(*lines.values())
+        if file := self._in_children.get(mutant.path):
+            found |= {test for test in self.seconds if test.startswith(f"{file}::")}
         chosen: list[str] = []
         total_s = 0.0
         for test in sorted(found & self.seconds.keys(), key=lambda test: self.seconds[test]):
@@ -54,12 +62,14 @@ class CoverageMap:
         return chosen
 
     def add(self, found: dict[str, Any]) -> None:
+        """What ``_part`` made: ``lines`` name tests by their place in ``seconds``."""
         self.seconds.update(found["seconds"])
         self.modules.update(dict.fromkeys(found["modules"]))
+        names = [*found["seconds"], ""]  # AT_IMPORT is the last place
         for path, lines in found["lines"].items():
             of_path = self.lines.setdefault(path, {})
             for line, tests in lines.items():
-                of_path.setdefault(int(line), set()).update(tests)
+                of_path.setdefault(int(line), set()).update(names[test] for test in tests)
 
 
 def coverage_map(group: Group) -> CoverageMap:
@@ -68,7 +78,7 @@ def coverage_map(group: Group) -> CoverageMap:
     if missing:
         print(f"tracing {len(missing)} test files of {group.name}", flush=True)
         _trace([str(file) for file in group.source_files()], missing)
-    made = CoverageMap()
+    made = CoverageMap(group.in_children)
     for place in kept.values():
         made.add(json.loads(place.read_text(encoding="utf-8")))
     return made
@@ -88,20 +98,42 @@ def _trace(sources: list[str], kept: dict[Path, Path]) -> None:
     found = json.loads(all_of_them.read_text(encoding="utf-8"))
     for test in found["failed"]:
         print(f"  fails without any fault, and is left out: {test}")
+    by_file = _by_file(found["lines"], [test.split("::")[0] for test in found["tests"]])
     for file, place in kept.items():
-        place.write_text(json.dumps(_part(found, file)), encoding="utf-8")
+        name = file.relative_to(ROOT).as_posix()
+        part = _part(found, name, by_file.get(name, {}))
+        place.write_text(json.dumps(part), encoding="utf-8")
 
 
-def _part(found: dict[str, Any], file: Path) -> dict[str, Any]:
-    """The results of one test file; lines that run at import belong to all tests."""
-    prefix = f"{file.relative_to(ROOT)}::"
-    lines: dict[str, dict[str, list[str]]] = {}
-    for path, tests_by_line in found["lines"].items():
+LinesOfPath = dict[str, dict[str, list[int]]]
+"""The tests of each line, by number, and ``AT_IMPORT``."""
+
+
+def _by_file(lines: LinesOfPath, files: Sequence[str]) -> dict[str, LinesOfPath]:
+    """Divided by the test files; lines that run at import belong to all of them."""
+    divided: dict[str, LinesOfPath] = {file: {} for file in files}
+    for path, tests_by_line in lines.items():
         for line, tests in tests_by_line.items():
-            if own := [test for test in tests if not test or test.startswith(prefix)]:
-                lines.setdefault(path, {})[line] = own
-    seconds = {test: s for test, s in found["seconds"].items() if test.startswith(prefix)}
-    return {"seconds": seconds, "lines": lines, "modules": found["modules"]}
+            for test in tests:
+                for file in divided if test == AT_IMPORT else (files[test],):
+                    divided[file].setdefault(path, {}).setdefault(line, []).append(test)
+    return divided
+
+
+def _part(found: dict[str, Any], file: str, lines: LinesOfPath) -> dict[str, Any]:
+    """The results of one test file, without those tests that failed."""
+    seconds = {test: s for test, s in found["seconds"].items() if test.startswith(f"{file}::")}
+    passed = {test: place for place, test in enumerate(seconds)}
+    places = {number: passed.get(test) for number, test in enumerate(found["tests"])}
+    places[AT_IMPORT] = AT_IMPORT
+    kept = {
+        path: {
+            line: [place for test in tests if (place := places[test]) is not None]
+            for line, tests in of_path.items()
+        }
+        for path, of_path in lines.items()
+    }
+    return {"seconds": seconds, "lines": kept, "modules": found["modules"]}
 
 
 class _Contexts:
@@ -142,11 +174,17 @@ def _traced(arguments: Sequence[str], sources: list[str], kept: Path) -> int:
     status = int(pytest.main([*arguments], plugins=[contexts]))
     coverage.stop()
     passed = {test: s for test, s in contexts.seconds.items() if test not in contexts.failed}
+    tests = list(contexts.seconds)
+    numbers = {test: number for number, test in enumerate(tests)} | {"": AT_IMPORT}
     lines = {
-        str(Path(path).relative_to(SOURCE)): coverage.get_data().contexts_by_lineno(path)
+        str(Path(path).relative_to(SOURCE)): {
+            line: [numbers[test] for test in found]
+            for line, found in coverage.get_data().contexts_by_lineno(path).items()
+        }
         for path in coverage.get_data().measured_files()
     }
     found = {
+        "tests": tests,
         "seconds": passed,
         "failed": sorted(contexts.failed),
         "lines": lines,
@@ -157,14 +195,14 @@ def _traced(arguments: Sequence[str], sources: list[str], kept: Path) -> int:
 
 
 def _key(group: Group, file: Path) -> str:
-    digest = hashlib.sha256(_package().encode() + group.name.encode())
+    digest = hashlib.sha256(f"{FORMAT} {_sources(group)} {group.name}".encode())
     digest.update(digest_of([file]).encode())
     return digest.hexdigest()
 
 
 @cache
-def _package() -> str:
-    return digest_of(sorted((SOURCE / "quire").rglob("*.py")))
+def _sources(group: Group) -> str:
+    return digest_of(group.source_files())
 
 
 def digest_of(files: Iterable[Path]) -> str:

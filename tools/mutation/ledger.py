@@ -1,7 +1,7 @@
 """The results so far, so that an interrupted run can be continued.
 
 A result is valid while the mutant's module is unchanged and, if the mutant survived, while the
-group's tests are unchanged.
+group's tests are unchanged. A survivor that is no fault stays one under any tests.
 """
 
 from __future__ import annotations
@@ -44,12 +44,15 @@ class Ledger:
                 result = MutantResult(**{**fields, "outcome": MutantOutcome(fields["outcome"])})
                 self._results[result.identity] = result
 
-    def result(self, identity: str, module: str, tests: str) -> MutantResult | None:
+    def result(
+        self, identity: str, module: str, tests: str, *, is_no_fault: bool = False
+    ) -> MutantResult | None:
         """The result, if it is valid for this state of module and tests."""
         known = self._results.get(identity)
         if known is None or known.module != module:
             return None
-        return known if known.outcome.is_noticed or known.tests == tests else None
+        holds = known.outcome.is_noticed or is_no_fault or known.tests == tests
+        return known if holds else None
 
     def has_met(self, identity: str) -> bool:
         """Whether it was tried before, if only in another state of module or tests."""

@@ -16,18 +16,21 @@ from pathlib import Path
 from tools.mutation.targets import SOURCE
 
 
+def _link(source: str, target: str) -> None:
+    """Byte code is copied: what is current need not be compiled again."""
+    if source.endswith(".pyc"):
+        shutil.copy2(source, target)
+    else:
+        os.symlink(source, target)
+
+
 class Overlay:
     """A context manager that removes the tree at the end."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         shutil.rmtree(root, ignore_errors=True)
-        shutil.copytree(
-            SOURCE / "quire",
-            root / "quire",
-            copy_function=os.symlink,
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
+        shutil.copytree(SOURCE / "quire", root / "quire", copy_function=_link)
         compileall.compile_dir(root, quiet=2)
 
     def __enter__(self) -> Overlay:

@@ -10,6 +10,9 @@ from pathlib import Path
 from tools.mutation.ledger import MutantOutcome
 from tools.mutation.operators import Mutant
 
+CodePlace = tuple[str, str, str, str]
+"""Path, function, and the code before and after."""
+
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 
 
@@ -20,7 +23,7 @@ class Tried:
     outcome: MutantOutcome
 
 
-def reasons(file: Path = EQUIVALENT) -> dict[tuple[str, str, str, str], str]:
+def reasons(file: Path = EQUIVALENT) -> dict[CodePlace, str]:
     """Why a mutant is equivalent, by its path, function and code."""
     entries = tomllib.loads(file.read_text(encoding="utf-8")).get("mutant", [])
     return {
@@ -29,7 +32,7 @@ def reasons(file: Path = EQUIVALENT) -> dict[tuple[str, str, str, str], str]:
     }
 
 
-def report(tried: Iterable[Tried], why: dict[tuple[str, str, str, str], str]) -> str:
+def report(tried: Iterable[Tried], why: dict[CodePlace, str]) -> str:
     tried = list(tried)
     lines = ["# Mutants", "", "| group | tried | killed | timed out | survived | share |"]
     lines.append("|---|---:|---:|---:|---:|---:|")
@@ -45,8 +48,12 @@ def report(tried: Iterable[Tried], why: dict[tuple[str, str, str, str], str]) ->
             f"{share(of_group):.1%} |"
         )
     unnoticed = [one for one in tried if not one.outcome.is_noticed]
-    lines += _listed("Not noticed", [one for one in unnoticed if _key(one.mutant) not in why], why)
-    lines += _listed("Not noticed: no faults", [o for o in unnoticed if _key(o.mutant) in why], why)
+    lines += _listed(
+        "Not noticed", [one for one in unnoticed if place_in_code(one.mutant) not in why], why
+    )
+    lines += _listed(
+        "Not noticed: no faults", [o for o in unnoticed if place_in_code(o.mutant) in why], why
+    )
     return "\n".join(lines) + "\n"
 
 
@@ -56,17 +63,18 @@ def share(tried: Iterable[Tried]) -> float:
     return sum(noticed) / len(noticed) if noticed else 1.0
 
 
-def _key(mutant: Mutant) -> tuple[str, str, str, str]:
+def place_in_code(mutant: Mutant) -> CodePlace:
+    """What ``equivalent.toml`` names a mutant by."""
     return mutant.path, mutant.function, mutant.before, mutant.after
 
 
-def _listed(title: str, tried: list[Tried], why: dict[tuple[str, str, str, str], str]) -> list[str]:
+def _listed(title: str, tried: list[Tried], why: dict[CodePlace, str]) -> list[str]:
     lines = ["", f"## {title}: {len(tried)}"]
     for one in tried:
         mutant = one.mutant
         lines += ["", f"src/{mutant.path}:{mutant.start} {mutant.function} ({mutant.operator}, "]
         lines[-1] += f"{one.outcome}, {mutant.identity()})"
-        if reason := why.get(_key(mutant)):
+        if reason := why.get(place_in_code(mutant)):
             lines.append(f"why: {reason}")
         lines += ["```diff", *_prefixed("-", mutant.before), *_prefixed("+", mutant.after), "```"]
     return lines

@@ -17,17 +17,25 @@ WORK = ROOT / "build" / "mutation"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """``sources`` and ``tests`` are globs below ``src/quire`` and ``tests``."""
+    """``sources`` and ``tests`` are globs below ``src/quire`` and ``tests``.
+
+    ``without``: tests that start real processes, each of which takes as long as hundreds of others.
+    ``in_children``: modules that run in child processes alone, which nothing traces, and the tests
+    that start these.
+    """
 
     name: str
     sources: tuple[str, ...]
     tests: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    in_children: tuple[tuple[str, str], ...] = ()
 
     def source_files(self) -> Iterator[Path]:
         yield from _files(SOURCE / "quire", self.sources)
 
     def test_files(self) -> Iterator[Path]:
-        yield from _files(ROOT / "tests", self.tests)
+        slow = set(_files(ROOT / "tests", self.without))
+        yield from (file for file in _files(ROOT / "tests", self.tests) if file not in slow)
 
 
 def _files(root: Path, globs: tuple[str, ...]) -> Iterator[Path]:
@@ -46,6 +54,12 @@ GROUPS = (
             "engine/sampling/test_*.py",
             "engine/test_engine_grammar*.py",
             "engine/test_engine_json_schema.py",
+        ),
+        in_children=(
+            (
+                "quire/engine/sampling/grammar_process.py",
+                "tests/engine/test_engine_grammar_hosts.py",
+            ),
         ),
     ),
     Group(
@@ -112,6 +126,15 @@ GROUPS = (
         ("control/**/test_*.py", "programs/api/test_api_scores.py"),
     ),
     Group("exchange", ("exchange/*.py",), ("exchange/test_*.py",)),
-    Group("cluster", ("cluster/**/*.py",), ("cluster/test_*.py",)),
+    Group(
+        "cluster",
+        ("cluster/**/*.py",),
+        ("cluster/**/test_*.py",),
+        without=(
+            "cluster/test_cluster_process_faults.py",
+            "cluster/test_cluster_real_nodes.py",
+            "cluster/deployment/test_deployment_ray.py",
+        ),
+    ),
     Group("workflow", ("programs/workflow/**/*.py",), ("programs/workflow/test_*.py",)),
 )

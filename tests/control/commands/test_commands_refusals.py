@@ -37,6 +37,9 @@ BAD: dict[str, tuple[Make, str]] = {
     "page in use": (lambda w: w.alloc([0]), "invalid_argument"),
     "page twice in context": (
         lambda w: w.decode([0], [1], context=[1, 1]), "invalid_argument"),
+    "page twice in output": (lambda w: w.decode([0, 0], [1], context=[0]), "invalid_argument"),
+    "another program's page as output alone": (
+        lambda w: w.decode([70], [1], context=[0]), "unknown_handle"),
     "embed in use": (lambda w: w.alloc_embeds([0]), "invalid_argument"),
     "too many embeds": (lambda w: w.alloc_embeds(range(1000, 1300)), "never_fits"),
     "unknown embed": (lambda w: w.forward([], [999], [0]), "unknown_handle"),

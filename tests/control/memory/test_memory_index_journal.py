@@ -96,3 +96,13 @@ def test_a_reader_that_comes_often_enough_gets_the_whole_index_once() -> None:
         reader.read(index.changes(reader.number))
     assert (len(reader.keys), reader.num_snapshots) == (50, 1)
     assert index.changes(reader.number).is_nothing
+
+
+def test_a_full_journal_that_is_read_keeps_its_newer_half() -> None:
+    journal = IndexJournal(max_changes=6)
+    journal.begin()
+    for number in range(7):
+        journal.note(bytes([number]) * 32, is_new=True)
+    oldest = journal.number - 4
+    assert [journal.has(oldest + step) for step in (-1, 0, 4, 5)] == [False, True, True, False]
+    assert journal.since(oldest).keys[::32] == bytes([3, 4, 5, 6])

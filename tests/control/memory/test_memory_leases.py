@@ -9,7 +9,7 @@ from leases_world import PROMPT, SIZE, pair, settle
 
 from quire.core.batch import CloseReceives, OpenReceive
 from quire.core.calls import Cancel
-from quire.core.errors import EngineFault
+from quire.core.errors import EngineFault, ErrorRecord
 from quire.core.events import ExchangeEnded, ProgramEnded
 from quire.core.exchange import ReceiveEnded, SendEnded
 from quire.core.ids import ProgramId
@@ -54,6 +54,19 @@ def test_who_waits_for_a_lease_learns_that_it_has_ended() -> None:
     receiver.harness.clock.advance(5.0)
     receiver.tick()
     assert "has expired" in str(early.error)
+
+
+def test_who_waits_for_a_lease_learns_why_it_could_not_be_received() -> None:
+    _, receiver = pair()
+    lease = receiver.lease(PROMPT)
+    (early,) = receiver.issue(1, receiver.take(lease.lease, range(3), 6))
+    ended = ReceiveEnded(
+        lease=lease.lease.number, error=ErrorRecord("engine_fault", "a piece is damaged")
+    )
+    receiver.harness.post(ExchangeEnded(time_s=receiver.harness.now_s, engine=ENGINE, ended=ended))
+    receiver.run()
+    assert "has failed: a piece is damaged" in str(early.error)
+    assert (receiver.statistics.num_leases, receiver.pool.num_held) == (0, 0)
 
 
 def test_full_pages_that_arrive_are_known_to_the_prefix_index() -> None:

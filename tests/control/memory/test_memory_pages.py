@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
+from quire.control.memory.content import Content
 from quire.control.memory.pages import Page
 from quire.core.ids import EngineId, PageId, QueueId
+
+
+@pytest.mark.parametrize(
+    ("mask", "is_canonical"), [(-1, True), (0b0011, True), (0b1110, False), (0b0001, False)]
+)
+def test_a_page_that_hides_no_written_slot_is_a_prefix(mask: int, is_canonical: bool) -> None:
+    page = Page(PageId(0), EngineId("engine"), QueueId(0))
+    page.content = Content(None, canonical=True)
+    page.content.tokens = [1, 2]
+    page.write(range(2))
+    page.mask = mask
+    assert page.is_canonical == page.is_plain == is_canonical
 
 
 def test_positions_are_those_of_the_slots_however_they_were_written() -> None:

@@ -11,6 +11,8 @@ from quire.core.calls import CloseQueue
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import Called, ProgramEnded, Quotas, Tick
 from quire.core.ids import ProgramId, QueueId, TenantId
+from quire.testing import FakeEngine
+from quire.testing.fake_engine import fake_pool
 
 PROMPT = [3, 1, 4, 1, 5, 9]
 
@@ -276,6 +278,36 @@ def test_copies_keep_k_v_and_position_and_are_the_copier_s_own() -> None:
     assert fork.tokens == alone([*PROMPT, 99], 4)
     original = world.do(1, follow(world, [0, 1], [1, 2], 70, 4))[0]
     assert original.tokens == alone([*PROMPT, 70], 4)
+
+
+@pytest.mark.parametrize(
+    ("start", "num", "before", "is_known"),
+    [(0, 4, 0, True), (0, 2, 0, True), (1, 3, 0, False), (0, 2, 4, False)],
+    ids=["whole", "beginning", "not from the first on", "over the beginning of others"],
+)
+def test_a_copy_is_computed_again_only_if_it_is_the_beginning_of_a_prefix(
+    start: int, num: int, before: int, is_known: bool
+) -> None:
+    """``before``: slots of the target that are written already."""
+    world = World(page_size=4)
+    world.program()
+    world.do(1, world.alloc(range(2)), world.decode([0], [5, 6, 7, 8], stop=StopSpec(max_tokens=0)))
+    if before:
+        other = world.decode([1], [9] * before, stop=StopSpec(max_tokens=0))
+        world.do(1, other)
+    copy = c.CopyPage(
+        id=world.id(), source=0, source_offset=start, target=1, target_offset=0, num_slots=num
+    )
+    assert world.do(1, copy)[0].status == "done"
+    world.harness.lose_engine(ENGINE)
+    world.harness.start_engine(ENGINE, FakeEngine(fake_pool(page_size=4)))
+    read = world.decode([2], [3], 2, position=8, context=[1, 2])
+    outcome = world.do(1, world.alloc([2]), read)[1]
+    if is_known:
+        assert outcome.status == "done"
+    else:
+        assert outcome.error is not None
+        assert outcome.error.code == "page_lost"
 
 
 def test_a_mask_is_the_holder_s_and_truncation_brings_the_cursor_back() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from control_world import ENGINE, World, alone
 
+from quire.control.memory.content import Content
+from quire.control.memory.transfers import Location, Tier, TransferTable
 from quire.core.batch import SwapIn, SwapOut
 from quire.core.calls import Cancel
 from quire.core.events import ProgramEnded
@@ -103,3 +105,22 @@ def test_a_program_that_ends_under_way_keeps_nothing() -> None:
     world.run()
     assert wanted.tokens == alone([2, *PROMPT], 3)
     assert_empty(world)
+
+
+def test_blocks_that_leave_a_tier_are_counted_until_their_transfers_end() -> None:
+    def at(tier: Tier, block: int) -> Location:
+        return Location(ENGINE, tier, block)
+
+    table = TransferTable()
+    out, *to_disk = (
+        table.begin(Content(None, canonical=True), at(source, block), at(target, block))
+        for block, (source, target) in enumerate(
+            [(Tier.DEVICE, Tier.HOST), (Tier.HOST, Tier.DISK), (Tier.HOST, Tier.DISK)]
+        )
+    )
+    assert (table.num_leaving, table.num_leaving_host) == (1, 2)
+    table.end(to_disk[0].id)
+    assert (table.num_leaving, table.num_leaving_host) == (1, 1)
+    table.end(out.id)
+    table.end(to_disk[1].id)
+    assert (table.num_leaving, table.num_leaving_host) == (0, 0)

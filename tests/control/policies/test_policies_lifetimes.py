@@ -1,7 +1,7 @@
 import pytest
 
 from quire.control.policies.lifetimes import product_limit
-from quire.control.policies.promotions import Promotions, RankedCall
+from quire.control.policies.promotions import MAX_STALE, Promotions, RankedCall
 from quire.core.ids import CommandId, ProgramId, QueueId, TenantId
 from quire.core.policy import ReadyCommand, ServiceFigures
 
@@ -14,9 +14,8 @@ def test_chances_of_totals_beside_programs_that_go_on() -> None:
     assert found.masses == pytest.approx([1 / 5, 4 / 5 * 2 / 4, 4 / 5 * 2 / 4])
 
 
-def test_what_a_promoted_call_has_waited_itself_is_forgiven() -> None:
-    """In two rounds of service and then until its promotion; what its family waited is not."""
-    family = ServiceFigures(arrival_s=0.0)
+def starving(family: ServiceFigures) -> RankedCall:
+    """A call in the second queue, ready since 0."""
     command = ReadyCommand(
         program=ProgramId(1), tenant=TenantId("t"), queue=QueueId(1), command=CommandId(1),
         priority=0, depth=0, arrival_s=0.0, ready_s=0.0, service_tokens=0, num_tokens_next=1,
@@ -24,6 +23,14 @@ def test_what_a_promoted_call_has_waited_itself_is_forgiven() -> None:
     )  # fmt: skip
     call = RankedCall(command)
     call.level = 1
+    return call
+
+
+def test_what_a_promoted_call_has_waited_itself_is_forgiven() -> None:
+    """In two rounds of service and then until its promotion; what its family waited is not."""
+    family = ServiceFigures(arrival_s=0.0)
+    call = starving(family)
+    command = call.command
     promotions = Promotions(beta=2.0, share=1.0)
     promotions.served(call, 1.0, 4.0)
     promotions.served(call, 1.0, 7.0)
@@ -35,3 +42,27 @@ def test_what_a_promoted_call_has_waited_itself_is_forgiven() -> None:
     assert promotions.take_due(8.0) == [call]
     assert call.forgiven_wait_s == 5.0 + 1.0
     assert call.forgiven_service_s == 2.0
+
+
+def test_a_call_whose_family_was_served_meanwhile_is_promoted_later() -> None:
+    family = ServiceFigures(arrival_s=0.0, service_s=3.0)
+    call, promotions = starving(family), Promotions(beta=2.0, share=1.0)
+    promotions.watch(call)
+    family.service_s = 5.0
+    assert promotions.take_due(2.0 * 3.0) == []
+    assert promotions.take_due(9.9) == []
+    assert promotions.take_due(2.0 * 5.0) == [call]
+
+
+def test_calls_that_have_ended_do_not_pile_up() -> None:
+    promotions = Promotions(beta=2.0, share=1.0)
+    lives = [starving(ServiceFigures(service_s=100.0)) for _ in range(3)]
+    for call in lives:
+        promotions.watch(call)
+    for _ in range(10 * MAX_STALE):
+        call = starving(ServiceFigures(service_s=50.0))
+        promotions.watch(call)
+        promotions.ended(call)
+    assert len(promotions._watched) <= MAX_STALE + 2 * len(lives)
+    promotions.set_capacity(3)
+    assert promotions.take_due(200.0) == lives

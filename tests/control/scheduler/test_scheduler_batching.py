@@ -9,6 +9,7 @@ from benchmarks.pie.dispatch_policies import K_ONLY_PATIENCE_S, Eager, KOnly, TO
 from quire.control.scheduler.dispatch import Adaptive
 from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.timing.step_time import DecodeStepTime
+from quire.core import commands as c
 from quire.core.batch import Batch, WriteEntries
 from quire.core.calls import SetQueuePriority
 from quire.core.config import TenantConfig
@@ -152,6 +153,19 @@ def test_a_prompt_that_comes_later_is_computed_in_chunks_as_short_as_a_step() ->
     assert [len(b.forward.tokens) for b in batches(world) if b.forward] == [16, 16, 16, 2]
     assert first.tokens == alone(range(40), 30)
     assert second.tokens == alone(range(100, 150), 3)
+
+
+def test_prompts_of_one_message_are_all_found_by_others() -> None:
+    world = World(page_size=4)
+    prompts = {number: [number] * 8 for number in (1, 2, 3)}
+    for number, prompt in prompts.items():
+        world.program(number)
+        world.issue(number, world.alloc(range(4)), world.decode(range(4), prompt, 1))
+    world.run()
+    assert [num_rows(batch) for batch in batches(world) if batch.forward] == [1, 2]
+    for prompt in prompts.values():
+        find = c.ImportPrefix(id=world.id(), tokens=[*prompt, 9], pages=[90, 91])
+        assert world.do(1, find, world.dealloc([90, 91]))[0].reply.num_tokens == 8
 
 
 def test_prompts_that_come_together_are_computed_in_whole_budgets() -> None:

@@ -150,3 +150,15 @@ def test_what_was_sent_ahead_of_a_failed_sample_leaves_the_pages_as_they_were() 
     assert [outcome.status for outcome in first] == ["done", "done", "failed"]
     assert [outcome.status for outcome in second] == ["failed"] * 3
     assert program.pages[PageId(1)].fill == 2, "of the first step alone"
+
+
+@pytest.mark.parametrize("run_ahead", [False, True])
+def test_a_long_decode_takes_whole_steps_to_its_end(run_ahead: bool) -> None:
+    """What is in flight counts against its budget until it is read, and no longer."""
+    world = World(config={"run_ahead": run_ahead, "max_steps_per_message": 4})
+    world.program()
+    pages = range(12)
+    decode = world.do(1, world.alloc(pages), world.decode(pages, [1, 2, 3], 41))[1]
+    assert len(decode.tokens) == 41
+    steps = [batch.num_steps for batch in messages(world)]
+    assert set(steps[3:-1]) == {4}, "the prompt, one step alone, and another sent meanwhile"

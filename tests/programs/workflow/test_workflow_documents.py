@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import pytest
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow import App, Engine, Node, documents
+from quire.programs.workflow import App, Engine, Node, documents, workflow
 from quire.programs.workflow.documents import checked_files, texts_read
 from quire.programs.workflow.running import with_texts
+from quire.testing.local_node import scripted_node
 
 PDF = base64.b64encode(b"%PDF").decode()
 
@@ -64,6 +66,23 @@ async def test_texts_that_are_too_long_together_are_refused(
     assert len(checked_files([page] * 3)) == 3
     with pytest.raises(InvalidArgument, match="has 48 characters; at most 40"):
         await texts_read(reading, [page] * 3)
+
+
+@pytest.mark.parametrize(("num_words", "num_chunks"), [(256, 1), (257, 2), (482, 2), (483, 3)])
+async def test_a_chunk_has_256_words_of_which_the_first_30_end_the_one_before(
+    num_words: int, num_chunks: int
+) -> None:
+    """Unless the component says otherwise."""
+    app = App("app", [Engine("chunker")])
+    app.update_template([Node("chunker", {"files": "documents"}, {"chunks": "texts"}, name="cut")])
+    words = [f"w{n}" for n in range(num_words)]
+    async with scripted_node("") as node:
+        query = json.dumps({"files": [{"name": "a.txt", "text": " ".join(words)}]})
+        chunks = (await node.run(workflow(app), query))["chunks"]
+    assert len(chunks) == num_chunks
+    assert [chunk.split() for chunk in chunks] == [
+        words[226 * n : 226 * n + 256] for n in range(num_chunks)
+    ]
 
 
 async def test_nothing_is_read_for_a_query_that_is_refused() -> None:

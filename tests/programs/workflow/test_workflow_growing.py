@@ -204,6 +204,7 @@ async def test_a_loop_without_an_end_is_ended_with_the_bound_by_name() -> None:
     with pytest.raises(InvalidArgument, match=r"loop: has grown 16 rounds"):
         await answered(counted(100), {"text": "x"})
     assert await answered(counted(17), {"text": "x"}) == {"answer": "x" * 17}
+    assert await answered(counted(2, max_rounds=1), {"text": "x"}) == {"answer": "xx"}
 
 
 async def test_the_primitives_of_a_query_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +344,7 @@ def growing(step: Any, **config: Any) -> App:
     app = App(
         "bad",
         [
-            Engine("tool", config={"functions": {"do": lambda q: q}}),
+            Engine("tool", config={"functions": {"do": lambda q: q, "read": lambda files: "x"}}),
             Engine("vectors"),
             Engine("growth", config={"functions": {"step": step}}),
         ],
@@ -377,6 +378,13 @@ def work(**changes: Any) -> Node:
             "work: function is 'other'; the engine has step",
         ),
         (Growth([work()], {"q": 3}), "grow: 'q' of its growth is 3, not text"),
+        (
+            Growth(
+                [work(inputs={"files": "documents"}, config={"function": "read"})],
+                {"files": [{"name": "a.pdf", "base64": "JVBERg=="}]},
+            ),
+            "has 'a.pdf', whose text is not read yet",
+        ),
         (Growth([work()], {"z": "x"}), "grow: nothing takes the value 'z' of its growth"),
         (
             Growth([work(outputs={"answer": "texts"})]),

@@ -19,6 +19,7 @@ from quire.programs.workflow import (
     OptPass,
     Profile,
     Rewritten,
+    fixpoint,
 )
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.passes import Profiles
@@ -315,6 +316,29 @@ def test_a_pass_that_never_stops_or_drops_a_result_is_refused() -> None:
     passes.register("mute", lambda graph, _: Rewritten(replace(graph, results={})))
     with pytest.raises(InvalidArgument, match="'mute' changed the results"):
         Graph.optimize(advanced(), QUERY, passes=passes)
+
+
+def test_a_pass_may_make_four_times_the_primitives_of_a_whole_template(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fixpoint, "MAX_PRIMITIVES", 10)
+
+    def padded_to(num: int) -> OptPass:
+        def pad(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
+            missing = num - len(graph.primitives)
+            if not missing:
+                return Rewritten(graph)
+            rank = graph.primitives["rank"]
+            copies = {f"rank.{n}": replace(rank, id=f"rank.{n}") for n in range(missing)}
+            return Rewritten(replace(graph, primitives={**graph.primitives, **copies}))
+
+        passes = OptPass([])
+        passes.register("pad", pad)
+        return passes
+
+    assert len(Graph.optimize(advanced(), QUERY, passes=padded_to(40)).e_graph.primitives) == 40
+    with pytest.raises(InvalidArgument, match="'pad' made a graph of 41 primitives; at most 40"):
+        Graph.optimize(advanced(), QUERY, passes=padded_to(41))
 
 
 def test_a_graph_is_found_again_by_what_shapes_it() -> None:

@@ -104,3 +104,15 @@ def test_pages_whose_return_nobody_can_tell_stay_away() -> None:
     anytime = learned(*[10.0 * number for number in range(1, 40)], *[NEVER_S] * 10)
     assert anytime.back_s(5.0, 4.0) is None, "few come within the time that a move takes"
     assert ReturnTimes(is_first=False).back_s(5.0, 4.0) is None
+
+
+def test_it_is_learned_anew_when_an_eighth_of_all_is_new() -> None:
+    times = ReturnTimes(is_first=False)
+    for _ in range(64):
+        times.add(1.0)
+    assert times.hold_s(1.05, LONG_S) > 0.0
+    for num_new in range(1, 11):
+        times.add(NEVER_S)
+        is_outdated = 8 * num_new >= 64 + num_new
+        assert (times.hold_s(1.05, LONG_S) == 0.0) is is_outdated, num_new
+    assert is_outdated

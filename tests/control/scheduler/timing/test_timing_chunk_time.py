@@ -32,6 +32,8 @@ def test_the_steps_of_the_decodes_are_not_the_prompts_cost() -> None:
 
 
 def test_a_handful_of_tokens_says_nothing_of_a_chunk() -> None:
-    chunks = observed()
-    chunks.observe(5.0, 1, step_s=0.0)
+    chunks = ChunkTime(1.0)
+    chunks.observe(5.0, 31, step_s=0.0)
+    assert chunks.token_s is None
+    chunks.observe(0.032, 32, step_s=0.0)
     assert chunks.limit(0.05) == 50

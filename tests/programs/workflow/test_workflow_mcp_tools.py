@@ -1,0 +1,68 @@
+"""Tools of an MCP server whose description says little of what they take."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from quire.core.errors import InvalidArgument
+from quire.programs.api import Api
+from quire.programs.api.mcp import McpResult, McpTool
+from quire.programs.workflow import App, Engine, Graph, Node
+from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.runners.tools import McpToolRunner
+from quire.programs.workflow.tools_elsewhere import McpTools
+
+
+class Server:
+    """A server with the tool ``look``, and the API that connects to it."""
+
+    def __init__(self, parameters: dict[str, Any]) -> None:
+        self.parameters = parameters
+        self.called: list[tuple[str, Mapping[str, Any]]] = []
+
+    @asynccontextmanager
+    async def mcp_connect(self, name: str, headers: Mapping[str, str]) -> AsyncIterator[Server]:
+        yield self
+
+    async def list_tools(self) -> list[McpTool]:
+        return [McpTool("look", "", self.parameters)]
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> McpResult:
+        self.called.append((name, arguments))
+        return McpResult("found", [], None, is_error=False)
+
+
+def runner_of(server: Server) -> tuple[McpToolRunner, Primitive]:
+    """And the call of its tool with one text."""
+    app = App("app", [Engine("tool", config={"mcp": "server"})])
+    config = {"function": "look"}
+    node = Node("tool", {"q": "text"}, {"answer": "text"}, None, config, name="look")
+    app.update_template([node])
+    (call,) = Graph.optimize(app, {"q": "x"}).e_graph.primitives.values()
+    return McpToolRunner(cast(Api, server), McpTools("server")), call
+
+
+NO_PROPERTIES: list[dict[str, Any]] = [{}, {"properties": None}, {"properties": ["q"]}]
+
+
+@pytest.mark.parametrize("parameters", NO_PROPERTIES)
+async def test_a_tool_that_names_no_properties_takes_nothing(parameters: dict[str, Any]) -> None:
+    runner, call = runner_of(Server(parameters))
+    with pytest.raises(InvalidArgument, match="has no 'q'; it takes nothing: name the component's"):
+        await runner.check([call])
+    await runner.close()
+
+
+@pytest.mark.parametrize("parameters", NO_PROPERTIES)
+async def test_a_tool_that_takes_more_than_it_names_is_given_values_as_they_are(
+    parameters: dict[str, Any],
+) -> None:
+    server = Server({**parameters, "additionalProperties": True})
+    runner, call = runner_of(server)
+    assert await runner.run(call, {"q": "3"}) == {"out": "found"}
+    assert server.called == [("look", {"q": "3"})]
+    await runner.close()
