@@ -290,7 +290,7 @@ def test_a_program_is_ended_only_after_a_yes(
     page.get_by_role("button", name="Yes").click()
     expect(line(page, "to-end")).to_have_count(0)
     expect(page.locator("#panel .reason")).to_have_text(
-        "It was cancelled: program 'echo': terminated by its owner"
+        "It was cancelled: program 'echo': cancelled by its owner"
     )
     assert api.get(f"/v1/programs/{program}").json()["ended"] is not None
 

@@ -265,9 +265,10 @@ def kill(
     with NodeClient(url, api_key) as node:
         for program in programs:
             whole = node.full_id(program)
+            ran = node.program(whole)["ended"] is None
             left = node.terminate(whole)
-            if left["ended"] is None or left["state"] == "terminated":
-                output().print(f"terminated {whole}")
+            if ran and (left["ended"] is None or left["state"] == "cancelled"):
+                output().print(f"cancelled {whole}")
             else:
                 output().print(f"{whole} had ended before: {left['state']}")
 
