@@ -52,13 +52,38 @@ def fingerprint(locks: list) -> str:
 
 
 def run(step: str, command: list, remedy: str) -> None:
-    """Run one step, showing its output; raise ``InstallError`` with the remedy if it fails."""
-    print("==> " + step, flush=True)
-    code = subprocess.call(command, cwd=ROOT)
+    """Run one step; raise ``InstallError`` with the remedy if it fails.
+
+    Pip is quiet but for warnings and errors, so a terminal shows how long the step has taken.
+    """
+    line = "==> " + step
+    if sys.stdout.isatty():
+        code = call_counting(command, line)
+    else:
+        print(line, flush=True)
+        code = subprocess.call(command, cwd=ROOT)
     if code != 0:
         raise InstallError(
             "{!r} ended with status {}: {}".format(" ".join(command[:6]), code, remedy)
         )
+
+
+def call_counting(command: list, line: str) -> int:
+    """The status of ``command``; meanwhile ``line`` is written anew each second, with the time."""
+    started_s = time.monotonic()
+    print(line, end="", flush=True)
+    process = subprocess.Popen(command, cwd=ROOT)
+    try:
+        while process.poll() is None:
+            try:
+                process.wait(timeout=1)
+            except subprocess.TimeoutExpired:
+                print(f"\r{line} ({time.monotonic() - started_s:.0f} s)", end="", flush=True)
+    finally:
+        process.kill()
+        process.wait()
+        print(flush=True)
+    return process.returncode
 
 
 def make_environment(venv: str) -> None:
@@ -79,7 +104,7 @@ def install(venv: str, locks: list) -> None:
     Pip uses one core: the kernel is compiled beside it, and pip leaves the byte code to all cores.
     """
     python = os.path.join(venv, "bin", "python")
-    pip = [python, "-m", "pip", "install", "--disable-pip-version-check"]
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     pip += ["--no-warn-script-location", "--no-compile"]
     online = "read pip's message above; installing needs access to a Python package index"
     pins = pinned(locks)

@@ -13,8 +13,8 @@ from quire.cli.configuration import (
 )
 from quire.core.config import AdapterConfig, EngineConfig, TenantConfig, TenantTotals
 from quire.core.errors import ConfigError
-from quire.core.events import Quotas
 from quire.core.ids import ModelId, TenantId
+from quire.core.quotas import Quotas
 from quire.node import SHIPPED_MODEL
 
 TENANTS = """

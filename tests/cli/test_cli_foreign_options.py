@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.main import get_command
 
-from quire.cli.app import build_app
+from quire.cli.commands import SUBCOMMANDS
 from quire.cli.foreign_options import _ADVICE, refuse_foreign
 from quire.core.errors import InvalidArgument
 
@@ -18,8 +16,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 
 
 def own_options() -> set[str]:
-    group: Any = get_command(build_app("serve"))
-    serve = group.commands["serve"]
+    serve = SUBCOMMANDS["serve"].load()
     return {
         name
         for param in serve.params

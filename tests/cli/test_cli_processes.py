@@ -79,7 +79,7 @@ def test_a_log_is_followed_to_the_programs_end(
     monkeypatch.setattr("quire.cli.processes.time", clock)
     ran = invoke(capsys, "logs", waiter, "--follow", "--url", node.url)
     assert ran.out.count("launched with 2 arguments") == 1
-    assert ran.out.count("warning terminate") == 1
+    assert ran.out.count("warning cancel: ") == 1
 
 
 def test_attach_shows_messages_and_sends_lines(
@@ -119,15 +119,25 @@ def test_logs_say_what_happened(capsys: Capture, node: NodeClient, waiter: str) 
     node.terminate(waiter)
     ran = invoke(capsys, "logs", waiter, "--url", node.url)
     assert "launched with 2 arguments" in ran.out
-    assert "terminate" in ran.out
+    assert "cancel: cancelled by its owner" in ran.out
 
 
 def test_kill_ends_a_program(capsys: Capture, node: NodeClient, waiter: str) -> None:
     ran = invoke(capsys, "kill", waiter, "--url", node.url)
-    assert ran.out == f"terminated {waiter}\n"
+    assert ran.out == f"cancelled {waiter}\n"
     attached = invoke(capsys, "attach", waiter, "--url", node.url)
     assert attached.code != 0
     assert "error:" in attached.err
+
+
+def test_kill_and_ps_have_the_same_word_for_it(
+    capsys: Capture, node: NodeClient, waiter: str
+) -> None:
+    invoke(capsys, "kill", waiter, "--url", node.url)
+    assert invoke(capsys, "attach", waiter, "--url", node.url).code != 0  # until it has ended
+    assert node.program(waiter)["state"] == "cancelled"
+    again = invoke(capsys, "kill", waiter, "--url", node.url)
+    assert again.out == f"{waiter} had ended before: cancelled\n"
 
 
 def test_kill_says_of_a_program_that_had_ended_how_it_ended(

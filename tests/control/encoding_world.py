@@ -9,9 +9,10 @@ from quire.core.batch import F32
 from quire.core.calls import AskEncoder, Cancel
 from quire.core.config import TenantConfig
 from quire.core.encoding import Encode, EncodeBatch, Encoded
-from quire.core.events import ProgramStarted, Quotas
+from quire.core.events import ProgramStarted
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, TenantId
 from quire.core.policy import Policy
+from quire.core.quotas import Quotas
 from quire.core.scheduler_config import SchedulerConfig
 from quire.core.tracing import TraceListener
 from quire.testing import ControlHarness, FakeEncoder

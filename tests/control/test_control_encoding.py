@@ -12,14 +12,10 @@ from quire.core.actions import Deliver, Dispatch, ProgramClosed
 from quire.core.calls import AskEncoder
 from quire.core.encoding import Encode, EncodeBatch, EncodeResult
 from quire.core.errors import EngineFault, EngineLost
-from quire.core.events import (
-    BatchEncoded,
-    EngineGivenUp,
-    ProgramEnded,
-    Quotas,
-)
+from quire.core.events import BatchEncoded, EngineGivenUp, ProgramEnded
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, TenantId
 from quire.core.policy import ReadyCommand
+from quire.core.quotas import Quotas
 from quire.testing.harness import Outcome
 
 

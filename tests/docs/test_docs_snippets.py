@@ -8,14 +8,12 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from docs_markdown import ROOT, Block, blocks, commands
-from typer.main import get_command
 
-from quire.cli.app import build_app
 from quire.cli.cluster_options import cluster_commands
+from quire.cli.commands import SUBCOMMANDS
 from quire.cli.configuration import tenants
 from quire.cluster.deployment.reading import read_cluster
 from quire.programs.library import LIBRARY
@@ -137,8 +135,7 @@ def test_a_documented_command_line_is_understood(block: Block, command: str) -> 
         return
     if ">" in words:
         words = words[: words.index(">")]
-    group: Any = get_command(build_app())
-    group.commands[words[1]].make_context(words[1], words[2:])
+    SUBCOMMANDS[words[1]].load().make_context(words[1], words[2:])
 
 
 def test_the_tenants_example_is_accepted(tmp_path: Path) -> None:
@@ -160,11 +157,10 @@ def test_the_clusters_of_the_pages_are_accepted(tmp_path: Path) -> None:
 
 def options(*names: str) -> set[str]:
     """All options of the commands ``names``, by default of every command."""
-    group: Any = get_command(build_app())
     return {
         option
-        for name in names or group.commands
-        for param in group.commands[name].params
+        for name in names or SUBCOMMANDS
+        for param in SUBCOMMANDS[name].load().params
         for option in (*param.opts, *param.secondary_opts)
     }
 

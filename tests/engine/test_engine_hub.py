@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError
+from httpx import Request, Response
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
 from huggingface_hub.utils import filter_repo_objects
 
 from quire.core.errors import ModelNotFound
@@ -39,4 +45,23 @@ def test_a_repository_that_cannot_be_reached_is_reported(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(hub, "snapshot_download", offline)
     with pytest.raises(ModelNotFound, match=r"'org/name'.*\(no network\): check"):
+        hub.download("org/name")
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        (GatedRepoError, r"accept them at huggingface.co/org/name and set HF_TOKEN"),
+        (RepositoryNotFoundError, r"no such repository or it is private: check the spelling"),
+    ],
+)
+def test_what_the_hub_does_not_give_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, kind: type[HfHubHTTPError], remedy: str
+) -> None:
+    def refused(hub_id: str, **patterns: Any) -> str:
+        request = Request("GET", "https://hub/api/models/org/name")
+        raise kind("401 Client Error", response=Response(401, request=request))
+
+    monkeypatch.setattr(hub, "snapshot_download", refused)
+    with pytest.raises(ModelNotFound, match=remedy):
         hub.download("org/name")

@@ -25,7 +25,7 @@ from quire.core.ids import ModelId
 from quire.engine.engine import Engine
 from quire.engine.layers.parameters import Destination
 from quire.engine.model_card import MAX_TEMPLATE_BYTES, read_model_card
-from quire.engine.model_directory import locate
+from quire.engine.model_directory import ModelDirectory, locate
 from quire.engine.tokenizer import load_tokenizer
 from quire.engine.weights import Checkpoint, weights_digest
 
@@ -238,7 +238,7 @@ DAMAGES: list[tuple[str, Damage, type[ModelError], str]] = [
     ("header beyond file", header_beyond_file, ModelFormatError, "truncated or damaged"),
     ("overlapping tensors", overlapping_tensors, ModelFormatError, "truncated or damaged"),
     ("pickles", pickles, ModelFormatError, "pickle files .*never opened: convert"),
-    ("GGUF", gguf, ModelFormatError, "GGUF files .*q4_k_m.*safetensors"),
+    ("GGUF", gguf, ModelFormatError, "q4_k_m.*llama.cpp.*safetensors"),
     ("NaN", last_value(float("nan")), ModelFormatError, "layers.1.mlp.up_proj.weight.* are NaN"),
     ("infinite", last_value(float("-inf")), ModelFormatError, "up_proj.weight.* or infinite"),
     ("nothing", nothing, ModelFormatError, "weights are missing"),
@@ -326,11 +326,13 @@ def test_every_piece_of_a_large_tensor_is_looked_through(
 
 def test_a_hub_id_that_cannot_be_reached_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelNotFound, match=r"nobody/nothing.*local directory"):
+    with pytest.raises(ModelNotFound, match=r"nobody/nothing.*--local-dir DIRECTORY"):
         locate("nobody/nothing")
 
 
-@pytest.mark.parametrize("source", ["/no/such/dir", "no-such-dir", "a/b/c", "", "x y/z", "../up/x"])
+@pytest.mark.parametrize(
+    "source", ["/no/such/dir", "no-such-dir", "a/b/c", "", "x y/z", "../up/x", "./up", "~/up"]
+)
 def test_a_source_that_is_neither_a_directory_nor_a_hub_id_is_not_found(
     source: str, tmp_path: Path
 ) -> None:
@@ -338,6 +340,20 @@ def test_a_source_that_is_neither_a_directory_nor_a_hub_id_is_not_found(
         source = str(tmp_path / "gone")
     with pytest.raises(ModelNotFound, match="neither a directory nor a hub id"):
         locate(source)
+
+
+@pytest.mark.parametrize("source", ["model.gguf", "/a/m-Q4_K_M.GGUF", "org/name-GGUF:Q4_K_M"])
+def test_a_model_of_llama_cpp_is_refused_with_what_to_do(source: str) -> None:
+    with pytest.raises(ModelNotFound, match=r"GGUF, which Quire does not read: .*safetensors"):
+        locate(source)
+
+
+def test_a_folder_of_llama_cpp_is_told_from_an_empty_one(tmp_path: Path) -> None:
+    with pytest.raises(ModelFormatError, match=r"no config\.json: a model directory needs"):
+        ModelDirectory(tmp_path).read_config()
+    (tmp_path / "m-q8_0.gguf").touch()
+    with pytest.raises(ModelFormatError, match=r"m-q8_0\.gguf.*which Quire does not read"):
+        ModelDirectory(tmp_path).read_config()
 
 
 def test_a_file_is_no_model(model: Path) -> None:

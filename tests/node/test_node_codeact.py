@@ -12,7 +12,7 @@ from sandbox_node import needs_sandbox, sandbox_config, sandbox_node
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ProgramCancelled, ProgramFailed
-from quire.core.events import Quotas
+from quire.core.quotas import Quotas
 from quire.node import Node
 from quire.node.transports import InProcessTransport
 from quire.programs.library.agents.codeact import Interpreter, codeact

@@ -18,8 +18,9 @@ from quire.core.calls import AskEncoder
 from quire.core.config import EncoderConfig, NodeConfig
 from quire.core.encoding import EncodeBatch, EncodeResult
 from quire.core.errors import ProgramFailed, QuotaExceeded, TraitMissing
-from quire.core.events import Called, Quotas
+from quire.core.events import Called
 from quire.core.ids import ModelId
+from quire.core.quotas import Quotas
 from quire.engine.encoders.text import EncoderTexts
 from quire.node import Node
 from quire.node.encoders.programs import EncodedTokens

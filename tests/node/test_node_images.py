@@ -15,8 +15,9 @@ from quire.core.calls import CloseQueue, CreateQueue, Issue
 from quire.core.commands import AllocEmbeds, Command, Decode, EmbedImage, Synchronize
 from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
 from quire.core.engine_info import ImageFraming
-from quire.core.events import Called, Event, ProgramEnded, Quotas
+from quire.core.events import Called, Event, ProgramEnded
 from quire.core.ids import CommandId, ModelId, ProgramId, QueueId
+from quire.core.quotas import Quotas
 from quire.core.system_clock import SystemClock
 from quire.engine.vision.framing import read_pixels
 from quire.engine.vision.unpacker import Unpacker

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fake_node import TENANT, StartNode, fake_config, until
 
 from quire.core.config import EngineConfig, TenantConfig
-from quire.core.events import Quotas
 from quire.core.ids import TenantId
+from quire.core.quotas import Quotas
 from quire.node import Node, SessionHandle, SessionLimits
 from quire.node.transports import InProcessTransport
 from quire.programs.builtin import CompletionRequest, complete

@@ -21,8 +21,9 @@ from quire.core.calls import (
     SetQueuePriority,
 )
 from quire.core.errors import ErrorRecord
-from quire.core.events import Called, Event, ProgramEnded, Quotas
+from quire.core.events import Called, Event, ProgramEnded
 from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
+from quire.core.quotas import Quotas
 from quire.core.system_clock import SystemClock
 from quire.node.ports import IssuerPort, IssuerSinks
 from quire.node.quotas import tightest

@@ -7,8 +7,8 @@ from fake_node import TENANT, StartNode, fake_config
 
 from quire.core.actions import ProgramClosed
 from quire.core.errors import TraitMissing
-from quire.core.events import ENGINE_WAS_LOST, REFUSED, ProgramForm, Tick
-from quire.core.ids import ProgramId
+from quire.core.events import ENGINE_WAS_LOST, REFUSED, Tick
+from quire.core.ids import ProgramForm, ProgramId
 from quire.core.traits import Trait
 from quire.node.program_figures import ProgramFigures, ResourceUsage, with_guest
 from quire.programs.api import Api

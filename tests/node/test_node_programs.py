@@ -22,8 +22,8 @@ from quire.core.errors import (
     QuotaExceeded,
     UnknownHandle,
 )
-from quire.core.events import Quotas
 from quire.core.ids import TenantId
+from quire.core.quotas import Quotas
 from quire.node import Node
 from quire.node.ended_programs import EndedPrograms
 from quire.node.program_records import ProgramLimits

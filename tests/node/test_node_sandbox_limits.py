@@ -16,8 +16,8 @@ from web_stub import WebStub
 
 from quire.core.config import TenantConfig
 from quire.core.errors import ProgramFailed, ProgramTerminated, QuireError, QuotaExceeded
-from quire.core.events import Quotas
 from quire.core.ids import TenantId
+from quire.core.quotas import Quotas
 from quire.node import Node, ProgramHandle
 
 pytestmark = [

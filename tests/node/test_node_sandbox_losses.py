@@ -14,6 +14,7 @@ from quire.node.health import SandboxState
 from quire.node.sandbox import link as link_module
 from quire.node.sandbox.link import LinkSettings, SandboxLink
 from quire.node.sandbox.losses import Losses, LossLimits
+from quire.programs.sandbox.wasm import engine as engine_module
 from quire.testing import VirtualClock
 
 
@@ -55,6 +56,15 @@ async def lose(link: SandboxLink, times: int) -> None:
     for _ in range(times):
         await link.ready()
         link._on_lost("it was killed")
+
+
+def test_a_sandbox_without_its_runtime_says_so(
+    clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "find_spec", lambda name: None)
+    health = SandboxLink("0", LinkSettings(SandboxConfig(cache_dir=tmp_path), ()), clock).health()
+    assert health.state is SandboxState.UNAVAILABLE
+    assert "pip install 'quire[sandbox]'" in health.detail
 
 
 async def test_five_losses_within_a_minute_are_a_pause_and_no_end(

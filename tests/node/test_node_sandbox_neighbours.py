@@ -18,8 +18,8 @@ from sandbox_node import BYSTANDER, needs_sandbox, program, sandbox_config, sand
 
 from quire.core.config import TenantConfig
 from quire.core.errors import ProgramCancelled, ProgramFailed
-from quire.core.events import Quotas
 from quire.core.ids import TenantId
+from quire.core.quotas import Quotas
 from quire.node import Node, ProgramHandle
 
 pytestmark = [

@@ -239,7 +239,7 @@ async def test_a_child_reaches_no_more_than_its_parent(node: Node, tmp_path: Pat
 
 async def test_a_fork_bomb_of_guests_ends_in_its_own_error(node: Node, tmp_path: Path) -> None:
     body = """
-    from quire.core.events import Quotas
+    from quire.core.quotas import Quotas
 
     @inferlet("bomb", quotas=Quotas(max_children=5))
     async def main(api):
@@ -264,7 +264,7 @@ async def test_a_fork_bomb_of_guests_ends_in_its_own_error(node: Node, tmp_path:
 
 async def test_a_fork_of_guests_is_no_way_around_a_quota(node: Node, tmp_path: Path) -> None:
     body = """
-    from quire.core.events import Quotas
+    from quire.core.quotas import Quotas
 
     @inferlet("fork", quotas=Quotas(max_generated_tokens=10))
     async def main(api, part=""):
@@ -423,7 +423,7 @@ async def test_a_stream_from_a_host_outside_the_manifest_is_forbidden(
 async def test_so_many_streams_at_a_time(node: Node, tmp_path: Path, web: WebStub) -> None:
     body = """
     from contextlib import AsyncExitStack
-    from quire.core.events import Quotas
+    from quire.core.quotas import Quotas
 
     @inferlet("hoards", hosts=["127.0.0.1"], quotas=Quotas(max_outstanding_io=2))
     async def main(api, url):

@@ -295,6 +295,9 @@ def test_node_health_is_the_sum_of_its_engines(rigs: Callable[..., Rig]) -> None
     paused = {"0": SandboxHealth(SandboxState.PAUSED, "lost 5 times", 5)}
     health = node_health(only, paused, draining=False, failure=None)
     assert (health.ready, health.alive, health.detail) == (True, True, "sandbox 0: lost 5 times")
+    without = {"0": SandboxHealth(SandboxState.UNAVAILABLE, "wasmtime is not installed")}
+    health = node_health(only, without, draining=False, failure=None)
+    assert (health.ready, health.detail) == (True, "")
 
 
 async def test_an_engine_that_gives_no_sign_of_life_is_not_healthy() -> None:

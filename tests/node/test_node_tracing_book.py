@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from quire.core.events import ProgramForm, ProgramStarted
-from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, TenantId, ThreadId
+from quire.core.events import ProgramStarted
+from quire.core.ids import CommandId, EngineId, ModelId, ProgramForm, ProgramId, TenantId, ThreadId
 from quire.core.tracing import CallRecord, MessageRecord, TransferRecord
 from quire.node.tracing.book import ProgramTrace, TraceBook, TraceLimits
 from quire.node.tracing.reading import TracedProgram, carriers, waits

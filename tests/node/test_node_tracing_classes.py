@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from test_node_tracing_book import call
 
-from quire.core.events import ProgramForm, ProgramStarted
-from quire.core.ids import ProgramId, TenantId
+from quire.core.events import ProgramStarted
+from quire.core.ids import ProgramForm, ProgramId, TenantId
 from quire.node.tracing.classes import OTHER, ProgramClasses
 
 

@@ -11,9 +11,9 @@ from quire.core.calls import AskService, Cancel, Issue, QueueCall, ResetQueue
 from quire.core.commands import Command
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import ErrorRecord, InvalidArgument, QueuePoisoned
-from quire.core.events import Quotas
 from quire.core.ids import CommandId, ModelId, ProgramId, QueueId
 from quire.core.interfaces import ReplySink, ServedModel
+from quire.core.quotas import Quotas
 from quire.core.traits import Trait
 from quire.programs.api import Api
 from quire.programs.services.network import Network

@@ -9,7 +9,7 @@ from programs_node import level, node_of
 
 from quire.core.decoding import StopSpec
 from quire.core.errors import QuotaExceeded, UnknownHandle
-from quire.core.events import Quotas
+from quire.core.quotas import Quotas
 from quire.programs.api import Api
 from quire.programs.sdk import Context
 from quire.testing import LocalNode

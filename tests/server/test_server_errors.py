@@ -38,8 +38,8 @@ from quire.core.errors import (
     Unauthorized,
     UnknownHandle,
 )
-from quire.core.events import Quotas
 from quire.core.ids import TenantId
+from quire.core.quotas import Quotas
 from quire.programs.chat.template_budget import BudgetedEnvironment
 from quire.server.errors import ErrorBoundary, body_of, headers_of, install_handlers, status_of
 

@@ -27,8 +27,9 @@ from scripted_server import (
 from quire.core.actions import Action
 from quire.core.config import ServerConfig, TenantConfig
 from quire.core.errors import ConfigError, ModelNotFound, QuireError
-from quire.core.events import Event, ProgramEnded, Quotas
+from quire.core.events import Event, ProgramEnded
 from quire.core.ids import TenantId
+from quire.core.quotas import Quotas
 from quire.node.transports import InProcessTransport
 from quire.programs.builtin import CompletionRequest, complete
 from quire.server import Service, bind

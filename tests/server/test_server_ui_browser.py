@@ -290,7 +290,7 @@ def test_a_program_is_ended_only_after_a_yes(
     page.get_by_role("button", name="Yes").click()
     expect(line(page, "to-end")).to_have_count(0)
     expect(page.locator("#panel .reason")).to_have_text(
-        "It was cancelled: program 'echo': terminated by its owner"
+        "It was cancelled: program 'echo': cancelled by its owner"
     )
     assert api.get(f"/v1/programs/{program}").json()["ended"] is not None
 
@@ -307,6 +307,38 @@ def test_of_a_program_that_fails_while_it_is_open_the_reason_is_shown(
     expect(page.locator("#panel .reason")).to_have_text(
         "It has failed: program 'to_fail' raised ValueError: <b>no</b>"
     )
+
+
+def test_those_that_have_ended_are_listed_with_their_outcomes(
+    page: Page, node: RunningServer, api: httpx.Client
+) -> None:
+    source = ECHO.replace("await api.send", "raise ValueError")
+    failed = api.post("/v1/programs", json={"source": source, "client_id": "long-ago"}).json()["id"]
+    api.post(f"/v1/programs/{failed}/signal", json={"signal": "message", "message": "<b>no</b>"})
+    session(api, "open-session")
+    later = launch(api, "just-now")
+    visit(page, node)
+    chip = page.locator("#states").get_by_role("button", name="ended")
+    chip.click()
+    expect(line(page, "long-ago").locator(".state")).to_have_text("failed")
+    expect(line(page, "just-now")).to_have_count(0)
+    expect(line(page, "open-session")).to_have_count(0)
+    line(page, "long-ago").click()
+    expect(page.locator("#panel .reason")).to_have_text(
+        "It has failed: program 'echo' raised ValueError: <b>no</b>"
+    )
+    expect(page.locator("#panel .actions button")).to_have_count(0)
+    expect(page.locator("#panel dt", has_text="Tokens generated")).to_be_visible()
+    expect(page.locator("#panel dt", has_text="Blocks on device")).to_be_hidden()
+    api.delete(f"/v1/programs/{later}").raise_for_status()
+    expect(line(page, "just-now").locator(".state")).to_have_text("cancelled")
+    kept = [one for one in api.get("/v1/programs").json()["data"] if one.get("ended")]
+    expect(chip.locator("b")).to_have_text(str(len(kept)))
+    page.locator("#filter").fill("failed")
+    expect(line(page, "just-now")).to_have_count(0)
+    expect(line(page, "long-ago")).to_be_visible()
+    chip.click()
+    expect(line(page, "long-ago")).to_have_count(0)
 
 
 def test_a_message_gets_into_a_mailbox_and_a_session_can_be_ended(

@@ -12,9 +12,9 @@ from quire.core.batch import Batch
 from quire.core.batch_result import BatchResult
 from quire.core.decoding import StopSpec
 from quire.core.errors import ProgramFailed, ProgramTerminated
-from quire.core.events import Quotas
 from quire.core.ids import EngineId
 from quire.core.interfaces import ProgramPort, ReplySink
+from quire.core.quotas import Quotas
 from quire.core.scheduler_config import SchedulerConfig
 from quire.programs.api import Api
 from quire.programs.sdk import inferlet

@@ -23,8 +23,8 @@ from quire.core.config import (
     TenantTotals,
 )
 from quire.core.errors import ConfigError
-from quire.core.events import Quotas
 from quire.core.ids import ModelId, TenantId
+from quire.core.quotas import Quotas
 from quire.node import SHIPPED_MODEL
 from quire.node.search.engines import SERVERS
 

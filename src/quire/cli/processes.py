@@ -30,6 +30,7 @@ from quire.cli.console import (
 from quire.cli.conversation import Show, converse, read_lines
 from quire.cli.exit_codes import EXIT_INTERRUPTED
 from quire.cli.options import DEFAULT_URL, ApiKey, Interactive, Stream, Url
+from quire.cli.own_places import own_places
 from quire.cli.process_table import SHORT_ID_CHARS, chosen, process_table
 from quire.cli.program_folder import files_in
 from quire.client.attachment import Attachment
@@ -75,7 +76,7 @@ def push(
             output().print(f"deleted {node.delete_upload(delete)['id']}")
         for file in files or ():
             code = read_program(file)
-            with waiting(first_build(file)):
+            with own_places(str(file)), waiting(first_build(file)):
                 pushed = node.push(code)
             output().print(f"{pushed['name']} {pushed['id']}")
         if not files and delete is None:
@@ -265,9 +266,10 @@ def kill(
     with NodeClient(url, api_key) as node:
         for program in programs:
             whole = node.full_id(program)
+            ran = node.program(whole)["ended"] is None
             left = node.terminate(whole)
-            if left["ended"] is None or left["state"] == "terminated":
-                output().print(f"terminated {whole}")
+            if ran and (left["ended"] is None or left["state"] == "cancelled"):
+                output().print(f"cancelled {whole}")
             else:
                 output().print(f"{whole} had ended before: {left['state']}")
 

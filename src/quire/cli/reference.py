@@ -11,9 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from typer.main import get_command
-
-from quire.cli.app import build_app
+from quire.cli.commands import SUBCOMMANDS
 
 _HEADER = """\
 # The command line
@@ -28,9 +26,7 @@ carried out (the line on stderr says why and what to do); 130 interrupted.
 
 def reference() -> str:
     """The whole page as Markdown."""
-    # typer.main.get_command is typed as a single command; an app with several makes a group
-    group: Any = get_command(build_app())
-    return "\n".join([_HEADER, *(_section(name, group.commands[name]) for name in group.commands)])
+    return "\n".join([_HEADER, *(_section(name, one.load()) for name, one in SUBCOMMANDS.items())])
 
 
 def _section(name: str, command: Any) -> str:

@@ -23,6 +23,7 @@ from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.mcp_servers import read_mcp_servers
+from quire.cli.own_places import own_places
 from quire.cli.processes import first_build, read_program
 from quire.cli.program_arguments import Given, show_help, split
 from quire.cli.program_folder import load_folder
@@ -150,13 +151,13 @@ def run(
         )
         wanted = _wanted(program, sandbox)
         start = partial(_run_embedded, config, wanted, given, seed, interactive)
-    _follow(start, stream)
+    _follow(start, program, stream)
 
 
-def _follow(start: Callable[[Show], Coroutine[Any, Any, Any]], stream: bool) -> None:
-    """Show the program that ``start`` launches, until its end."""
+def _follow(start: Callable[[Show], Coroutine[Any, Any, Any]], program: str, stream: bool) -> None:
+    """Show ``program``, which ``start`` launches, until its end."""
     try:
-        with shown(stream) as show:
+        with own_places(program), shown(stream) as show:
             result = asyncio.run(start(show))
         print_result(result)
     except ProgramCancelled as exc:

@@ -27,13 +27,13 @@ from quire.core.config import (
     ENCODER_CACHE_BYTES,
     SHARED_RESULTS_BYTES,
     EngineConfig,
-    KeptQueriesConfig,
     NodeConfig,
     SandboxConfig,
     ServerConfig,
 )
 from quire.core.ids import ModelId
 from quire.core.interpreter import collect_seldom, settle, take_short_turns
+from quire.core.kept_queries_config import KeptQueriesConfig
 from quire.core.scheduler_config import PausingConfig
 from quire.programs.workflow.applications import (
     APPLICATIONS,

@@ -125,7 +125,7 @@ class Client:
 
         Raises:
             ProgramFailed: it raised; the message has its traceback.
-            ProgramCancelled: it was cancelled or terminated.
+            ProgramCancelled: it was cancelled.
             QuotaExceeded: it used more than it may.
         """
         body = _launch_body(program, args, named, code, seed, priority, client_id)
@@ -243,7 +243,7 @@ class RemoteProgram:
 
         Raises:
             ProgramFailed: it raised; the message has its traceback.
-            ProgramCancelled: it was cancelled or terminated.
+            ProgramCancelled: it was cancelled.
             QuotaExceeded: it used more than it may.
         """
         async with self.attach() as attached:
@@ -262,10 +262,6 @@ class RemoteProgram:
     async def cancel(self) -> None:
         """Ask it to end; it may still clean up."""
         await self._signal({"signal": "cancel"})
-
-    async def terminate(self) -> None:
-        """End it now."""
-        await self._client._call("DELETE", program_path(self.id))
 
     async def logs(self) -> list[dict[str, Any]]:
         """Its log entries, its output, and the node's notes about it, oldest first."""

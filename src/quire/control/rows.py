@@ -12,8 +12,7 @@ from quire.control.engines.engine import ControlledEngine
 from quire.control.programs.program import Program, ProgramState
 from quire.control.scheduler.engine_scheduler import EngineScheduler
 from quire.control.waits import Wait, wait_of
-from quire.core.events import ProgramForm
-from quire.core.ids import EngineId, ProgramId, TenantId
+from quire.core.ids import EngineId, ProgramForm, ProgramId, TenantId
 
 
 @dataclass(frozen=True, slots=True)

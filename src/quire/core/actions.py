@@ -9,8 +9,7 @@ from quire.core.commands import AttentionScores, Dists, Exports, Imported, Sampl
 from quire.core.decoding import DecodeChunk
 from quire.core.encoding import EncodeBatch, Encoded
 from quire.core.errors import ErrorRecord
-from quire.core.events import ProgramForm
-from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
+from quire.core.ids import CommandId, EngineId, ProgramForm, ProgramId, QueueId
 from quire.core.lease_commands import Leased, Pinned, Sent
 
 Reply = (

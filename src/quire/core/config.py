@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from quire.core.errors import ConfigError
-from quire.core.events import Quotas
 from quire.core.ids import ModelId, TenantId
+from quire.core.kept_queries_config import KeptQueriesConfig
+from quire.core.quotas import Quotas
 from quire.core.scheduler_config import SchedulerConfig
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
@@ -319,29 +320,6 @@ class McpServerConfig:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class KeptQueriesConfig:
-    """What a node with a data directory keeps of workflows' queries that were given an id.
-
-    ``ttl_s``: since the query did something last. ``max_bytes`` and ``max_queries``: of one tenant;
-    results of finished queries give way to others. ``max_query_bytes``: of one query.
-    """
-
-    ttl_s: float = 86_400.0
-    max_bytes: int = 256 << 20
-    max_query_bytes: int = 64 << 20
-    max_queries: int = 1024
-
-    def __post_init__(self) -> None:
-        least = min(self.max_bytes, self.max_query_bytes, self.max_queries)
-        if not self.ttl_s > 0 or least < 1:
-            raise ConfigError(
-                f"kept queries: ttl_s is {self.ttl_s:g}, max_bytes {self.max_bytes}, "
-                f"max_query_bytes {self.max_query_bytes} and max_queries {self.max_queries}: "
-                "choose more than 0"
-            )
-
-
 ENCODER_CACHE_BYTES = 64 << 20
 """Unless said otherwise."""
 
@@ -380,7 +358,7 @@ class NodeConfig:
     vector_store: str = field(default="exact", repr=False)  # it may have a password
     search: str | None = field(default=None, repr=False)  # it may have a password, too
     encoder_cache_bytes: int = ENCODER_CACHE_BYTES
-    kept_queries: KeptQueriesConfig = KeptQueriesConfig()
+    kept_queries: KeptQueriesConfig = field(default_factory=KeptQueriesConfig)
     shared_results_bytes: int = SHARED_RESULTS_BYTES
 
     def __post_init__(self) -> None:

@@ -1,4 +1,5 @@
-"""The identifiers that cross layers. Each is a ``NewType``: free at run time, checked by mypy.
+"""The identifiers that cross layers, and the form of a program. Each identifier is a ``NewType``:
+free at run time, checked by mypy.
 
 Issuers choose the ids of what they create (commands, queues, pages, embeds), so that creating a
 thing never needs a round trip. Such ids are unique within one program; everything else is unique
@@ -7,13 +8,16 @@ within one node.
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import Literal, NewType
 
 TenantId = NewType("TenantId", str)
 """The unit of billing and isolation: an API key maps to exactly one tenant."""
 
 ProgramId = NewType("ProgramId", int)
-"""One entry of the process table, of any form (session, inferlet, workflow). Never reused."""
+"""One entry of the process table, of any form. Never reused."""
+
+ProgramForm = Literal["session", "inferlet", "workflow"]
+"""What a program is: the calls of one client, a coroutine beside the engine, or a graph's query."""
 
 ThreadId = NewType("ThreadId", int)
 """One line of calls within a program (Autellix 4.1). Chosen by the issuer."""

@@ -16,8 +16,8 @@ from quire.core.calls import AskService, QueueCall
 from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord, PromptTooLong
-from quire.core.events import Quotas
 from quire.core.ids import CommandId, ModelId, ProgramId
+from quire.core.quotas import Quotas
 from quire.core.traits import NODE_TRAITS
 
 

@@ -9,7 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
 
 from quire.core.errors import ModelNotFound
 
@@ -28,9 +34,20 @@ def download(hub_id: str) -> Path:
         return Path(
             snapshot_download(hub_id, allow_patterns=_WANTED_FILES, ignore_patterns=_SECOND_COPIES)
         )
+    except GatedRepoError as exc:
+        raise ModelNotFound(
+            f"the hub gives {hub_id!r} to those alone who have accepted its terms: accept them at "
+            f"huggingface.co/{hub_id} and set HF_TOKEN to a token of that account"
+        ) from exc
+    except RepositoryNotFoundError as exc:
+        raise ModelNotFound(
+            f"no directory {hub_id!r}, and the hub has no such repository or it is private: check "
+            "the spelling, or set HF_TOKEN to a token that may read it"
+        ) from exc
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as exc:
         first_line = (str(exc).splitlines() or [type(exc).__name__])[0]
         raise ModelNotFound(
             f"no directory {hub_id!r}, and the hub repository of that name cannot be downloaded "
-            f"({first_line}): check the spelling and the network, or give a local directory"
+            f"({first_line}): check the spelling and the network, or download it where there is "
+            f"one ('hf download {hub_id} --local-dir DIRECTORY') and give that directory"
         ) from exc

@@ -17,6 +17,15 @@ from quire.core.errors import ModelFormatError, ModelNotFound, UnsupportedModel
 MAX_JSON_BYTES = 64 << 20
 """Far above any real metadata file; the largest are tokenizers of about 20 MB."""
 
+GGUF_REMEDY = (
+    "GGUF, which Quire does not read: name the model's safetensors repository (often the same name "
+    "without -GGUF), or convert the file with transformers, "
+    "AutoModelForCausalLM.from_pretrained(DIRECTORY, gguf_file=FILE).save_pretrained(TARGET)"
+)
+
+_GGUF = re.compile(r"(\.gguf|-gguf:[\w.-]+)$", re.IGNORECASE)
+"""A file, or a repository with a quantisation as llama.cpp names them."""
+
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _UNUSED_CODE = ("AutoTokenizer", "AutoProcessor", "AutoImageProcessor")
@@ -54,6 +63,11 @@ class ModelDirectory:
                 )
             return path.read_bytes().decode("utf-8")
         except FileNotFoundError as exc:
+            if gguf := self.gguf_files():
+                raise ModelFormatError(
+                    f"{self.path} has a model ({', '.join(gguf[:3])}) in llama.cpp's format, "
+                    f"{GGUF_REMEDY}"
+                ) from exc
             raise ModelFormatError(
                 f"{self.path} has no {name}: a model directory needs config.json, tokenizer.json "
                 "and *.safetensors (see `save_pretrained` of transformers)"
@@ -133,10 +147,12 @@ def locate(source: str) -> ModelDirectory:
     path = Path(source).expanduser()
     if path.is_dir():
         return ModelDirectory(path.resolve())
-    if path.exists() or not _HUB_ID.fullmatch(source):
+    if _GGUF.search(source):
+        raise ModelNotFound(f"{source!r} is in llama.cpp's format, {GGUF_REMEDY}")
+    if path.exists() or source.startswith((".", "~")) or not _HUB_ID.fullmatch(source):
         raise ModelNotFound(
-            f"{source!r} is neither a directory nor a hub id like 'org/name': "
-            "give the path of a directory with config.json and *.safetensors"
+            f"{source!r} is neither a directory nor a hub id like 'org/name': give the path of a "
+            "directory with config.json and *.safetensors, or a shipped model ('quire models')"
         )
     from quire.engine.hub import download  # imported late: a local directory needs no hub client
 

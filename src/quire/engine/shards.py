@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from quire.core.errors import ModelFormatError
-from quire.engine.model_directory import ModelDirectory
+from quire.engine.model_directory import GGUF_REMEDY, ModelDirectory
 from quire.engine.quantization.scheme import Header
 
 _INDEX = "model.safetensors.index.json"
@@ -142,10 +142,8 @@ def _no_weights(directory: ModelDirectory) -> ModelFormatError:
     gguf = directory.gguf_files()
     if gguf:
         return ModelFormatError(
-            f"{directory.path} has its weights in GGUF files ({', '.join(gguf[:3])}), which Quire "
-            "does not read: download the model's safetensors repository, or convert the file with "
-            "transformers, AutoModelForCausalLM.from_pretrained(SOURCE, gguf_file=FILE)"
-            ".save_pretrained(TARGET)"
+            f"{directory.path} has its weights ({', '.join(gguf[:3])}) in llama.cpp's format, "
+            f"{GGUF_REMEDY}"
         )
     return ModelFormatError(
         f"{directory.path} has neither {_SINGLE} nor {_INDEX}: the weights are missing"

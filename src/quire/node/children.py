@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import msgspec
 
 from quire.core.errors import InvalidArgument, MailboxClosed, UnknownHandle
-from quire.core.events import Quotas
 from quire.core.ids import TenantId
+from quire.core.quotas import Quotas
 from quire.node.encoders.programs import EncodedTokens
 from quire.node.message_log import MessageReader
 from quire.node.program_handle import ProgramHandle

@@ -81,10 +81,11 @@ def silence(silent_s: float) -> str | None:
 
 
 class SandboxState(StrEnum):
-    """IDLE: no process; the first program starts one. PAUSED: it was lost again and again, and no
-    program is started in it for a while."""
+    """IDLE: no process; the first program starts one. UNAVAILABLE: this installation has no runtime
+    for it. PAUSED: it was lost again and again, and no program is started in it for a while."""
 
     IDLE = "idle"
+    UNAVAILABLE = "unavailable"
     STARTING = "starting"
     READY = "ready"
     PAUSED = "paused"
@@ -92,8 +93,8 @@ class SandboxState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SandboxHealth:
-    """One process of untrusted programs. ``detail`` says why it is paused and until when, or that
-    it owes a sign of life; ``losses``: since the node began."""
+    """One process for untrusted programs. ``detail`` says what is missing, why it is paused and
+    until when, or that it owes a sign of life. ``losses``: since the node began."""
 
     state: SandboxState
     detail: str = ""
@@ -152,7 +153,11 @@ def node_health(
             dead |= all(health.state in _DEAD for health in replicas.values())
         else:
             besides += unready
-    besides += [f"sandbox {name}: {one.detail}" for name, one in sandbox.items() if one.detail]
+    besides += [
+        f"sandbox {name}: {one.detail}"
+        for name, one in sandbox.items()
+        if one.detail and one.state is not SandboxState.UNAVAILABLE  # nothing that was lost
+    ]
     return NodeHealth(
         ready=not reasons,
         alive=failure is None and not dead,

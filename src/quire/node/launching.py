@@ -12,8 +12,8 @@ from functools import partial
 from msgspec import structs
 
 from quire.core.errors import InvalidArgument, UnknownHandle
-from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
+from quire.core.quotas import Quotas
 from quire.node.children import Ancestry, ChildLauncher
 from quire.node.connecting import ProgramConnector
 from quire.node.encoders.programs import EncodedTokens

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from quire.control import EngineStatistics, ProcessRow, Statistics
-from quire.core.events import ProgramForm
-from quire.core.ids import EngineId, ProgramId
+from quire.core.ids import EngineId, ProgramForm, ProgramId
 from quire.node.health import NodeHealth
 from quire.node.latency import EngineLatencies
 from quire.node.tracing.classes import ClassFigures

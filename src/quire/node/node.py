@@ -15,10 +15,10 @@ from quire.core.config import EngineConfig, NodeConfig
 from quire.core.decoding import GrammarSpec
 from quire.core.encoding import EncoderKind
 from quire.core.errors import UnknownHandle
-from quire.core.events import Quotas
 from quire.core.ids import EngineId, ProgramId, TenantId
 from quire.core.interfaces import EngineTransport, ServedModel
 from quire.core.policy import DispatchPolicy
+from quire.core.quotas import Quotas
 from quire.node.conversations import ConversationTurn
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports

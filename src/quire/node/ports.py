@@ -14,9 +14,9 @@ from typing import Any
 from quire.core.actions import Reply
 from quire.core.calls import AskService, CloseQueue, CreateQueue, QueueCall
 from quire.core.errors import ErrorRecord
-from quire.core.events import Quotas
 from quire.core.ids import CommandId, ProgramId, QueueId, ThreadId
 from quire.core.interfaces import ProgramClock, ReplySink, ServedModel
+from quire.core.quotas import Quotas
 from quire.node.loops import call_on
 from quire.programs.runtime import EventPort
 

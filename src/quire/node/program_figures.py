@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from quire.control import ProcessRow
 from quire.core.actions import Action, ProgramClosed
-from quire.core.events import ENGINE_WAS_LOST, REFUSED, Event, ProgramForm
-from quire.core.ids import ProgramId
+from quire.core.events import ENGINE_WAS_LOST, REFUSED, Event
+from quire.core.ids import ProgramForm, ProgramId
 from quire.programs.runtime.running import GuestSpent
 
 _OUTCOMES = {one: one for one in ("finished", "failed", "cancelled", "terminated", REFUSED)} | {

@@ -270,11 +270,11 @@ class ProgramHandle:
             self._is_wanted = False
             self._running.cancel("cancelled by a signal of its client")
 
-    def terminate(self, reason: str = "terminated by its owner") -> None:
+    def terminate(self, reason: str = "cancelled by its owner") -> None:
         """Idempotent, in every state; ``result`` returns when the program has ended."""
         self._is_wanted = False
         if not self._running.state.ended:
-            self._output.note("warning", f"terminate: {reason}")
+            self._output.note("warning", f"cancel: {reason}")
             self._running.cancel(reason)
 
     async def result(self) -> Any:

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from quire.core.errors import ErrorRecord
-from quire.core.events import ProgramForm
-from quire.core.ids import ProgramId, TenantId, ThreadId
+from quire.core.ids import ProgramForm, ProgramId, TenantId, ThreadId
 from quire.node.message_log import LogLimits
 from quire.node.program_figures import ResourceUsage
 from quire.programs.runtime.running import ProgramState

@@ -7,9 +7,10 @@ from functools import partial
 
 import msgspec
 
-from quire.core.events import ProgramForm, ProgramStarted, Quotas
-from quire.core.ids import ProgramId, TenantId, ThreadId
+from quire.core.events import ProgramStarted
+from quire.core.ids import ProgramForm, ProgramId, TenantId, ThreadId
 from quire.core.interfaces import ReplySink
+from quire.core.quotas import Quotas
 from quire.node.control_thread import ControlThread, EventAt
 
 

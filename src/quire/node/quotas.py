@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import msgspec
 
-from quire.core.events import Quotas
+from quire.core.quotas import Quotas
 
 
 @lru_cache(maxsize=1024)

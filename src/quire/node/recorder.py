@@ -23,8 +23,9 @@ from quire import __version__
 from quire.core.actions import Action
 from quire.core.config import NodeConfig, TenantTotals
 from quire.core.errors import ConfigError, InvalidArgument
-from quire.core.events import Event, Quotas
+from quire.core.events import Event
 from quire.core.ids import TenantId
+from quire.core.quotas import Quotas
 from quire.core.scheduler_config import SchedulerConfig
 from quire.core.wire import Codec, Frame
 

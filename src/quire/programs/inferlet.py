@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import InvalidArgument, TraitMissing
-from quire.core.events import ProgramForm, Quotas
+from quire.core.ids import ProgramForm
+from quire.core.quotas import Quotas
 from quire.core.traits import VERSIONS, Trait
 from quire.programs.capabilities import Capabilities
 from quire.programs.parameters import Parameter, parameters_of

@@ -23,6 +23,7 @@ from quire.core.event_loops import new_event_loop
 from quire.core.interfaces import EngineTransport
 from quire.node import ModelFiles, Node, SessionLimits, read_model_files
 from quire.programs.workflow.applications import Applications
+from quire.server.capacity import capacity_line
 from quire.server.open_files import allow_connections
 from quire.server.stop_request import StopRequest, url_of
 
@@ -92,6 +93,7 @@ class Service:
             if starting.done():
                 starting.result()
                 warn_of_broken_templates(self._node.models())
+                self._log_capacity()
                 logger.info("ready on %s", self.url)
                 if on_ready is not None:
                     on_ready()
@@ -104,6 +106,13 @@ class Service:
             await self._drain(self._server.drain_timeout_s if started else 0.0)
             listener.should_exit = True
             await listening
+
+    def _log_capacity(self) -> None:
+        num_engines = {engine.name: engine.replicas for engine in self._config.engines}
+        for model in self._node.models():
+            if model.adapter is None:
+                line = capacity_line(model.info, num_engines.get(model.id, 1))
+                logger.info("%s: %s", model.id, line)
 
     async def _drain(self, limit_s: float) -> None:
         """Stop the node: running work has ``limit_s`` to finish, or until the second call of

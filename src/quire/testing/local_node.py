@@ -15,11 +15,13 @@ from typing import Any, Self
 
 from quire.control import Controller
 from quire.core.actions import Deliver, Fail, Terminate
-from quire.core.config import KeptQueriesConfig, TenantConfig
+from quire.core.config import TenantConfig
 from quire.core.errors import ProgramTerminated
-from quire.core.events import ProgramForm, ProgramStarted, Quotas
-from quire.core.ids import EngineId, ModelId, ProgramId, TenantId
+from quire.core.events import ProgramStarted
+from quire.core.ids import EngineId, ModelId, ProgramForm, ProgramId, TenantId
 from quire.core.interfaces import ProgramPort, ReplySink, ServedModel, Tokenizer
+from quire.core.kept_queries_config import KeptQueriesConfig
+from quire.core.quotas import Quotas
 from quire.core.scheduler_config import SchedulerConfig
 from quire.programs.capabilities import Capabilities
 from quire.programs.inferlet import Inferlet, Main, inferlet

@@ -7,9 +7,9 @@ import asyncio
 from typing import Protocol
 
 from quire.core.actions import Deliver, Fail, Terminate
-from quire.core.events import Quotas
 from quire.core.ids import ProgramId
 from quire.core.interfaces import ProgramClock, ReplySink, ServedModel, Services
+from quire.core.quotas import Quotas
 from quire.programs.runtime import EventPort, TimedEvent
 
 

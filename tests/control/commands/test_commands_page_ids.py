@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from quire.core import commands as c
 from quire.core.calls import Cancel, CloseQueue, ResetQueue
-from quire.core.events import Quotas
 from quire.core.ids import ProgramId, QueueId
+from quire.core.quotas import Quotas
 from quire.testing.harness import Outcome
 
 PROGRAM, QUEUE = ProgramId(1), QueueId(1)

@@ -13,8 +13,9 @@ from quire.core import commands as c
 from quire.core.calls import Issue, ResetQueue
 from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord, InvalidArgument
-from quire.core.events import Called, Quotas
+from quire.core.events import Called
 from quire.core.ids import ProgramId, QueueId
+from quire.core.quotas import Quotas
 
 Make = Callable[[World], c.Command]
 

@@ -9,8 +9,9 @@ from quire.control.memory.exports import Export, ExportTable, PageSnapshot
 from quire.core import commands as c
 from quire.core.calls import CloseQueue
 from quire.core.decoding import SamplerSpec, StopSpec
-from quire.core.events import Called, ProgramEnded, Quotas, Tick
+from quire.core.events import Called, ProgramEnded, Tick
 from quire.core.ids import ProgramId, QueueId, TenantId
+from quire.core.quotas import Quotas
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
 

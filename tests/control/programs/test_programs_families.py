@@ -13,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from quire.core import commands as c
 from quire.core.calls import ResetQueue
-from quire.core.events import ProgramEnded, Quotas
+from quire.core.events import ProgramEnded
 from quire.core.ids import ProgramId, QueueId
+from quire.core.quotas import Quotas
 from quire.testing.harness import Outcome
 
 

@@ -14,8 +14,9 @@ from quire.core import commands as c
 from quire.core.calls import CloseQueue, ResetQueue
 from quire.core.config import TenantConfig, TenantTotals
 from quire.core.errors import ConfigError, InvalidArgument
-from quire.core.events import ProgramEnded, Quotas
+from quire.core.events import ProgramEnded
 from quire.core.ids import ProgramId, QueueId, TenantId
+from quire.core.quotas import Quotas
 from quire.testing.harness import Outcome
 
 FULL = 4

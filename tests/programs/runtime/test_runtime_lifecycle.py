@@ -10,7 +10,7 @@ from programs_node import level, node_of
 from programs_port import ScriptedPort
 
 from quire.core.errors import NeverWithinQuota, ProgramCancelled, ProgramFailed, UnknownHandle
-from quire.core.events import Quotas
+from quire.core.quotas import Quotas
 from quire.programs import inferlet
 from quire.programs.api import Api
 from quire.programs.runtime import NativeConfig, NativeRuntime, ProgramHost, ProgramState

@@ -122,6 +122,17 @@ async def test_what_is_not_json_is_no_result(host: ProgramHost, ports: Ports) ->
         await host.launch(program(main), [], ports.connect).result()
 
 
+async def test_what_was_not_awaited_is_named(host: ProgramHost, ports: Ports) -> None:
+    async def answer() -> str:
+        return "42"
+
+    async def main(api: Api) -> Any:
+        return answer()
+
+    with pytest.raises(ProgramFailed, match=r"returned the coroutine .*'return await answer\("):
+        await host.launch(program(main), [], ports.connect).result()
+
+
 @pytest.mark.parametrize(
     ("result", "shown"),
     [

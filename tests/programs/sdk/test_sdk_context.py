@@ -26,7 +26,8 @@ from quire.core.errors import (
     QuireError,
     UnknownHandle,
 )
-from quire.core.events import Called, Event, Quotas
+from quire.core.events import Called, Event
+from quire.core.quotas import Quotas
 from quire.programs.api import Api, connect_api
 from quire.programs.sdk import Context, choice, regex, temperature
 from quire.testing import FakeTokenizer, LocalNode

@@ -17,8 +17,8 @@ from quire.core.errors import (
     QuotaExceeded,
     UnknownHandle,
 )
-from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
+from quire.core.quotas import Quotas
 from quire.programs.api import Api
 from quire.programs.inferlet import inferlet
 from quire.programs.runtime.running import ProgramState

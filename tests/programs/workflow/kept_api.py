@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from quire.core.config import KeptQueriesConfig
 from quire.core.ids import ProgramId, TenantId
+from quire.core.kept_queries_config import KeptQueriesConfig
 from quire.programs.services.operations import Identity, ProgramServices
 from quire.programs.workflow.durable import KeptQueries, KeptQueryService
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from kept_api import Clock
 
-from quire.core.config import KeptQueriesConfig
 from quire.core.errors import (
     CapacityError,
     ConfigError,
@@ -16,6 +15,7 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.core.ids import TenantId
+from quire.core.kept_queries_config import KeptQueriesConfig
 from quire.programs.workflow.durable import KeptQueries, QueryPlace
 from quire.programs.workflow.durable.query_file import FRAME_BYTES
 

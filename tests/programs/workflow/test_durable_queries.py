@@ -19,7 +19,6 @@ from test_workflow_growing import QUERY, ByReference, Grown, Reference, counted
 from test_workflow_running import QUESTION, answer, expansion
 from workflow_reference import ReferenceRun
 
-from quire.core.config import KeptQueriesConfig
 from quire.core.errors import (
     AlreadyExists,
     CapacityError,
@@ -30,6 +29,7 @@ from quire.core.errors import (
     QuireError,
     UnknownHandle,
 )
+from quire.core.kept_queries_config import KeptQueriesConfig
 from quire.programs.workflow import App, Engine, Graph, Node, OptPass, Step, StepLog, run_query
 from quire.programs.workflow.durable import (
     Journal,

@@ -80,6 +80,11 @@ export class NodeClient {
     return (await this.#request("GET", `v1/programs/${encodeURIComponent(id)}`)).json();
   }
 
+  /** The records of all programs and sessions, those included that have ended lately. */
+  async programs() {
+    return (await (await this.#request("GET", "v1/programs")).json()).data;
+  }
+
   /** End a program, or a session. */
   async end(row) {
     const kind = row.form === "session" ? "sessions" : "programs";

@@ -4,17 +4,20 @@
  */
 
 import { part, element, setAttribute, setText } from "./dom.js";
+import { EndedPrograms } from "./ended_programs.js";
 import { EngineCards } from "./engine_cards.js";
 import { count, duration } from "./format.js";
 import { columnAfter, countStates, linesOf, startsDescending } from "./order.js";
 import { ProgramGrid } from "./program_grid.js";
 import { ProgramPanel } from "./program_panel.js";
 import { nameOf } from "./snapshot.js";
-import { STATES, endOf, labelOf } from "./words.js";
+import { ENDED, STATES, endOf, labelOf } from "./words.js";
 
 const TRACE_INTERVAL_MS = 1000;
 
-const NOBODY = "No program runs. 'quire ps' lists those that have ended, with their outcomes.";
+const NOBODY = "No program runs. The button 'ended' lists those that have ended.";
+const NO_MATCH = "No program fits the filter.";
+const NO_RECORD = "The node has no record of an ended program; of sessions it keeps none.";
 
 const LINKS = {
   connecting: "connecting",
@@ -36,6 +39,7 @@ export class Page {
   #snapshot;
   #client;
   #dialogs;
+  #ended;
   #engines = new EngineCards(part("engines"));
   #grid;
   #panel;
@@ -59,6 +63,7 @@ export class Page {
     this.#snapshot = snapshot;
     this.#client = client;
     this.#dialogs = dialogs;
+    this.#ended = new EndedPrograms(client, () => this.draw());
     this.#grid = new ProgramGrid(part("programs"), {
       sort: (column) => this.#sortBy(column),
       mark: (process) => this.#follow(process),
@@ -107,11 +112,35 @@ export class Page {
     this.#showNode(now);
     this.#engines.show(snapshot, snapshot.rows.get(this.#panel.process ?? this.#grid.marked));
     this.#showStates();
-    const lines = linesOf(snapshot.rows.values(), this.#view, now);
+    const lines = this.#lines(now);
     this.#grid.show(lines, this.#view, now);
     part("empty").hidden = lines.length > 0;
-    setText(part("empty"), snapshot.rows.size > 0 ? "No program fits the filter." : NOBODY);
+    setText(part("empty"), this.#whyEmpty());
     this.#showPanel(now);
+  }
+
+  /** Of the process table, or of those that have left it. */
+  #lines(now) {
+    if (this.#view.state !== ENDED) {
+      return linesOf(this.#snapshot.rows.values(), this.#view, now);
+    }
+    this.#ended.read(performance.now());
+    return linesOf(this.#ended.rows.values(), { ...this.#view, state: null }, now);
+  }
+
+  #whyEmpty() {
+    if (this.#view.state !== ENDED) {
+      return this.#snapshot.rows.size > 0 ? NO_MATCH : NOBODY;
+    }
+    if (this.#ended.problem !== "") {
+      return `The records cannot be read: ${this.#ended.problem}.`;
+    }
+    return this.#ended.rows.size > 0 ? NO_MATCH : this.#ended.isRead ? NO_RECORD : "…";
+  }
+
+  /** A program of the process table, or one that has left it. */
+  #row(process) {
+    return this.#snapshot.rows.get(process) ?? this.#ended.rows.get(process);
   }
 
   #showNode(now) {
@@ -125,11 +154,15 @@ export class Page {
     document.title = `${count(rows.size)} programs · Quire`;
   }
 
-  /** A button for each state that programs are in: how many, and to show only these. */
+  /** A button for each state that programs are in, and one for those that have ended: how many, and
+   * to show only these. */
   #showStates() {
     const counts = countStates(this.#snapshot.rows.values());
     const chosen = this.#view.state;
-    const states = STATES.filter((state) => counts.has(state) || state === chosen);
+    const states = [...STATES.filter((state) => counts.has(state) || state === chosen), ENDED];
+    if (this.#ended.isRead) {
+      counts.set(ENDED, this.#ended.rows.size);
+    }
     const list = part("states");
     const known = [...list.children].map((button) => button.dataset.state ?? "");
     if (known.join() !== ["", ...states].join()) {
@@ -138,7 +171,8 @@ export class Page {
     for (const button of list.children) {
       const state = button.dataset.state ?? null;
       const amount = state === null ? this.#snapshot.rows.size : counts.get(state) ?? 0;
-      setText(button.lastElementChild, count(amount));
+      const isKnown = state !== ENDED || this.#ended.isRead;
+      setText(button.lastElementChild, isKnown ? count(amount) : "");
       setAttribute(button, "aria-pressed", state === chosen);
     }
   }
@@ -213,7 +247,7 @@ export class Page {
   // -- one program ---------------------------------------------------------------------------
 
   #open(process) {
-    const row = this.#snapshot.rows.get(process);
+    const row = this.#row(process);
     if (row === undefined) {
       return;
     }
@@ -259,14 +293,15 @@ export class Page {
     if (this.#panel.process === null) {
       return;
     }
-    const row = this.#snapshot.rows.get(this.#panel.process);
+    const row = this.#row(this.#panel.process);
     if (row === undefined) {
       this.#showEnd(this.#opened);
       return;
     }
     this.#panel.show(row, this.#snapshot, now);
     const nowMs = performance.now();
-    if (row.id !== null && (this.#tracedMs === 0 || nowMs - this.#tracedMs >= TRACE_INTERVAL_MS)) {
+    const isOld = row.end === undefined && nowMs - this.#tracedMs >= TRACE_INTERVAL_MS;
+    if (row.id !== null && (this.#tracedMs === 0 || isOld)) {
       this.#tracedMs = nowMs;
       this.#readTrace(row);
     }

@@ -302,13 +302,21 @@ function fillCells(cells, row, depth, now) {
   const kind = stateOf(row);
   setText(stateLabel, labelOf(kind));
   setAttribute(stateLabel, "data-state", kind);
-  setText(since, row.wait === null ? "" : duration(now - row.wait.since));
+  setText(since, sinceOf(row, now));
   setText(level, row.level === null ? "" : String(Math.round(row.level)));
   setText(service, seconds(row.service_s));
   setText(waiting, seconds(waitingSeconds(row, now)));
-  setText(path, seconds(row.path_s));
+  setText(path, row.end === undefined ? seconds(row.path_s) : "");
   setText(age, duration(now - row.created));
-  setText(device, briefCount(row.num_device_blocks));
+  setText(device, row.end === undefined ? briefCount(row.num_device_blocks) : "");
   setText(below, numBelow > 0 ? `+${briefCount(numBelow)}` : "");
   setText(tokens, briefCount(row.num_generated_tokens));
+}
+
+/** For how long it has waited, or has been at its end. */
+function sinceOf(row, now) {
+  if (row.end !== undefined) {
+    return duration(now - row.end.ended);
+  }
+  return row.wait === null ? "" : duration(now - row.wait.since);
 }

@@ -26,6 +26,12 @@ const FIGURES = [
   ["Tokens encoded", (row) => count(row.num_encoded_tokens)],
 ];
 
+/** Those that a record of an ended program has. */
+const RECORDED = new Set([
+  "Service", "Waiting", "Age", "Preemptions", "Tokens computed", "Tokens cached",
+  "Tokens generated", "Tokens encoded",
+]);
+
 export class ProgramPanel {
   #panel;
   #on;
@@ -98,10 +104,16 @@ export class ProgramPanel {
    */
   show(row, snapshot, now) {
     setText(this.#title, nameOf(row) || row.id || `process ${row.process}`);
-    setText(this.#subtitle, `${row.form} · ${row.id ?? `process ${row.process}`} · tenant ${row.tenant}`);
+    const whose = row.tenant === "" ? [] : [`tenant ${row.tenant}`];
+    const named = [row.form, row.id ?? `process ${row.process}`, ...whose];
+    setText(this.#subtitle, named.join(" · "));
     setText(this.#reason, reasonOf(row, now));
     this.#showFamily(row, snapshot);
-    FIGURES.forEach(([, figure], index) => setText(this.#figures[index], figure(row, now)));
+    FIGURES.forEach(([title, figure], index) => {
+      const isKnown = row.end === undefined || RECORDED.has(title);
+      this.#figures[index].parentElement.hidden = !isKnown;
+      setText(this.#figures[index], isKnown ? figure(row, now) : "");
+    });
   }
 
   /** The program has left the process table; what was known of it stays. `how`: it has ended. */
@@ -154,7 +166,7 @@ export class ProgramPanel {
 
   /** A session has no mailbox, and what the node runs for itself is not for its clients to end. */
   #buttonsOf(row) {
-    if (row.id === null) {
+    if (row.id === null || row.end !== undefined) {
       return [];
     }
     const actions = row.form === "session"

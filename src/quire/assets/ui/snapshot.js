@@ -26,6 +26,7 @@ export const MAX_RATES = 120;
  * @property {number} path_s
  * @property {number} waiting_s
  * @property {number} created
+ * @property {object | undefined} end its record, if it has ended
  */
 
 /**
@@ -107,8 +108,11 @@ function ratesBetween(before, engine, passed) {
   };
 }
 
-/** `running`, `idle`, or what the program waits for. */
+/** `running`, `idle`, or what the program waits for; how it has ended, if it has. */
 export function stateOf(row) {
+  if (row.end !== undefined) {
+    return row.end.state;
+  }
   if (row.wait === null) {
     return "running";
   }

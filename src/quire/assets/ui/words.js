@@ -36,6 +36,9 @@ export function labelOf(state) {
   return LABELS[state] ?? state;
 }
 
+/** Beside the states of the process table: what the page shows instead of it. */
+export const ENDED = "ended";
+
 const ENDS = {
   finished: "has finished",
   failed: "has failed",
@@ -50,8 +53,11 @@ export function endOf(record) {
   return why === "" ? `It ${how}.` : `It ${how}: ${why}`;
 }
 
-/** Why the program does not run now, and for how long; or that it runs. */
+/** Why the program does not run now, and for how long; or that it runs, or how it has ended. */
 export function reasonOf(row, now) {
+  if (row.end !== undefined) {
+    return endOf(row.end);
+  }
   const state = stateOf(row);
   if (state === "running") {
     return "It runs: a message carries one of its commands, or its sequence decodes.";

@@ -12,9 +12,10 @@ from typing import Any
 from quire.core.calls import AskService, QueueCall
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import InvalidArgument
-from quire.core.events import Called, Event, ProgramEnded, ProgramStarted, Quotas
+from quire.core.events import Called, Event, ProgramEnded, ProgramStarted
 from quire.core.ids import ModelId, ProgramId, TenantId
 from quire.core.interfaces import ProgramClock, ServedModel
+from quire.core.quotas import Quotas
 from quire.simulation.clock import VirtualClock
 
 TENANT = TenantId("default")

@@ -22,13 +22,14 @@ from quire.control.programs.threads import Threads
 from quire.core.actions import Reply
 from quire.core.commands import Command
 from quire.core.errors import ErrorRecord
-from quire.core.events import ProgramForm, ProgramStarted
+from quire.core.events import ProgramStarted
 from quire.core.ids import (
     CommandId,
     EmbedId,
     EngineId,
     ModelId,
     PageId,
+    ProgramForm,
     ProgramId,
     QueueId,
     ThreadId,

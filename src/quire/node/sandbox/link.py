@@ -38,6 +38,7 @@ from quire.node.transports.life import ProcessLife, Speech
 from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.messages import GuestEvents, GuestModel, Inspected, Manifest
 from quire.programs.sandbox.program import GuestProgram
+from quire.programs.sandbox.wasm.engine import problem_of_wasmtime
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class SandboxLink:
         self._life: ProcessLife[s.FromSandbox, s.SandboxReady] | None = None
         self._starting: asyncio.Task[None] | None = None
         self._losses = Losses()
+        self._problem = problem_of_wasmtime()
         self._made_s = time.time()
         self._closed = False
 
@@ -107,6 +109,8 @@ class SandboxLink:
             state, detail = SandboxState.READY, silence(life.silent_s()) or ""
         elif (problem := self._losses.problem(self._clock.now_s())) is not None:
             state, detail = SandboxState.PAUSED, problem
+        elif self._problem is not None:
+            state, detail = SandboxState.UNAVAILABLE, self._problem
         else:
             state = SandboxState.IDLE
         return SandboxHealth(state, detail, self._losses.count)

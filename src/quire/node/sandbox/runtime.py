@@ -20,9 +20,10 @@ import msgspec
 
 from quire.core.config import SandboxConfig
 from quire.core.errors import Draining, InvalidArgument
-from quire.core.events import REFUSED, Quotas
+from quire.core.events import REFUSED
 from quire.core.ids import TenantId
 from quire.core.interfaces import Clock, ProgramPort, ServedModel
+from quire.core.quotas import Quotas
 from quire.node.health import SandboxHealth
 from quire.node.loops import LoopCalls, call_on
 from quire.node.quotas import tightest

@@ -14,8 +14,8 @@ from typing import Any
 
 from quire.core.commands import Synchronize
 from quire.core.errors import InvalidArgument
-from quire.core.events import Quotas
 from quire.core.ids import ModelId, ThreadId
+from quire.core.quotas import Quotas
 from quire.core.traits import Trait
 from quire.programs.api.children import Child
 from quire.programs.api.handles import Queue

@@ -35,7 +35,6 @@ from quire.core.errors import (
     QuireError,
     from_record,
 )
-from quire.core.events import Quotas
 from quire.core.ids import (
     CommandId,
     EmbedId,
@@ -47,6 +46,7 @@ from quire.core.ids import (
     TokenSlotId,
 )
 from quire.core.interfaces import ProgramPort, ServedModel
+from quire.core.quotas import Quotas
 from quire.programs.api.handles import Embed, KvPage, Queue, TokenSlot
 from quire.programs.api.lane import Lane
 from quire.programs.api.reply import CommandFuture, Reply

@@ -13,9 +13,10 @@ from quire.core.calls import AskService, CloseQueue, CreateQueue, Issue, QueueCa
 from quire.core.commands import Command, Decode, EmbedImage
 from quire.core.engine_info import ImageFraming
 from quire.core.errors import InvalidArgument
-from quire.core.events import Called, Event, ProgramEnded, Quotas
+from quire.core.events import Called, Event, ProgramEnded
 from quire.core.ids import ModelId, ProgramId, QueueId
 from quire.core.interfaces import ProgramClock, ServedModel, Services
+from quire.core.quotas import Quotas
 
 Models = Callable[[], Sequence[ServedModel]]
 

@@ -7,6 +7,7 @@ Owns the program's task and child tasks, and the state for each kind of end. Liv
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -190,6 +191,12 @@ def _is_plain(error: ProgramFailed) -> bool:
 
 
 def _check_json(name: str, result: Any) -> None:
+    if inspect.iscoroutine(result):
+        result.close()  # it was never awaited, which is told here
+        raise ProgramFailed(
+            f"program {name!r} returned the coroutine {result.__qualname__}: write "
+            f"'return await {result.__name__}(...)'"
+        )
     try:
         json.dumps(result)
     except (TypeError, ValueError, RecursionError) as exc:

@@ -24,9 +24,10 @@ from quire.core.calls import AskService, Cancel, CloseQueue, Issue, QueueCall, R
 from quire.core.commands import Command
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import EngineLost, ErrorRecord, ProgramTerminated
-from quire.core.events import ENGINE_WAS_LOST, Quotas
+from quire.core.events import ENGINE_WAS_LOST
 from quire.core.ids import CommandId, ProgramId, QueueId
 from quire.core.interfaces import ProgramClock, ProgramPort, ReplySink, ServedModel
+from quire.core.quotas import Quotas
 from quire.programs.runtime.recorded_clock import RecordedClock
 from quire.programs.runtime.recorded_network import RecordedNetwork
 from quire.programs.runtime.repeating import again, seeded, without

@@ -17,8 +17,8 @@ from quire.core.actions import Reply
 from quire.core.calls import Call, CallBase
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
-from quire.core.events import Quotas
 from quire.core.ids import CommandId, ModelId, ProgramId
+from quire.core.quotas import Quotas
 from quire.programs.parameters import Parameter
 
 GUEST_PROTOCOL = 6

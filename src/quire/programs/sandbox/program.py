@@ -8,7 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from quire.core.events import ProgramForm, Quotas
+from quire.core.ids import ProgramForm
+from quire.core.quotas import Quotas
 from quire.programs.capabilities import Capabilities
 from quire.programs.package import MARK
 from quire.programs.sandbox.messages import Manifest

@@ -20,8 +20,8 @@ from quire.core.errors import (
     QuotaExceeded,
     UnknownHandle,
 )
-from quire.core.events import Quotas
 from quire.core.ids import ThreadId
+from quire.core.quotas import Quotas
 from quire.programs.services.operations import Identity, ProgramService, operation
 
 MAX_KEPT = 256

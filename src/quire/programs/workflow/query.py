@@ -20,7 +20,7 @@ from quire.core.errors import (
     QuireError,
     QuotaExceeded,
 )
-from quire.core.events import Quotas
+from quire.core.quotas import Quotas
 from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet
 from quire.programs.workflow.answer_text import Said

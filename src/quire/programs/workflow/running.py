@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
-from quire.core.events import Quotas
+from quire.core.quotas import Quotas
 from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet, Main
 from quire.programs.workflow.answer_text import Said

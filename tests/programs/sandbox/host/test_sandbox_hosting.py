@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from quire.core.errors import ErrorRecord, InvalidArgument
-from quire.core.events import Quotas
 from quire.core.ids import ProgramId
+from quire.core.quotas import Quotas
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.answers import Answers
 from quire.programs.sandbox.host.hosting import GuestHost

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from quire.core.errors import MailboxClosed
-from quire.core.events import Quotas
 from quire.core.ids import ProgramId
+from quire.core.quotas import Quotas
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.answers import Answers
 from quire.programs.sandbox.module import abi

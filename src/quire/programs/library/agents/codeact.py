@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import MailboxClosed, QuireError
-from quire.core.events import Quotas
+from quire.core.quotas import Quotas
 from quire.programs.api import Api
 from quire.programs.api.children import Child
 from quire.programs.library.answers import Compare, final_answer, plain_answer

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ _INSTANTIATE_TICKS = 1000
 
 _EXPORTS = ("warm", "inspect", "compile", "load", "wake")
 
+_NOT_INSTALLED = (
+    "sandboxed programs need wasmtime, which is not installed: pip install 'quire[sandbox]'"
+)
+
 Ask = Callable[[str], str]
 
 
@@ -47,10 +52,13 @@ def load_wasmtime() -> Any:
         import wasmtime
         import wasmtime.component
     except ImportError as exc:
-        raise ConfigError(
-            "sandboxed programs need wasmtime, which is not installed: pip install 'quire[sandbox]'"
-        ) from exc
+        raise ConfigError(_NOT_INSTALLED) from exc
     return wasmtime
+
+
+def problem_of_wasmtime() -> str | None:
+    """Why this installation cannot run sandboxed programs; does not import wasmtime."""
+    return None if find_spec("wasmtime") is not None else _NOT_INSTALLED
 
 
 def engine_version() -> str:

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire.core.config import KeptQueriesConfig
 from quire.core.errors import CapacityError, InvalidArgument, QuotaExceeded, UnknownHandle
 from quire.core.ids import TenantId
+from quire.core.kept_queries_config import KeptQueriesConfig
 from quire.programs.services.names import check_name
 from quire.programs.workflow.durable.query_file import FRAME_BYTES, QueryFile, write_whole
 

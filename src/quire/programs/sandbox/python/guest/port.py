@@ -19,9 +19,9 @@ from quire.core.errors import (
     QuireError,
     from_record,
 )
-from quire.core.events import Quotas
 from quire.core.ids import ProgramId
 from quire.core.interfaces import ProgramClock, ServedModel
+from quire.core.quotas import Quotas
 from quire.core.system_clock import SystemClock
 from quire.programs.api import Issuer
 from quire.programs.inferlet import Inferlet

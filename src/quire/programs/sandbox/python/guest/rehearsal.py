@@ -21,8 +21,8 @@ from quire.core.commands import Dists as DistsReply
 from quire.core.decoding import DecodeChunk, Dist
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import InvalidArgument
-from quire.core.events import Quotas
 from quire.core.ids import CommandId, ModelId, ProgramId
+from quire.core.quotas import Quotas
 from quire.core.traits import NODE_TRAITS
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.python.guest.session import MODULE_NAME, SOURCE_NAME, GuestSession

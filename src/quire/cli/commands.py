@@ -1,0 +1,188 @@
+"""The subcommands of ``quire``: where each is, and its line in the overview.
+
+A command's module is imported when the command is used: ``quire --help`` and a shell's completion
+should not wait for the import of servers and models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+
+_ENVIRONMENT = (
+    "Options can also stand in environment variables, such as {}: docs/reference/cli.md has the "
+    "name for each."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Subcommand:
+    """``module`` has a function named ``name``, whose docstring begins with ``summary``."""
+
+    name: str
+    module: str
+    summary: str
+
+    def load(self) -> Any:
+        """The command with its options and arguments. Imports its module."""
+        alone = typer.Typer(
+            add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+        )
+        function = getattr(import_module(f"quire.cli.{self.module}"), self.name)
+        alone.command(self.name, cls=_Command)(function)
+        return get_command(alone)
+
+
+class _Command(TyperCommand):
+    """Its ``--help`` fits into 80 columns: names of environment variables, which would be cut
+    there, are told once and stand in the reference."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        named = [one for one in self.params if one.envvar and hasattr(one, "show_envvar")]
+        for one in named:
+            one.show_envvar = False
+        if named:
+            self.epilog = _ENVIRONMENT.format(named[0].envvar)
+        super().format_help(ctx, formatter)
+
+
+class UnloadedCommand(TyperCommand):
+    """Stands for a command in the overview; the command itself parses its arguments and runs."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        command = SUBCOMMANDS[self.name or ""].load()
+        return command.make_context(info_name, args, parent=parent, **extra)
+
+
+PANELS = {
+    "Work with a node": (
+        Subcommand("serve", "serve", "Serve models and programs over HTTP until interrupted."),
+        Subcommand(
+            "router",
+            "router",
+            "Serve the API of many nodes at one address, by a strategy that can be exchanged while "
+            "it runs.",
+        ),
+        Subcommand(
+            "demo",
+            "demo",
+            "Start a node with the shipped model, run a chat and an agent on it at the same time, "
+            "and report.",
+        ),
+        Subcommand(
+            "replay",
+            "replay",
+            "Run a recorded event log again and report where this release decides differently.",
+        ),
+        Subcommand(
+            "trace",
+            "trace",
+            "Write what a program did and when as a trace that ui.perfetto.dev opens.",
+        ),
+        Subcommand(
+            "sim",
+            "sim",
+            "Play programs in virtual time and report how long they take under each policy.",
+        ),
+        Subcommand(
+            "profile",
+            "profile",
+            "Measure what an engine's messages cost, and write it for 'quire sim --profile'.",
+        ),
+    ),
+    "Work with a cluster": (
+        Subcommand(
+            "up", "cluster", "Start a cluster, or change a running one to what its file says."
+        ),
+        Subcommand(
+            "status",
+            "cluster",
+            "Show the processes of a cluster: where they run, since when, how often they were "
+            "started again, and how busy the nodes are.",
+        ),
+        Subcommand(
+            "down",
+            "cluster",
+            "End a cluster: drain and end its processes, routers first, then its Ray; remove its "
+            "files.",
+        ),
+    ),
+    "Work with programs": (
+        Subcommand(
+            "new",
+            "new",
+            "Create a program: a folder with NAME.py, a test that passes at once, and a README.md.",
+        ),
+        Subcommand(
+            "run", "run", "Run a program: show its messages as they arrive, then its result."
+        ),
+        Subcommand(
+            "workflow",
+            "workflow",
+            "List the workflows, run one, or explain what the optimiser makes of it.",
+        ),
+        Subcommand(
+            "push",
+            "processes",
+            "Upload programs to a running node, to be launched by name; list the uploaded ones.",
+        ),
+        Subcommand(
+            "ps",
+            "processes",
+            "List the programs of a running node: inferlets and sessions, running and recently "
+            "ended.",
+        ),
+        Subcommand(
+            "top",
+            "top",
+            "Watch a running node: its engines, and what each program does, has had and waits for.",
+        ),
+        Subcommand(
+            "attach",
+            "processes",
+            "Show a running program's messages as they arrive, then its result.",
+        ),
+        Subcommand(
+            "logs",
+            "processes",
+            "Print a program's log: its log entries, its output, and the node's notes about it.",
+        ),
+        Subcommand(
+            "kill",
+            "processes",
+            "End programs: their commands are cancelled, and their resources are freed.",
+        ),
+    ),
+    "Look around": (
+        Subcommand(
+            "models",
+            "models",
+            "List the shipped model and directories you name, or the models of a running node "
+            "(--url).",
+        ),
+        Subcommand(
+            "doctor",
+            "doctor",
+            "Report what this machine has, what Quire will use of it, and what to install for "
+            "more.",
+        ),
+    ),
+    "Set up": (
+        Subcommand(
+            "compile",
+            "compile",
+            "Compile the control core, so that each call and token costs the node less processor "
+            "time.",
+        ),
+    ),
+}
+"""The commands under the headings of the overview."""
+
+SUBCOMMANDS = {one.name: one for commands in PANELS.values() for one in commands}
