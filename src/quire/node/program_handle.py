@@ -38,6 +38,7 @@ from quire.node.program_records import (
 from quire.node.restarts import Restarts
 from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
 from quire.programs.runtime.running import GuestSpent, RunningProgram
+from quire.programs.services.mailbox import Sent
 
 SIGNALS = ("message", "end_of_input", "cancel")
 
@@ -231,10 +232,14 @@ class ProgramHandle:
             MailboxClosed: it has ended, or its input was closed.
         """
         self._move.check_here()
+        if (sent := self._send(message)) is not None:
+            await sent
+
+    def _send(self, message: str) -> Sent | None:
+        """See ``Restarts.send``."""
         if self._restarts is None:
-            await self._running.send(message)
-        else:
-            await self._restarts.send(self._running, message)
+            return self._running.send(message)
+        return self._restarts.send(self._running, message)
 
     def attach(self, after: int = 0) -> MessageReader:
         """A reader of the program's messages with a sequence number above ``after``; any number of
@@ -259,8 +264,7 @@ class ProgramHandle:
         self._move.check_here()
         self._output.note("info", f"signal {name}")
         if message is not None:
-            if self._restarts is None or self._restarts.note(self._running, message):
-                self._running.send(message)
+            self._send(message)
         elif name == "end_of_input":
             if self._restarts is None:
                 self._running.close_input()
