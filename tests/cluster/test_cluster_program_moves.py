@@ -14,8 +14,9 @@ from real_nodes import RealNode, real_nodes
 from router_world import ADMIN_HEADERS, World, world
 from websockets.asyncio.client import ClientConnection, connect
 
+from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.passing.program_moves import ProgramMoves
-from quire.core.errors import QuotaExceeded
+from quire.core.errors import CapacityError, QuotaExceeded
 from quire.programs.library import LIBRARY
 from quire.programs.sdk import Context, inferlet, temperature
 from quire.server.routes import attach
@@ -35,6 +36,24 @@ async def interview(api):  # type: ignore[no-untyped-def]
     return answers
 
 
+@inferlet("reads", restartable=True)
+async def reads(api, text):  # type: ignore[no-untyped-def]
+    """Reads a long text, and goes on with it in two ways."""
+    context = Context(api).fill(text)
+    await context.generate_until(max_tokens=40, sampler=temperature(1.0), ignore_eos=True)
+    fork = context.fork()
+    for one in (context, fork):
+        one.fill(await api.receive())
+        await one.generate_until(max_tokens=20, sampler=temperature(1.0), ignore_eos=True)
+        await api.send(one.text)
+    await api.receive()
+    answers = [
+        await one.fill(" and on").generate_until(max_tokens=4, ignore_eos=True)
+        for one in (context, fork)
+    ]
+    return [len(context), len(fork), *answers]
+
+
 @inferlet("recites", restartable=True)
 async def recites(api):  # type: ignore[no-untyped-def]
     """Sends each message back."""
@@ -43,6 +62,18 @@ async def recites(api):  # type: ignore[no-untyped-def]
         heard.append(await api.receive())
         await api.send(heard[-1])
     return heard
+
+
+@inferlet("leads", restartable=True)
+async def leads(api, *children):  # type: ignore[no-untyped-def]
+    """Passes its messages on to its children, and tells what they answer."""
+    started = [await api.launch(child) for child in children]
+    for _ in range(NUM_TURNS):
+        word = await api.receive()
+        for child in started:
+            await child.send(word)
+        await api.send(" ".join([await child.receive() for child in started]))
+    return [await child.join() for child in started]
 
 
 @inferlet("stays")
@@ -58,13 +89,13 @@ def nodes() -> Iterator[list[RealNode]]:
 
 @pytest.fixture(autouse=True)
 def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("interview", "recites", "stays"):
+    for name in ("interview", "leads", "reads", "recites", "stays"):
         monkeypatch.setitem(LIBRARY._modules, name, __name__)
 
 
-async def launched(w: World, name: str = "interview") -> tuple[str, str]:
+async def launched(w: World, name: str = "interview", *args: str) -> tuple[str, str]:
     """Its id, and the name of its node."""
-    answer = await w.http.post("/v1/programs", json={"program": name})
+    answer = await w.http.post("/v1/programs", json={"program": name, "args": args})
     assert answer.status_code == 201, answer.text
     return answer.json()["id"], answer.headers["x-quire-node"]
 
@@ -298,3 +329,93 @@ async def test_where_no_node_takes_it_it_begins_again(
             told = [frame async for frame in frames(answer.aiter_lines())]
         assert [one["type"] for one in told] == ["message"] * NUM_TURNS + ["ended"]
         assert told[-1]["program"]["result"] == [one["text"] for one in told[:-1]]
+
+
+async def read_through(w: World, text: str) -> dict[str, int]:
+    """The figures of a program that reads ``text`` and moves, at its last node."""
+    program, at = await launched(w, "reads", text)
+    async with w.http.stream("GET", f"/v1/programs/{program}/events") as answer:
+        told = frames(answer.aiter_lines())
+        for word in (" first", " second"):
+            await say(w, program, word)
+            assert text in (await anext(told))["text"]
+        left = await drain(w, at)
+        await say(w, program, "end")
+        assert (await anext(told))["program"]["state"] == "finished"
+    record = (await w.http.get(f"/v1/programs/{program}")).json()
+    assert record["result"][:2] == [NUM_READ + 37, NUM_READ + 38]
+    return {**record["usage"], **left}
+
+
+NUM_READ = 160
+"""Tokens that it reads and generates first, as pages of 16 hold them."""
+
+
+async def test_its_pages_go_ahead_and_are_not_computed_again(nodes: list[RealNode]) -> None:
+    async with world(nodes=nodes) as w:
+        used = await read_through(w, "a text that is read before a move. ".ljust(120))
+    assert used["num_programs_moved"] == 1
+    assert used["num_program_tokens_sent"] == NUM_READ + 2 * 16, "what both have goes once"
+    # its first generation ends in a page that is computed up to there, and found whole then
+    assert used["num_cached_tokens"] == (NUM_READ - 16) + 2 * 17
+    assert used["num_prefilled_tokens"] < 60
+
+
+async def test_where_its_pages_cannot_go_it_moves_without_them(
+    nodes: list[RealNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuses(*_: Any, **__: Any) -> Any:
+        raise CapacityError("no room")
+
+    monkeypatch.setattr(NodeEngine, "prep_recv", refuses)
+    async with world(nodes=nodes) as w:
+        used = await read_through(w, "another text that is read before. ".ljust(120))
+    assert (used["num_programs_moved"], used["num_program_tokens_sent"]) == (1, 0)
+    assert used["num_cached_tokens"] < 16
+    assert used["num_prefilled_tokens"] > 200
+
+
+async def children_of(w: World, program: str) -> list[str]:
+    """Both, once it has launched them."""
+    while True:
+        listed = (await w.http.get("/v1/programs")).json()["data"]
+        children = [one["id"] for one in listed if one["parent"] == program]
+        if len(children) == 2:
+            return children
+
+
+async def test_children_move_with_their_parent_and_are_reached(nodes: list[RealNode]) -> None:
+    async with world(nodes=nodes) as w:
+        program, at = await launched(w, "leads", "recites", "recites")
+        children = await children_of(w, program)
+        url = f"{w.url.replace('http', 'ws')}/v1/programs/{children[0]}/attach"
+        async with (
+            w.http.stream("GET", f"/v1/programs/{program}/events") as answer,
+            connect(url, proxy=None) as socket,
+        ):
+            told = frames(answer.aiter_lines())
+            for turn in range(NUM_TURNS):
+                await say(w, program, f"word {turn}")
+                assert (await anext(told))["text"] == f"word {turn} word {turn}"
+                if turn < 2:
+                    left = await drain(w, at)
+                    assert (left["num_programs_moved"], left["programs_that_stay"]) == (3, {})
+                    for one in (program, *children):
+                        found = await w.http.get(f"/v1/programs/{one}")
+                        assert found.headers["x-quire-node"] != at
+                    at = found.headers["x-quire-node"]
+            words = [f"word {turn}" for turn in range(NUM_TURNS)]
+            assert (await anext(told))["program"]["result"] == [words, words]
+            assert [json.loads(frame).get("text") async for frame in socket] == [*words, None]
+
+
+async def test_a_child_that_has_to_stay_is_named(nodes: list[RealNode]) -> None:
+    async with world(nodes=nodes) as w:
+        program, at = await launched(w, "leads", "stays", "recites")
+        children = await children_of(w, program)
+        left = await drain(w, at)
+        assert left["num_programs_moved"] == 0
+        why = left["programs_that_stay"]
+        assert f"its child 'stays' ({children[0]}) has to stay: it is not" in why[program]
+        assert why[children[0]] == why[children[1]] == f"it moves with {program}, which stays"
+        await w.http.delete(f"/v1/programs/{program}")

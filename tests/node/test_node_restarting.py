@@ -7,7 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from quire.core.errors import Draining, EngineLost, ProgramCancelled, ProgramTerminated
+from quire.core.errors import (
+    Draining,
+    EngineLost,
+    InvalidArgument,
+    MailboxFull,
+    ProgramCancelled,
+    ProgramTerminated,
+)
 from quire.core.ids import ProgramId, TenantId
 from quire.node.handing_over import Origin
 from quire.node.message_log import LogLimits
@@ -18,7 +25,7 @@ from quire.node.restarts import Restarts
 from quire.programs.library import LIBRARY
 from quire.programs.runtime.replay_log import ReplayLog
 from quire.programs.runtime.running import ProgramState, RunningProgram
-from quire.programs.services.mailbox import Mailbox
+from quire.programs.services.mailbox import Mailbox, MailboxLimits
 
 LOST = EngineLost("the engine was lost").record()
 
@@ -142,3 +149,40 @@ async def test_what_is_kept_of_its_messages_is_bounded(monkeypatch: pytest.Monke
     again.lose()
     with pytest.raises(ProgramTerminated, match="too much was said"):
         await again.handle.result()
+
+
+async def test_a_message_that_a_full_mailbox_refuses_is_not_told_again() -> None:
+    programs = Incarnations()
+    taken = MailboxLimits().limit
+    for number in range(taken):
+        programs.handle.signal("message", f"message {number}")
+    with pytest.raises(MailboxFull):
+        programs.handle.signal("message", "one too many")
+    assert programs.restarts.received == [f"message {number}" for number in range(taken)]
+    programs.lose()
+    await settled()
+    told = [await programs.mailbox.to_program.receive() for _ in range(taken)]
+    await settled()
+    assert told == programs.restarts.received
+    assert not len(programs.mailbox.to_program)
+
+
+async def test_while_it_begins_again_messages_are_refused_as_its_mailbox_would() -> None:
+    programs = Incarnations()
+    programs.handle.signal("message", "before")
+    programs.lose()
+    await settled()
+    for number in range(MailboxLimits().capacity):
+        programs.handle.signal("message", f"fills it {number}")
+    programs.lose()
+    await settled()  # nobody reads, so that the recorded messages are still being told
+    with pytest.raises(InvalidArgument, match="send it in parts"):
+        programs.handle.signal("message", "x" * (MailboxLimits().max_message_bytes + 1))
+    kept = programs.restarts.received
+    while len(kept) < MailboxLimits().capacity + MailboxLimits().limit:
+        programs.handle.signal("message", f"after {len(kept)}")
+    with pytest.raises(MailboxFull, match="being restarted"):
+        programs.handle.signal("message", "one too many")
+    expected = list(kept)
+    told = [await programs.mailbox.to_program.receive() for _ in expected]
+    assert told == expected

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from quire.control import EngineIndex, IndexPlace, ProcessRow
+from quire.control import EngineIndex, HeldText, IndexPlace, ProcessRow
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.decoding import GrammarSpec
 from quire.core.encoding import EncoderKind
@@ -23,7 +23,7 @@ from quire.node.conversations import ConversationTurn
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress
-from quire.node.handing_over import HandedProgram
+from quire.node.handing_over import HandedProgram, Programs
 from quire.node.health import NodeHealth
 from quire.node.life import NodeLife
 from quire.node.metrics import NodeChanges, NodeStatistics, ProcessRecord
@@ -198,6 +198,10 @@ class Node:
         """What has changed of the engines' prefix indexes since the places in ``known``."""
         return self._parts.control.call(lambda controller: controller.index_changes(known))
 
+    def held_texts(self, program: ProgramHandle, max_tokens: int) -> tuple[HeldText, ...]:
+        """The texts that a launched program has in pages, up to ``max_tokens`` tokens in all."""
+        return self._parts.control.call(lambda one: one.held_texts(program.program, max_tokens))
+
     def statistics(self) -> NodeStatistics:
         return self._reports.statistics()
 
@@ -271,16 +275,14 @@ class Node:
         )
         return self._parts.launcher.launch(program, launch, quotas, family)
 
-    def take(
-        self, program: Inferlet | GuestProgram, handed: HandedProgram, tenant: TenantId
-    ) -> ProgramHandle:
-        """Go on with a program that another node has handed over (``ProgramHandle.hand_over``),
-        whose code is ``program``; see ``launch``.
+    def take(self, programs: Programs, handed: HandedProgram, tenant: TenantId) -> ProgramHandle:
+        """Go on with a program that another node has handed over (``hand_over_family``), and with
+        its descendants; ``programs`` are their code.
 
         Raises:
-            AlreadyExists: this node has a program with its id.
+            AlreadyExists: this node has a program with one of their ids.
         """
-        return self._parts.launcher.launch(program, ProgramLaunch(tenant), taken=handed)
+        return self._parts.launcher.take(programs, handed, tenant)
 
     def program(self, public_id: str, tenant: TenantId) -> ProgramHandle:
         """A launched program, running or recently ended; ``UnknownHandle`` for any other."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -33,11 +34,13 @@ from quire.node.program_records import (
     ProgramLimits,
     ProgramLogLine,
     ProgramRecord,
-    result_bytes,
+    kept_bytes,
 )
 from quire.node.restarts import Restarts
 from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
 from quire.programs.runtime.running import GuestSpent, RunningProgram
+from quire.programs.services.children import ChildState
+from quire.programs.services.mailbox import Sent
 
 SIGNALS = ("message", "end_of_input", "cancel")
 
@@ -125,16 +128,29 @@ class ProgramHandle:
         self._table.renamed(self, program)
         restarts.begin_again(self._running)
 
-    async def hand_over(self) -> HandedProgram:
-        """Stop the program here, so that another node can go on with it; ``leave`` or ``stay``
-        follows.
+    @property
+    def children(self) -> ChildState:
+        """Of a restartable program that has not ended."""
+        return ChildState() if self._restarts is None else self._restarts.child_state
+
+    def check_movable(self, *, is_alone: bool = True) -> None:
+        """Raises ``InvalidArgument``: the program cannot go to another node; the message says
+        why. ``is_alone``: its parent does not go with it."""
+        self._move.check(
+            self._launch, self._origin, self._restarts, is_over=self._is_over, is_alone=is_alone
+        )
+
+    async def hand_over(self, *, is_alone: bool = True) -> HandedProgram:
+        """Stop the program here, without its children, so that another node can go on with it;
+        ``leave`` or ``stay`` follows.
 
         Raises:
             InvalidArgument: it cannot go, or has ended; the message says why.
         """
-        handed = await self._move.begin(
-            self.name, self._launch, self._origin, self._restarts, is_over=self._is_over
-        )
+        self.check_movable(is_alone=is_alone)
+        assert self._origin is not None
+        assert self._restarts is not None
+        handed = await self._move.begin(self.name, self._launch, self._origin, self._restarts)
         self._output.drop_waiting()
         return handed
 
@@ -231,10 +247,14 @@ class ProgramHandle:
             MailboxClosed: it has ended, or its input was closed.
         """
         self._move.check_here()
+        if (sent := self._send(message)) is not None:
+            await sent
+
+    def _send(self, message: str) -> Sent | None:
+        """See ``Restarts.send``."""
         if self._restarts is None:
-            await self._running.send(message)
-        else:
-            await self._restarts.send(self._running, message)
+            return self._running.send(message)
+        return self._restarts.send(self._running, message)
 
     def attach(self, after: int = 0) -> MessageReader:
         """A reader of the program's messages with a sequence number above ``after``; any number of
@@ -259,8 +279,7 @@ class ProgramHandle:
         self._move.check_here()
         self._output.note("info", f"signal {name}")
         if message is not None:
-            if self._restarts is None or self._restarts.note(self._running, message):
-                self._running.send(message)
+            self._send(message)
         elif name == "end_of_input":
             if self._restarts is None:
                 self._running.close_input()
@@ -291,6 +310,11 @@ class ProgramHandle:
     async def wait_here(self) -> None:
         """Until the program is not on its way to another node; of one that has left, for ever."""
         await self._move.wait_here()
+
+    async def wait_stopped(self) -> None:
+        """Until its present incarnation runs no code any more."""
+        with suppress(QuireError):
+            await self._running.result()
 
     async def wait_ended(self) -> None:
         await self._ended.wait()
@@ -358,18 +382,10 @@ class ProgramHandle:
         self._duration_s = time.monotonic() - self._started_at
         self._output.messages.close()
         self._ended.set()
-        self.num_bytes = self._kept_bytes()
+        self.num_bytes = self._output.num_bytes + kept_bytes(self._launch, self._result)
         self._table.ended(self, self.num_bytes)
         for callback in self._callbacks:
             callback()
-
-    def _kept_bytes(self) -> int:
-        return (
-            self._output.num_bytes
-            + result_bytes(self._result)
-            + sum(map(len, self._launch.args))
-            + sum(map(len, self._launch.named.values()))
-        )
 
     def _print_soon(self, running: RunningProgram, *line: Any) -> None:
         """From any thread."""

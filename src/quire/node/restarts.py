@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 
-from quire.core.errors import MailboxClosed, QuireError
+from quire.core.errors import MailboxClosed, MailboxFull, QuireError
 from quire.programs.runtime.replay_log import ReplayLog, not_repeated
 from quire.programs.runtime.running import RunningProgram
-from quire.programs.services.children import ChildService
+from quire.programs.services.children import ChildService, ChildState
+from quire.programs.services.mailbox import MailboxLimits, Sent, check_message
 
 _MAX_KEPT_CHARS = 8 << 20
 _MAX_SENT = 1_000_000
 """Messages of the program; a hash of each is kept."""
+_MAILBOX = MailboxLimits()
+"""Of messages that wait while the program is restarted."""
 
 
 class Restarts:
@@ -28,12 +31,16 @@ class Restarts:
         self.children: ChildService | None = None
         """The program's children, once it has launched any: they keep running while it is
         restarted."""
+        self.child_state = ChildState()
+        """Those that came with it from another node are here before it asks for any."""
         self._sent: list[int] = []
         self._num_repeated = 0
         self._num_printed = 0
         self._num_reprinted = 0
         self._received: list[str] = []
         self._num_chars = 0
+        self._num_given = 0
+        """Of the recorded messages, to the present incarnation while it is fed."""
         self._input_closed = False
         self._feeding: asyncio.Task[None] | None = None
 
@@ -93,19 +100,38 @@ class Restarts:
 
     # -- to the program ----------------------------------------------------------------------------
 
-    async def send(self, running: RunningProgram, message: str) -> None:
-        """See ``ProgramHandle.send``."""
-        if self.note(running, message):
-            await running.send(message)
+    def send(self, running: RunningProgram, message: str) -> Sent | None:
+        """A client sends a message. None: it is delivered after the recorded messages. One that is
+        refused is not recorded: the next run would receive it.
 
-    def note(self, running: RunningProgram, message: str) -> bool:
-        """A client sends a message. False: it is delivered after the recorded messages."""
+        Raises:
+            MailboxFull, MailboxClosed, InvalidArgument: see ``ProgramHandle.send``.
+        """
         if self._input_closed or running.state.ended:
             raise MailboxClosed("the client has closed its side, or the program has ended")
+        if self._feeding is not None:
+            self._check_kept(message)
+            self._keep(message)
+            return None
+        sent = running.send(message)
         if not self.is_full:
-            self._received.append(message)
-            self._num_chars += len(message)
-        return self._feeding is None
+            self._keep(message)
+        return sent
+
+    def _keep(self, message: str) -> None:
+        self._received.append(message)
+        self._num_chars += len(message)
+
+    def _check_kept(self, message: str) -> None:
+        """For a message that the program's mailbox will be given later."""
+        check_message(message, "a program that is being restarted", _MAILBOX)
+        num_waiting = len(self._received) - self._num_given
+        if self.is_full or num_waiting >= _MAILBOX.limit:
+            raise MailboxFull(
+                f"the program is being restarted, and {num_waiting} messages wait for it: send "
+                "this one again when it has read them",
+                limit=_MAILBOX.limit,
+            )
 
     def close_input(self, running: RunningProgram) -> None:
         self._input_closed = True
@@ -116,15 +142,14 @@ class Restarts:
         """A new incarnation: give it the recorded messages of the client."""
         self.stop()
         self.log.num_restarts += 1
-        self._num_repeated = self._num_reprinted = 0
+        self._num_repeated = self._num_reprinted = self._num_given = 0
         self._feeding = asyncio.create_task(self._feed(running))
 
     async def _feed(self, running: RunningProgram) -> None:
-        given = 0
         try:
-            while given < len(self._received):
-                message = self._received[given]
-                given += 1
+            while self._num_given < len(self._received):
+                message = self._received[self._num_given]
+                self._num_given += 1
                 await running.send(message)
         except QuireError:
             return  # the program has ended
@@ -137,6 +162,10 @@ class Restarts:
         self.stop()
         if self.children is not None:
             self.children.end()
+            return
+        for child in self.child_state.children.values():  # it has asked for none of them here
+            if not child.ended:
+                child.cancel("its parent has ended")
 
     def stop(self) -> None:
         if self._feeding is not None:

@@ -205,3 +205,25 @@ async def test_a_service_is_not_asked_again_for_what_it_has_answered() -> None:
     assert await incarnation("store_put", "store_get") == [1, 2]
     assert await incarnation("store_put", "store_get", "store_list") == [1, 2, 3]
     assert asked == ["store_put", "store_get", "store_list"]
+
+
+async def forks_and_hears_late(api: Api, waits: Waits) -> list[list[int]]:
+    """What it hears between the fork and the next generations comes late in the first run, when
+    the fork's pages have been copied, and is there when it runs again."""
+    context = Context(api).fill([5, 6, 7])
+    await context.generate_until(max_tokens=4, ignore_eos=True)
+    fork = context.fork()
+    if not waits.may_go_on.is_set():
+        await turns(60)
+    for one, token in ((context, 8), (fork, 9)):
+        one.fill([token])
+    for one in (context, fork):
+        await one.generate_until(max_tokens=9, ignore_eos=True)
+    await waits.here()
+    for one in (context, fork):
+        await one.generate_until(max_tokens=3, ignore_eos=True)
+    return [list(one.tokens) for one in (context, fork)]
+
+
+async def test_what_it_waits_for_may_have_ended_in_one_run_alone() -> None:
+    assert await resumed(forks_and_hears_late) == await undisturbed(forks_and_hears_late)

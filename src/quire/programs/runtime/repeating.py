@@ -12,19 +12,33 @@ import msgspec
 
 from quire.core import commands as c
 from quire.core.decoding import SamplerSpec, StopSpec
-from quire.core.ids import CommandId, TokenSlotId
+from quire.core.ids import CommandId, QueueId, TokenSlotId
 from quire.programs.runtime.replay_log import Issued
 
 NewId = Callable[[], CommandId]
 
 
-def again(entry: Issued, slots: Mapping[TokenSlotId, int], new_id: NewId) -> list[c.Command]:
+def is_same(entry: Issued, queue: QueueId, command: c.Command) -> bool:
+    """Whether the program repeats what it has issued. Which of its earlier commands it still waits
+    for is a matter of time: a client's message that it waited for then may be there now."""
+    return (entry.queue, entry.asked) == (queue, behind(command, entry.asked.after))
+
+
+def behind(command: c.Command, after: tuple[CommandId, ...]) -> c.Command:
+    """``command``, which waits for ``after``."""
+    if command.after == after:
+        return command
+    return msgspec.structs.replace(command, after=after)
+
+
+def again(
+    entry: Issued, command: c.Command, slots: Mapping[TokenSlotId, int], new_id: NewId
+) -> list[c.Command]:
     """The commands to issue for a command that has ended. None for a failed one, because it changed
     nothing; except for a cancelled decode, whose pages hold the tokens of its replies.
 
-    ``slots``: the tokens in token slots, as far as they are known.
+    ``command``: as it was sent. ``slots``: the tokens in token slots, as far as they are known.
     """
-    command = entry.sent
     if entry.error is not None:
         is_cut = entry.error.code == "program_cancelled" and entry.tokens()
         return [_ran(command, entry.tokens())] if is_cut and isinstance(command, c.Decode) else []

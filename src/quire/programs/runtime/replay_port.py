@@ -30,7 +30,7 @@ from quire.core.interfaces import ProgramClock, ProgramPort, ReplySink, ServedMo
 from quire.core.quotas import Quotas
 from quire.programs.runtime.recorded_clock import RecordedClock
 from quire.programs.runtime.recorded_network import RecordedNetwork
-from quire.programs.runtime.repeating import again, seeded, without
+from quire.programs.runtime.repeating import again, behind, is_same, seeded, without
 from quire.programs.runtime.replay_log import (
     LOSSES,
     Issued,
@@ -143,11 +143,11 @@ class ReplayPort:
             entry = self._log.issued.get(command.id)
             if entry is None:
                 going.append(self._first_time(call.queue, command))
-            elif (entry.queue, entry.asked) != (call.queue, command):
+            elif not is_same(entry, call.queue, command):
                 self._end(not_repeated(f"command {command.id}, {type(command).__name__}"))
                 return
             else:
-                going += self._once_more(entry)
+                going += self._once_more(entry, command.after)
             self._asked.add(command.id)
         if going:
             self._in_order(Issue(call.queue, [without(one, self._left_out) for one in going]))
@@ -186,13 +186,14 @@ class ReplayPort:
             self._log.issued[command.id] = Issued(queue, command, sent)
         return sent
 
-    def _once_more(self, entry: Issued) -> list[Command]:
-        number = entry.asked.id
+    def _once_more(self, entry: Issued, after: tuple[CommandId, ...]) -> list[Command]:
+        """``after``: what the program waits for this time."""
+        number, sent = entry.asked.id, behind(entry.sent, after)
         if not entry.ended:
             if entry.replies:
                 self._known[number] = entry.tokens()
-            return [entry.sent]
-        going = again(entry, self._log.slots, lambda: next(self._own_ids))
+            return [sent]
+        going = again(entry, sent, self._log.slots, lambda: next(self._own_ids))
         self._dropped.update(one.id for one in going)
         if going:
             self._unmade.add(number)
