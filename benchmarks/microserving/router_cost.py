@@ -8,15 +8,24 @@ prompt that the node has cached; the cost is the difference of a round's medians
 concurrent streams with one event per token; the cost is the ratio. The router's processor time per
 request is that of its process during the first part, and per event during the second. Strategies
 that ask a node for a prompt's pages need ``--with-key``.
+
+Other work on the machine disturbs times by more than a router costs. Processor time is disturbed
+less: ``cpu_ratio`` is what node and client take for the streams without a router, over what node,
+client and router take with one, so it is the ratio of tokens per second where all of them share one
+core that is always busy. With ``--node-core`` and ``--router-core`` the node has one core, router
+and client another one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +45,9 @@ from benchmarks.report import emit, print_table
 PROMPT, OUTPUT, NUM_FIRST = 128, 64, 30
 
 
-def run(asked: Server, router: Server, model: str, count: int, seed: int) -> dict[str, float]:
+def run(
+    asked: Server, node: Server, router: Server, model: str, count: int, seed: int
+) -> dict[str, float]:
     """One round over ``asked``."""
     random = np.random.default_rng(seed)
     prompts = random.integers(3, SHAPES[model].vocab_size, (count, PROMPT)).tolist()
@@ -44,32 +55,42 @@ def run(asked: Server, router: Server, model: str, count: int, seed: int) -> dic
     first = completion_body(model, prompts[0], 2)
     began_s = router.cpu_s()
     firsts = [asyncio.run(stream(url, first)).event_s[0] for _ in range(NUM_FIRST)]
-    before_s = router.cpu_s()
-    answers = asyncio.run(stream_all(url, [completion_body(model, one, OUTPUT) for one in prompts]))
+    bodies = [completion_body(model, one, OUTPUT) for one in prompts]
+    node_s, client_s, router_s = node.cpu_s(), time.process_time(), router.cpu_s()
+    answers = asyncio.run(stream_all(url, bodies))
+    node_s, client_s = node.cpu_s() - node_s, time.process_time() - client_s
+    router_cpu_s = router.cpu_s() - router_s
     total_s = max(one.end_s for one in answers) - min(one.start_s for one in answers)
     num_events = sum(len(one.event_s) for one in answers)
     return {
         "first_s": statistics.median(firsts),
         "tokens_per_s": count * OUTPUT / total_s,
-        "router_cpu_us_per_request": 1e6 * (before_s - began_s) / NUM_FIRST,
-        "router_cpu_us_per_event": 1e6 * (router.cpu_s() - before_s) / num_events,
+        "cpu_s": node_s + client_s + (router_cpu_s if asked is router else 0.0),
+        "router_cpu_us_per_request": 1e6 * (router_s - began_s) / NUM_FIRST,
+        "router_cpu_us_per_event": 1e6 * router_cpu_s / num_events,
+        "node_cpu_us_per_event": 1e6 * node_s / num_events,
     }
 
 
 def measure(arguments: Any, model: str) -> dict[str, Any]:
     with ExitStack() as stack:
         shared: tuple[str, ...] = ()
-        if arguments.with_key:
+        if arguments.with_key or arguments.resume:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             shared = ("--cluster-key-file", str(new_key(scratch)))
         options = list(shared)
         if arguments.num_threads is not None:
             options += ["--num-threads", str(arguments.num_threads)]
-        node = stack.enter_context(start_quire(model, arguments.cache, *options))
-        router = stack.enter_context(start_router([node], arguments.strategy, *shared))
+        with _on(arguments.node_core):
+            node = stack.enter_context(start_quire(model, arguments.cache, *options))
+        routes = [*shared, *(["--resume"] if arguments.resume else [])]
+        stack.enter_context(_on(arguments.router_core))
+        router = stack.enter_context(start_router([node], arguments.strategy, *routes))
         seeds = iter(range(1_000_000))
         turns = {
-            name: lambda asked=asked: run(asked, router, model, arguments.requests, next(seeds))
+            name: lambda asked=asked: run(
+                asked, node, router, model, arguments.requests, next(seeds)
+            )
             for name, asked in (("node", node), ("router", router))
         }
         rounds = take_turns(f"{model}, {arguments.requests} streams", turns, rounds_of(arguments))
@@ -79,6 +100,7 @@ def measure(arguments: Any, model: str) -> dict[str, Any]:
         "model": model,
         "num_requests": arguments.requests,
         "strategy": arguments.strategy,
+        "resume": arguments.resume,
         "first_token_node_ms": figure(of("node", "first_s")).scaled(1e3).rounded(),
         "first_token_router_ms": figure(of("router", "first_s")).scaled(1e3).rounded(),
         "first_token_cost_ms": figure(extra_s).scaled(1e3).rounded(),
@@ -87,9 +109,23 @@ def measure(arguments: Any, model: str) -> dict[str, Any]:
         "router_over_node": ratio(
             of("router", "tokens_per_s"), of("node", "tokens_per_s")
         ).rounded(),
+        "cpu_ratio": ratio(of("node", "cpu_s"), of("router", "cpu_s")).rounded(),
         "router_cpu_us_per_request": figure(of("router", "router_cpu_us_per_request")).rounded(),
         "router_cpu_us_per_event": figure(of("router", "router_cpu_us_per_event")).rounded(),
+        "node_cpu_us_per_event": figure(of("node", "node_cpu_us_per_event")).rounded(),
     }
+
+
+@contextmanager
+def _on(core: int | None) -> Iterator[None]:
+    """What is started within runs on ``core`` alone; None: wherever it likes."""
+    before = os.sched_getaffinity(0)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _of(rounds: dict[str, list[dict[str, float]]], name: str, field: str) -> list[float]:
@@ -103,6 +139,9 @@ def main() -> None:
     made.add_argument(
         "--with-key", action="store_true", help="node and router share a key, as several nodes do"
     )
+    made.add_argument("--resume", action="store_true", help="the router resumes streams")
+    made.add_argument("--node-core", type=int, help="the core of the node")
+    made.add_argument("--router-core", type=int, help="the core of router and client")
     arguments = made.parse_args()
     rows = [measure(arguments, model) for model in arguments.models]
     print_table("A router's cost", rows)

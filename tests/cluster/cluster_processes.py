@@ -301,7 +301,7 @@ async def cluster_processes(
             stack.callback(process.stop)
         for node in nodes.values():
             node.start()
-            await node.ready()
+        await asyncio.gather(*(node.ready() for node in nodes.values()))
         router.start()
         await router.ready()
         front = await stack.enter_async_context(Relay(router.address))

@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -52,6 +52,13 @@ IN_TRANSFER = ("sending", "mid_layer", "before_fence")
 IN_DECODE = ("mid_decode", "late_decode")
 LEASE_S = 60.0
 NUM_TOKENS = 200
+NUM_AGAIN = 24
+"""Tokens of an answer that is asked for again: what was cached of its prompt shows in the first
+ones."""
+
+SETTLES_EVERY = 25
+"""Rounds. Leases that nobody could give up expire first, so it takes a minute."""
+
 STOPPED_S = 4.0
 """Longer than it takes a router to give a silent node up."""
 
@@ -66,16 +73,17 @@ class Asked:
     path: str
     begins: str
     streams: bool = True
+    num_tokens: int = NUM_TOKENS
 
     @property
     def body(self) -> dict[str, Any]:
-        text = f"{self.begins} {_TEXT}"
-        body: dict[str, Any] = {"model": MODEL, "max_tokens": NUM_TOKENS, "stream": self.streams}
+        text, count = f"{self.begins} {_TEXT}", self.num_tokens
+        body: dict[str, Any] = {"model": MODEL, "max_tokens": count, "stream": self.streams}
         if self.path == "/v1/messages":
             return body | {"messages": [{"role": "user", "content": text}], "temperature": 0}
         if self.path == "/v1/responses":
             del body["max_tokens"]
-            body |= {"input": text, "max_output_tokens": NUM_TOKENS}
+            body |= {"input": text, "max_output_tokens": count}
             return body | {"temperature": 0, "store": False}  # a stored one keeps its pages
         body |= {"temperature": 0.8, "seed": 7}
         if self.path == "/v1/completions":
@@ -106,6 +114,10 @@ def divided_at(point: str, number: int, chance: Random) -> Asked:
     return Asked(path, f"Round {number}.", streams=chance.random() < 0.8)
 
 
+async def _done(heal: Callable[[], Awaitable[None]]) -> None:
+    await heal()
+
+
 class Client:
     """Asks ``url`` until an answer is whole. ``got``: pieces of the present answer."""
 
@@ -116,19 +128,31 @@ class Client:
         self.got: list[str] = []
         self.broken: list[str] = []
         """What was delivered of answers that broke off."""
+        self.longest_s = 0.0
         self.has_tokens = asyncio.Condition()
 
-    async def answer(self, num_tries: int = 1) -> str:
-        """Raises ``httpx.TransportError`` or ``AssertionError``: it is not whole."""
-        for number in range(num_tries):
+    async def answer(self, is_back: Callable[[], Awaitable[None]] | None = None) -> str:
+        """``is_back`` waits for who was asked, if that one may break off its answers: then it is
+        asked again. No try takes longer than a lease.
+
+        Raises:
+            httpx.TransportError: the answer is not whole.
+            AssertionError: nor is this one, or it is an error.
+        """
+        for _ in range(_MAX_TRIES):
+            began_s = time.monotonic()
             try:
-                return await self._once()
+                async with asyncio.timeout(LEASE_S):
+                    return await self._once()
             except httpx.TransportError:
                 self.broken.append("".join(self.got))
-                if number == num_tries - 1:
+                if is_back is None:
                     raise
-                await asyncio.sleep(0.3)  # the router is started again meanwhile
-        raise AssertionError
+                await asyncio.sleep(0.3)
+                await is_back()
+            finally:
+                self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+        raise AssertionError(f"{self.asked}: broken off {_MAX_TRIES} times")
 
     async def received(self, num_chars: int) -> None:
         async with self.has_tokens:
@@ -163,6 +187,7 @@ class Client:
                 self.has_tokens.notify_all()
 
 
+_MAX_TRIES = 60
 _LAST = ("message_stop", "response.completed", "response.incomplete")
 
 
@@ -215,9 +240,9 @@ class Rounds:
         asked = divided_at(fault.point, seed, chance)
         beside = [Asked(chance.choice(PATHS), f"Beside {seed}, {n}.") for n in range(2)]
         every = (asked, *beside)
-        num_tries = 60 if fault.victim == "router" else 1
+        is_back = self._cluster.router.ready if fault.victim == "router" else None
         clients = [self._divided(asked)] + [Client(self._cluster.url, one) for one in beside]
-        answers = [asyncio.create_task(self._timed(one, num_tries)) for one in clients]
+        answers = [asyncio.create_task(one.answer(is_back)) for one in clients]
         try:
             heal = await self._break(fault, clients[0], answers[0])
             said = await asyncio.gather(*answers, return_exceptions=True)
@@ -225,43 +250,50 @@ class Rounds:
             for task in answers:
                 task.cancel()
             await asyncio.gather(*answers, return_exceptions=True)
-        if fault.kind != "leave":
-            await heal()
-        for client, one, text in zip(clients, every, said, strict=True):
-            if client is clients[0] and fault.kind == "leave":
-                continue
-            if isinstance(text, BaseException):
-                raise AssertionError(f"{fault}: {one} has failed") from text
-            expected = await self.expected(one)
-            assert text == expected, (fault, one, text, expected)
-            assert all(expected.startswith(part) for part in client.broken), client.broken
+        healed = None if fault.kind == "leave" else asyncio.create_task(_done(heal))
+        try:
+            await self._compare(fault, clients, said)
+        finally:
+            if healed is not None:  # while the answers were compared
+                await healed
         again = asyncio.create_task(self._used_again(every, seed))
-        if fault.kind == "leave":  # what was held up comes into memory that others use by now
+        if healed is None:  # what was held up comes into memory that others use by now
             await heal()
         await again
         self.outcomes[f"{fault.kind} {fault.victim}"] += 1
 
+    async def _compare(
+        self, fault: Fault, clients: Sequence[Client], said: Sequence[str | BaseException]
+    ) -> None:
+        """Every answer is that of an undisturbed node, but for one whose client has left."""
+        asked = [client.asked for client in clients]
+        expected = await asyncio.gather(*map(self.expected, asked))
+        self.longest_s = max([self.longest_s, *(client.longest_s for client in clients)])
+        for client, text, right in zip(clients, said, expected, strict=True):
+            if client is clients[0] and fault.kind == "leave":
+                continue
+            if isinstance(text, BaseException):
+                raise AssertionError(f"{fault}: {client.asked} has failed") from text
+            assert text == right, (fault, client.asked, text, right)
+            assert all(right.startswith(part) for part in client.broken), client.broken
+
     def _divided(self, asked: Asked) -> Client:
         return Client(self._cluster.url, asked, {ROUND_HEADER: "1"})
-
-    async def _timed(self, client: Client, num_tries: int) -> str:
-        """No client waits for longer than a lease, beside the time that a router needs to start."""
-        began_s = time.monotonic()
-        async with asyncio.timeout(LEASE_S):
-            text = await client.answer(num_tries)
-        self.longest_s = max(self.longest_s, time.monotonic() - began_s)
-        return text
 
     async def _used_again(self, asked: Sequence[Asked], seed: int) -> None:
         """Fill the nodes' memory with other prompts, then ask for the same ones: what is cached of
         them must be what was computed."""
-        others = [Asked("/v1/completions", f"Again {seed % 5}, {n}.") for n in range(3)]
-        for node in self._cluster.nodes.values():
-            texts = await asyncio.gather(
-                *(Client(node.url, one).answer() for one in (*asked, *others))
-            )
-            for one, text in zip((*asked, *others), texts, strict=True):
-                assert text == await self.expected(one), (node.name, one)
+        begins = [f"Again {seed % 5}, {number}." for number in range(3)]
+        others = [Asked("/v1/completions", one, num_tokens=NUM_AGAIN) for one in begins]
+        every = [*(replace(one, num_tokens=NUM_AGAIN) for one in asked), *others]
+        expected = await asyncio.gather(*map(self.expected, asked), *map(self.expected, others))
+        nodes = self._cluster.nodes.values()
+        answers = [[Client(node.url, one).answer() for one in every] for node in nodes]
+        texts = await asyncio.gather(*(asyncio.gather(*of_node) for of_node in answers))
+        for node, said in zip(nodes, texts, strict=True):
+            for one, text, right in zip(every, said, expected, strict=True):
+                assert text, (node.name, one)
+                assert right.startswith(text), (node.name, one, text, right)
 
     # -- faults ------------------------------------------------------------------------------------
 
@@ -399,7 +431,7 @@ async def rounds(
             try:
                 await made.round_of(seed, fault)
                 await made.all_take_work()
-                if seed % 10 == 9:
+                if (seed - first) % SETTLES_EVERY == SETTLES_EVERY - 1:
                     await cluster.settled()
             except BaseException as exc:
                 exc.add_note(f"in the round of seed {seed}")

@@ -38,6 +38,7 @@ class FakeEngine(TrialEngine):
     prompt_token_s: float | None = 1e-3
     error: Exception | None = None
     sends_bytes = 2 << 20
+    waits_s = 0.0
 
     def __init__(self, name: str, load: int = 0) -> None:
         super().__init__(name)
@@ -46,7 +47,7 @@ class FakeEngine(TrialEngine):
 
     async def prep_recv(self, request: Request, end: int, **_: object) -> Received:
         self.moves.append(("receives", 0, end))
-        return Received("lease", 0, num_tokens=end, end=end)
+        return Received("lease", 0, num_tokens=end, end=end, call_s=self.waits_s)
 
     async def remote_send(
         self, request: Request, received: Received, *, begin: int, end: int, **_: object
@@ -54,7 +55,8 @@ class FakeEngine(TrialEngine):
         if self.error is not None:
             raise self.error
         self.moves.append(("sends", begin, end))
-        return Sent(end - begin, num_bytes=self.sends_bytes, elapsed_s=0.5)
+        call_s = 0.5 + self.waits_s if self.waits_s else 0.0
+        return Sent(end - begin, num_bytes=self.sends_bytes, elapsed_s=0.5, call_s=call_s)
 
 
 def located(pages: Mapping[str, int], num_tokens: int = NUM_TOKENS) -> Located:
@@ -138,6 +140,21 @@ async def test_pages_are_brought_and_the_speed_is_learnt() -> None:
     assert strategy.computing.matched(KEYS) == {}
 
 
+async def test_the_time_of_calls_is_learnt_and_forgotten() -> None:
+    """A wait of both engines for the message before is part of it; the bytes are not."""
+    strategy, engines = Quire(call_s=0.01), [FakeEngine("a"), FakeEngine("b", load=50)]
+    engines[0].located = engines[1].located = located({"b": 90})
+    engines[0].waits_s, engines[1].waits_s = 2.0, 3.0
+    await strategy(request(), engines)
+    assert strategy.call_s == pytest.approx(0.8 * 0.01 + 0.2 * 5.0)
+    while shown(strategy.plan(engines[0].located, engines))[1] is not None:
+        await strategy(request(), engines)
+    learnt = strategy.call_s
+    assert 2.0 < learnt < 5.0
+    await strategy(request(), engines)  # nothing is brought any more
+    assert strategy.call_s == pytest.approx(0.99 * learnt + 0.01 * 0.01)
+
+
 async def test_what_cannot_be_brought_is_computed() -> None:
     engines = [FakeEngine("a"), FakeEngine("b", load=50)]
     engines[0].located = engines[1].located = located({"b": 90})
@@ -176,10 +193,12 @@ def test_an_engine_that_is_busy_sends_its_pages_all_the_same() -> None:
         busy = asyncio.create_task(answered(source, list(range(300, 1300))))
         await asyncio.sleep(3)
         strategy, asked = Quire(bytes_per_s=1600.0, call_s=0.0), completion([*popular, 2])
+        began_s = world.loop.time()
         answer = await strategy(asked, world.engines)
         assert answer.engine == idle.name
         assert world.network.num_bytes == len(popular) * spec.token_bytes
         assert not busy.done()
+        assert 0 < strategy.call_s < world.loop.time() - began_s, "the wait is not learnt"
         while await answer.read():
             pass
         answer.close()

@@ -22,7 +22,7 @@ Prompt = str | list[int]
 class Received(msgspec.Struct, frozen=True):
     """What ``prep_recv`` answers. Tokens up to ``matched_len`` are in the engine's cache already;
     those from there to ``end``, ``num_tokens`` of them, are expected under the lease
-    ``kv_addr_info``. ``rank`` names engine and epoch."""
+    ``kv_addr_info``. ``rank`` names engine and epoch. ``call_s``: what the call took the router."""
 
     kv_addr_info: str
     matched_len: int
@@ -30,14 +30,17 @@ class Received(msgspec.Struct, frozen=True):
     end: int
     expires_in_s: float = 0.0
     rank: Any = None
+    call_s: float = 0.0
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What ``remote_send`` answers, when everything has arrived."""
+    """What ``remote_send`` answers, when everything has arrived. ``elapsed_s``: of the transfer;
+    ``call_s``: what the whole call took the router, the wait for its turn included."""
 
     num_tokens: int
     num_bytes: int = 0
     elapsed_s: float = 0.0
+    call_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

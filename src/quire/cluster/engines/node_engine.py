@@ -14,6 +14,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from quire.cluster.engines.call_bodies import prompt_of, shared, unread
 from quire.cluster.engines.interfaces import Engine, Located, Prompt, Received, Sent
@@ -172,11 +173,12 @@ class NodeEngine:
         self, request: Request, end: int, *, prompt: Prompt | None = None
     ) -> Received:
         body = {**shared(request, prompt), "end": end}
+        began_s = _now_s()
         received = await self._call(
             request, f"{_CALLS}/prep_recv", body, self._headers(request), Received
         )
         request.work.leases[received.kv_addr_info] = self._end_lease
-        return received
+        return replace(received, call_s=_now_s() - began_s)
 
     async def remote_send(
         self,
@@ -194,12 +196,14 @@ class NodeEngine:
             "begin": begin,
             "end": end,
         }
+        began_s = _now_s()
         try:
-            return await self._call(
+            sent = await self._call(
                 request, f"{_CALLS}/remote_send", body, self._headers(request), Sent
             )
         except UnknownHandle as exc:
             raise TransferFailed(f"the lease has ended: {exc.message}") from exc
+        return replace(sent, call_s=_now_s() - began_s)
 
     async def pin(
         self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None
@@ -361,3 +365,7 @@ class NodeEngine:
                     await exchange.head()
         except (EngineLost, TimeoutError) as exc:
             logger.warning("a lease at %s stays until it expires: %s", self.name, exc)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

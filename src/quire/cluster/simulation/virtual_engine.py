@@ -234,7 +234,7 @@ class VirtualEngine:
         end = _place(tokens, end)
         self._num_keys += 1
         key = self._num_keys.to_bytes(KEY_BYTES, "big")
-        wanted = tuple(tokens[:end])
+        wanted, began_s = tuple(tokens[:end]), self._now_s()
         asked = PrepareRequest(self.virtual.model_id, wanted, end, key, _TTL_S)
         async with self._calling():
             leased: Leased = await self._result(prepare_receive, asked)
@@ -243,7 +243,8 @@ class VirtualEngine:
         request.work.leases[kv_addr_info] = self._end_lease
         rank = {"engine": leased.lease.engine, "epoch": leased.lease.epoch}
         matched = leased.num_matched
-        return Received(kv_addr_info, matched, end - matched, end, _TTL_S, rank)
+        call_s = self._now_s() - began_s
+        return Received(kv_addr_info, matched, end - matched, end, _TTL_S, rank, call_s)
 
     async def remote_send(
         self,
@@ -274,6 +275,7 @@ class VirtualEngine:
             target=target,
             content=leased.content,
         )
+        began_s = self._now_s()
         async with self._calling():
             try:
                 async with asyncio.timeout(address.expires_s - self._now_s()):
@@ -282,7 +284,8 @@ class VirtualEngine:
                 raise UnknownHandle(
                     "the lease has expired meanwhile: call prep_recv again"
                 ) from exc
-        return Sent(sent.num_tokens, sent.num_bytes, sent.elapsed_s)
+        call_s = self._now_s() - began_s
+        return Sent(sent.num_tokens, sent.num_bytes, sent.elapsed_s, call_s)
 
     async def pin(
         self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None

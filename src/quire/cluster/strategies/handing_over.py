@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from quire.cluster.engines.interfaces import Engine, Sent
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.request import Request
@@ -21,7 +23,7 @@ async def handed_over(
     """``sender`` brings what ``receiver`` has not of ``prompt[:end]``, computed or from its cache;
     ``receiver`` goes on from there. A chat is sent whole then, and finds the tokens in the
     receiver's cache. A receiver without room for them now computes all by itself. ``on_sent`` is
-    told of what was sent."""
+    told of what was sent; ``call_s`` is that of both calls."""
     prompt = request.prompt
     is_chat = prompt is None
     if prompt is None:
@@ -35,7 +37,7 @@ async def handed_over(
             request, received, begin=begin, end=received.end, prompt=prompt
         )
         if on_sent is not None:
-            on_sent(sent)
+            on_sent(replace(sent, call_s=received.call_s + sent.call_s))
     if is_chat:
         return await receiver.send(request)
     return await receiver.start_generate(request, received.end, received=received)

@@ -31,6 +31,10 @@ _MAX_HOLDERS = 8
 _DEFAULT_TOKEN_S = 1e-4
 _CHARS_PER_TOKEN = 4
 _SMOOTHING = 0.2
+_FORGETTING = 0.01
+"""With each request for which nothing is brought, the time of calls goes back by so much to what it
+was at first: where it is too long, nothing is brought, and nothing else is learnt."""
+
 
 
 class _Profile(msgspec.Struct):
@@ -54,7 +58,8 @@ class Plan:
 @dataclass
 class Quire:
     """``decode_tokens``: an unfinished answer delays others as so many tokens of a prompt do.
-    ``bytes_per_s`` and ``call_s`` (of the calls of a transfer, without its bytes): at first.
+    ``bytes_per_s`` and ``call_s`` (of the calls of a transfer, without its bytes): at first; both
+    are learnt from transfers.
     ``profile``: a file of ``quire profile``, for engines that have measured nothing yet."""
 
     decode_tokens: int = 64
@@ -68,6 +73,7 @@ class Quire:
     def __post_init__(self) -> None:
         if self.bytes_per_s <= 0:
             raise InvalidArgument(f"bytes_per_s is {self.bytes_per_s}: choose more than 0")
+        self._first_call_s = self.call_s
         self._token_s = self._profiled_token_s() if self.profile else _DEFAULT_TOKEN_S
 
     async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
@@ -77,6 +83,8 @@ class Quire:
             with self._owing(engine, len(request.prefix) // _CHARS_PER_TOKEN):
                 return await engine.send(request)
         plan = self.plan(located, engines, request.home)
+        if plan.source is None:
+            self.call_s += _FORGETTING * (self._first_call_s - self.call_s)
         with (
             self._owing(plan.engine, plan.num_computed),
             self.computing.at(plan.engine.name, located.keys),
@@ -176,10 +184,13 @@ class Quire:
             self.owed[engine.name] -= num_tokens
 
     def _learn(self, sent: Sent) -> None:
-        """From a transfer of more than a few pages."""
+        """From a transfer of more than a few pages: what passes beside the bytes is mostly the wait
+        of both engines for the message before."""
         if sent.num_bytes >= 1 << 20 and sent.elapsed_s > 0:
             speed = sent.num_bytes / sent.elapsed_s
             self.bytes_per_s += _SMOOTHING * (speed - self.bytes_per_s)
+        if sent.num_bytes and sent.call_s:
+            self.call_s += _SMOOTHING * (max(0.0, sent.call_s - sent.elapsed_s) - self.call_s)
 
     def _profiled_token_s(self) -> float:
         try:
