@@ -2,9 +2,10 @@
 
 *LlamaDist*: a chain, each module begins when the one before it has ended. *LlamaDistPC*: a module
 begins when those that it needs have ended, and instructions are found in the prefix cache.
-*AutoGen*: agents, each with one or more modules, hand a message from one to the next. An agent
-answers one message at a time; there are ``NUM_COPIES`` of each, and a hand-over takes its stated
-time. What the paper does not say of AutoGen is chosen in its favour.
+*LangGraph*: like LlamaDistPC, but in supersteps: what has become ready begins when all modules of
+the step before have ended. *AutoGen*: agents, each with one or more modules, hand a message from
+one to the next. An agent answers one message at a time; there are ``NUM_COPIES`` of each, and a
+hand-over takes its stated time. What the paper does not say of AutoGen is chosen in its favour.
 """
 
 from __future__ import annotations
@@ -111,6 +112,27 @@ class ParallelQuery(ChainQuery):
             self.end()
         else:
             self._begin_ready()
+
+
+class StepsQuery(ParallelQuery):
+    """LangGraph; ``cached`` is to be set. ``steps``: the modules of each superstep, by name."""
+
+    def begin(self) -> None:
+        self.steps: list[list[str]] = []
+        super().begin()
+
+    def carry_out(self, module: Module, done: Done) -> None:
+        if self._step_has_ended():
+            self.steps.append([])
+        self.steps[-1].append(module.name)
+        super().carry_out(module, done)
+
+    def _begin_ready(self) -> None:
+        if self._step_has_ended():
+            super()._begin_ready()
+
+    def _step_has_ended(self) -> bool:
+        return not self.steps or self.times.keys() >= set(self.steps[-1])
 
 
 class AgentsQuery(ChainQuery):

@@ -67,9 +67,9 @@ def fig8_of(
 
 
 def fig8_contextual(setting: Setting, quick: bool) -> list[Row]:
-    """It has ten times the calls of the others: one model, the heaviest load, three systems."""
+    """It has ten times the calls of the others: one model, the heaviest load, four systems."""
     at = _heaviest(setting)
-    compared = {name: TO[name] for name in ("LlamaDist-TO", "LlamaDistPC-TO")}
+    compared = {name: TO[name] for name in ("LlamaDist-TO", "LlamaDistPC-TO", "LangGraph-TO")}
     compared["quire"] = OURS["quire"]
     return figures.end_to_end(at, CONTEXTUAL, CORES[0], compared)
 

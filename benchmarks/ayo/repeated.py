@@ -1,13 +1,20 @@
-"""Throughput of queries that bring the same documents, with and without rows of encoders and
-results of pure primitives that are kept.
+"""Throughput of queries that bring the same documents: what applications of one tenant share.
 
     python benchmarks/ayo/repeated.py --encoder ~/models/minilm
     python benchmarks/ayo/repeated.py --encoder ~/models/minilm \\
-        --encoder rank=late-interaction:~/models/minilm --workflow contextual-retrieval --pages 1
+        --encoder rank=late-interaction:~/models/minilm \\
+        --workflow contextual-retrieval --workflow advanced-rag --pages 1
 
-Each round draws other documents, and asks the same questions about them of both nodes in turns: one
-keeps what its encoder has computed and shares what its model has answered, the other keeps nothing.
-Both keep the prompts' common beginnings in their prefix caches. Answers must be equal.
+Each round draws other documents, and asks the same questions about them in three ways, in turns:
+
+* *shared*: a node as it is. All queries are of one tenant.
+* *not kept*: a node that keeps no rows of encoders and no results of pure primitives. Queries that
+  run at the same time share both all the same, and prompts' beginnings stay in the prefix cache.
+* *apart*: the first node, where each query is of a tenant of its own. It shares nothing.
+
+Several workflows take the queries in turn, on the same node. Answers must be equal. The figures are
+wall time and processor time of all processes: the second one hardly depends on what else the
+machine does.
 """
 
 from __future__ import annotations
@@ -15,27 +22,37 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.ayo.written import WRITERS
-from benchmarks.measurement import figure, ratio
+from benchmarks.measurement import Figure, figure, ratio
 from benchmarks.options import plain_parser, rounds_of
+from benchmarks.process_time import cpu_s
 from benchmarks.report import emit, print_table
 from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
-from quire.core.config import ENCODER_CACHE_BYTES, SHARED_RESULTS_BYTES, NodeConfig
+from quire.core.config import (
+    ENCODER_CACHE_BYTES,
+    SHARED_RESULTS_BYTES,
+    NodeConfig,
+    TenantConfig,
+)
+from quire.core.ids import TenantId
 from quire.node import Node
 from quire.programs.workflow import find_application, workflow
 from training.corpus.document import Split
 from training.corpus.pages import draw_page
 
 FACTS_OF_A_PAGE = 48
+SHARED, NOT_KEPT, APART = "shared", "not kept", "apart"
 
 
 def queries(arguments: Namespace, number: int) -> list[dict[str, Any]]:
@@ -58,6 +75,9 @@ def queries(arguments: Namespace, number: int) -> list[dict[str, Any]]:
 
 CONFIG: dict[str, dict[str, Any]] = {
     "naive-rag": {"answer": {"synthesis": "one_shot"}, "search": {"top_k": 1}},
+    "advanced-rag": {
+        "expand": {"max_tokens": 96}, "search": {"top_k": 4}, "rank": {"top_n": 1},
+    },
     "contextual-retrieval": {
         "chunk": {"chunk_size": 96, "overlap": 12}, "situate": {"max_tokens": 24},
         "search": {"top_k": 4}, "rank": {"top_n": 1},
@@ -65,85 +85,140 @@ CONFIG: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-async def play(
-    node: Node, name: str, asked: list[dict[str, Any]], at_once: int
-) -> tuple[float, list[str]]:
-    """Seconds for all, and their answers."""
-    program, turns = workflow(find_application(name)), asyncio.Semaphore(at_once)
-    config = json.dumps(CONFIG[name])
+class Spent(NamedTuple):
+    """A query, on average."""
 
-    async def one(query: dict[str, Any]) -> str:
-        async with turns:
-            handle = node.launch(program, (json.dumps(query), config), tenant=DEFAULT_TENANT)
-            answer: str = (await handle.result())["answer"]
-            return answer
+    wall_s: float
+    processor_s: float
 
-    started = time.perf_counter()
-    answers = await asyncio.gather(*map(one, asked))
-    return time.perf_counter() - started, list(answers)
+
+class Player:
+    """Asks queries of nodes, ``at_once`` at a time. ``apart``: a tenant for each query of all
+    rounds."""
+
+    def __init__(
+        self, nodes: Mapping[str, Node], apart: Sequence[TenantId], arguments: Namespace
+    ) -> None:
+        self._nodes, self._apart = nodes, list(apart)
+        self._at_once: int = arguments.at_once
+        names: list[str] = arguments.workflow
+        self._programs = [(workflow(find_application(name)), CONFIG[name]) for name in names]
+
+    async def play(self, way: str, asked: Sequence[dict[str, Any]]) -> tuple[Spent, list[str]]:
+        """What a query took, and all answers."""
+        node = self._nodes[NOT_KEPT if way == NOT_KEPT else SHARED]
+        turns = asyncio.Semaphore(self._at_once)
+        tenants = [self._apart.pop() if way == APART else DEFAULT_TENANT for _ in asked]
+
+        async def one(number: int) -> str:
+            program, config = self._programs[number % len(self._programs)]
+            arguments = (json.dumps(asked[number]), json.dumps(config))
+            async with turns:
+                handle = node.launch(program, arguments, tenant=tenants[number])
+                answer: str = (await handle.result())["answer"]
+                return answer
+
+        began_s, began_cpu_s = time.perf_counter(), cpu_s(os.getpid())
+        answers = await asyncio.gather(*map(one, range(len(asked))))
+        spent = Spent(
+            (time.perf_counter() - began_s) / len(asked),
+            (cpu_s(os.getpid()) - began_cpu_s) / len(asked),
+        )
+        return spent, list(answers)
+
+
+def nodes_of(arguments: Namespace, tenants: Sequence[TenantId]) -> dict[str, Node]:
+    engines = tuple(
+        dataclasses.replace(engine, num_threads=arguments.num_threads)
+        for engine in engine_configs((), None)
+    )
+    config = NodeConfig(
+        engines,
+        encoders=encoder_configs(arguments.encoder),
+        tenants=tuple(TenantConfig(one) for one in (DEFAULT_TENANT, *tenants)),
+    )
+    kept = {
+        "encoder_cache_bytes": ENCODER_CACHE_BYTES,
+        "shared_results_bytes": SHARED_RESULTS_BYTES,
+    }
+    return {
+        SHARED: Node(dataclasses.replace(config, **kept)),
+        NOT_KEPT: Node(dataclasses.replace(config, **dict.fromkeys(kept, 0))),
+    }
 
 
 async def run(arguments: Namespace) -> dict[str, object]:
-    config = NodeConfig(
-        tuple(
-            dataclasses.replace(engine, num_threads=arguments.num_threads)
-            for engine in engine_configs((), None)
-        ),
-        encoders=encoder_configs(arguments.encoder),
-    )
-    nodes = {
-        name: Node(
-            dataclasses.replace(config, encoder_cache_bytes=rows, shared_results_bytes=results)
-        )
-        for name, rows, results in (
-            ("kept", ENCODER_CACHE_BYTES, SHARED_RESULTS_BYTES),
-            ("not kept", 0, 0),
-        )
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in nodes}
     num_rounds = rounds_of(arguments)
+    tenants = [TenantId(f"apart-{n}") for n in range((num_rounds + 1) * arguments.queries)]
+    nodes = nodes_of(arguments, tenants)
+    player = Player(nodes, tenants, arguments)
+    ways = [SHARED, NOT_KEPT, APART]
+    spent: dict[str, list[Spent]] = {way: [] for way in ways}
     for node in nodes.values():
         await node.start()
     try:
         for number in range(num_rounds + 1):
-            answers = []
-            order = list(nodes) if number % 2 else list(reversed(nodes))
-            for name in order:
-                asked = queries(arguments, number)
-                spent, said = await play(nodes[name], arguments.workflow, asked, arguments.at_once)
+            asked, said = queries(arguments, number), dict[str, list[str]]()
+            for way in ways[number % 3 :] + ways[: number % 3]:
+                took, said[way] = await player.play(way, asked)
                 if number:  # the first round warms up
-                    seconds[name].append(spent / len(asked))
-                answers.append(said)
-            differing = sum(a != b for a, b in zip(*answers, strict=True))
+                    spent[way].append(took)
+            differing = sum(len(set(one)) > 1 for one in zip(*said.values(), strict=True))
             if differing:
                 raise SystemExit(f"{differing} answers of {arguments.queries} differ")
             print(f"round {number} of {num_rounds}", flush=True)
     finally:
         for node in nodes.values():
             await node.stop()
-    throughput = ratio(seconds["not kept"], seconds["kept"])
-    print_table(
-        "Queries over the same documents",
-        [{"rows": name, "s a query": str(figure(values))} for name, values in seconds.items()],
-    )
-    print(f"throughput, kept over not kept: {throughput}")
-    return {
-        "seconds": {name: figure(values).rounded() for name, values in seconds.items()},
-        "throughput": throughput.rounded(),
+    return reported(arguments, spent)
+
+
+def reported(arguments: Namespace, spent: Mapping[str, Sequence[Spent]]) -> dict[str, object]:
+    figures = {way: Spent(*map(figure, zip(*took, strict=True))) for way, took in spent.items()}
+    faster = {
+        f"{field} over {way}": ratio(
+            [getattr(one, field) for one in spent[way]],
+            [getattr(one, field) for one in spent[SHARED]],
+        )
+        for field in Spent._fields
+        for way in (APART, NOT_KEPT)
     }
+    rows = [
+        {"way": way, "wall s": str(one.wall_s), "processor s": str(one.processor_s)}
+        for way, one in figures.items()
+    ]
+    print_table("A query over the same documents", rows)
+    for name, times in faster.items():
+        print(f"shared, times as fast by {name}: {times}")
+    return {
+        "workflows": arguments.workflow,
+        "at_once": arguments.at_once,
+        "queries": arguments.queries,
+        "pages": arguments.pages,
+        "seconds": {way: _rounded(one._asdict()) for way, one in figures.items()},
+        "times": _rounded(faster),
+    }
+
+
+def _rounded(figures: Mapping[str, Figure]) -> dict[str, dict[str, float]]:
+    return {name: one.rounded() for name, one in figures.items()}
 
 
 def main() -> None:
     made = plain_parser(__doc__)
     made.add_argument("--encoder", action="append", required=True, help="[NAME=]DIRECTORY")
-    made.add_argument("--workflow", choices=list(CONFIG), default="naive-rag")
+    made.add_argument(
+        "--workflow", action="append", choices=list(CONFIG), help="repeatable (default: naive-rag)"
+    )
     made.add_argument("--num-threads", type=int, help="of the engine")
     made.add_argument("--pages", type=int, default=4, help="of a query (default: 4)")
     made.add_argument("--queries", type=int, default=8, help="of a round (default: 8)")
     made.add_argument("--at-once", type=int, default=4, help="queries (default: 4)")
     made.add_argument("--seed", type=int, default=0)
     arguments = made.parse_args()
-    emit("ayo/repeated", arguments.out, **asyncio.run(run(arguments)))
+    arguments.workflow = arguments.workflow or ["naive-rag"]
+    name = "+".join(arguments.workflow)
+    emit(f"ayo/repeated-{name}", arguments.out, **asyncio.run(run(arguments)))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from benchmarks.ayo.applications import NUM_CHUNKS, Application, models_of
 from benchmarks.ayo.asking import Program
-from benchmarks.ayo.frameworks import AgentsQuery, ChainQuery, ParallelQuery
+from benchmarks.ayo.frameworks import AgentsQuery, ChainQuery, ParallelQuery, StepsQuery
 from benchmarks.ayo.modules import MODULES
 from benchmarks.ayo.query import PacedQuery
 from benchmarks.ayo.stated import profiled
@@ -28,7 +28,12 @@ PASSES: Mapping[str, Sequence[str]] = MappingProxyType(
         "all": ("prune", "stages", "prefill", "pipeline"),
     }
 )
-_MODULAR = {"LlamaDist": ChainQuery, "LlamaDistPC": ParallelQuery, "AutoGen": AgentsQuery}
+_MODULAR = {
+    "LlamaDist": ChainQuery,
+    "LlamaDistPC": ParallelQuery,
+    "LangGraph": StepsQuery,
+    "AutoGen": AgentsQuery,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,8 @@ BASELINES: Mapping[str, System] = MappingProxyType(
         "LlamaDist-TO": System("LlamaDist", "fcfs"),
         "LlamaDistPC-PO": System("LlamaDistPC", "invocation", cached=True),
         "LlamaDistPC-TO": System("LlamaDistPC", "fcfs", cached=True),
+        "LangGraph-PO": System("LangGraph", "invocation", cached=True),
+        "LangGraph-TO": System("LangGraph", "fcfs", cached=True),
         "AutoGen-PO": System("AutoGen", "invocation"),
         "AutoGen-TO": System("AutoGen", "fcfs"),
     }

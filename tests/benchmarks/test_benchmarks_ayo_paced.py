@@ -3,14 +3,16 @@ every query ends in the same way each time."""
 
 from __future__ import annotations
 
-from typing import cast
+import operator
+from typing import Annotated, TypedDict, cast
 
 import pytest
 
 from benchmarks.ayo import figures
 from benchmarks.ayo.applications import ADVANCED, APPLICATIONS, NAIVE, SEARCH, Application
 from benchmarks.ayo.figures import Setting
-from benchmarks.ayo.frameworks import ChainQuery
+from benchmarks.ayo.frameworks import ChainQuery, StepsQuery
+from benchmarks.ayo.modules import MODULES
 from benchmarks.ayo.playing import Load, play, play_one, poisson, seconds_of
 from benchmarks.ayo.query import PacedQuery
 from benchmarks.ayo.stated import CORES, MODELS, Stated
@@ -19,6 +21,12 @@ from benchmarks.ayo.systems import BASELINES, OURS, System
 CORE = CORES[0]
 ALL = {**BASELINES, **OURS}
 applications = pytest.mark.parametrize("application", APPLICATIONS.values(), ids=APPLICATIONS)
+
+
+class State(TypedDict):
+    """Of a graph of LangGraph; what nodes of one step give is put together."""
+
+    ended: Annotated[list[int], operator.add]
 
 
 def alone_s(system: System, application: Application, stated: Stated | None = None) -> float:
@@ -57,6 +65,32 @@ def test_independent_modules_of_the_parallel_one_run_at_once() -> None:
     hidden_s = sum(query.times.values()) - seconds_of(query)
     beside_the_index_s = query.times["expand"] + query.times["embed question"]
     assert hidden_s == pytest.approx(beside_the_index_s)
+
+
+def test_a_superstep_waits_for_the_slowest_of_its_modules() -> None:
+    query = cast(StepsQuery, play_one(BASELINES["LangGraph-TO"], ADVANCED, Stated(), CORE))
+    assert query.steps == [
+        ["index", "expand"], ["embed question"], ["search"], ["rank"], ["synthesis"]
+    ]  # fmt: skip
+    slowest_s = sum(max(query.times[name] for name in step) for step in query.steps)
+    assert seconds_of(query) == pytest.approx(slowest_s)
+    assert seconds_of(query) > alone_s(BASELINES["LlamaDistPC-TO"], ADVANCED)
+
+
+@applications
+def test_supersteps_are_those_of_langgraph(application: Application) -> None:
+    graphs = pytest.importorskip("langgraph.graph", exc_type=ImportError)
+    modules = MODULES[application.name](Stated())
+    graph = graphs.StateGraph(State)
+    for module in modules:
+        graph.add_node(module.name, lambda state: {"ended": [1]})
+        graph.add_edge(list(module.needs) if module.needs else graphs.START, module.name)
+    steps: dict[int, set[str]] = {}
+    for event in graph.compile().stream({"ended": []}, stream_mode="debug"):
+        if event["type"] == "task":
+            steps.setdefault(event["step"], set()).add(event["payload"]["name"])
+    query = cast(StepsQuery, play_one(BASELINES["LangGraph-TO"], application, Stated(), CORE))
+    assert list(map(set, query.steps)) == [steps[number] for number in sorted(steps)]
 
 
 def test_agents_take_one_message_at_a_time() -> None:

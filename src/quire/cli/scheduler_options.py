@@ -22,7 +22,7 @@ PolicyOption = Literal[
     "critical_path",
     "invocation",
 ]
-BalancerOption = Literal["round_robin", "least_used", "autellix", "quire"]
+BalancerOption = Literal["round_robin", "least_used", "autellix", "occupied_kv", "quire"]
 PriorityScopeOption = Literal["tenant", "node"]
 UnitOption = Literal["tokens", "seconds"]
 WITH_LEVELS = ("mlfq", "plas", "atlas")
@@ -94,7 +94,8 @@ Balancer = Annotated[
     typer.Option(
         envvar="QUIRE_BALANCER",
         help="Choice among a model's engines: in turn, the least used, the program's own for long "
-        "prompts (autellix), or what is cached against what waits (quire).",
+        "prompts (autellix), the one of whose KV cache least is occupied (occupied_kv), or what is "
+        "cached against what waits (quire).",
         rich_help_panel=_PANEL,
     ),
 ]

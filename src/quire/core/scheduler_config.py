@@ -103,7 +103,7 @@ class PausingConfig:
 class SchedulerConfig:
     """``policy``: fcfs, program_fcfs, round_robin, mlfq, plas, atlas, quire, topology,
     critical_path or invocation. ``levels``: the queues of those that have some. ``balancer``: the
-    choice among the engines of one model: round_robin, least_used, autellix or quire.
+    choice among the engines of one model: round_robin, least_used, autellix, occupied_kv or quire.
 
     ``step_quantum_s`` bounds the time of a message of several decode steps. ``chunk_steps``: how
     long a prompt chunk may take in a message that also decodes, in multiples of the decode step's

@@ -30,9 +30,10 @@ POOL = {"num_blocks": 2048, "max_batch_tokens": 8192}
 class Replicas:
     """Two engines of one model under ``balancer``; sessions ask them, one queue a request."""
 
-    def __init__(self, balancer: str) -> None:
-        self.world = World(config={"balancer": balancer}, **POOL)
-        self.world.harness.start_engine(OTHER, FakeEngine(fake_pool(**POOL)))
+    def __init__(self, balancer: str, **pool: int) -> None:
+        pool = {**POOL, **pool}
+        self.world = World(config={"balancer": balancer}, **pool)
+        self.world.harness.start_engine(OTHER, FakeEngine(fake_pool(**pool)))
         self.num_queues = 0
         self.programs: set[int] = set()
 
@@ -192,6 +193,64 @@ def test_another_tenants_cache_is_no_reason() -> None:
     assert [one.engine for one in actions if isinstance(one, QueuePlaced)] == [OTHER]
 
 
+def test_occupied_memory_counts_not_calls() -> None:
+    """One long context weighs as much as several short ones."""
+    replicas = Replicas("occupied_kv")
+    assert replicas.ask(1, prompt_of(1, 400), 200) == ENGINE
+    short = [replicas.ask(number, prompt_of(number, 96), 200) for number in range(2, 6)]
+    assert short == [OTHER] * 4
+    assert replicas.ask(6, prompt_of(6, 96), 200) == OTHER, "384 tokens wait there"
+    assert replicas.ask(7, prompt_of(7, 96), 200) == ENGINE
+
+
+def test_the_rest_of_a_prompt_that_has_begun_counts() -> None:
+    replicas = Replicas("occupied_kv", max_batch_tokens=64)
+    assert replicas.ask(1, prompt_of(1, 512)) == ENGINE
+    replicas.world.harness.step_engine(ENGINE)  # 128 of its tokens are there, or on their way
+    assert replicas.ask(2, prompt_of(2, 200)) == OTHER
+    assert replicas.ask(3, prompt_of(3, 200)) == OTHER, "200 against 512"
+
+
+def test_what_is_kept_for_the_cache_alone_occupies_nothing() -> None:
+    replicas = Replicas("occupied_kv")
+    assert replicas.ask(1, prompt_of(1, 1024)) == ENGINE
+    replicas.done(1)
+    assert replicas.ask(2, prompt_of(2, 64)) == ENGINE
+
+
+def test_a_prompt_occupies_less_where_it_is_cached() -> None:
+    replicas = Replicas("occupied_kv")
+    shared = prompt_of(1, 256)
+    assert replicas.ask(1, shared, 200) == ENGINE
+    replicas.world.harness.step_engine(ENGINE)
+    assert replicas.ask(2, prompt_of(2, 96), 200) == OTHER
+    assert replicas.ask(3, [*shared, 7], cache=False) == OTHER
+    assert replicas.ask(4, prompt_of(4, 256)) == ENGINE
+    assert replicas.ask(5, [*shared, 7]) == ENGINE, "350 against 510, of which it has 256"
+
+
+@pytest.mark.parametrize("name", sorted(BALANCERS))
+def test_a_split_prompt_stays_on_one_engine(name: str) -> None:
+    """Beginning and rest come as two commands of one queue; the other engine is idle."""
+    replicas = Replicas(name)
+    world = replicas.world
+    prompt = prompt_of(1, 512)
+    home = replicas.ask(1, prompt[:400], 0)
+    world.run()
+    pages = [1000 + n for n in range(-(-400 // PAGE))] + list(range(5000, 5040))
+    [_, rest] = world.issue(
+        1,
+        world.alloc(range(5000, 5040)),
+        world.decode(pages, prompt[400:], 8, position=400),
+        queue=1,
+    )
+    world.run()
+    assert rest.tokens == alone(prompt, 8, **POOL)
+    known = world.controller._table.get(ProgramId(1))
+    assert known is not None
+    assert {queue.placed_on for queue in known.queues.values()} == {home}
+
+
 @pytest.mark.parametrize("name", sorted(BALANCERS))
 def test_pages_bind_a_queue_and_engines_that_are_down_get_none(name: str) -> None:
     replicas = Replicas(name)
@@ -231,7 +290,7 @@ def test_an_export_binds_a_queue() -> None:
 
 
 def test_an_unknown_balancer_is_refused_with_the_choices() -> None:
-    with pytest.raises(ConfigError, match=r"'best': choose from \['autellix', 'least_used', 'qu"):
+    with pytest.raises(ConfigError, match=r"'best': choose from \['autellix', 'least_used', 'oc"):
         create_balancer("best")
 
 

@@ -1,7 +1,7 @@
 """The queues of an engine whose next command may start now, and which of them have changed.
 
-Owns the set and the record of changes, so that an order of commands can be updated from the changed
-queues alone. Decides nothing.
+Owns the set, the tokens that its prompts have together, and the record of changes, so that an order
+of commands can be updated from the changed queues alone. Decides nothing.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quire.control.programs.program import CommandQueue
+from quire.core.commands import Decode
 
 
 class ReadyQueues:
     """``take_changed`` returns the queues that were added, discarded or touched since its last
-    call, in the order of their first change."""
+    call, in the order of their first change. ``num_prompt_tokens``: of the decodes that may start
+    now, those of each as it was when its queue was added."""
 
-    __slots__ = ("_changed", "_queues")
+    __slots__ = ("_changed", "_queues", "num_prompt_tokens")
 
     def __init__(self) -> None:
-        self._queues: dict[CommandQueue, None] = {}
+        self._queues: dict[CommandQueue, int] = {}
         self._changed: dict[CommandQueue, None] = {}
+        self.num_prompt_tokens = 0
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -31,12 +34,14 @@ class ReadyQueues:
         return iter(self._queues)
 
     def add(self, queue: CommandQueue) -> None:
-        self._queues[queue] = None
+        num_tokens = _prompt_tokens(queue)
+        self.num_prompt_tokens += num_tokens - self._queues.get(queue, 0)
+        self._queues[queue] = num_tokens
         self._changed[queue] = None
 
     def discard(self, queue: CommandQueue) -> None:
         if queue in self._queues:
-            del self._queues[queue]
+            self.num_prompt_tokens -= self._queues.pop(queue)
             self._changed[queue] = None
 
     def touch(self, queue: CommandQueue) -> None:
@@ -51,3 +56,8 @@ class ReadyQueues:
         changed = list(self._changed)
         self._changed.clear()
         return changed
+
+
+def _prompt_tokens(queue: CommandQueue) -> int:
+    head = queue.next_entry
+    return len(head.command.tokens) if head is not None and type(head.command) is Decode else 0

@@ -1,6 +1,6 @@
 """Balancers: which of a model's engines serves a queue that may be served by any of them.
 
-Owns the four choices. What binds a queue to one engine (pages, exports, other queues of its
+Owns the five choices. What binds a queue to one engine (pages, exports, other queues of its
 program) is decided in ``deployments`` before a balancer is asked.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
+from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.state import EngineState
 from quire.control.memory.content import PromptKeys
 from quire.control.programs.program import CommandQueue
@@ -80,6 +81,22 @@ class ShortOrHome:
         return chosen
 
 
+class OccupiedMemory:
+    """``occupied_kv``: the engine of whose KV memory least is occupied once the prompt is there
+    (Ayo, section 6). Pages that programs hold count, and the prompts of calls that wait; cached
+    pages that nobody holds are free, and what is cached of the prompt occupies nothing more."""
+
+    def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
+        cached = cached_tokens(placing, engines)
+        num_tokens = len(placing.prompt)
+
+        def share(engine: EngineState) -> float:
+            occupied = occupied_tokens(engine) + num_tokens - cached[engine.id]
+            return occupied / (engine.memory.device.size * engine.page_size)
+
+        return min(engines, key=share)
+
+
 class CachedAgainstLoad:
     """``quire``: the engine where prompt and neighbours cost least. What its prefix index has of
     the prompt need not be computed there; each call that it already has counts like so many tokens.
@@ -95,6 +112,7 @@ BALANCERS: Mapping[str, Callable[[], Balancer]] = MappingProxyType(
         "round_robin": InTurn,
         "least_used": LeastUsed,
         "autellix": ShortOrHome,
+        "occupied_kv": OccupiedMemory,
         "quire": CachedAgainstLoad,
     }
 )
@@ -118,6 +136,20 @@ def num_calls(engine: EngineState) -> int:
     sent = {part.entry for message in engine.in_flight for part in message.parts}
     num_sent = sum([entry not in running and entry not in unfinished for entry in sent])
     return len(engine.ready) + num_begun + num_sent
+
+
+def occupied_tokens(engine: EngineState) -> int:
+    """Slots of the pages that programs hold on the device, and tokens of prompts that are not
+    computed: of calls that wait, and of those that have begun."""
+    num_left = 0
+    for entry in engine.unfinished:
+        run = entry.run
+        # until its first message has ended, a prompt still counts among those that may start
+        if isinstance(run, DecodeRun) and entry.queue not in engine.ready:
+            num_left += run.num_to_run
+    memory = engine.memory
+    num_held = (memory.device.num_taken - memory.index.num_cached) * engine.page_size
+    return num_held + num_left + engine.ready.num_prompt_tokens
 
 
 def least_used(engines: Sequence[EngineState]) -> EngineState:
