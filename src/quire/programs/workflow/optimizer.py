@@ -137,6 +137,7 @@ class Graph:
             partial(seconds_alone, profiles=self.app.profiles),
             record,
             sharing.how,
+            self.app.experience if self.passes.speculates else None,
         )
         results = await scheduler.run()
         if journal is not None:

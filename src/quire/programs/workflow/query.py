@@ -34,6 +34,7 @@ from quire.programs.workflow.optimizer import NO_CONFIG, Graph
 from quire.programs.workflow.passes import OptPass
 from quire.programs.workflow.primitives import Primitive
 from quire.programs.workflow.running import durably, query_program, with_texts
+from quire.programs.workflow.speculation import SpeculationFigures
 from quire.programs.workflow.template import App
 from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import Step, StepLog
@@ -86,6 +87,11 @@ class Query:
     def num_kept(self) -> int:
         """Primitives that were not carried out again."""
         return self._watcher.num_kept
+
+    @property
+    def speculation(self) -> SpeculationFigures:
+        """What ran before it was known that it must."""
+        return self._watcher.speculation
 
     def prepare(self) -> None:
         """Check the query, and build its graph unless a document must be read first, or the query
@@ -188,6 +194,7 @@ class Telling:
         self._began_s = api.monotonic()
         self.num_kept = self.num_before = 0
         """Primitives that are not carried out again, of how many."""
+        self.speculation = SpeculationFigures()
         self.graph: PrimitiveGraph | None = None
         """As it has grown; None if it has not."""
 
@@ -210,11 +217,15 @@ class Telling:
             time_s=self._since(step.ended_s),
             duration_s=round(step.ended_s - step.started_s, 6),
             **({} if step.shared is None else {"shared": step.shared}),
+            **({"ahead": True} if step.ahead else {}),
         )
 
     async def said(self, output: str, said: Said) -> None:
         event = {"type": "delta", "output": output, "text": said.text}
         await self._send(event | {"begins_again": said.begins_again})
+
+    async def speculated(self, figures: SpeculationFigures) -> None:
+        self.speculation = figures
 
     async def grew(self, primitive: Primitive, graph: PrimitiveGraph) -> None:
         self.graph = graph
