@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from workflow_apps import QUERY, advanced
 from workflow_random import RandomApp
 from workflow_reference import ReferenceRun
 from workflow_speculating import SpeculatingRun
 
+from quire.core.calls import SPARE_PRIORITY
+from quire.core.errors import InvalidArgument
 from quire.programs.inferlet import inferlet
 from quire.programs.search import SearchResult
 from quire.programs.workflow import App, Engine, Graph, Node, OptPass, StepLog, run_query
 from quire.programs.workflow.passes import STANDARD
+from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.scheduler import GraphScheduler
 from quire.programs.workflow.speculation import Experience
 from quire.testing.local_node import scripted_node
 
@@ -52,6 +59,87 @@ def test_a_random_graph_gives_the_same_answer_when_primitives_run_ahead(
         assert run.results() == wanted
         assert not run.with_effects, "something that may have an effect has run ahead"
         assert run.num_kept + run.num_dropped == len(run.begun)
+
+
+# -- rankings ------------------------------------------------------------------------------------
+
+
+class Ranked:
+    """Runs everything at once but the ranking, which waits until ``ended``; ``kept_order``: it
+    gives the texts in the order in which they were found."""
+
+    def __init__(self, graph: Graph, kept_order: int) -> None:
+        self._reference = ReferenceRun(graph.e_graph, graph.query, Random(0))
+        self._kept_order = kept_order
+        self.ended = asyncio.Event()
+        self.ran: list[tuple[str, int]] = []
+
+    async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.ran.append((primitive.id, primitive.priority))
+        if primitive.op is not Op.RERANKING:
+            return self._reference.outputs(primitive, inputs)
+        await self.ended.wait()
+        found = list(dict.fromkeys(inputs["texts"]))
+        same, others = found[: self._kept_order], found[self._kept_order :]
+        return {"out": [*same, *reversed(others)][:3]}
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.mark.parametrize("num_right", [0, 1, 2, 3])
+async def test_an_answer_begins_with_what_was_found_before_it_is_ranked(num_right: int) -> None:
+    graph = Graph.optimize(advanced(), QUERY, passes=OptPass(ALL))
+
+    async def answered(experience: Experience | None) -> tuple[Any, Ranked, StepLog]:
+        runner, log = Ranked(graph, num_right), StepLog()
+        runners = dict.fromkeys(graph.app.engines, runner)
+        scheduler = GraphScheduler(
+            graph.e_graph, graph.query, runners, lambda: 0.0, log, experience=experience
+        )
+        running = asyncio.create_task(scheduler.run())
+        for _ in range(200):
+            await asyncio.sleep(0)
+        runner.ended.set()
+        return await running, runner, log
+
+    wanted, plain, _ = await answered(None)
+    result, runner, log = await answered(Experience())
+    assert result == wanted
+    early = [one for one, _ in runner.ran if one.endswith("decode")]
+    assert {"answer.0.decode", "answer.1.decode", "answer.2.decode"} <= set(early)
+    kept = [step.primitive.id for step in log.steps if step.ahead and "decode" in step.primitive.id]
+    assert kept == [f"answer.{n}.decode" for n in range(num_right)]
+    num_more = len(runner.ran) - len(plain.ran)
+    assert num_more == log.speculation.num_dropped, "nothing that was kept ran twice"
+    assert all(p == SPARE_PRIORITY for one, p in runner.ran if runner.ran.count((one, p)) > 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"function": "shout"}, "does not run ahead: may have an effect"),
+        ({"function": "shout", "effects": ["mail"]}, "does not run ahead: may have an effect"),
+    ],
+)
+def test_what_may_have_an_effect_never_runs_ahead(changed: dict[str, Any], why: str) -> None:
+    app = branching()
+    nodes = {node.name: node for node in app.nodes}
+    nodes["shout"].config = changed
+    app.update_template(list(app.nodes))
+    graph = Graph.optimize(app, {"question": "Who?"}, passes=OptPass(ALL))
+    assert not graph.e_graph.primitives["shout"].ahead
+    assert [note.text for note in graph.notes if note.where == "shout"] == [why]
+    assert graph.e_graph.primitives["search"].ahead
+    assert not any(one.ahead for one in graph.p_graph.primitives.values())
+
+
+def test_a_condition_says_what_it_likely_is() -> None:
+    graph = Graph.optimize(branching(likely=False), {"question": "Who?"}, passes=OptPass(ALL))
+    (note,) = [note for note in graph.notes if note.where == "needs"]
+    assert note.text == "is supposed to be false (stated) until it is decided"
+    with pytest.raises(InvalidArgument, match="likely is 'mostly': give true or false"):
+        branching(likely="mostly")
 
 
 # -- on a node -------------------------------------------------------------------------------------

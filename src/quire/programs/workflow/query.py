@@ -43,6 +43,7 @@ from quire.programs.workflow.watching import Step, StepLog
 class Query:
     """``query``: None for one that is resumed. ``deadline_s``: seconds after which it ends with an
     error. ``max_generated_tokens``: all its models together. ``name``: under which it is kept.
+    ``speculate``: primitives run ahead, in spare time.
     ``graph``: None until it is built. ``error``: why the query failed, once it has. ``log``: what
     was carried out, unless the query ``tells``."""
 
@@ -59,6 +60,7 @@ class Query:
         max_generated_tokens: int | None = None,
         name: QueryId | None = None,
         log: StepLog | None = None,
+        speculate: bool = False,
     ) -> None:
         for field, bound in (
             ("deadline_s", deadline_s), ("max_generated_tokens", max_generated_tokens)
@@ -73,6 +75,8 @@ class Query:
         self.error: QuireError | None = None
         self.log = log or StepLog()
         self._query, self._config = query, config
+        if speculate:
+            passes = (passes or OptPass()).speculating()
         self._passes, self._cache, self._tells = passes, cache, tells
         self._watcher: StepLog | Telling = self.log
 
@@ -87,6 +91,11 @@ class Query:
     def num_kept(self) -> int:
         """Primitives that were not carried out again."""
         return self._watcher.num_kept
+
+    @property
+    def speculates(self) -> bool:
+        """Whether primitives run ahead."""
+        return self._passes is not None and self._passes.speculates
 
     @property
     def speculation(self) -> SpeculationFigures:

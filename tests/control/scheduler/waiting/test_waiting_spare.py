@@ -120,13 +120,15 @@ def test_what_becomes_wanted_goes_with_the_others(has_begun: bool) -> None:
 
 
 @pytest.mark.parametrize("how", ["cancel", "close", "end"])
-@pytest.mark.parametrize("is_parked", [False, True])
-def test_spare_work_may_be_cancelled_at_any_time(how: str, is_parked: bool) -> None:
+@pytest.mark.parametrize("where", ["runs", "parked", "waits"])
+def test_spare_work_may_be_cancelled_at_any_time(how: str, where: str) -> None:
     world = world_of()
     begin(world, 1)
+    if where == "waits":
+        ask(world, 1, OTHER, LONG, first=50)
     spare = ask(world, 1, SPARE, LONG)
     steps(world, 4)
-    if is_parked:
+    if where == "parked":
         ask(world, 1, OTHER, LONG, first=50)
         steps(world, 4)
     if how == "cancel":
@@ -176,7 +178,7 @@ def test_everything_is_answered_as_if_it_ran_alone(policy: str, seed: int) -> No
     asked: list[tuple[Outcome, int, int, int]] = []
     for program in range(1, 9):
         begin(world, program, tenant=drawn.choice("tu"))
-    for turn in range(24):
+    for _ in range(24):
         program, queue = drawn.randint(1, 8), drawn.choice([OTHER, SPARE])
         if any(one[1:3] == (program, queue) for one in asked):
             queue = 0

@@ -104,10 +104,11 @@ class Backlog:
             return
         if known is not None:
             del self._heads[queue]
+            if known.run is None:
+                self._forget_spare(known)
             if known.state is _QUEUED:
                 self._take_out(known)
                 self.seats.discard(known)
-                self._forget_spare(known)
         if head is not None:
             self._heads[queue] = head
             if queue.is_spare:

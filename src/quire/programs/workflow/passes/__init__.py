@@ -53,6 +53,12 @@ class OptPass:
             raise InvalidArgument(f"a pass {name!r} is registered already: choose another name")
         self._passes[name] = rule
 
+    def speculating(self) -> OptPass:
+        """The same passes, and the one that lets primitives run ahead, behind all others."""
+        made = OptPass([])
+        made._passes = {**self._passes, SPECULATE[0]: SPECULATE[1]}
+        return made
+
     @property
     def speculates(self) -> bool:
         """Whether primitives run ahead."""

@@ -30,10 +30,12 @@ def speculate(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
         ahead = bool(behind) and why_not is None
         if guess is not None or ahead:
             supposed.add(one)
-        if (guess, ahead) != (primitive.guess, primitive.ahead):
+        is_new = (guess, ahead) != (primitive.guess, primitive.ahead)
+        if is_new:
             draft.put(replace(primitive, guess=guess, ahead=ahead))
             changed = True
-        notes += _notes(primitive, guess, behind, why_not)
+        told = _notes(primitive, guess, behind, why_not)
+        notes += [note for note in told if is_new or not note.applied]
     return Rewritten(draft.graph() if changed else graph, tuple(notes))
 
 

@@ -270,7 +270,7 @@ class ModelRunner:
 
     def keep(self, run: Run) -> None:
         call: ModelCall | None = run.held
-        if call is None:  # it has failed before
+        if call is None or run.primitive.op not in PREFILLS:  # it has failed, or its prompt is kept
             return
         call.context.set_priority(0)
         before: ModelCall | None = run.inputs.get("state")

@@ -94,8 +94,8 @@ class Speculator:
         runner = self._runner(run)
         if isinstance(runner, AheadRunner):
             runner.keep(run)
-        if primitive.op is Op.DECODING:
-            return None
+            if primitive.op is Op.DECODING:
+                return None
         await asyncio.wait([self._tasks[run]])
         return run.outputs
 
