@@ -137,6 +137,8 @@ class Backlog:
         is_paused = self.paused.discard(entry)
         is_seated, has_asked = self.seats.has_seat(entry), entry in self.seats
         self.seats.discard(entry)
+        if entry.queue.is_spare:  # the next message puts it out, if anything else is to be done
+            self.spare[entry] = None
         self._ranking.set_rank(entry, rank)
         if has_asked:
             self.seats.ask(entry)
