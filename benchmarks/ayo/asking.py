@@ -9,8 +9,16 @@ import numpy as np
 
 from benchmarks.ayo.engines import PAGE_SIZE
 from benchmarks.ayo.world import World
-from quire.core.actions import Deliver
-from quire.core.calls import AskEncoder, CloseQueue, ControlCall, CreateQueue, Issue, SetQueueDepth
+from quire.core.actions import Deliver, Fail
+from quire.core.calls import (
+    AskEncoder,
+    CloseQueue,
+    ControlCall,
+    CreateQueue,
+    Issue,
+    SetQueueDepth,
+    SetQueuePriority,
+)
 from quire.core.commands import AllocPages, Command, Decode
 from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec
 from quire.core.encoding import Encode
@@ -58,6 +66,10 @@ class Program:
             if (told := self._waiting.get(command)) is not None:
                 told(action)
 
+    def failed(self, action: Fail) -> None:
+        """A command that was cancelled."""
+        self._waiting.pop(action.command, None)
+
     def soon(self, done: Done) -> None:
         """Control is still at work when it answers: what follows comes behind that."""
         self.world.simulation.after(0.0, done)
@@ -80,9 +92,9 @@ class Program:
             )
         )
 
-    def open_call(self, model: str, place: Place) -> ModelCall:
+    def open_call(self, model: str, place: Place, priority: int = 0) -> ModelCall:
         self._num_calls += 1
-        return ModelCall(self, self._num_calls, ModelId(model), place)
+        return ModelCall(self, self._num_calls, ModelId(model), place, priority)
 
     def command(self) -> CommandId:
         self._num_commands += 1
@@ -100,26 +112,50 @@ class Program:
 
 
 class ModelCall:
-    """One call of a model: ``add`` its prompt, ``run`` a beginning of it, ``write`` the answer."""
+    """One call of a model: ``add`` its prompt, ``run`` a beginning of it, ``write`` the answer.
+    ``tokens``: of its prompt."""
 
-    def __init__(self, program: Program, number: int, model: ModelId, place: Place) -> None:
+    def __init__(
+        self, program: Program, number: int, model: ModelId, place: Place, priority: int = 0
+    ) -> None:
         self._program, self._queue = program, QueueId(number)
+        self._model, self.tokens = model, list[int]()
         self._first_page = PAGES_OF_CALL * number
         self._pages: list[PageId] = []
         self._new_pages: list[Command] = []
-        self._cursor = 0
+        self._cursor = self._num_shared = 0
         self._pending: list[int] = []
-        self._num_written = 0
+        self.num_written = 0
         self._has_begun = False
         self._marks: list[tuple[int, Done]] = []
-        program.post(CreateQueue(self._queue, model))
+        program.post(CreateQueue(self._queue, model, priority=priority))
         program.post(SetQueueDepth(self._queue, *place))
 
     def place(self, place: Place) -> None:
         self._program.post(SetQueueDepth(self._queue, *place))
 
+    def prioritise(self, priority: int) -> None:
+        """Also what is being computed."""
+        self._program.post(SetQueuePriority(self._queue, priority))
+
+    def drop(self) -> None:
+        """Cancel it."""
+        self._program.post(CloseQueue(self._queue))
+
+    def fork(self, place: Place, priority: int) -> ModelCall:
+        """A call that begins with the whole pages of this one, and computes the rest again."""
+        forked = self._program.open_call(self._model, place, priority)
+        num_pages = self._cursor // PAGE_SIZE
+        forked._pages = self._pages[:num_pages]
+        forked._num_shared = num_pages
+        forked._cursor = num_pages * PAGE_SIZE
+        forked.tokens = list(self.tokens)
+        forked._pending = self.tokens[forked._cursor :]
+        return forked
+
     def add(self, tokens: Sequence[int]) -> None:
         self._pending += tokens
+        self.tokens += tokens
 
     def run(self, done: Done) -> None:
         """What was added so far, but for the last token, which may merge with what follows."""
@@ -145,15 +181,15 @@ class ModelCall:
 
     def _written(self, action: Deliver) -> None:
         if isinstance(action.reply, DecodeChunk):
-            self._num_written += len(action.reply.token_ids)
+            self.num_written += len(action.reply.token_ids)
         self._pass_marks()
         if action.last:
             self._program.forget(action)
             self._program.soon(lambda: self._program.post(CloseQueue(self._queue)))
 
     def _pass_marks(self) -> None:
-        passed = [done for mark, done in self._marks if mark <= self._num_written]
-        self._marks = [one for one in self._marks if one[0] > self._num_written]
+        passed = [done for mark, done in self._marks if mark <= self.num_written]
+        self._marks = [one for one in self._marks if one[0] > self.num_written]
         for done in passed:
             self._program.soon(done)
 
@@ -161,7 +197,7 @@ class ModelCall:
         """For a text of so many tokens, beyond those that the call has."""
         num = -(-num_tokens // PAGE_SIZE)
         assert num <= PAGES_OF_CALL, "the pages of a call are few"
-        first = self._first_page
+        first = self._first_page - self._num_shared
         new = [PageId(first + place) for place in range(len(self._pages), num)]
         self._pages += new
         return [AllocPages(id=self._program.command(), pages=new)] if new else []
@@ -173,7 +209,7 @@ class ModelCall:
         return Decode(
             id=self._program.command(),
             context=list(self._pages),
-            output=list(self._pages),
+            output=self._pages[self._num_shared :],
             tokens=tokens,
             position=start,
             sampler=SamplerSpec(seed=1),

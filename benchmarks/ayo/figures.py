@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from benchmarks.ayo.applications import ADVANCED, APPLICATIONS, NAIVE, Application, models_of
 from benchmarks.ayo.frameworks import ChainQuery
 from benchmarks.ayo.modules import Asked, Module
-from benchmarks.ayo.playing import Load, play, play_one, poisson, saturation, seconds_of
+from benchmarks.ayo.playing import Finding, Load, play, play_one, poisson, saturation, seconds_of
 from benchmarks.ayo.stated import Stated
 from benchmarks.ayo.systems import BASELINES, OURS, PASSES, System
 
@@ -179,3 +179,33 @@ def sensitivity(setting: Setting, core: str) -> list[Row]:
                 row |= {"LlamaDist": round(chain_s / quire_s, 2)}
                 rows.append(row | {"LlamaDistPC": round(parallel_s / quire_s, 2)})
     return rows
+
+
+def speculation(setting: Setting, application: Application, core: str, same: float) -> list[Row]:
+    """With and without what runs ahead, under each share; and all queries at once, whose seconds
+    are those until the last one has ended. ``same``: see ``ahead.SAME_ORDER``."""
+    rate = saturation(CHAIN, application, setting.stated, core)
+    at_once = [0.0] * setting.num_queries
+    loads = {str(share): setting.arrivals(share, rate) for share in setting.shares}
+    rows: list[Row] = []
+    for name, arrivals_s in {**loads, "at once": at_once}.items():
+        load = Load(application, arrivals_s)
+        ahead_system = replace(QUIRE, passes="ahead", same_order=same)
+        (plain,) = play(QUIRE, [load], setting.stated, core)
+        (ahead,) = play(ahead_system, [load], setting.stated, core)
+        took_s = [one.makespan_s if name == "at once" else one.mean_s for one in (plain, ahead)]
+        row: Row = {"application": application.name, "same order": same, "load": name}
+        row |= {"plain s": round(took_s[0], 3), "ahead s": round(took_s[1], 3)}
+        row |= {"change %": round(100 * (took_s[1] / took_s[0] - 1), 1)}
+        row |= {"plain p99": round(plain.p99_s, 3), "ahead p99": round(ahead.p99_s, 3)}
+        row |= {"busy plain": _busy(plain), "busy ahead": _busy(ahead)}
+        counts = ahead.counts
+        row |= {"begun": counts.begun, "kept": counts.kept, "tokens dropped": counts.dropped_tokens}
+        rows.append(row)
+    return rows
+
+
+def _busy(finding: Finding) -> float:
+    """Of the time of all models' engines."""
+    models = [share for name, share in finding.busy.items() if "#" in name]
+    return round(sum(models) / len(models), 3)

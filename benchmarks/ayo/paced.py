@@ -20,6 +20,7 @@ from types import MappingProxyType
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.ayo import drawings, figures
+from benchmarks.ayo.ahead import SAME_ORDER
 from benchmarks.ayo.applications import (
     ADVANCED,
     APPLICATIONS,
@@ -86,6 +87,19 @@ def sensitivity(setting: Setting, quick: bool) -> list[Row]:
     return figures.sensitivity(_heaviest(setting), CORES[0])
 
 
+def speculation(setting: Setting, quick: bool) -> list[Row]:
+    """With one half of the rankings' next texts in the order of the search, and for the
+    application that has a ranking with none and all of them."""
+    points = [(SEARCH, SAME_ORDER), (ADVANCED, SAME_ORDER)]
+    if not quick:
+        points += [(NAIVE, SAME_ORDER), (ADVANCED, 0.0), (ADVANCED, 1.0)]
+    return [
+        row
+        for application, same in points
+        for row in figures.speculation(setting, application, CORES[0], same)
+    ]
+
+
 def _ends(setting: Setting) -> Setting:
     return Setting(setting.stated, setting.num_queries, END_SHARES)
 
@@ -104,6 +118,7 @@ FIGURES: Mapping[str, Callable[[Setting, bool], list[Row]]] = MappingProxyType(
         "fig9": fig9,
         "fig10": fig10,
         "sensitivity": sensitivity,
+        "speculation": speculation,
     }
 )
 """By name; ``fig10`` is Fig. 11 as well."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import mean
 
+from benchmarks.ayo.ahead import Counts
 from benchmarks.ayo.applications import NUM_CHUNKS, Application, models_of
 from benchmarks.ayo.asking import Program
 from benchmarks.ayo.stated import Stated
@@ -20,12 +21,13 @@ SEARCH_SHARE = 0.5
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Seconds from the arrival of a query to its result. ``busy``: of each engine, the share of
-    the whole time that it worked."""
+    the whole time that it worked. ``counts``: of what has run ahead."""
 
     mean_s: float
     p99_s: float
     makespan_s: float
     busy: Mapping[str, float]
+    counts: Counts = field(default_factory=Counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ def play(system: System, loads: Sequence[Load], stated: Stated, core: str) -> li
     """All loads together on the same engines; a finding for each."""
     models = [models_of(load.application, core) for load in loads]
     world = World(system.policy, stated, {name: one[name] for one in models for name in one})
-    played: list[list[Program]] = []
+    played: list[tuple[list[Program], Counts]] = []
     number = 0
     for load in loads:
         queries = system.queries(load.application, world, core)
@@ -53,9 +55,9 @@ def play(system: System, loads: Sequence[Load], stated: Stated, core: str) -> li
             query = queries.make(number, searches, load.lengths[place % len(load.lengths)])
             world.simulation.at(arrival_s, query.begin)
             own.append(query)
-        played.append(own)
+        played.append((own, queries.counts))
     world.simulation.run()
-    return [_found(own, world) for own in played]
+    return [_found(own, world, counts) for own, counts in played]
 
 
 def play_one(system: System, application: Application, stated: Stated, core: str) -> Program:
@@ -88,10 +90,10 @@ def saturation(system: System, application: Application, stated: Stated, core: s
     return num / found.makespan_s
 
 
-def _found(queries: Sequence[Program], world: World) -> Finding:
+def _found(queries: Sequence[Program], world: World, counts: Counts) -> Finding:
     took_s = sorted(map(seconds_of, queries))
     p99_s = took_s[min(len(took_s) - 1, int(0.99 * len(took_s)))]
     makespan_s = max(query.ended_s or 0.0 for query in queries)
     whole_s = world.simulation.now_s
     busy = {name: engine.busy_s / whole_s for name, engine in world.engines.items()}
-    return Finding(mean(took_s), p99_s, makespan_s, busy)
+    return Finding(mean(took_s), p99_s, makespan_s, busy, counts)

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
+from benchmarks.ayo.ahead import Speculation, outputs_of
 from benchmarks.ayo.asking import ModelCall, Place, Program
 from benchmarks.ayo.texts import QUERY_TOKENS, tokens_of
 from benchmarks.ayo.world import EMBEDDER, RANKER, World
+from quire.core.calls import SPARE_PRIORITY
 from quire.programs.workflow import Graph
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import AT_ONCE, PREFILLS, Op, Primitive
 from quire.programs.workflow.prompts import Part
+from quire.programs.workflow.speculation import Ahead, Run
 
 
 class PacedQuery(Program):
@@ -32,12 +36,19 @@ class PacedQuery(Program):
         *,
         searches: bool = True,
         cached: bool = False,
+        speculation: Speculation | None = None,
     ) -> None:
         super().__init__(number, world, cached=cached)
         self.spans: dict[str, tuple[float, float]] = {}
         self._state = GraphState(graph.e_graph, graph.query)
         self._roles, self._searches = roles, searches
         self._calls: dict[str, ModelCall] = {}
+        self._speculation = speculation
+        self._ahead: Ahead | None = None
+        if speculation is not None:
+            self._ahead = Ahead(self._state, speculation.experience)
+        self._finishing: dict[Run, Primitive] = {}
+        """Runs ahead that were kept before they had ended."""
         self._began_s: dict[str, float] = {}
 
     def begin(self) -> None:
@@ -58,12 +69,14 @@ class PacedQuery(Program):
             else:
                 waiting.append(primitive)
         for primitive in sorted(waiting, key=lambda one: -one.depth):
-            if self._state.skipped(primitive) is None:
-                self._carry_out(primitive)
-            else:
+            if self._state.skipped(primitive) is not None:
                 self.soon(partial(self._finish, primitive))
+            elif not self._has_begun(primitive):
+                self._carry_out(primitive)
         if not self._state.num_left:
             self.end()
+        else:
+            self._review()
 
     def _finish(self, primitive: Primitive) -> None:
         self._start(self._ended(primitive))
@@ -71,8 +84,114 @@ class PacedQuery(Program):
     def _ended(self, primitive: Primitive) -> list[Primitive]:
         began_s, now_s = self._began_s[primitive.id], self.world.simulation.now_s
         self.spans[primitive.id] = (began_s, now_s)
-        value = self._searches if primitive.op is Op.CONDITION else None
-        return self._state.finish(primitive.id, dict.fromkeys(primitive.outputs, value))
+        if self._ahead is None:  # nobody compares values
+            value = self._searches if primitive.op is Op.CONDITION else None
+            return self._state.finish(primitive.id, dict.fromkeys(primitive.outputs, value))
+        outputs = self._state.skipped(primitive)
+        if outputs is None:
+            inputs = self._state.inputs_of(primitive)
+            outputs = self._outputs(primitive, inputs)
+            self._ahead.learn(primitive, inputs, outputs)
+        return self._state.finish(primitive.id, outputs)
+
+    def _outputs(self, primitive: Primitive, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._speculation is not None, "only what runs ahead needs values"
+        same = self._speculation.same_order
+        outputs = outputs_of(primitive, inputs, self._searches, same, self.id)
+        if "state" in primitive.outputs:
+            outputs["state"] = self._calls[primitive.id]
+        return outputs
+
+    # -- what runs ahead ---------------------------------------------------------------------------
+
+    def _review(self) -> None:
+        if self._ahead is None or self._speculation is None:
+            return
+        begin, drop = self._ahead.review()
+        for run in drop:
+            self._drop(run)
+        for run in begin:
+            self._speculation.counts.begun += 1
+            self._begin_run(run)
+
+    def _begin_run(self, run: Run) -> None:
+        primitive = run.primitive
+
+        def done() -> None:
+            self._run_ended(run)
+
+        match primitive.op:
+            case Op.DECODING:
+                call: ModelCall = run.inputs["state"]
+                total = primitive.config["max_tokens"]
+                call.write(total, total, done)
+            case Op.SEARCH:
+                self.world.simulation.after(self.world.stated.web_s, done)
+            case _ if primitive.op in PREFILLS:
+                run.held = self._prompt_ahead(run)
+                if primitive.op is Op.PARTIAL_PREFILLING:
+                    run.held.run(done)
+                else:
+                    self.soon(done)
+            case _:
+                raise AssertionError(f"{primitive.id} does not run ahead here")
+
+    def _prompt_ahead(self, run: Run) -> ModelCall:
+        primitive = run.primitive
+        before: ModelCall | None = run.inputs.get("state")
+        if before is not None:
+            call = before.fork(_place(primitive), SPARE_PRIORITY)
+        else:
+            role = self._roles[primitive.engine or ""]
+            call = self.open_call(role, _place(primitive), SPARE_PRIORITY)
+        for part in primitive.parts:
+            call.add(tokens_of(part, self._value_of(part, primitive)))
+        return call
+
+    def _run_ended(self, run: Run) -> None:
+        if self._ahead is None:
+            return
+        if run.held is not None:
+            outputs: dict[str, Any] = {"state": run.held}
+        else:
+            outputs = self._outputs(run.primitive, run.inputs)
+        self._ahead.ended(run, outputs)
+        primitive = self._finishing.pop(run, None)
+        if primitive is not None:
+            self._finish(primitive)
+        elif self._state.num_left:
+            self._review()
+
+    def _drop(self, run: Run) -> None:
+        assert self._speculation is not None, "something has run ahead"
+        self._speculation.counts.dropped += 1
+        if run.primitive.op is Op.DECODING:
+            self._speculation.counts.dropped_tokens += run.inputs["state"].num_written
+        if run.held is not None:
+            run.held.drop()
+
+    def _kept(self, primitive: Primitive) -> Run | None:
+        if self._ahead is None or self._speculation is None:
+            return None
+        run, dropped = self._ahead.claim(primitive)
+        for one in dropped:
+            self._drop(one)
+        self._speculation.counts.kept += run is not None
+        return run
+
+    def _has_begun(self, primitive: Primitive) -> bool:
+        """Whether it has run ahead, or does, so that it need not be carried out."""
+        run = self._kept(primitive)
+        if run is None:
+            return False
+        if run.held is not None:
+            run.held.prioritise(0)
+            self._calls[primitive.id] = run.held
+        if run.outputs is None:
+            self._finishing[run] = primitive
+        else:
+            self.soon(partial(self._finish, primitive))
+        return True
 
     def _carry_out(self, primitive: Primitive) -> None:
         stated, size = self.world.stated, primitive.size or 1
@@ -106,6 +225,11 @@ class PacedQuery(Program):
     def _prompt(self, primitive: Primitive) -> None:
         """What a prefilling adds to its call's prompt."""
         if primitive.op not in PREFILLS:
+            return
+        run = self._kept(primitive)
+        if run is not None:
+            run.held.prioritise(0)
+            self._calls[primitive.id] = run.held
             return
         state = primitive.inputs.get("state")
         if state is None:

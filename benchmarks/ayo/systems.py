@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from benchmarks.ayo.ahead import SAME_ORDER, Counts, Speculation
 from benchmarks.ayo.applications import NUM_CHUNKS, Application, models_of
 from benchmarks.ayo.asking import Program
 from benchmarks.ayo.frameworks import AgentsQuery, ChainQuery, ParallelQuery, StepsQuery
@@ -18,6 +19,7 @@ from benchmarks.ayo.query import PacedQuery
 from benchmarks.ayo.stated import profiled
 from benchmarks.ayo.world import World
 from quire.programs.workflow import Graph, OptPass
+from quire.programs.workflow.speculation import Experience
 
 PASSES: Mapping[str, Sequence[str]] = MappingProxyType(
     {
@@ -26,6 +28,7 @@ PASSES: Mapping[str, Sequence[str]] = MappingProxyType(
         "2+4": ("stages", "pipeline"),
         "1+2+4": ("prune", "stages", "pipeline"),
         "all": ("prune", "stages", "prefill", "pipeline"),
+        "ahead": ("prune", "stages", "prefill", "pipeline", "speculate"),
     }
 )
 _MODULAR = {
@@ -39,12 +42,13 @@ _MODULAR = {
 @dataclass(frozen=True, slots=True)
 class System:
     """``framework``: a name of ``frameworks.py``, or quire. ``passes``: of Quire's optimiser.
-    ``cached``: prompts are looked up in the prefix cache."""
+    ``cached``: prompts are looked up in the prefix cache. ``same_order``: see ``ahead``."""
 
     framework: str
     policy: str
     passes: str = "all"
     cached: bool = False
+    same_order: float = SAME_ORDER
 
     def queries(self, application: Application, world: World, core: str) -> Queries:
         return Queries(self, application, world, core)
@@ -58,13 +62,20 @@ class Queries:
         self._application = application
         self._core = core
         self._graphs: dict[int, Graph] = {}
+        self.counts = Counts()
+        self._speculation: Speculation | None = None
+        if system.passes == "ahead":
+            self._speculation = Speculation(Experience(), self.counts, system.same_order)
 
     def make(self, number: int, searches: bool, num_chunks: int = NUM_CHUNKS) -> Program:
         system, world = self._system, self._world
         made = _MODULAR.get(system.framework)
         if made is None:
             graph, roles = self.graph(num_chunks), self._application.roles
-            return PacedQuery(number, world, graph, roles, searches=searches, cached=system.cached)
+            return PacedQuery(
+                number, world, graph, roles,
+                searches=searches, cached=system.cached, speculation=self._speculation,
+            )  # fmt: skip
         assert num_chunks == NUM_CHUNKS, "modules are stated for one size"
         modules = MODULES[self._application.name](world.stated)
         return made(number, world, modules, searches=searches, cached=system.cached)

@@ -26,6 +26,8 @@ class Asker(Protocol):
 
     def answered(self, action: Deliver) -> None: ...
 
+    def failed(self, action: Fail) -> None: ...
+
 
 class World:
     """``models``: by the name under which each is served, two instances each; beside them an
@@ -71,5 +73,8 @@ class World:
         self.simulation.shell.post(events[-1])
 
     def _answered(self, action: Deliver | Fail | Terminate) -> None:
+        if isinstance(action, Fail) and action.error.code == "program_cancelled":
+            self.programs[action.program].failed(action)
+            return
         assert isinstance(action, Deliver), f"a paced query cannot fail: {action}"
         self.programs[action.program].answered(action)

@@ -60,6 +60,20 @@ def test_a_workflow_is_explained_and_drawn(
     assert float(root.get("width", 0)) > right + 168
 
 
+def test_what_may_run_ahead_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    def explained(*arguments: str) -> str:
+        ran = invoke(capsys, "workflow", "explain", SEARCH, *arguments)
+        assert ran.code == 0, ran.err
+        return " ".join(ran.out.split())
+
+    assert "speculate" not in explained()
+    assert "search may run before needs_search is known" in explained("--speculate")
+    stated = explained("--speculate", "--set", "needs_search.likely=false")
+    assert "supposed to be false (stated)" in stated
+    ran = invoke(capsys, "workflow", "list", "--speculate")
+    assert "'quire workflow list' does not take --speculate" in ran.err
+
+
 def test_documents_and_settings_shape_the_graph(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

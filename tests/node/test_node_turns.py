@@ -9,7 +9,9 @@ from contextlib import suppress
 import pytest
 from fake_node import fake_config, fake_model_files, fake_transport
 
+from quire.core.calls import SPARE_PRIORITY
 from quire.core.config import EngineConfig, NodeConfig, TenantConfig
+from quire.core.errors import CapacityError
 from quire.core.ids import ModelId, ProgramId, TenantId
 from quire.core.scheduler_config import SchedulerConfig
 from quire.node import Node, services
@@ -219,3 +221,33 @@ async def test_programs_of_several_loops_share_the_turns() -> None:
         await asyncio.to_thread(thread.join)
     assert together == [1] * 60
     assert turns.statistics() == TurnStatistics(0, 0)
+
+
+async def settled() -> None:
+    """Whoever has a turn has begun."""
+    for _ in range(8):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("at_once", "num_spare"), [(1, 1), (2, 1), (4, 3)])
+async def test_a_spare_request_has_its_turn_at_once_or_none(at_once: int, num_spare: int) -> None:
+    turns = turns_of(at_once=at_once)
+    requests = Requests(turns)
+    spare = [
+        await requests.send(str(n), program(n), priority=SPARE_PRIORITY) for n in range(at_once + 1)
+    ]
+    await settled()
+    assert requests.had_turn == [str(n) for n in range(num_spare)]
+    refused = [task for task in spare if task.done()]
+    assert len(refused) == at_once + 1 - num_spare
+    assert all(isinstance(task.exception(), CapacityError) for task in refused)
+    last = await requests.send("last", program(9))
+    await settled()
+    assert ("last" in requests.had_turn) == (at_once > 1), "of several turns one is left for others"
+    spare[0].cancel()
+    await settled()
+    assert "last" in requests.had_turn
+    for task in (last, *spare):
+        task.cancel()
+    await asyncio.gather(last, *spare, return_exceptions=True)
+    turns.check_invariants()

@@ -363,3 +363,36 @@ def test_a_deadline_and_a_budget_of_tokens_end_a_query(
     assert "raise max_generated_tokens" in answer.json()["error"]["message"]
     answer = http.post(NAIVE, json={"query": QUERY, "deadline_s": 0})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "deadline_s")
+
+
+def metric(http: httpx.Client, name: str) -> float:
+    lines = http.get("/metrics").text.splitlines()
+    (line,) = [line for line in lines if line.startswith(name)]
+    return float(line.split()[-1])
+
+
+def test_a_query_that_speculates_says_what_it_has_cost(http: httpx.Client) -> None:
+    contextual = "/v1/workflows/contextual-retrieval/query"
+    body: dict[str, Any] = {"query": QUERY}
+    plain = http.post(contextual, json=body).raise_for_status().json()
+    assert plain["speculation"] is None
+    kept, dropped = (
+        metric(http, f'quire_workflow_speculated_total{{outcome="{one}"}}')
+        for one in ("kept", "dropped")
+    )
+    body["speculate"] = True
+    answer = http.post(contextual, json=body).raise_for_status().json()
+    assert answer["results"] == plain["results"]
+    told = answer["speculation"]
+    assert told["num_begun"] == told["num_kept"] + told["num_dropped"] > 0
+    assert told["num_dropped_tokens"] <= answer["usage"]["num_generated_tokens"]
+    now = metric(http, 'quire_workflow_speculated_total{outcome="kept"}')
+    assert now == kept + told["num_kept"]
+    now = metric(http, 'quire_workflow_speculated_total{outcome="dropped"}')
+    assert now == dropped + told["num_dropped"]
+    events = events_of(http.post(contextual, json=body | {"stream": True}).text)
+    assert events[-1]["speculation"]["num_begun"] > 0
+    ahead = [one for one in events if one.get("ahead")]
+    assert len(ahead) == events[-1]["speculation"]["num_kept"]
+    answer = http.post(contextual, json=body | {"speculate": "yes"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "speculate")

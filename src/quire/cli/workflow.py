@@ -36,6 +36,7 @@ from quire.programs.workflow.applications import APPLICATIONS
 from quire.programs.workflow.durable import QueryId
 from quire.programs.workflow.profiles import use_profiles
 from quire.programs.workflow.query import Query
+from quire.programs.workflow.speculation import SpeculationFigures
 
 Action = Literal["list", "run", "explain"]
 
@@ -45,6 +46,7 @@ class Bounds(TypedDict):
 
     deadline_s: float | None
     max_generated_tokens: int | None
+    speculate: bool
 
 
 def workflow(
@@ -89,6 +91,13 @@ def workflow(
         int | None,
         typer.Option(min=1, help="Tokens that the query's models may write together."),
     ] = None,
+    speculate: Annotated[
+        bool,
+        typer.Option(
+            "--speculate/--no-speculate",
+            help="Run what is likely to be needed in spare time, before it is known that it is.",
+        ),
+    ] = False,
     query_id: Annotated[
         str | None,
         typer.Option(
@@ -113,7 +122,7 @@ def workflow(
         str | None,
         typer.Option(
             help="Passes of the optimiser, separated by commas, or none; default: all of "
-            "prune,stages,prefill,pipeline."
+            "prune,stages,prefill,pipeline. --speculate adds speculate."
         ),
     ] = None,
     svg: Annotated[
@@ -143,6 +152,10 @@ def workflow(
     from what a search has found.
 
     --profile takes files of 'quire profile', by which 'run' and 'explain' divide batches.
+
+    --speculate runs what is likely to be needed in spare time: the likelier branch of a condition,
+    and the answer from what a search found first, before it is ranked. The answer is the same.
+    'explain --speculate' prints what may run ahead, and why not.
 
     --id keeps what the query does in --data-dir, or in that of the node at --url: after a crash
     the same command, or --resume, goes on from there, and repeats nothing that had ended.
@@ -185,7 +198,11 @@ def workflow(
     query = query_inputs(inputs or [], question, documents)
     kept_as = _kept_as(query_id, resume, repeat_interrupted)
     asked_for = None if resume is not None and not query else query
-    bounds: Bounds = {"deadline_s": deadline_s, "max_generated_tokens": max_generated_tokens}
+    bounds: Bounds = {
+        "deadline_s": deadline_s,
+        "max_generated_tokens": max_generated_tokens,
+        "speculate": speculate,
+    }
     if action == "run" and url is not None:
         _refuse_given(context, url)
         _finish(_run_remote(Client(url, api_key), name, asked_for, config, bounds, kept_as))
@@ -194,7 +211,8 @@ def workflow(
     if action == "explain":
         use_profiles(app, read_profiles(profile or ()))
         read = asyncio.run(with_document_texts(app, {**example_inputs(app), **query}, config))
-        explain(Graph.optimize(app, read, config, _passes(passes)), svg)
+        chosen = _passes(passes).speculating() if speculate else _passes(passes)
+        explain(Graph.optimize(app, read, config, chosen), svg)
         return
     node = NodeConfig(
         engine_configs(model or (SHIPPED_READER,), None),
@@ -224,14 +242,14 @@ _READ_BY: Mapping[Action, frozenset[str]] = {
         {
             "action", "name", "documents", "question", "inputs", "settings", "passes", "model",
             "encoder", "encoder_instances", "vector_store", "search", "profile", "svg", "url",
-            "api_key", "log_level", "deadline_s", "max_generated_tokens", "query_id", "resume",
-            "repeat_interrupted", "data_dir", "mcp_servers",
+            "api_key", "log_level", "deadline_s", "max_generated_tokens", "speculate", "query_id",
+            "resume", "repeat_interrupted", "data_dir", "mcp_servers",
         }
     ),
     "explain": frozenset(
         {
-            "action", "name", "documents", "question", "inputs", "settings", "passes", "svg",
-            "profile", "log_level",
+            "action", "name", "documents", "question", "inputs", "settings", "passes", "speculate",
+            "svg", "profile", "log_level",
         }
     ),
 }  # fmt: skip
@@ -247,6 +265,13 @@ class ShownLog(StepLog):
     async def resumed(self, num_kept: int, num_primitives: int) -> None:
         await super().resumed(num_kept, num_primitives)
         _show_kept(num_kept, num_primitives)
+
+    async def speculated(self, figures: SpeculationFigures) -> None:
+        await super().speculated(figures)
+        messages().print(
+            f"{figures.num_begun} primitives ran ahead, {figures.num_kept} were used, and "
+            f"{figures.num_dropped_tokens} tokens were dropped"
+        )
 
 
 def _show_kept(num_kept: int, num_primitives: int) -> None:

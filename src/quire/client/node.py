@@ -145,13 +145,15 @@ class Client:
         client_id: str | None = None,
         deadline_s: float | None = None,
         max_generated_tokens: int | None = None,
+        speculate: bool = False,
         query_id: str | None = None,
         resume: bool = False,
         repeat_interrupted: bool = False,
     ) -> dict[str, Any]:
         """Ask ``workflow``, and return the results by name. ``query``: its inputs by name;
         ``config``: changes to its components. ``deadline_s`` and ``max_generated_tokens``: the
-        query ends with an error if it needs more. If this call is cancelled, so is the query.
+        query ends with an error if it needs more. ``speculate``: what is likely to be needed runs
+        in spare time before it is known that it is. If this call is cancelled, so is the query.
 
         ``query_id``: the node keeps what the query has done, and asked again under this id it goes
         on; with ``resume`` the inputs are those that are kept, and ``query`` and ``config`` are
@@ -165,7 +167,7 @@ class Client:
         """
         body = _query_body(
             query, config, priority, client_id, deadline_s, max_generated_tokens,
-            query_id, resume, repeat_interrupted,
+            speculate, query_id, resume, repeat_interrupted,
         )  # fmt: skip
         answer = await self._call("POST", query_path(workflow), body, FOR_EVER)
         results: dict[str, Any] = answer["results"]
@@ -181,6 +183,7 @@ class Client:
         client_id: str | None = None,
         deadline_s: float | None = None,
         max_generated_tokens: int | None = None,
+        speculate: bool = False,
         query_id: str | None = None,
         resume: bool = False,
         repeat_interrupted: bool = False,
@@ -189,7 +192,7 @@ class Client:
         (``delta``), and ``ended``, which has the results. Closing it cancels the query."""
         body = _query_body(
             query, config, priority, client_id, deadline_s, max_generated_tokens,
-            query_id, resume, repeat_interrupted,
+            speculate, query_id, resume, repeat_interrupted,
         )  # fmt: skip
         return streamed(self._http, self._url, query_path(workflow), body | {"stream": True})
 
@@ -295,6 +298,7 @@ def _query_body(
     client_id: str | None,
     deadline_s: float | None,
     max_generated_tokens: int | None,
+    speculate: bool,
     query_id: str | None,
     resume: bool,
     repeat_interrupted: bool,
@@ -306,6 +310,7 @@ def _query_body(
         "client_id": client_id,
         "deadline_s": deadline_s,
         "max_generated_tokens": max_generated_tokens,
+        "speculate": speculate or None,
         "query_id": query_id,
         "resume": resume or None,
         "repeat_interrupted": repeat_interrupted or None,

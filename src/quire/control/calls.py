@@ -132,6 +132,8 @@ class Calls:
             queue.priority = call.priority
             for entry in queue.entries:
                 self._ranking.note_priority(entry)
+            if queue.placed_on is not None:
+                self._engines[queue.placed_on].touch()  # it may have waited for spare time
 
     def _set_queue_depth(self, program: Program, call: c.SetQueueDepth) -> None:
         queue = program.queues.get(call.queue)

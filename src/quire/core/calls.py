@@ -16,6 +16,10 @@ from quire.core.commands import Command
 from quire.core.encoding import Encode
 from quire.core.ids import CommandId, ModelId, QueueId, ThreadId
 
+SPARE_PRIORITY = -(1 << 31)
+"""Of queues whose commands run while nothing else wants their engine, whoever asks: a message
+carries them alone. A program whose generated tokens are bounded may not sample on them."""
+
 
 class CallBase(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     """Encoded as an array that begins with the call's name. ``gc=False``: see ``CommandBase``."""
@@ -26,7 +30,8 @@ class CreateQueue(CallBase, frozen=True):
     command arrives, and another one if that is lost (``QueuePlaced``).
 
     ``thread``: the line of calls that it serves; ``parent_thread``: the thread that this one was
-    forked from. ``depth``: the graph depth (Ayo). ``priority``: higher runs first.
+    forked from. ``depth``: the graph depth (Ayo). ``priority``: higher runs first; from
+    ``SPARE_PRIORITY`` down only in spare time.
     """
 
     queue: QueueId

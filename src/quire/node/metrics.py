@@ -15,6 +15,7 @@ from quire.node.latency import EngineLatencies
 from quire.node.tracing.classes import ClassFigures
 from quire.node.tracing.sending import SpanCounts
 from quire.programs.workflow.sharing import SharingStatistics
+from quire.programs.workflow.speculation import SpeculationFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class NodeStatistics:
 
     ``latencies`` has no entry for an engine that has served no decode yet. ``recording_failure``:
     why the event log has ended early, or ``None``. ``ended_programs``: by form and outcome.
-    ``classes``: by class of program. ``sharing``: of workflows' pure primitives. ``spans``: None if
+    ``classes``: by class of program. ``sharing``: of workflows' pure primitives;
+    ``speculation``: of those that ran ahead. ``spans``: None if
     they are sent nowhere.
     """
 
@@ -37,6 +39,7 @@ class NodeStatistics:
     num_calls: int
     uptime_s: float
     sharing: SharingStatistics
+    speculation: SpeculationFigures
     recording_failure: str | None = None
     spans: SpanCounts | None = None
 

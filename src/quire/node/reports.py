@@ -90,6 +90,7 @@ class NodeReports:
             num_calls=len(parts.sessions.calls()),
             uptime_s=self._life.uptime_s,
             sharing=parts.services.shared_results.statistics(),
+            speculation=parts.services.speculation.statistics(),
             recording_failure=self._life.recording_failure,
             spans=None if parts.spans is None else parts.spans.counts(),
         )

@@ -40,6 +40,7 @@ from quire.programs.services.store import Store
 from quire.programs.vectors import VectorService
 from quire.programs.workflow.durable import KeptQueries, KeptQueryService
 from quire.programs.workflow.sharing import SharedResults, SharingService
+from quire.programs.workflow.speculation import SpeculationLedger, SpeculationService
 
 SHARED_RESULTS_TTL_S = 3600.0
 
@@ -61,6 +62,7 @@ class NodeServices:
         self.shared_results = SharedResults(
             config.shared_results_bytes, SHARED_RESULTS_TTL_S, clock.now_s
         )
+        self.speculation = SpeculationLedger()
         self.kept_queries = KeptQueries(config.data_dir, config.kept_queries)
         self._vectors = vector_store(config.vector_store, config.data_dir)
         self._vector_turns = Turns(config, self._vectors.at_once, clock.now_s)
@@ -128,6 +130,7 @@ class NodeServices:
         if isinstance(ancestry.program, Inferlet):
             yield KeptQueryService(identity, self.kept_queries)
             yield SharingService(identity, self.shared_results)
+            yield SpeculationService(self.speculation)
 
     def _child_service(
         self,

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 
 from quire.control.policies import create_policy
 from quire.control.scheduler.order.requests import RequestOrder
+from quire.core.calls import SPARE_PRIORITY
 from quire.core.config import NodeConfig
+from quire.core.errors import CapacityError
 from quire.core.ids import CommandId, ProgramId, QueueId, TenantId
 from quire.core.policy import ReadyCommand, ServiceFigures
 from quire.node.loops import call_on
@@ -70,9 +72,16 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, identity: Identity, order: CallOrder) -> AsyncIterator[None]:
-        """See ``ProgramTurns``."""
+        """See ``ProgramTurns``. A spare request has a turn at once or not at all: what has begun
+        cannot give way.
+
+        Raises:
+            CapacityError: a spare request while nothing is to spare.
+        """
         waiter = _Waiter()
         with self._lock:
+            if order.priority <= SPARE_PRIORITY:
+                self._check_spare()
             command = self._arrived(identity, order)
             self._waiters[command.command] = waiter
             next_ones = self._next()
@@ -125,6 +134,15 @@ class Turns:
         )
         self._order.add(command, now_s)
         return command
+
+    def _check_spare(self) -> None:
+        """Of several turns one stays free for whoever comes."""
+        if len(self._order) or self._num_running >= max(1, self._at_once - 1):
+            raise CapacityError(
+                "nothing is to spare: of the requests that are carried out at a time "
+                f"{self._num_running} of {self._at_once} are, and {len(self._order)} wait: try "
+                "again later, or with a higher priority"
+            )
 
     def _next(self) -> Sequence[_Waiter]:
         """Who may go now."""

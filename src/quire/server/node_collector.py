@@ -23,6 +23,7 @@ from quire.server.class_series import class_series
 from quire.server.encoder_series import encoder_series
 from quire.server.histograms import buckets
 from quire.server.sharing_series import sharing_series
+from quire.server.speculation_series import speculation_series
 
 PREFIXES = ("quire_", "vllm:")
 MODEL_LABEL = "model_name"
@@ -54,6 +55,7 @@ class NodeCollector(Collector):
         yield from class_series(statistics.classes)
         yield from encoder_series(statistics.controller.encoders)
         yield from sharing_series(statistics.sharing)
+        yield from speculation_series(statistics.speculation)
 
 
 def _node_gauges(statistics: NodeStatistics) -> Iterator[Metric]:

@@ -37,6 +37,7 @@ from quire.programs.services.store import Store
 from quire.programs.vectors import ExactStore, VectorService
 from quire.programs.workflow.durable import KeptQueries, KeptQueryService
 from quire.programs.workflow.sharing import SharedResults, SharingService
+from quire.programs.workflow.speculation import SpeculationLedger, SpeculationService
 from quire.simulation.clock import VirtualClock
 from quire.testing.fake_engine import FakeEngine, fake_pool
 from quire.testing.harness import ControlHarness
@@ -78,6 +79,7 @@ class LocalNode:
         self.services = SharedServices(self.harness.clock, Store(now_s=self.harness.clock.now_s))
         self.vectors = ExactStore()
         self.search = LocalSearch(search)
+        self.speculation = SpeculationLedger()
         self.shared_results = SharedResults(shared_results_bytes, 3600.0, self.harness.clock.now_s)
         self.kept_queries = kept_queries or KeptQueries(None, KeptQueriesConfig())
         self.fault: Exception | None = None
@@ -143,7 +145,8 @@ class LocalNode:
             vectors = VectorService(children.identity, self.vectors)
             queries = KeptQueryService(children.identity, self.kept_queries)
             sharing = SharingService(children.identity, self.shared_results)
-            more = [children, vectors, SearchService(self.search), queries, sharing]
+            speculation = SpeculationService(self.speculation)
+            more = [children, vectors, SearchService(self.search), queries, sharing, speculation]
             services = self.services.of(children.identity, lambda: more)
             port = LocalPort(self, program, bounds, sink, loop, services, seed)
             self._ports[port.program] = port

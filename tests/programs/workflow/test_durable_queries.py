@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kept_api import KeptApi
-from test_workflow_equality import NAMES, RandomApp
+from test_workflow_equality import NAMES
 from test_workflow_growing import QUERY, ByReference, Grown, Reference, counted
 from test_workflow_running import QUESTION, answer, expansion
+from workflow_random import RandomApp
 from workflow_reference import ReferenceRun
 
 from quire.core.errors import (

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from test_workflow_equality import NAMES, RandomApp
+from test_workflow_equality import NAMES
+from workflow_random import RandomApp
 from workflow_reference import ReferenceRun, digest, elements
 
 from quire.core.errors import InvalidArgument

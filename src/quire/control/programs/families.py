@@ -112,6 +112,16 @@ def require_tokens(program: Program, num_more: int) -> None:
         )
 
 
+def forbid_spare_tokens(program: Program) -> None:
+    """Raise ``QuotaExceeded`` if a quota bounds what ``program`` generates: nobody knows whether
+    what is generated in spare time is wanted, and it must not take the place of what is."""
+    if has_token_bound(program):
+        raise QuotaExceeded(
+            "the program's generated tokens are bounded, so that it may not generate any in spare "
+            "time: issue the command on a queue of a higher priority"
+        )
+
+
 def check_family(program: Program) -> None:
     """Its links are mutual, and what its children have generated is counted."""
     for child in program.launched.values():

@@ -20,6 +20,7 @@ from quire.control.programs.id_ranges import IdRanges
 from quire.control.programs.states import TRANSITIONS, CommandState
 from quire.control.programs.threads import Threads
 from quire.core.actions import Reply
+from quire.core.calls import SPARE_PRIORITY
 from quire.core.commands import Command
 from quire.core.errors import ErrorRecord
 from quire.core.events import ProgramStarted
@@ -199,6 +200,11 @@ class CommandQueue:
         """The engine that serves it; one of its commands has come."""
         assert self.placed_on is not None, "the first command of a queue places it"
         return self.placed_on
+
+    @property
+    def is_spare(self) -> bool:
+        """Whether what is issued on it runs while nothing else wants its engine."""
+        return self.priority <= SPARE_PRIORITY
 
     @property
     def next_entry(self) -> Entry | None:

@@ -28,6 +28,10 @@ from quire.core.encoding import EncodeBatch, Encoded, EncodeResult
 from quire.core.errors import EngineFault, EngineLost, ErrorRecord
 from quire.core.ids import EngineId
 
+SPARE_SHARE = 4
+"""A batch of spare requests is so many times smaller than another one, because who comes meanwhile
+waits for its end."""
+
 
 class EncoderScheduler:
     """Schedules all instances of one encoder. ``pump`` sends what may be sent now."""
@@ -88,13 +92,13 @@ class EncoderScheduler:
         self.next_dispatch_s = None
         while (entry := self.waiting.first()) is not None:
             instance = self._instance()
-            if instance is None:
+            if instance is None or (entry.queue.is_spare and not instance.is_idle):
                 return
             self._share.advance([entry.program.tenant])
             limit = share_of_batch(
                 pool.instances.values(), pool.num_waiting_tokens, pool.info.max_batch_tokens
             )
-            parts = self._choose(limit)
+            parts = self._choose(limit // SPARE_SHARE if entry.queue.is_spare else limit)
             if parts:
                 self._send(instance, parts)
 
@@ -123,6 +127,8 @@ class EncoderScheduler:
         while (entry := self.waiting.first()) is not None:
             run = entry.run
             assert isinstance(run, EncodeRun)
+            if parts and entry.queue.is_spare and not parts[0].run.entry.queue.is_spare:
+                break
             if entry.is_cancelled or entry.error is not None:
                 self.waiting.discard(entry)  # it ends with its last batch
                 continue

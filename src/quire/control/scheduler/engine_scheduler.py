@@ -27,6 +27,7 @@ from quire.control.scheduler.timing.batch_sizes import BatchSizes
 from quire.control.scheduler.timing.chunk_time import ChunkTime
 from quire.control.scheduler.timing.prompts_ahead import PromptsAhead
 from quire.control.scheduler.timing.step_time import DecodeStepTime
+from quire.control.scheduler.waiting.spare import MESSAGE_S
 from quire.control.statistics import EngineStatistics
 from quire.control.tracing import Tracer
 from quire.core.batch_result import BatchResult, SequenceTokens
@@ -117,7 +118,7 @@ class EngineScheduler:
         engine = self.engine
         if not engine.in_flight:
             self._send_when_due()
-        if len(engine.in_flight) == 1 and self._run_ahead:
+        if len(engine.in_flight) == 1 and self._run_ahead and not self.planner.spare.is_used:
             if self.planner.could_join:
                 self._send_prompts_ahead()
             else:
@@ -185,6 +186,8 @@ class EngineScheduler:
         return self.planner.plan(limit, self._prompt_limit, thorough=thorough)
 
     def _prompt_limit(self) -> int | None:
+        if self.planner.spare.is_used:
+            return self.chunk_time.within(MESSAGE_S)
         return self.chunk_time.limit(self.step_time.step_s) if self._has_late_comers() else None
 
     def _has_late_comers(self) -> bool:
@@ -304,7 +307,7 @@ class EngineScheduler:
             num_tokens = sum(part.num_tokens for part in message.parts)
             self.chunk_time.observe(result.elapsed_s, num_tokens, step_s)
         for queue in self._completion.read(message, result):
-            if not queue.entries and not queue.is_closed:
+            if not queue.entries and not queue.is_closed and not queue.is_spare:
                 self.anticipation.answered(queue, self._time.now_s)
 
     # -- no wedge --------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from quire.control.scheduler.reclaiming.restorer import RestoreJob, Restorer
 from quire.control.scheduler.waiting.admission import Admission
 from quire.control.scheduler.waiting.backlog import Backlog, needs_seat
 from quire.control.scheduler.waiting.seating import Seating
+from quire.control.scheduler.waiting.spare import SpareTime
 from quire.core import commands as c
 from quire.core.errors import QuireError
 from quire.core.ids import TenantId
@@ -85,6 +86,7 @@ class MessagePlanner:
         self._lowering = LoweringByCommand(engine, seeds, self.exchange)
         self.decodes = self._lowering.decodes
         self.seating = Seating(engine, table, self.backlog, admission, self.pausing)
+        self.spare = SpareTime(engine, self.backlog, self.seating)
         self.reclaimer = Reclaimer(engine, table, host, self.backlog, ranking, self.seating)
         self.blocked: dict[Entry, None] = {}
         self._windows: dict[CommandQueue, QueueWindow] = {}
@@ -111,6 +113,7 @@ class MessagePlanner:
         starved, self.blocked = [e for e in self.blocked if e in self._engine.running], {}
         self.backlog.sync()
         self.restorer.sweep()
+        self.spare.review()
         self.backlog.begin_message()
         self.seating.choose()
         self._advance_time()
@@ -129,7 +132,7 @@ class MessagePlanner:
         """Add ``entries`` and what may follow each to a message behind the one in flight. Nobody
         gives up memory for work in advance. Returns whether an entry was left out for lack of
         memory."""
-        if not entries:  # as behind most messages
+        if not entries:
             return False
         blocked, self.blocked = self.blocked, {}
         self._builder, self._is_ahead = builder, True
@@ -341,7 +344,7 @@ class MessagePlanner:
         return outcome
 
     def _reclaim_for(self, entry: Entry, job: RestoreJob | None = None) -> Reclaim:
-        if self._is_ahead:
+        if self._is_ahead or entry.queue.is_spare:
             return NO_RECLAIM
 
         def give_up(num_blocks: int) -> bool:
@@ -394,5 +397,5 @@ def _tenant_of(entry: Entry) -> TenantId:
 
 
 def _is_too_long(entry: Entry) -> bool:
-    """Whether what is left of it has to stand in one message."""
+    """Whether the rest of it needs one message."""
     return isinstance(entry.run, ForwardRun) and not entry.run.is_splittable

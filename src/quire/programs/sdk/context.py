@@ -112,6 +112,16 @@ class Context:
         self._paged.set_depth(depth, invocation, remaining_us)
         return self
 
+    def set_priority(self, priority: int) -> Self:
+        """Set the priority of what is computed from now on, of what is running, and of forks that
+        are made from now on; see ``set_queue_priority``.
+
+        Raises:
+            InvalidArgument: it is not an integer.
+        """
+        self._paged.set_priority(whole_number("priority", priority))
+        return self
+
     def fill(self, text: str | Sequence[int]) -> Self:
         """Append text or token ids. They are computed with the next generation.
 

@@ -55,6 +55,16 @@ class Generation:
         """Whether it has ended, also by a failure or a cancellation."""
         return self._ended
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended by a failure or a cancellation."""
+        return self._ended and self._stream.failure() is not None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that have been sampled so far."""
+        return sum(len(chunk.token_ids) for chunk in self._chunks)
+
     def cancel(self) -> None:
         """End it early; the context keeps the generated tokens."""
         self._stream.cancel()

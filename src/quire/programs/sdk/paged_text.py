@@ -71,6 +71,12 @@ class PagedText:
             self._depth, self._invocation, self._remaining_us = place
             self._tell_depth()
 
+    def set_priority(self, priority: int) -> None:
+        """Of what is running, too."""
+        self._priority = priority
+        if not self._dropped:
+            Core(self.model.issuer).set_queue_priority(self.queue, priority)
+
     def _tell_depth(self) -> None:
         Core(self.model.issuer).set_queue_depth(
             self.queue,

@@ -100,20 +100,25 @@ class GraphState:
 
     def inputs_of(self, primitive: Primitive) -> dict[str, Any]:
         """The values that a primitive works on."""
-        return {name: self._value(ref) for name, ref in primitive.inputs.items()}
+        return {name: self.value(ref) for name, ref in primitive.inputs.items()}
 
     def skipped(self, primitive: Primitive) -> dict[str, Any] | None:
         """The empty outputs of a primitive on a branch that is not taken; None if it is to run."""
-        if primitive.when is None or self._value(primitive.when):
+        if primitive.when is None or self.value(primitive.when):
             return None
         return {port: empty(kind) for port, kind in primitive.outputs.items()}
 
     def results(self) -> dict[str, Any]:
         """The outputs of the query, when nothing is left."""
         assert not self.num_left, f"{self.num_left} primitives have not ended"
-        return {name: self._value(ref) for name, ref in self.graph.results.items()}
+        return {name: self.value(ref) for name, ref in self.graph.results.items()}
 
-    def _value(self, ref: Ref) -> Any:
+    def has_ended(self, one: str) -> bool:
+        return self._waiting[one] == _ENDED
+
+    def value(self, ref: Ref) -> Any:
+        """Of an input of the query, or of a primitive that has ended and has users that have
+        not."""
         whole = self._query if ref.from_query else self._values[ref.primitive]
         return ref.take(whole[ref.port])
 

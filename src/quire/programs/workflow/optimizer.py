@@ -6,12 +6,14 @@ Owns what shapes a graph: queries of the same shape share theirs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from quire.core.errors import QuireError
 from quire.programs.api import Api
 from quire.programs.workflow.construction import NodeConfig, checked_query, measured, p_graph
 from quire.programs.workflow.drawing import drawing
@@ -137,13 +139,24 @@ class Graph:
             partial(seconds_alone, profiles=self.app.profiles),
             record,
             sharing.how,
+            self.app.experience if self.passes.speculates else None,
         )
-        results = await scheduler.run()
+        try:
+            results = await scheduler.run()
+        finally:
+            await self._note(api, scheduler)
         if journal is not None:
             kinds = self.app.results
             content = stored(self.app.name, kinds, results)
             await journal.finish(content, len(scheduler.state.graph.primitives))
         return results
+
+    async def _note(self, api: Api, scheduler: GraphScheduler) -> None:
+        """Tell the node what has run ahead, however the query has ended."""
+        if scheduler.speculator is not None and scheduler.speculator.figures.num_begun:
+            with suppress(QuireError):  # the program may have ended
+                figures = asdict(scheduler.speculator.figures)
+                await api.issuer.call("speculation.note", **figures)
 
     async def _record(self, api: Api, journal: Journal) -> Record:
         """Raises ``AlreadyExists`` if the query was asked before with another graph or other

@@ -47,6 +47,15 @@ AT_ONCE = frozenset({Op.CONDITION, Op.AGGREGATE, Op.PREFILLING, Op.FULL_PREFILLI
 EACH = "each"
 """The origin of an Aggregate of what was done for each element of a list on its own."""
 
+
+class Guess(StrEnum):
+    """``branch``: a condition is as it mostly was, or as its developer has stated. ``first``: a
+    ranking keeps the order in which the texts were found."""
+
+    BRANCH = "branch"
+    FIRST = "first"
+
+
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -61,6 +70,8 @@ class Primitive:
     not batchable. ``size``: how many elements it works on, or None if that is unknown. ``first``:
     the place of its first element among those of the component. ``when``: it runs only if this
     value is true.
+    ``guess``: what its outputs are supposed to be before it has ended; ``ahead``: it may run on
+    supposed values (``passes.speculate``). ``priority``: of its requests.
     ``depth``: the most primitives on a way from here to a result (Ayo's Algorithm 2). ``number``:
     its place in the graph's order, from 1. ``remaining_us``: microseconds from its beginning to a
     result, by the engines' profiles; 0 if they have no times.
@@ -82,6 +93,9 @@ class Primitive:
     parts: tuple[Part, ...] = ()
     config: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     when: Ref | None = None
+    guess: Guess | None = None
+    ahead: bool = False
+    priority: int = 0
     depth: int = 0
     number: int = 0
     remaining_us: int = 0
@@ -106,6 +120,11 @@ class Primitive:
     def order(self) -> Mapping[str, int]:
         """Its place in the graph, by which requests for it are ordered among those of others: the
         last arguments of ``Api.embed`` and its like."""
+        return {"priority": self.priority, **self.place}
+
+    @property
+    def place(self) -> Mapping[str, int]:
+        """As the arguments of ``Context.set_depth``."""
         return {
             "depth": self.depth,
             "invocation": self.number,

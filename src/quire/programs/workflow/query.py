@@ -34,6 +34,7 @@ from quire.programs.workflow.optimizer import NO_CONFIG, Graph
 from quire.programs.workflow.passes import OptPass
 from quire.programs.workflow.primitives import Primitive
 from quire.programs.workflow.running import durably, query_program, with_texts
+from quire.programs.workflow.speculation import SpeculationFigures
 from quire.programs.workflow.template import App
 from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import Step, StepLog
@@ -42,6 +43,7 @@ from quire.programs.workflow.watching import Step, StepLog
 class Query:
     """``query``: None for one that is resumed. ``deadline_s``: seconds after which it ends with an
     error. ``max_generated_tokens``: all its models together. ``name``: under which it is kept.
+    ``speculate``: primitives run ahead, in spare time.
     ``graph``: None until it is built. ``error``: why the query failed, once it has. ``log``: what
     was carried out, unless the query ``tells``."""
 
@@ -58,6 +60,7 @@ class Query:
         max_generated_tokens: int | None = None,
         name: QueryId | None = None,
         log: StepLog | None = None,
+        speculate: bool = False,
     ) -> None:
         for field, bound in (
             ("deadline_s", deadline_s), ("max_generated_tokens", max_generated_tokens)
@@ -72,6 +75,8 @@ class Query:
         self.error: QuireError | None = None
         self.log = log or StepLog()
         self._query, self._config = query, config
+        if speculate:
+            passes = (passes or OptPass()).speculating()
         self._passes, self._cache, self._tells = passes, cache, tells
         self._watcher: StepLog | Telling = self.log
 
@@ -86,6 +91,16 @@ class Query:
     def num_kept(self) -> int:
         """Primitives that were not carried out again."""
         return self._watcher.num_kept
+
+    @property
+    def speculates(self) -> bool:
+        """Whether primitives run ahead."""
+        return self._passes is not None and self._passes.speculates
+
+    @property
+    def speculation(self) -> SpeculationFigures:
+        """What ran before it was known that it must."""
+        return self._watcher.speculation
 
     def prepare(self) -> None:
         """Check the query, and build its graph unless a document must be read first, or the query
@@ -188,6 +203,7 @@ class Telling:
         self._began_s = api.monotonic()
         self.num_kept = self.num_before = 0
         """Primitives that are not carried out again, of how many."""
+        self.speculation = SpeculationFigures()
         self.graph: PrimitiveGraph | None = None
         """As it has grown; None if it has not."""
 
@@ -210,11 +226,15 @@ class Telling:
             time_s=self._since(step.ended_s),
             duration_s=round(step.ended_s - step.started_s, 6),
             **({} if step.shared is None else {"shared": step.shared}),
+            **({"ahead": True} if step.ahead else {}),
         )
 
     async def said(self, output: str, said: Said) -> None:
         event = {"type": "delta", "output": output, "text": said.text}
         await self._send(event | {"begins_again": said.begins_again})
+
+    async def speculated(self, figures: SpeculationFigures) -> None:
+        self.speculation = figures
 
     async def grew(self, primitive: Primitive, graph: PrimitiveGraph) -> None:
         self.graph = graph

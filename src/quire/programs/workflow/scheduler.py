@@ -15,13 +15,15 @@ from typing import Any, NamedTuple, Protocol
 from quire.core.errors import EngineLost, InvalidArgument, PageLost, QuireError
 from quire.programs.workflow.answer_text import Said
 from quire.programs.workflow.construction import MAX_PRIMITIVES
+from quire.programs.workflow.control_flow import decided
 from quire.programs.workflow.grafting import grafted
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.growth import Growth
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import AT_ONCE, Op, Primitive
 from quire.programs.workflow.recording import NO_RECORD, OutcomeUnknown, Record
-from quire.programs.workflow.values import Ref, ValueType
+from quire.programs.workflow.speculation import Experience, Speculator
+from quire.programs.workflow.values import Ref
 from quire.programs.workflow.watching import Step, StepLog, Watcher
 
 MAX_GROWN_PRIMITIVES = 4 * MAX_PRIMITIVES
@@ -74,7 +76,7 @@ class GraphScheduler:
     """One query. ``runners`` by the engine's name; ``watcher`` is told of every primitive.
     ``grower``: of the growths in ``graph``; ``follow`` is told of each graph that the query has
     while it grows. ``record``: what is kept of the query. ``shared``: see
-    ``Sharing.how``.
+    ``Sharing.how``. ``experience``: by which values are supposed; None: nothing runs ahead.
 
     A primitive whose engine is lost is carried out again from its inputs, which are still stored,
     after each of ``PAUSES_S``. Tools are not: nobody knows what they have done.
@@ -93,8 +95,12 @@ class GraphScheduler:
         seconds: Callable[[Primitive], float] = lambda primitive: 0.0,
         record: Record = NO_RECORD,
         shared: Mapping[str, str] = MappingProxyType({}),
+        experience: Experience | None = None,
     ) -> None:
         self.state = GraphState(graph, query)
+        self.speculator: Speculator | None = None
+        if experience is not None:
+            self.speculator = Speculator(self.state, experience, runners)
         self._record, self._shared = record, shared
         record.follow(graph)
         self._runners, self._now_s, self._sleep = runners, now_s, sleep
@@ -117,6 +123,8 @@ class GraphScheduler:
         finally:
             for runner in self._runners.values():
                 await runner.close()
+        if self.speculator is not None:
+            await self._watcher.speculated(self.speculator.figures)
         return self.state.results()
 
     async def _begin(self, ready: list[Primitive], group: asyncio.TaskGroup) -> None:
@@ -131,6 +139,11 @@ class GraphScheduler:
                 waiting.append(primitive)
         for primitive in sorted(waiting, key=lambda one: -one.depth):
             group.create_task(self._carry_out(primitive, group), name=primitive.id)
+        if self.speculator is not None:
+            if self.state.num_left:
+                self.speculator.review(group)
+            else:
+                self.speculator.close()
 
     async def _carry_out(self, primitive: Primitive, group: asyncio.TaskGroup) -> None:
         await self._begin(await self._ended(primitive), group)
@@ -149,7 +162,10 @@ class GraphScheduler:
             is_growth = primitive.op is Op.GROWTH
             outputs = await (self._become if is_growth else self._recorded)(primitive)
             shared = self._shared.get(primitive.id)
-            await self._watcher.ended(Step(primitive, started_s, self._now_s(), shared))
+            ahead = self.speculator is not None and self.speculator.has_kept(primitive)
+            await self._watcher.ended(Step(primitive, started_s, self._now_s(), shared, ahead))
+            if self.speculator is not None and not isinstance(outputs, Grown):
+                self.speculator.learn(primitive, self.state.inputs_of(primitive), outputs)
         if isinstance(outputs, Grown):
             return await self._grow(primitive, outputs)
         return self.state.finish(primitive.id, outputs)
@@ -208,10 +224,11 @@ class GraphScheduler:
 
     async def _outputs(self, primitive: Primitive) -> Mapping[str, Any]:
         inputs = self.state.inputs_of(primitive)
-        if primitive.op is Op.AGGREGATE:
-            return {"out": _gathered(primitive, inputs)}
-        if primitive.op is Op.CONDITION:
-            return {"out": _plain(inputs["text"]) == _plain(primitive.config["equals"])}
+        outputs: Mapping[str, Any] | None = decided(primitive, inputs)
+        if outputs is None and self.speculator is not None:
+            outputs = await self.speculator.claimed(primitive)
+        if outputs is not None:
+            return outputs
         assert primitive.engine is not None, f"{primitive.id} has no engine"
         runner = self._runners[primitive.engine]
         for pause_s in (*PAUSES_S, None):
@@ -253,16 +270,6 @@ def check_elements(primitive: Primitive, values: Sequence[Any]) -> None:
             "component must give one for each",
             param=primitive.node,
         )
-
-
-def _gathered(primitive: Primitive, inputs: Mapping[str, Any]) -> Any:
-    if primitive.outputs["out"] is ValueType.DONE:
-        return True
-    return [element for values in inputs.values() for element in values]
-
-
-def _plain(text: str) -> str:
-    return text.strip().rstrip(".").casefold()
 
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -15,6 +15,7 @@ from quire.core.errors import InvalidArgument
 from quire.programs.capabilities import Capabilities
 from quire.programs.workflow.components import COMPONENTS, Component
 from quire.programs.workflow.engines import Engine, Profile, check_keys
+from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.tools_elsewhere import McpTools, ProgramTool
 from quire.programs.workflow.values import LISTS, ValueType, value_type
 
@@ -102,6 +103,7 @@ class App:
         """Each behind those that it needs."""
         self.version = 0
         """Rises with each ``update_template``, so that no graph of an old template is reused."""
+        self.experience = Experience()
 
     def update_template(self, nodes: Sequence[Node]) -> None:
         """Make ``nodes``, with the order that ``>>`` has given them, the application's template.
@@ -127,6 +129,7 @@ class App:
         _check_types(nodes)
         self.nodes = _ordered(nodes)
         self.version += 1
+        self.experience = Experience()
 
     def component(self, node: Node) -> Component:
         """What the component of ``node`` becomes.

@@ -12,17 +12,20 @@ from quire.core.errors import QuireError
 from quire.programs.workflow.answer_text import Said
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.primitives import Primitive
+from quire.programs.workflow.speculation.figures import SpeculationFigures
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One primitive that was carried out; times in seconds of the clock that was given.
-    ``shared``: it was not, because an equal one of the tenant was: ``kept`` or ``in flight``."""
+    ``shared``: it was not, because an equal one of the tenant was: ``kept`` or ``in flight``.
+    ``ahead``: it had begun before it was known that it must."""
 
     primitive: Primitive
     started_s: float
     ended_s: float
     shared: str | None = None
+    ahead: bool = False
 
 
 class Watcher(Protocol):
@@ -51,6 +54,10 @@ class Watcher(Protocol):
         """The primitive has lost its engine and is carried out again."""
         ...
 
+    async def speculated(self, figures: SpeculationFigures) -> None:
+        """The query has its results, and this is what has run ahead in it."""
+        ...
+
     async def grew(self, primitive: Primitive, graph: PrimitiveGraph) -> None:
         """Others came in the place of a growth, and the query's graph is ``graph`` now."""
         ...
@@ -67,6 +74,7 @@ class StepLog:
         self.repeated: list[Primitive] = []
         self.num_kept = self.num_before = 0
         """Primitives that were not carried out again, of how many."""
+        self.speculation = SpeculationFigures()
         self.graph: PrimitiveGraph | None = None
         """As it has grown; None if it has not."""
 
@@ -84,6 +92,9 @@ class StepLog:
 
     async def repeats(self, primitive: Primitive, error: QuireError) -> None:
         self.repeated.append(primitive)
+
+    async def speculated(self, figures: SpeculationFigures) -> None:
+        self.speculation = figures
 
     async def grew(self, primitive: Primitive, graph: PrimitiveGraph) -> None:
         self.graph = graph

@@ -7,6 +7,7 @@ engines that the node lacks. Then it is a program of its tenant like any other.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated
 
@@ -29,6 +30,7 @@ from quire.server.schemas.workflows import (
     DeletedQuery,
     QueryRequest,
     QueryResult,
+    SpeculationUsage,
     Workflow,
     WorkflowList,
 )
@@ -64,6 +66,7 @@ async def query_workflow(request: Request, workflow: WorkflowName, body: QueryRe
         deadline_s=body.deadline_s,
         max_generated_tokens=body.max_generated_tokens,
         name=_name(request, body),
+        speculate=body.speculate,
     )
     await _prepare(query, body)
     tenant = caller_of(request)
@@ -155,6 +158,7 @@ async def _result(query: Query, handle: ProgramHandle) -> QueryResult:
         num_kept=query.num_kept,
         duration_s=record.duration_s or 0.0,
         usage=usage_body(record),
+        speculation=SpeculationUsage(**asdict(query.speculation)) if query.speculates else None,
     )
 
 

@@ -22,6 +22,7 @@ class QueryRequest(RequestModel):
     ``client_id`` and ``parent`` place the query in the tenant's process table. ``priority``: as in
     vLLM, lower runs first. ``seed``: of the program's random numbers. ``deadline_s``: seconds
     after which the query ends with an error; ``max_generated_tokens``: of all its models together.
+    ``speculate``: what is likely to be needed runs in spare time before it is known that it is.
     ``stream``: answer with events, as the query runs. A client that disconnects before the end ends
     the query.
 
@@ -40,15 +41,28 @@ class QueryRequest(RequestModel):
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S)] | None = None
     max_generated_tokens: Annotated[int, Field(ge=1, lt=1 << 53)] | None = None
+    speculate: bool = False
     stream: bool = False
     query_id: Name | None = None
     resume: bool = False
     repeat_interrupted: bool = False
 
 
+class SpeculationUsage(ResponseModel):
+    """``num_begun`` primitives ran before it was known that they must; ``num_kept`` of them were
+    used, ``num_dropped`` were not. ``num_dropped_tokens``: of the generated tokens of ``usage``,
+    those in dropped ones."""
+
+    num_begun: int
+    num_kept: int
+    num_dropped: int
+    num_dropped_tokens: int
+
+
 class QueryResult(ResponseModel):
     """``id``: of the program that answered the query. ``results`` by name. ``num_primitives``: how
-    many operations the query was; ``num_kept`` of them were not carried out again."""
+    many operations the query was; ``num_kept`` of them were not carried out again.
+    ``speculation``: null unless the query speculates."""
 
     id: str
     object: Literal["workflow.result"]
@@ -58,6 +72,7 @@ class QueryResult(ResponseModel):
     num_kept: int
     duration_s: float
     usage: ProgramUsage | None
+    speculation: SpeculationUsage | None = None
 
 
 class DeletedQuery(ResponseModel):

@@ -14,7 +14,7 @@ from quire.control.memory.pages import Page
 from quire.control.memory.promises import Reclaim
 from quire.control.memory.residency import secure
 from quire.control.memory.table_entries import NO_BLOCK
-from quire.control.programs.families import require_tokens
+from quire.control.programs.families import forbid_spare_tokens, require_tokens
 from quire.control.programs.lookup import find_pages
 from quire.control.programs.program import Entry
 from quire.control.scheduler.lowering.lowering import LoweringResult, canonical_prefix
@@ -96,6 +96,8 @@ class DecodeLowering:
             )
         if command.stop.max_tokens:
             require_tokens(entry.program, 1)
+            if entry.queue.is_spare:
+                forbid_spare_tokens(entry.program)
         left = self._engine.info.max_model_len - command.position - count
         max_tokens = min(command.stop.max_tokens, room + 1, left + 1)
         sampler = self._seeds.fill(command.sampler)

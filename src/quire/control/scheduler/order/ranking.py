@@ -82,7 +82,8 @@ class Ranking:
     def set_rank(self, entry: Entry, rank: Rank) -> None:
         """The caller sees to where it stands."""
         entry.rank = rank
-        entry.rank_class = int(rank[0]) if self._across_tenants else 0
+        counts = self._across_tenants or entry.queue.is_spare
+        entry.rank_class = int(rank[0]) if counts else 0
 
     def rank_now(self, entry: Entry) -> Rank:
         """The rank that ``entry`` would get now."""

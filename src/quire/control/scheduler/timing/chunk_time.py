@@ -48,6 +48,10 @@ class ChunkTime:
         num_tokens = sum(part.num_tokens for part in message.parts)
         return num_tokens * self._token_s + (step_s or 0.0 if message.num_advanced else 0.0)
 
+    def within(self, time_s: float) -> int | None:
+        """Prompt tokens that take ``time_s``; ``None``: their time is not known yet."""
+        return max(_MIN_CHUNK_TOKENS, int(time_s / self._token_s)) if self._token_s else None
+
     def limit(self, step_s: float | None) -> int | None:
         """Prompt tokens for a message whose decodes alone take ``step_s``; ``None`` for no bound,
         because one of the two times is not known yet."""

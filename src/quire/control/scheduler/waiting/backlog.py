@@ -10,6 +10,7 @@ message is the planner's.
 ``claims``  found no memory. They go first in the next message, before any decode, so that their
             claims can be met by preemption.
 held up     wait for another command to let go of a page that they append to or copy.
+parked      of spare queues, while the engine has anything else to do (``spare``).
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ class Backlog:
         self._held_up: dict[Entry, Page] = {}
         self._held_by: dict[Page, dict[Entry, None]] = {}
         self._heads: dict[CommandQueue, Entry] = {}
+        self.parked: dict[Entry, None] = {}
+        self.spare: dict[Entry, None] = {}
+        """Those of spare queues that stand with the others."""
 
     # -- following what changes ------------------------------------------------------------------
 
@@ -69,14 +73,25 @@ class Backlog:
                 self._look_at(queue)
         if engine.unlocked:
             self._wake(engine.take_unlocked())
+        if self.parked or self.spare:
+            self._follow_priorities()
         if self._ranking.changed:
             self._rank_anew()
+
+    def _follow_priorities(self) -> None:
+        """Whose queue is spare no more stands with the others for good."""
+        for entry in [entry for entry in self.spare if not entry.queue.is_spare]:
+            del self.spare[entry]
+        for entry in [entry for entry in self.parked if not entry.queue.is_spare]:
+            del self.parked[entry]
+            self.place(entry)
 
     def _end(self, entry: Entry) -> None:
         self._take_out(entry)
         self.seats.discard(entry)
         if self._heads.get(entry.queue) is entry:
             del self._heads[entry.queue]
+        self._forget_spare(entry)
         self._gate.ended(entry)
         self._ranking.ended(entry)
 
@@ -88,12 +103,17 @@ class Backlog:
             return
         if known is not None:
             del self._heads[queue]
+            if known.run is None:
+                self._forget_spare(known)
             if known.state is _QUEUED:
                 self._take_out(known)
                 self.seats.discard(known)
         if head is not None:
             self._heads[queue] = head
-            self.place(head)
+            if queue.is_spare:
+                self.parked[head] = None
+            else:
+                self.place(head)
 
     def _wake(self, unlocked: Iterable[Page]) -> None:
         """Nobody appends to these pages any more."""
@@ -119,6 +139,8 @@ class Backlog:
         is_paused = self.paused.discard(entry)
         is_seated, has_asked = self.seats.has_seat(entry), entry in self.seats
         self.seats.discard(entry)
+        if entry.queue.is_spare:  # the next message puts it out, if anything else is to be done
+            self.spare[entry] = None
         self._ranking.set_rank(entry, rank)
         if has_asked:
             self.seats.ask(entry)
@@ -168,6 +190,26 @@ class Backlog:
         if self.paused.discard(entry):
             self.seats.ask(entry)
 
+    def park(self, entry: Entry) -> None:
+        """``entry``, whose sequence is closed, waits for spare time."""
+        self._take_out(entry)
+        self.seats.discard(entry)
+        self._gate.ended(entry)
+        entry.placed_in = None
+        del self.spare[entry]
+        self.parked[entry] = None
+
+    def let_in(self) -> None:
+        """The engine has nothing else to do than what is parked."""
+        for entry in self.parked:
+            self.spare[entry] = None
+            self.place(entry)
+        self.parked.clear()
+
+    def _forget_spare(self, entry: Entry) -> None:
+        self.parked.pop(entry, None)
+        self.spare.pop(entry, None)
+
     def give_seat(self, entry: Entry) -> None:
         self.seats.give(entry)
         self.work.add(entry)
@@ -183,6 +225,7 @@ class Backlog:
         self._engine.ready.discard(queue)
         self._heads.pop(queue, None)
         for entry in queue.entries:
+            self._forget_spare(entry)
             if entry.placed_in is self:
                 self._take_out(entry)
                 self.seats.discard(entry)
@@ -254,7 +297,15 @@ class Backlog:
     def num_waiting(self) -> int:
         num_held = len(self._held_up)
         num_ready = len(self.work) + len(self.claims)
-        return num_ready + self.seats.num_asking + len(self.paused) + num_held
+        num_asking = self.seats.num_asking
+        return num_ready + num_asking + len(self.paused) + num_held + len(self.parked)
+
+    def has_others(self) -> bool:
+        """Whether anything waits that is not of a spare queue."""
+        places: tuple[Iterable[Entry], ...] = (
+            self.work, self.claims, self.seats.members, self.paused, self._held_up
+        )  # fmt: skip
+        return any(entry not in self.spare for place in places for entry in place)
 
     def check_invariants(self) -> None:
         if self._engine.ended or self._engine.ready.has_changed:
@@ -275,5 +326,6 @@ class Backlog:
         held = [entry for entries in self._held_by.values() for entry in entries]
         assert len(held) == len(self._held_up)
         assert not any(entry in self.seats for entry in self.paused)
-        places = [*self.work, *claims, *held, *self.paused]
+        places = [*self.work, *claims, *held, *self.paused, *self.parked]
         assert len(set(places)) == len(places), "a command waits in two places"
+        assert not any(entry in self.seats for entry in self.parked), "a seat is parked"

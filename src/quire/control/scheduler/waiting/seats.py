@@ -13,7 +13,7 @@ receiver then still has fewer than the giver had. Within a tenant only a strictl
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.programs.program import Entry, Program
@@ -100,6 +100,11 @@ class Seats:
     @property
     def seated(self) -> dict[Entry, None]:
         return self._seated
+
+    @property
+    def members(self) -> Iterable[Entry]:
+        """All that have a seat or ask for one."""
+        return self._line_of
 
     def __contains__(self, entry: object) -> bool:
         """Whether ``entry`` has a seat or asks for one."""

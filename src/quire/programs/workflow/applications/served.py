@@ -35,6 +35,7 @@ class ServedApplication:
         deadline_s: float | None = None,
         max_generated_tokens: int | None = None,
         name: QueryId | None = None,
+        speculate: bool = False,
     ) -> Query:
         """A query of it, not prepared yet."""
         return Query(
@@ -46,6 +47,7 @@ class ServedApplication:
             deadline_s=deadline_s,
             max_generated_tokens=max_generated_tokens,
             name=name,
+            speculate=speculate,
         )
 
 

@@ -17,9 +17,10 @@ from quire.programs.workflow.values import LISTS, Ref, ValueType
 
 class Condition(Component):
     """Whether a text ``equals`` another one, without regard to case, outer spaces and a full
-    stop."""
+    stop. ``likely``: what it is supposed to be until it is decided (``passes.speculate``); if it is
+    absent, what it mostly was."""
 
-    config = frozenset({"equals"})
+    config = frozenset({"equals", "likely"})
     shape = Shape(("text",), ("boolean",))
 
     def check(self, node: NodeShape, engine: Engine | None) -> None:
@@ -29,12 +30,18 @@ class Condition(Component):
                 f"{node.name}: a condition needs the text 'equals': give one",
                 param=f"{node.name}.equals",
             )
+        likely = node.config.get("likely")
+        if likely is not None and not isinstance(likely, bool):
+            raise InvalidArgument(
+                f"{node.name}: likely is {likely!r}: give true or false, or leave it out",
+                param=f"{node.name}.likely",
+            )
 
     def build(self, site: Site) -> Mapping[str, Value]:
         equals = site.option("equals", str)
         made = site.add(
             Op.CONDITION, "", site.by_type(), {"out": ValueType.BOOLEAN},
-            config={"equals": equals},
+            config={"equals": equals, "likely": site.option("likely", bool)},
         )  # fmt: skip
         (out,) = site.outputs
         return {out: Value(Ref(made.id), ValueType.BOOLEAN)}

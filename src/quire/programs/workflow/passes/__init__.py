@@ -8,6 +8,7 @@ from quire.core.errors import InvalidArgument
 from quire.programs.workflow.passes import pipeline as _pipeline
 from quire.programs.workflow.passes import prefill as _prefill
 from quire.programs.workflow.passes import prune as _prune
+from quire.programs.workflow.passes import speculate as _speculate
 from quire.programs.workflow.passes import stages as _stages
 from quire.programs.workflow.passes.note import Note, Pass, Profiles, Rewritten
 
@@ -18,6 +19,8 @@ STANDARD: tuple[tuple[str, Pass], ...] = (
     (_pipeline.NAME, _pipeline.pipeline),
 )
 """Ayo's passes 1 to 4."""
+SPECULATE: tuple[str, Pass] = (_speculate.NAME, _speculate.speculate)
+KNOWN: tuple[tuple[str, Pass], ...] = (*STANDARD, SPECULATE)
 
 
 class OptPass:
@@ -30,15 +33,15 @@ class OptPass:
     """
 
     def __init__(self, names: Iterable[str] | None = None) -> None:
-        """``names``: those of the standard passes to begin with (default: all)."""
-        standard = dict(STANDARD)
-        wanted = list(standard) if names is None else list(names)
+        """``names``: those of ours to begin with (default: the standard four)."""
+        known = dict(KNOWN)
+        wanted = list(dict(STANDARD)) if names is None else list(names)
         for name in wanted:
-            if name not in standard:
+            if name not in known:
                 raise InvalidArgument(
-                    f"no pass {name!r}; the passes are {', '.join(standard)}", param="passes"
+                    f"no pass {name!r}; the passes are {', '.join(known)}", param="passes"
                 )
-        self._passes = {name: one for name, one in standard.items() if name in wanted}
+        self._passes = {name: one for name, one in known.items() if name in wanted}
 
     def register(self, name: str, rule: Pass) -> None:
         """Append a pass of your own.
@@ -50,9 +53,20 @@ class OptPass:
             raise InvalidArgument(f"a pass {name!r} is registered already: choose another name")
         self._passes[name] = rule
 
+    def speculating(self) -> OptPass:
+        """The same passes, and the one that lets primitives run ahead, behind all others."""
+        made = OptPass([])
+        made._passes = {**self._passes, SPECULATE[0]: SPECULATE[1]}
+        return made
+
+    @property
+    def speculates(self) -> bool:
+        """Whether primitives run ahead."""
+        return SPECULATE[0] in self._passes
+
     @property
     def passes(self) -> tuple[tuple[str, Pass], ...]:
         return tuple(self._passes.items())
 
 
-__all__ = ["STANDARD", "Note", "OptPass", "Pass", "Profiles", "Rewritten"]
+__all__ = ["SPECULATE", "STANDARD", "Note", "OptPass", "Pass", "Profiles", "Rewritten"]

@@ -11,6 +11,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -26,10 +27,11 @@ from quire.programs.chat.template import chat_template, dialect_of
 from quire.programs.sdk import Context, Generated, Generation
 from quire.programs.workflow.answer_text import AnswerText, Said, behind
 from quire.programs.workflow.json_elements import JsonElements
-from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
 from quire.programs.workflow.runners.calls import Streamed, tell
 from quire.programs.workflow.scheduler import LOSSES
 from quire.programs.workflow.sharing import Sharing
+from quire.programs.workflow.speculation import Run
 from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import Watcher
 
@@ -40,7 +42,9 @@ class ModelCall:
     def __init__(self, model: Model, primitive: Primitive, thread: int) -> None:
         self._texts: dict[str, list[tuple[int, str]]] = {}
         """What each prefilling has added, by its id: one that is repeated adds it once."""
-        self.context = Context(model, thread=thread)
+        self.context = Context(model, thread=thread, priority=primitive.priority)
+        self.ahead: Generation | None = None
+        """An answer that was begun before it was known that it is needed."""
         self.elements = JsonElements()
         self._known: list[Any] = []
         """The elements of an earlier generation, whose engine or node was lost."""
@@ -50,6 +54,13 @@ class ModelCall:
         self._turns: list[dict[str, Any]] = primitive.config["turns"]
         self._pieces: AsyncIterator[str] | None = None
         self._generation: Generation | None = None
+
+    def fork(self, primitive: Primitive) -> ModelCall:
+        """A call whose prompt begins like this one's and then goes on as ``primitive`` says."""
+        forked = copy(self)
+        forked._texts = dict(self._texts)
+        forked.context = self.context.fork().set_priority(primitive.priority)
+        return forked
 
     def add(self, primitive: Primitive, texts: list[tuple[int, str]]) -> None:
         """``texts``, each of the message of that number, follow what the prefillings before have
@@ -113,12 +124,26 @@ class ModelCall:
 
     async def told(self, config: Mapping[str, Any], output: str, watcher: Watcher) -> Generated:
         """The whole answer; ``watcher`` is told its text as it comes."""
-        text = AnswerText(config["answer_after"], begins_again=self._has_begun)
+        is_again = self._has_begun and self.ahead is None
+        text = AnswerText(config["answer_after"], begins_again=is_again)
         async with self._begin(config) as generation:
             async for piece in generation:
                 await tell(watcher, output, text.feed(piece))
             await tell(watcher, output, text.end())
             return await generation
+
+    async def answer_ahead(self, config: Mapping[str, Any]) -> Generated:
+        """The whole answer, which ``answer`` or ``told`` finds begun."""
+        self.ahead = self._begin(config)
+        return await self.ahead
+
+    def drop_ahead(self) -> int:
+        """The answer is not needed; returns the tokens that were written."""
+        generation = self.ahead or self._generation
+        if generation is None:
+            return 0
+        generation.cancel()
+        return generation.num_tokens
 
     def recall(self, element: Any) -> None:
         """The next element of an earlier answer to this prompt, which is in use."""
@@ -168,6 +193,9 @@ class ModelCall:
 
     def _begin(self, config: Mapping[str, Any]) -> Generation:
         """Begin to answer; again if an engine was lost, from the prompt alone."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None and not ahead.has_failed:
+            return ahead
         if self._has_begun:
             self.complete()
         self._has_begun = True
@@ -196,6 +224,8 @@ class ModelRunner:
         self._models, self._streamed, self._sharing = models, streamed, sharing
         self._calls: dict[str, ModelCall] = {}
         """By the id of the first prefilling."""
+        self._ahead: dict[ModelCall, None] = {}
+        self._threads = itertools.count()
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         if primitive.op is Op.DECODING:
@@ -205,18 +235,66 @@ class ModelRunner:
         return {"state": await self._prefilled(primitive, inputs)}
 
     async def close(self) -> None:
-        for call in self._calls.values():
+        for call in (*self._calls.values(), *self._ahead):
             call.context.drop()
         self._calls.clear()
+        self._ahead.clear()
+
+    # -- before it is known that it must run -------------------------------------------------------
+
+    async def run_ahead(self, run: Run) -> Mapping[str, Any]:
+        """See ``AheadRunner``. Each prompt that is completed is a call of its own."""
+        primitive, inputs = run.primitive, run.inputs
+        if primitive.op not in PREFILLS:
+            call: ModelCall = inputs["state"]
+            run.held = call
+            if primitive.op is Op.PARTIAL_DECODING:
+                element = await call.element(primitive.first, primitive.config)
+                return {"out": [element], "state": call}
+            generated = await call.answer_ahead(primitive.config)
+            return {"out": _outcome(primitive, call, generated)}
+        before: ModelCall | None = inputs.get("state")
+        if before is None:
+            call = ModelCall(self._model_of(primitive), primitive, thread=next(self._threads))
+        else:
+            call = before.fork(primitive)
+        run.held = call
+        self._ahead[call] = None
+        call.context.set_depth(**primitive.place)
+        call.add(primitive, _prompt_texts(primitive, inputs))
+        if primitive.op is Op.PARTIAL_PREFILLING:
+            await call.prefill_beginning()
+        else:
+            call.complete()
+        return {"state": call}
+
+    def keep(self, run: Run) -> None:
+        call: ModelCall | None = run.held
+        if call is None or run.primitive.op not in PREFILLS:  # it has failed, or its prompt is kept
+            return
+        call.context.set_priority(0)
+        before: ModelCall | None = run.inputs.get("state")
+        if before is not None and before is not call:
+            before.context.drop()
+
+    def drop(self, run: Run) -> int:
+        call: ModelCall | None = run.held
+        if call is None:
+            return 0
+        if run.primitive.op not in PREFILLS:
+            return 0 if run.primitive.first else call.drop_ahead()
+        call.context.drop()
+        self._ahead.pop(call, None)
+        return 0
 
     async def _prefilled(self, primitive: Primitive, inputs: Mapping[str, Any]) -> ModelCall:
         call: ModelCall | None = inputs.get("state")
         if call is None:
             call = self._calls.get(primitive.id)
         if call is None:
-            call = ModelCall(self._model_of(primitive), primitive, thread=len(self._calls))
+            call = ModelCall(self._model_of(primitive), primitive, thread=next(self._threads))
             self._calls[primitive.id] = call
-        call.context.set_depth(**primitive.order)
+        call.context.set_depth(**primitive.place)
         call.add(primitive, _prompt_texts(primitive, inputs))
         if primitive.op is Op.PARTIAL_PREFILLING:
             await call.prefill_beginning()
@@ -260,15 +338,7 @@ class ModelRunner:
         else:
             generated = await call.answer(config)
         call.context.drop()
-        if config["tools"]:
-            return call.turn(generated)
-        if config["schema"] is None:
-            answer = behind(config["answer_after"], generated.text)
-            return [answer] if primitive.outputs["out"] is ValueType.TEXTS else answer
-        call.elements.feed(generated.text)
-        if not call.elements.ended:
-            raise _cut_off(generated, config)
-        return call.elements.elements
+        return _outcome(primitive, call, generated)
 
     async def _element(self, primitive: Primitive, call: ModelCall) -> Mapping[str, Any]:
         element = await call.element(primitive.first, primitive.config)
@@ -276,6 +346,21 @@ class ModelRunner:
             await call.end()
             call.context.drop()
         return {"out": [element], "state": call}
+
+
+def _outcome(primitive: Primitive, call: ModelCall, generated: Generated) -> Any:
+    """What a whole answer gives."""
+    config = primitive.config
+    if config["tools"]:
+        return call.turn(generated)
+    if config["schema"] is None:
+        answer = behind(config["answer_after"], generated.text)
+        return [answer] if primitive.outputs["out"] is ValueType.TEXTS else answer
+    elements = JsonElements()
+    elements.feed(generated.text)
+    if not elements.ended:
+        raise _cut_off(generated, config)
+    return elements.elements
 
 
 def _prompt_texts(primitive: Primitive, inputs: Mapping[str, Any]) -> list[tuple[int, str]]:

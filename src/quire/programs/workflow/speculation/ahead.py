@@ -1,0 +1,179 @@
+"""``Ahead``: which primitives of a query may run before it is known that they must, on what values.
+
+Owns the suppositions and the runs. A run is kept if, when its primitive starts, its inputs are
+equal to those that it ran on: so what a query answers does not depend on what was supposed. Does no
+I/O and starts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from quire.programs.workflow.control_flow import decided
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.object_store import GraphState
+from quire.programs.workflow.primitives import Guess, Primitive
+from quire.programs.workflow.speculation.experience import Experience
+from quire.programs.workflow.speculation.guesses import branches_of, share_right
+from quire.programs.workflow.speculation.world import World
+from quire.programs.workflow.values import empty
+
+MAX_RUNS = 64
+"""Of one query, that have not been kept or dropped."""
+MAX_WORLDS = 4
+"""Conditions that may as well be true as false are supposed to be both, so many ways in all."""
+
+
+class Run:
+    """A primitive that runs ahead. ``outputs``: None until it has ended. ``held``: what its runner
+    has of it."""
+
+    __slots__ = ("has_failed", "held", "inputs", "outputs", "primitive")
+
+    def __init__(self, primitive: Primitive, inputs: Mapping[str, Any]) -> None:
+        self.primitive, self.inputs = primitive, inputs
+        self.outputs: Mapping[str, Any] | None = None
+        self.has_failed = False
+        self.held: Any = None
+
+
+class Review(NamedTuple):
+    begin: list[Run]
+    drop: list[Run]
+
+
+class Ahead:
+    """See the module docstring. ``review`` says what to begin and to drop, and is asked again when
+    anything has ended: a primitive, a run (``ended``). ``claim`` comes when a primitive starts,
+    ``learn`` when it has ended."""
+
+    def __init__(self, state: GraphState, experience: Experience) -> None:
+        self._state, self._experience = state, experience
+        self._runs: dict[str, list[Run]] = {}
+        self._known: PrimitiveGraph | None = None
+        self._found: list[Primitive] = []
+        self._kept: dict[str, Run] = {}
+        """By primitives that have started and not ended."""
+
+    @property
+    def runs(self) -> Iterator[Run]:
+        """Those that are neither kept nor dropped."""
+        for runs in self._runs.values():
+            yield from runs
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def ended(self, run: Run, outputs: Mapping[str, Any] | None) -> None:
+        """``outputs``: None if it has failed, so that its primitive runs anew."""
+        run.outputs, run.has_failed = outputs, outputs is None
+
+    def _fitting(self, primitive: Primitive) -> Run | None:
+        """The run of ``primitive``, whose parents have ended, that has its very inputs."""
+        runs = self._runs.get(primitive.id)
+        if not runs:
+            return None
+        inputs = self._state.inputs_of(primitive)
+        return next((r for r in runs if not r.has_failed and r.inputs == inputs), None)
+
+    def claim(self, primitive: Primitive) -> tuple[Run | None, list[Run]]:
+        """``primitive`` starts: the run that is kept, and those that are dropped."""
+        kept = self._fitting(primitive)
+        runs = self._runs.pop(primitive.id, [])
+        if kept is not None:
+            self._kept[primitive.id] = kept
+        return kept, [run for run in runs if run is not kept]
+
+    def has_kept(self, primitive: Primitive) -> bool:
+        """Whether ``primitive``, which has started, has kept a run that has not failed."""
+        kept = self._kept.get(primitive.id)
+        return kept is not None and not kept.has_failed
+
+    def learn(
+        self, primitive: Primitive, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
+    ) -> None:
+        """``primitive`` has ended."""
+        self._kept.pop(primitive.id, None)
+        right = share_right(primitive, inputs, outputs) if primitive.guess else None
+        if right is not None:
+            self._experience.note(primitive.node, right)
+
+    # -- what may run ------------------------------------------------------------------------------
+
+    def review(self) -> Review:
+        wanted: list[Run] = []
+        begun: list[Run] = []
+        for branches in self._branches():
+            world = World(self._state, self._experience, branches)
+            for primitive in self._marked():
+                if not self._state.has_ended(primitive.id):
+                    world.put(primitive, self._outputs(primitive, world, wanted, begun))
+        kept = {id(run) for run in wanted}
+        dropped = [run for run in self.runs if id(run) not in kept]
+        for run in dropped:
+            self._runs[run.primitive.id].remove(run)
+        return Review(begun, dropped)
+
+    def _marked(self) -> list[Primitive]:
+        """Those that may run ahead or be supposed, parents before children."""
+        graph = self._state.graph
+        if graph is not self._known:
+            found = [graph.primitives[one] for one in graph.order]
+            self._known, self._found = graph, [one for one in found if one.ahead or one.guess]
+        return self._found
+
+    def _branches(self) -> Iterator[Mapping[str, bool]]:
+        """What every condition that has not ended is supposed to be: all as they mostly are, then
+        one after the other the other way."""
+        open_ones = {
+            one.id: branches_of(one, self._experience)
+            for one in self._marked()
+            if one.guess is Guess.BRANCH and not self._state.has_ended(one.id)
+        }
+        likely = {one: values[0] for one, values in open_ones.items() if values}
+        yield likely
+        doubtful = [one for one, values in open_ones.items() if len(values) > 1]
+        for one in doubtful[: MAX_WORLDS - 1]:
+            yield likely | {one: not likely[one]}
+
+    def _outputs(
+        self, primitive: Primitive, world: World, wanted: list[Run], begun: list[Run]
+    ) -> Mapping[str, Any] | None:
+        """What it gives if its inputs are as in ``world``, as far as it has been carried out."""
+        when = (True,) if primitive.when is None else world.value(primitive.when)
+        if when is not None and not when[0]:
+            return {port: empty(kind) for port, kind in primitive.outputs.items()}
+        has_ended = self._state.has_ended
+        if all(map(has_ended, primitive.parents)):  # it starts, or has started
+            wanted += self._runs.get(primitive.id, ())
+            kept = self._kept.get(primitive.id) or self._fitting(primitive)
+            return None if kept is None else kept.outputs
+        if when is None or not primitive.ahead or not all(map(has_ended, primitive.after)):
+            return None
+        inputs = world.inputs(primitive)
+        if inputs is None:
+            return None
+        outputs = decided(primitive, inputs)
+        if outputs is not None:
+            return outputs
+        run = self._run(primitive, inputs)
+        if run is None and world.is_supposed(primitive):  # else it starts in a moment
+            run = self._new_run(primitive, inputs, begun)
+        if run is None:
+            return None
+        wanted.append(run)
+        return run.outputs
+
+    def _run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Run | None:
+        runs = self._runs.get(primitive.id, ())
+        return next((run for run in runs if run.inputs == inputs), None)
+
+    def _new_run(
+        self, primitive: Primitive, inputs: Mapping[str, Any], begun: list[Run]
+    ) -> Run | None:
+        if sum(map(len, self._runs.values())) >= MAX_RUNS:
+            return None
+        run = Run(primitive, inputs)
+        self._runs.setdefault(primitive.id, []).append(run)
+        begun.append(run)
+        return run

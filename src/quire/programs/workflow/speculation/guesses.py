@@ -1,0 +1,45 @@
+"""What a primitive's outputs are supposed to be before it has ended.
+
+Must not know what runs on a supposition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quire.programs.workflow.primitives import Guess, Primitive
+from quire.programs.workflow.speculation.experience import Experience
+
+
+def branches_of(primitive: Primitive, experience: Experience) -> tuple[bool, ...]:
+    """The values of a condition that are worth supposing, the likelier first."""
+    likely: bool | None = primitive.config.get("likely")
+    return experience.branches(primitive.node) if likely is None else (likely,)
+
+
+def as_found(primitive: Primitive, texts: Sequence[str]) -> list[str]:
+    """What a ranking gives if its texts were found in the order of their relevance."""
+    top_n: int = primitive.config["top_n"]
+    once = list(dict.fromkeys(texts))
+    repeated = [text for place, text in enumerate(texts) if text in texts[:place]]
+    return [*once, *repeated][:top_n]
+
+
+def share_right(
+    primitive: Primitive, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
+) -> float | None:
+    """How much of the supposition was right, now that the outputs are there; of a condition,
+    whether it is true. None: nothing was to be supposed."""
+    if primitive.guess is Guess.BRANCH:
+        return float(bool(outputs["out"]))
+    ranked: list[str] = outputs["out"]
+    if primitive.guess is not Guess.FIRST or not ranked:
+        return None
+    supposed = as_found(primitive, inputs["texts"])
+    num_right = 0
+    for one, other in zip(supposed, ranked, strict=False):
+        if one != other:
+            break
+        num_right += 1
+    return num_right / len(ranked)

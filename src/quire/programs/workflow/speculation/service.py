@@ -1,0 +1,41 @@
+"""What speculation has cost and brought on a node, told by its queries."""
+
+from __future__ import annotations
+
+import threading
+
+from quire.core.errors import InvalidArgument
+from quire.programs.services.operations import ProgramService, operation
+from quire.programs.workflow.speculation.figures import SpeculationFigures
+
+
+class SpeculationLedger:
+    """The sum over all queries. For any thread."""
+
+    def __init__(self) -> None:
+        self._sum = SpeculationFigures()
+        self._lock = threading.Lock()
+
+    def add(self, figures: SpeculationFigures) -> None:
+        with self._lock:
+            self._sum += figures
+
+    def statistics(self) -> SpeculationFigures:
+        with self._lock:
+            return self._sum
+
+
+class SpeculationService(ProgramService):
+    """Only native programs have it, which are trusted to tell what they have done."""
+
+    def __init__(self, ledger: SpeculationLedger) -> None:
+        self._ledger = ledger
+
+    @operation("speculation.note")
+    async def note(
+        self, num_begun: int, num_kept: int, num_dropped: int, num_dropped_tokens: int
+    ) -> None:
+        numbers = (num_begun, num_kept, num_dropped, num_dropped_tokens)
+        if min(numbers) < 0:
+            raise InvalidArgument(f"speculation.note is told {numbers}: give numbers from 0 up")
+        self._ledger.add(SpeculationFigures(*numbers))

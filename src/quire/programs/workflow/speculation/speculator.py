@@ -1,0 +1,130 @@
+"""``Speculator``: carries out what ``Ahead`` says, in spare time, and hands over what is kept.
+
+Owns the tasks of one query's runs ahead. A run that fails is dropped: its primitive then runs as if
+nothing had been supposed, and fails by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+from quire.core.calls import SPARE_PRIORITY
+from quire.programs.workflow.object_store import GraphState
+from quire.programs.workflow.primitives import Op, Primitive
+from quire.programs.workflow.speculation.ahead import Ahead, Run
+from quire.programs.workflow.speculation.experience import Experience
+from quire.programs.workflow.speculation.figures import SpeculationFigures
+
+_log = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """See ``scheduler.Runner``."""
+
+    async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]: ...
+
+
+@runtime_checkable
+class AheadRunner(Protocol):
+    """A runner that holds something for what runs ahead. Any other just runs it."""
+
+    async def run_ahead(self, run: Run) -> Mapping[str, Any]:
+        """The outputs, in spare time; nothing is told, shared or changed. It may put what it holds
+        into ``run.held``."""
+        ...
+
+    def keep(self, run: Run) -> None:
+        """What the run holds is the query's from now on, and spare no more."""
+        ...
+
+    def drop(self, run: Run) -> int:
+        """Cancel it and free what it holds; returns the tokens that a model has written in it."""
+        ...
+
+
+class Speculator:
+    """``runners``: by the engine's name. ``figures`` are those of the query so far."""
+
+    def __init__(
+        self, state: GraphState, experience: Experience, runners: Mapping[str, Runner]
+    ) -> None:
+        self._ahead = Ahead(state, experience)
+        self._runners = runners
+        self._tasks: dict[Run, asyncio.Task[None]] = {}
+        self.figures = SpeculationFigures()
+
+    def review(self, group: asyncio.TaskGroup) -> None:
+        """Something has ended: begin and drop what follows from it."""
+        begin, drop = self._ahead.review()
+        for run in drop:
+            self._drop(run)
+        for run in begin:
+            run.primitive = replace(run.primitive, priority=SPARE_PRIORITY)
+            self._count(num_begun=1)
+            task = group.create_task(self._carry_out(run, group), name=f"{run.primitive.id} ahead")
+            self._tasks[run] = task
+
+    async def _carry_out(self, run: Run, group: asyncio.TaskGroup) -> None:
+        runner = self._runner(run)
+        outputs: Mapping[str, Any] | None = None
+        try:
+            if isinstance(runner, AheadRunner):
+                outputs = await runner.run_ahead(run)
+            else:
+                outputs = await runner.run(run.primitive, run.inputs)
+        except Exception:
+            _log.debug("%s failed ahead", run.primitive.id, exc_info=True)
+        self._ahead.ended(run, outputs)
+        self.review(group)
+
+    async def claimed(self, primitive: Primitive) -> Mapping[str, Any] | None:
+        """``primitive`` starts: what it gives, if it runs ahead on these very inputs. None: it must
+        run. An answer that is being written is told by the primitive itself, which finds it where
+        its prompt is."""
+        run, dropped = self._ahead.claim(primitive)
+        for one in dropped:
+            self._drop(one)
+        if run is None:
+            return None
+        self._count(num_kept=1)
+        runner = self._runner(run)
+        if isinstance(runner, AheadRunner):
+            runner.keep(run)
+            if primitive.op is Op.DECODING:
+                return None
+        await asyncio.wait([self._tasks[run]])
+        return run.outputs
+
+    def has_kept(self, primitive: Primitive) -> bool:
+        """Whether ``primitive``, which has started, began ahead."""
+        return self._ahead.has_kept(primitive)
+
+    def learn(
+        self, primitive: Primitive, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
+    ) -> None:
+        """``primitive`` has ended."""
+        self._ahead.learn(primitive, inputs, outputs)
+
+    def close(self) -> None:
+        """The query has ended: whatever still runs ahead is dropped."""
+        for run in list(self._ahead.runs):
+            self._drop(run)
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _drop(self, run: Run) -> None:
+        self._tasks[run].cancel()
+        runner = self._runner(run)
+        num_tokens = runner.drop(run) if isinstance(runner, AheadRunner) else 0
+        self._count(num_dropped=1, num_dropped_tokens=num_tokens)
+
+    def _runner(self, run: Run) -> Runner:
+        assert run.primitive.engine is not None, "what no engine carries out does not run ahead"
+        return self._runners[run.primitive.engine]
+
+    def _count(self, **more: int) -> None:
+        self.figures += SpeculationFigures(**more)

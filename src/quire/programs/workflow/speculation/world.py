@@ -1,0 +1,87 @@
+"""``World``: the values of a graph's primitives as far as they are known or supposed.
+
+Must not know what runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.programs.workflow.object_store import GraphState
+from quire.programs.workflow.primitives import Guess, Op, Primitive
+from quire.programs.workflow.speculation.experience import Experience
+from quire.programs.workflow.speculation.guesses import as_found
+from quire.programs.workflow.values import Ref
+
+Outputs = Mapping[str, Any]
+
+
+class World:
+    """``branches``: what conditions are supposed to be that have not ended, by primitive. Outputs
+    are ``put`` parents before children."""
+
+    def __init__(
+        self, state: GraphState, experience: Experience, branches: Mapping[str, bool]
+    ) -> None:
+        self._state, self._experience, self._branches = state, experience, branches
+        self._outputs: dict[str, Outputs] = {}
+        self._supposed = set[str]()
+
+    def put(self, primitive: Primitive, outputs: Outputs | None) -> None:
+        """What ``primitive``, which has not ended, gives or has given; None: it is supposed."""
+        if outputs is None:
+            outputs = self._guessed(primitive)
+            self._supposed.add(primitive.id)
+        elif self.is_supposed(primitive):
+            self._supposed.add(primitive.id)
+        if outputs is not None:
+            self._outputs[primitive.id] = outputs
+
+    def is_supposed(self, primitive: Primitive) -> bool:
+        """Whether any of its inputs is supposed."""
+        return not primitive.sources.isdisjoint(self._supposed)
+
+    def inputs(self, primitive: Primitive) -> dict[str, Any] | None:
+        """None if nothing is known or supposed of one of them."""
+        inputs: dict[str, Any] = {}
+        for name, ref in primitive.inputs.items():
+            value = self.value(ref)
+            if value is None:
+                return None
+            (inputs[name],) = value
+        return inputs
+
+    def value(self, ref: Ref) -> tuple[Any] | None:
+        """None if nothing is known or supposed."""
+        if ref.from_query or self._state.has_ended(ref.primitive):
+            return (self._state.value(ref),)
+        outputs = self._outputs.get(ref.primitive)
+        return None if outputs is None else (ref.take(outputs[ref.port]),)
+
+    def _guessed(self, primitive: Primitive) -> Outputs | None:
+        if primitive.guess is Guess.BRANCH and primitive.id in self._branches:
+            return {"out": self._branches[primitive.id]}
+        if primitive.guess is Guess.FIRST and self._experience.is_worth(primitive.node):
+            texts = self._early(primitive.inputs["texts"], primitive.config["top_n"])
+            return None if texts is None else {"out": as_found(primitive, texts)}
+        return None
+
+    def _early(self, ref: Ref, least: int) -> list[str] | None:
+        """The first texts of a list, at least ``least`` different ones: where it is put together
+        from several searches, those of the first ones."""
+        whole = self.value(ref)
+        if whole is not None:
+            return list(whole[0])
+        source = self._state.graph.primitives.get(ref.primitive)
+        if source is None or source.op is not Op.AGGREGATE or not ref.whole:
+            return None
+        found: list[str] = []
+        for part in source.inputs.values():
+            texts = self.value(part)
+            if texts is None:
+                return None
+            found += texts[0]
+            if len(dict.fromkeys(found)) >= least:
+                return found
+        return found
