@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,14 @@ def test_what_cannot_be_simulated_is_refused(
     ran = invoke(capsys, *SMALL, *arguments)
     assert ran.code == 2
     assert told in ran.err
+
+
+def test_a_simulation_without_nodes_loads_neither_routers_nor_the_node() -> None:
+    """They take three times as long to import as all that it needs."""
+    asked = "import quire.cli.sim, sys; print([name for name in sys.modules if 'quire' in name])"
+    loaded = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, check=True, text=True
+    ).stdout
+    assert "quire.simulation.studies" in loaded
+    for package in ("quire.node", "quire.server", "quire.cluster"):
+        assert package not in loaded

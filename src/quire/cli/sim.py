@@ -13,7 +13,6 @@ import typer
 
 from quire.cli.console import messages, output, table
 from quire.cli.exit_codes import EXIT_FAILED
-from quire.cli.recorded_logs import read_load
 from quire.cli.scheduler_options import (
     WITH_LEVELS,
     Balancer,
@@ -27,13 +26,11 @@ from quire.cli.scheduler_options import (
     ResumeBelow,
     levels_config,
 )
-from quire.cli.sim_nodes import (
+from quire.cli.sim_node_options import (
     Links,
     Nodes,
-    NodesAsked,
     Requests,
     Strategies,
-    play_cluster,
     refuse_beside_nodes,
     refuse_without_nodes,
 )
@@ -46,6 +43,7 @@ from quire.simulation.outcomes import Summary, plain
 from quire.simulation.profile import decode_profile
 from quire.simulation.studies import SIMULATED_POLICIES, Finding, Study, examine
 from quire.simulation.workloads import WORKLOADS
+from quire.simulation.workloads.recorded import RecordedLoad
 
 _ENGINES = EngineSpec()
 _PAUSING = PausingConfig()
@@ -231,6 +229,8 @@ def sim(
     ]
     collect_seldom()
     if nodes is not None:
+        from quire.cli.sim_nodes import NodesAsked, play_cluster  # late: routers, servers, nodes
+
         refused = {"workload": workload, "log": log, "arrivals": arrivals, "width": width}
         refuse_beside_nodes(refused, engines, named)
         play_cluster(
@@ -250,7 +250,7 @@ def sim(
         )
         return
     refuse_without_nodes({"strategy": strategy, "requests": requests, "link": link})
-    recorded = None if log is None else read_load(log)
+    recorded = None if log is None else _recorded(log)
     study = Study(
         workload=workload or ("mixed" if recorded is None else "recorded"),
         num_programs=(300 if programs is None else programs)
@@ -279,6 +279,12 @@ def _refuse_beside_log(log: Path, asked: Mapping[str, object]) -> None:
         raise ConfigError(
             f"{given[0]} beside --log {log}: the log says which programs come, and when"
         )
+
+
+def _recorded(log: Path) -> RecordedLoad:
+    from quire.cli.recorded_logs import read_load  # late: it imports the node, to play the log
+
+    return read_load(log)
 
 
 def _measured(path: Path) -> EngineSpec:
