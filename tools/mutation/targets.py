@@ -20,9 +20,9 @@ class Group:
     """``sources`` and ``tests`` are globs below ``src/quire`` and ``tests``.
 
     Tests that build a sandbox's guest image are in no group: it contains the faulty module, so that
-    every run would build one. ``without``: tests that start real processes, each of which takes as long as hundreds of others.
-    ``in_children``: modules that run in child processes alone, which nothing traces, and the tests
-    that start these.
+    every run would build one. ``without``: tests that start real processes, each of which takes as
+    long as hundreds of others. ``in_children``: modules that run in child processes alone, which
+    nothing traces, and the tests that start these.
     """
 
     name: str
