@@ -92,6 +92,30 @@ def test_pieces_go_through_nixl_where_both_have_it(
 
 
 @needs_nixl
+def test_receivers_that_were_not_written_to_for_longest_are_forgotten(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And known anew when they are written to again."""
+    monkeypatch.setattr(nixl, "_MAX_KNOWN", 2)
+    sender, *receivers = (make() for _ in range(4))
+    assert sender._nixl is not None
+    agent, forgotten = sender._nixl._agent, list[str]()
+    remove = agent.remove_remote_agent
+
+    def removed(name: str) -> None:
+        forgotten.append(name)
+        remove(name)
+
+    monkeypatch.setattr(agent, "remove_remote_agent", removed)
+    first, second, third = receivers
+    for receiver, num_forgotten in ((first, 0), (second, 0), (first, 0), (third, 1), (second, 2)):
+        assert arrives(sender, receiver)
+        assert len(forgotten) == num_forgotten
+        assert len(sender._nixl._known) <= 2
+    assert forgotten == [one._nixl._name for one in (second, first) if one._nixl is not None]
+
+
+@needs_nixl
 def test_more_transfers_than_windows(make: Make) -> None:
     sender, receiver = make(), make()
     sink, ends = TokenSink(40 * 8), Ends()

@@ -78,7 +78,9 @@ class RawPeer:
 
     def greet(self) -> None:
         self.say(GREETING)
-        assert isinstance(self.hear(), Welcome)
+        welcome = self.hear()
+        assert isinstance(welcome, Welcome)
+        assert not welcome.is_shared, "it has offered no memory"
 
     def has_ended(self) -> bool:
         """Whether the transport ends the connection; waits for it."""
@@ -455,6 +457,15 @@ def test_sends_beyond_their_number_wait(transport: TcpTransport, listen: Listen)
 def test_an_address_that_cannot_be_served(address: str) -> None:
     with pytest.raises(ConfigError, match="tcp://"):
         TcpTransport(address)
+
+
+def test_a_host_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*args: object, **fields: object) -> None:
+        raise socket.gaierror("it has no address")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(ConfigError, match=r"at tcp://engine\.example:7000: it has no address"):
+        TcpTransport("tcp://engine.example:7000")
 
 
 def test_a_port_that_is_taken(transport: TcpTransport) -> None:

@@ -86,8 +86,7 @@ def coverage_map(group: Group) -> CoverageMap:
 
 def _trace(sources: list[str], kept: dict[Path, Path]) -> None:
     (WORK / "coverage").mkdir(parents=True, exist_ok=True)
-    log, all_of_them = WORK / "trace.log", WORK / "trace.json"
-    all_of_them.unlink(missing_ok=True)
+    log, all_of_them = (WORK / f"trace-{os.getpid()}.{kind}" for kind in ("log", "json"))
 
     def run(arguments: Sequence[str]) -> int:
         return _traced(arguments, sources, all_of_them)
@@ -96,6 +95,8 @@ def _trace(sources: list[str], kept: dict[Path, Path]) -> None:
     if status not in HAVE_RUN or not all_of_them.exists():
         raise SystemExit(f"the tests cannot be run, see {log}")
     found = json.loads(all_of_them.read_text(encoding="utf-8"))
+    for file in (log, all_of_them):
+        file.unlink()
     for test in found["failed"]:
         print(f"  fails without any fault, and is left out: {test}")
     by_file = _by_file(found["lines"], [test.split("::")[0] for test in found["tests"]])

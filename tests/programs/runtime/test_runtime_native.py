@@ -489,15 +489,19 @@ async def test_closing_the_runtime_ends_its_programs(ports: Ports) -> None:
 
 
 async def test_a_blocked_loop_is_reported_with_its_program(ports: Ports) -> None:
+    """Whatever else holds up the loop of a busy machine is reported too, without the program. The
+    hog lets the loop answer now and then: a probe is reported once."""
     unblock = threading.Event()
     reports: list[BlockedLoop] = []
 
     def on_blocked(blocked: BlockedLoop) -> None:
-        reports.append(blocked)
-        unblock.set()
+        if "in hog" in blocked.stack:
+            reports.append(blocked)
+            unblock.set()
 
     async def hog(api: Api) -> str:
-        unblock.wait()
+        while not unblock.wait(0.2):  # noqa: ASYNC110
+            await asyncio.sleep(0)
         return "released"
 
     runtime = NativeRuntime(NativeConfig(blocked_after_s=0.01), on_blocked=on_blocked)
@@ -508,7 +512,6 @@ async def test_a_blocked_loop_is_reported_with_its_program(ports: Ports) -> None
     finally:
         runtime.close()
     assert reports[0].program == f"{running.id} (the_hog)"
-    assert "unblock.wait()" in reports[0].stack
 
 
 async def test_a_terminated_program_reports_unknown_codes_too(

@@ -7,6 +7,7 @@ from typing import Any
 
 from replay_node import lost_after, num_turns
 
+from quire.core.decoding import StopSpec
 from quire.programs.api import Api
 from quire.programs.inferlet import Main
 from quire.programs.sdk import Context
@@ -99,3 +100,24 @@ async def hands_over(api: Api) -> list[Any]:
 
 async def test_what_waits_for_an_answer_that_is_not_asked_for_again_waits_all_the_same() -> None:
     await everywhere(hands_over)
+
+
+async def finds_prefixes(api: Api) -> list[Any]:
+    """Maps pages that the lost engine's index had, of two texts, and goes on behind each."""
+    texts = [[number, *range(5, 17)] for number in (2, 3)]
+    for text in texts:
+        await api.decode([], text, api.alloc_kvpage(4), stop=StopSpec(max_tokens=0), position=0)
+    said: list[Any] = []
+    for text in texts:
+        pages, num_tokens = await api.import_prefix(text)
+        own = api.alloc_kvpage(5)
+        rest = text[num_tokens:]
+        generated = await api.decode(
+            pages, rest, own, stop=StopSpec(max_tokens=4), position=num_tokens
+        )
+        said.append(list(generated.token_ids))
+    return said
+
+
+async def test_pages_of_a_prefix_that_was_found_are_computed_again() -> None:
+    await everywhere(finds_prefixes)

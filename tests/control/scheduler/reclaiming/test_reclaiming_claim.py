@@ -138,3 +138,10 @@ def test_of_one_command_the_deepest_chain_comes_first() -> None:
     assert not Claim(entry, None, waiting(entry), jobs).spares(deep[0]), (
         "it waits for no chain any more"
     )
+
+
+def test_a_chain_takes_pages_of_its_command_that_are_shallower_than_it() -> None:
+    named = [chain(length)[-1] for length in (1, 2, 3, 4)]
+    entry = entry_of(start_program(1), *named)
+    job = job_for(entry, chain(3))
+    assert Claim(entry, job, waiting(entry), [job]).last_resort() == named[:2]

@@ -95,3 +95,15 @@ def test_a_row_in_the_message_outlives_its_chain_until_the_next(engine: EngineSt
     restorer.sweep()
     assert restorer.jobs == []
     assert not contents[-1].is_restoring
+
+
+def test_a_chain_that_no_page_means_any_more_ends(engine: EngineState) -> None:
+    """Although its requester still waits, for another one."""
+    restorer, (target, other) = Restorer(engine), (chain(3)[-1], chain(1)[-1])
+    entry = entry_of(start_program(1), target, other)
+    restorer.request(entry, [target, other])
+    target.num_refs -= 1
+    restorer.sweep()
+    (job,) = restorer.jobs
+    assert job.contents == [other]
+    assert not target.is_restoring

@@ -169,3 +169,23 @@ def test_events_of_one_moment_stand_in_one_message() -> None:
             )
         )
     assert steppers.rows == [3]
+
+
+@pytest.mark.parametrize("pauses_s", [(0.1, 0.2), (0.2, 0.1)])
+def test_the_slowest_of_those_that_are_expected_is_waited_for(
+    pauses_s: tuple[float, float],
+) -> None:
+    anticipation = Anticipation(share=0.5)
+    anticipation.observe(1.0)
+    queues = [queue_alone(number) for number in (1, 2)]
+    alone_s = []
+    for queue, pause_s in zip(queues, pauses_s, strict=True):
+        anticipation.answered(queue, 0.0)
+        anticipation.issued(queue, pause_s)
+        anticipation.answered(queue, 10.0)
+        alone_s.append(anticipation.wait_until_s(10.0))
+        anticipation.issued(queue, 10.0 + pause_s)
+    for queue in queues:
+        anticipation.answered(queue, 20.0)
+    assert None not in alone_s
+    assert anticipation.wait_until_s(20.0) == pytest.approx(10.0 + max(filter(None, alone_s)))
