@@ -23,8 +23,11 @@ def meant_by(routes: Sequence[APIRoute], path: str) -> str | None:
                 f"there is {meant}; the base URL of OpenAI clients ends with /v1, that of "
                 "Anthropic's has no path"
             )
-    near = get_close_matches(plain[:_MAX_MISTYPED_CHARS], sorted(known), n=1, cutoff=0.9)
-    return f"there is {near[0]}" if near else None
+    for given in (plain, f"/v1{plain}"):
+        near = get_close_matches(given[:_MAX_MISTYPED_CHARS], sorted(known), n=1, cutoff=0.9)
+        if near:
+            return f"there is {near[0]}"
+    return None
 
 
 def methods_of(routes: Sequence[APIRoute], path: str) -> list[str]:
