@@ -287,3 +287,7 @@ Stream = Annotated[
     bool,
     typer.Option("--stream", help="Print messages as pieces of one text, without line ends."),
 ]
+
+ProgramId = Annotated[
+    str, typer.Argument(metavar="PROGRAM", help="The id from 'quire ps', or a unique prefix of it.")
+]
