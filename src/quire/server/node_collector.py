@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from quire.control import EngineStatistics
 from quire.control.memory.pool_statistics import PoolStatistics
 from quire.control.scheduler.timing.batch_sizes import BATCH_BOUNDS
+from quire.core.interfaces import ServedModel
 from quire.node import EngineReadiness, Node, NodeStatistics, SpanCounts
 from quire.server.class_series import class_series
 from quire.server.encoder_series import encoder_series
@@ -49,6 +50,7 @@ class NodeCollector(Collector):
         statistics = self._node.statistics()
         yield from _node_gauges(statistics)
         yield from _engine_series(statistics.controller.engines)
+        yield _cache_sizes(statistics.controller.engines, self._node.models())
         yield _batch_sizes(statistics.controller.engines)
         yield from _latencies(statistics)
         yield from class_series(statistics.classes)
@@ -288,6 +290,20 @@ def _engine_series(engines: Sequence[EngineStatistics]) -> Iterator[Metric]:
                 for engine in engines:
                     family.add_metric([engine.model, engine.engine], value(engine))
                 yield family
+
+
+def _cache_sizes(engines: Sequence[EngineStatistics], models: Sequence[ServedModel]) -> Metric:
+    """What load balancers for vLLM read the sizes of an engine's cache from: they are labels."""
+    family = GaugeMetricFamily(
+        "vllm:cache_config_info",
+        "Sizes of the KV cache: tokens per block, and blocks of the device",
+        labels=(*LABELS, "block_size", "num_gpu_blocks"),
+    )
+    block_sizes = {model.id: model.info.pool.page_size for model in models}
+    for engine in engines:
+        sizes = [str(block_sizes.get(engine.model, "")), str(engine.pool.num_blocks)]
+        family.add_metric([engine.model, engine.engine, *sizes], 1)
+    return family
 
 
 def _batch_sizes(engines: Sequence[EngineStatistics]) -> Metric:
