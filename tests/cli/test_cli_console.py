@@ -17,7 +17,7 @@ from terminal_screen import screen_of
 from quire.cli.console import output, print_error, print_result, show_message, waiting
 from quire.cli.console import shown as shown_by
 from quire.cli.process_table import process_table
-from quire.cli.processes import upload_table
+from quire.cli.push import upload_table
 from quire.core.errors import ProgramFailed
 
 HOSTILE = "a\x1b]0;title\x07b\x1b[2Jc\rd\x9b1me\x7f"

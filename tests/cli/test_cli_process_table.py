@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from quire.cli.console import output
+from quire.cli.logs import behind
 from quire.cli.process_table import chosen, duration, process_table
-from quire.cli.processes import behind
 
 
 def record(public_id: str, created: float | None = None, **more: Any) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def test_a_log_is_followed_to_the_programs_end(
     """Between two looks the program is ended: what that has put into the log is shown, once."""
     looks = iter([lambda: node.terminate(waiter)])  # it may take several until it has ended
     clock = SimpleNamespace(sleep=lambda _: next(looks, lambda: time.sleep(0.01))())
-    monkeypatch.setattr("quire.cli.processes.time", clock)
+    monkeypatch.setattr("quire.cli.logs.time", clock)
     ran = invoke(capsys, "logs", waiter, "--follow", "--url", node.url)
     assert ran.out.count("launched with 2 arguments") == 1
     assert ran.out.count("warning cancel: ") == 1

@@ -172,8 +172,8 @@ def test_an_application_of_a_file_is_explained(
     assert (ran.code, "1 primitives" in ran.out) == (0, True), ran.err
     for name, message in (
         ("made", "has no template"),
-        ("none", "is NoneType, not an App"),
         ("number", "is int, not an App"),
+        ("none", "has no 'none': its applications are app"),
     ):
         ran = invoke(capsys, "workflow", "explain", f"{file}:{name}")
         assert (ran.code, message in " ".join(ran.err.split())) == (EXIT_ERROR, True), ran.err

@@ -351,6 +351,8 @@ def test_a_model_of_llama_cpp_is_refused_with_what_to_do(source: str) -> None:
 def test_a_folder_of_llama_cpp_is_told_from_an_empty_one(tmp_path: Path) -> None:
     with pytest.raises(ModelFormatError, match=r"no config\.json: a model directory needs"):
         ModelDirectory(tmp_path).read_config()
+    with pytest.raises(ModelFormatError, match=r"gone has no config\.json"):
+        ModelDirectory(tmp_path / "gone").read_config()
     (tmp_path / "m-q8_0.gguf").touch()
     with pytest.raises(ModelFormatError, match=r"m-q8_0\.gguf.*which Quire does not read"):
         ModelDirectory(tmp_path).read_config()

@@ -25,7 +25,7 @@ def info_of(*groups: LayerGroup) -> EngineInfo:
 
 def test_it_has_memory_tokens_and_bounds() -> None:
     assert capacity_line(info_of(FULL)) == (
-        "4.1 M parameters, bfloat16 on cpu; KV cache 250 MiB, host 62 MiB: 4,000 pages of 16, "
+        "4.1 M parameters, bfloat16 on cpu; KV cache 250 MiB, host 62.5 MiB: 4,000 pages of 16, "
         "64,000 tokens, 31.2 contexts of 2,048; at most 256 sequences and 512 tokens a step"
     )
 

@@ -486,6 +486,8 @@ def test_a_tool_that_only_a_service_runs_is_told_so(
         ("/v1/tokenize", "there is /tokenize;"),
         ("/v1/audio/speech", "/openapi.json has all of them"),
         ("/v1/chat/completion", "there is /v1/chat/completions"),
+        ("/completion", "there is /v1/completions"),
+        ("/embedding", "there is /v1/embeddings"),
         ("/", "/ui shows the node in a browser"),
         ("/" + "a" * 50_000, "/openapi.json has all of them"),
     ],

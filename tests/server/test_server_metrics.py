@@ -52,6 +52,12 @@ def test_every_vllm_name_has_its_quire_twin(http: httpx.Client) -> None:
     assert labelled - encoders == {"scripted"}
 
 
+def test_the_sizes_of_a_cache_are_labels_as_vllm_writes_them(http: httpx.Client) -> None:
+    _, values = scrape(http)
+    sizes = {("block_size", "16"), ("num_gpu_blocks", "1024")}
+    assert values["vllm:cache_config_info", ENGINE | sizes] == 1
+
+
 def test_refused_requests_are_counted(http: httpx.Client) -> None:
     """By status and error; what has begun is not among them."""
 

@@ -130,7 +130,7 @@ PANELS = {
         ),
         Subcommand(
             "push",
-            "processes",
+            "push",
             "Upload programs to a running node, to be launched by name; list the uploaded ones.",
         ),
         Subcommand(
@@ -151,7 +151,7 @@ PANELS = {
         ),
         Subcommand(
             "logs",
-            "processes",
+            "logs",
             "Print a program's log: its log entries, its output, and the node's notes about it.",
         ),
         Subcommand(

@@ -120,7 +120,7 @@ def report(console: Console, shown: Demonstration) -> None:
     console.print(asked)
     _heading(console, "What the chat cost (tokens, pieces streamed, times)")
     console.print(_figures(shown))
-    _heading(console, f"The process table while both were at work ({shown.overlap_s:.2f} s)")
+    _heading(console, f"The process table (both were at work at once for {shown.overlap_s:.2f} s)")
     console.print(process_table(shown.agent.programs, time.time(), width=console.width))
     _heading(console, "Where to go next")
     steps = next_steps()

@@ -21,8 +21,8 @@ from rich.text import Text
 from quire.cli.console import output, table
 from quire.cli.exit_codes import EXIT_FAILED
 from quire.cli.machine import Extra, Machine, TorchBuild, as_json, inspect_machine
-from quire.cli.sizes import format_size
 from quire.core.errors import ModelNotFound
+from quire.core.sizes import format_size
 from quire.node import SHIPPED_MODEL, resolve_source
 
 PURPOSES = {

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from quire.cli.sizes import format_size, size_value
 from quire.core.config import KVTransportName, ServerConfig
+from quire.core.sizes import format_size, size_value
 
 _HTTP = "HTTP"
 _ACCESS = "Access"

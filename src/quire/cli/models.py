@@ -14,8 +14,8 @@ import typer
 from quire.cli.client import NodeClient
 from quire.cli.console import output, table
 from quire.cli.options import ApiKey, OptionalUrl
-from quire.cli.sizes import format_size
 from quire.core.ids import ModelId
+from quire.core.sizes import format_size
 from quire.engine.model_directory import ModelDirectory
 from quire.node import SHIPPED_MODEL, SHIPPED_READER, resolve_source
 

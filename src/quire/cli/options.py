@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from quire.cli.sizes import format_size, size_or_nothing, size_value
 from quire.core.config import DEFAULT_CACHE_BYTES, EngineConfig
 from quire.core.ids import ModelId
+from quire.core.sizes import format_size, size_or_nothing, size_value
 
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
 BackendOption = Literal["auto", "cpu", "cuda", "torch"]
@@ -286,4 +286,8 @@ Interactive = Annotated[
 Stream = Annotated[
     bool,
     typer.Option("--stream", help="Print messages as pieces of one text, without line ends."),
+]
+
+ProgramId = Annotated[
+    str, typer.Argument(metavar="PROGRAM", help="The id from 'quire ps', or a unique prefix of it.")
 ]

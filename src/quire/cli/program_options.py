@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quire.cli.sizes import size_value
+from quire.core.sizes import size_value
 
 _PROGRAMS = "Programs"
 

@@ -24,11 +24,10 @@ from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.mcp_servers import read_mcp_servers
 from quire.cli.own_places import own_places
-from quire.cli.processes import first_build, read_program
 from quire.cli.program_arguments import Given, show_help, split
+from quire.cli.program_code import first_build, named_program, request_code
 from quire.cli.program_folder import load_folder
 from quire.client.attachment import Attachment
-from quire.client.wire import code_body
 from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, ProgramTerminated
 from quire.node import Node, ProgramHandle
@@ -134,7 +133,11 @@ def run(
         return
     if url is not None:
         _refuse_given(context, url)
-        request = {**_code(program), **given.body, **({} if seed is None else {"seed": seed})}
+        request = {
+            **request_code(program),
+            **given.body,
+            **({} if seed is None else {"seed": seed}),
+        }
         if detach:
             _leave(NodeClient(url, api_key), request, interactive=interactive or stream)
             return
@@ -149,7 +152,7 @@ def run(
             search=search,
             mcp_servers=read_mcp_servers(mcp_servers, [DEFAULT_TENANT]),
         )
-        wanted = _wanted(program, sandbox)
+        wanted = named_program(program, sandbox)
         start = partial(_run_embedded, config, wanted, given, seed, interactive)
     _follow(start, program, stream)
 
@@ -240,25 +243,6 @@ class EmbeddedProgram:
         return await self._handle.result()
 
 
-def _wanted(program: str, sandbox: bool) -> Inferlet | bytes:
-    """The native program that is named, or code for the sandbox.
-
-    Raises:
-        InvalidArgument: there is no such program.
-    """
-    path = Path(program)
-    if program not in library.LIBRARY and path.is_dir():
-        return read_program(path) if sandbox else load_folder(path)
-    is_file = program not in library.LIBRARY and (program.endswith(".wasm") or sandbox)
-    if is_file and (program.endswith((".py", ".wasm")) or "/" in program):
-        return read_program(path)
-    found = library.find(program)
-    if not sandbox:
-        return found
-    assert found.source is not None, "a shipped program has a file"
-    return Path(found.source).read_bytes()
-
-
 def _refuse_given(context: typer.Context, url: str) -> None:
     """Refuse options of a node beside --url. Environment variables are set for all commands, so
     they are allowed.
@@ -307,23 +291,3 @@ def _help(program: str, node: NodeClient | None) -> None:
     parameters = known[program]["parameters"]
     kinds = None if parameters is None else msgspec.convert(parameters, list[Parameter])
     show_help(program, known[program]["description"], kinds)
-
-
-def _code(program: str) -> dict[str, Any]:
-    """The program of a launch request: the code of a file, or a name for the node to look up.
-
-    Raises:
-        InvalidArgument: the file cannot be read, or is not a program.
-    """
-    path = Path(program)
-    if program in library.LIBRARY or not (path.suffix or "/" in program):
-        return {"program": program}
-    if path.is_dir():
-        return code_body(read_program(path))
-    try:
-        return code_body(path.read_bytes())
-    except OSError as exc:
-        raise InvalidArgument(
-            f"{program} is neither a program of the library ('quire run --list') nor a file that "
-            f"can be read: {exc}"
-        ) from exc

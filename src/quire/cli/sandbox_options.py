@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from quire.cli.sizes import format_size, size_value
 from quire.core.config import SandboxConfig
+from quire.core.sizes import format_size, size_value
 
 _DEFAULTS = SandboxConfig()
 _PANEL = "Sandbox"

@@ -121,8 +121,9 @@ class ModelDirectory:
         return sorted(p.name for p in self.path.iterdir() if p.suffix in _PICKLE_SUFFIXES)
 
     def gguf_files(self) -> list[str]:
-        """Names of weight files in llama.cpp's format, which Quire does not read."""
-        return sorted(p.name for p in self.path.iterdir() if p.suffix == ".gguf")
+        """Names of weight files in llama.cpp's format, which Quire does not read; none if there is
+        no such directory."""
+        return sorted(path.name for path in self.path.glob("*.gguf"))
 
 
 def _is_code_of_its_architecture(config: dict[str, Any]) -> bool:

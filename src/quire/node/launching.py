@@ -33,6 +33,7 @@ from quire.programs.arguments import check
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.native import NativeRuntime
 from quire.programs.runtime.replay_log import ReplayLog
+from quire.programs.runtime.running import Connect, RunningProgram
 from quire.programs.sandbox.program import GuestProgram
 from quire.programs.services.children import ChildWanted, Family
 
@@ -86,19 +87,7 @@ class ProgramLauncher:
             launch = structs.replace(launch, form=program.form)
         parent = None if launch.parent is None else self.parent(launch.parent, launch.tenant)
         bounds = tightest(self._admission.tenant(launch.tenant).quotas, program.quotas, quotas)
-        start = ProgramStart(
-            tenant=launch.tenant,
-            form=program.form,
-            name=program.name,
-            kind=program.name,
-            client_id=launch.client_id,
-            parent=parent,
-            parent_thread=launch.parent_thread,
-            priority=launch.priority,
-            quotas=bounds,
-            shares_quotas=family is not None,
-            traceparent=launch.traceparent,
-        )
+        start = _start_of(program, launch, parent, bounds, shares_quotas=family is not None)
         family = family or Family(bounds.max_children, bounds.max_cpu_ms)
         encoded = EncodedTokens(bounds.max_encoded_tokens, encoded)
         ancestry = Ancestry(program, bounds, family, encoded, launch.seed, launch.priority)
@@ -106,20 +95,7 @@ class ProgramLauncher:
         if taken is not None:
             launch, restarts = taken.launch(launch), taken.restarts()
         connect = partial(self._connector.connect, start, ancestry, self._children, restarts)
-        if isinstance(program, GuestProgram):
-            check_guest(program, launch.args, launch.named)
-            begin = partial(
-                self._runtimes.sandbox.launch,
-                program,
-                launch.args,
-                connect,
-                launch.tenant,
-                family,
-                launch.named,
-            )
-        else:
-            users = self._runtimes.users
-            begin = partial(users.launch, program, launch.args, connect, launch.named)
+        begin = self._beginning(program, launch, connect, family)
         handle = self._table.launch(
             program.name,
             launch,
@@ -161,6 +137,32 @@ class ProgramLauncher:
             handle.when_ended(family.leave)
             state.children[child.id] = LaunchedChild(handle, child.num_read)
 
+    def _beginning(
+        self,
+        program: Inferlet | GuestProgram,
+        launch: ProgramLaunch,
+        connect: Connect,
+        family: Family,
+    ) -> Callable[[], RunningProgram]:
+        """What starts the program in the runtime that it is for.
+
+        Raises:
+            InvalidArgument: see ``check_guest``.
+        """
+        if isinstance(program, GuestProgram):
+            check_guest(program, launch.args, launch.named)
+            return partial(
+                self._runtimes.sandbox.launch,
+                program,
+                launch.args,
+                connect,
+                launch.tenant,
+                family,
+                launch.named,
+            )
+        users = self._runtimes.users
+        return partial(users.launch, program, launch.args, connect, launch.named)
+
     def _launch_child(
         self,
         program: Inferlet | GuestProgram,
@@ -194,6 +196,30 @@ class ProgramLauncher:
         if handle.ended:
             raise UnknownHandle(f"the parent {public_id!r} has ended: name another, or none")
         return handle.program
+
+
+def _start_of(
+    program: Inferlet | GuestProgram,
+    launch: ProgramLaunch,
+    parent: ProgramId | None,
+    bounds: Quotas,
+    *,
+    shares_quotas: bool,
+) -> ProgramStart:
+    """What control is told of the program."""
+    return ProgramStart(
+        tenant=launch.tenant,
+        form=program.form,
+        name=program.name,
+        kind=program.name,
+        client_id=launch.client_id,
+        parent=parent,
+        parent_thread=launch.parent_thread,
+        priority=launch.priority,
+        quotas=bounds,
+        shares_quotas=shares_quotas,
+        traceparent=launch.traceparent,
+    )
 
 
 def check_guest(program: GuestProgram, args: tuple[str, ...], named: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quire.core.engine_info import EngineInfo
+from quire.core.sizes import format_size
 
 
 def capacity_line(info: EngineInfo, num_engines: int = 1) -> str:
@@ -20,15 +21,12 @@ def capacity_line(info: EngineInfo, num_engines: int = 1) -> str:
         "host": sum(group.num_host_blocks * group.bytes_per_block for group in pool.groups),
         "disk": sum(group.num_disk_blocks * group.bytes_per_block for group in pool.groups),
     }
-    tiers = "".join(f", {name} {_mib(size)}" for name, size in lower.items() if size)
+    tiers = "".join(f", {name} {format_size(size)}" for name, size in lower.items() if size)
     each = f"{num_engines} engines, each: " if num_engines > 1 else ""
     return (
         f"{each}{info.num_parameters / 1e6:,.1f} M parameters, {info.dtype} on {info.backend}; "
-        f"KV cache {_mib(device)}{tiers}: {num_blocks:,} pages of {pool.page_size}, {num_tokens:,} "
-        f"tokens, {num_tokens / info.max_model_len:.1f} contexts of {info.max_model_len:,}; at "
-        f"most {pool.max_sequences} sequences and {pool.max_batch_tokens} tokens a step"
+        f"KV cache {format_size(device)}{tiers}: "
+        f"{num_blocks:,} pages of {pool.page_size}, {num_tokens:,} tokens, "
+        f"{num_tokens / info.max_model_len:.1f} contexts of {info.max_model_len:,}; "
+        f"at most {pool.max_sequences} sequences and {pool.max_batch_tokens} tokens a step"
     )
-
-
-def _mib(num_bytes: int) -> str:
-    return f"{num_bytes / (1 << 20):,.0f} MiB"

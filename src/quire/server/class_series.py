@@ -13,11 +13,15 @@ _LABELS = ("class",)
 _HISTOGRAMS: tuple[tuple[str, str, Callable[[ClassFigures], HistogramSnapshot]], ...] = (
     (
         "call_waiting_seconds",
-        "Time in which a call could have run and did not",
+        "Seconds in which a call could have run and did not",
         lambda figures: figures.waiting,
     ),
-    ("call_service_seconds", "Engine time of a call", lambda figures: figures.service),
-    ("program_wait_seconds", "Between two calls of a program", lambda figures: figures.idle),
+    ("call_service_seconds", "Seconds of engine time of a call", lambda figures: figures.service),
+    (
+        "program_wait_seconds",
+        "Seconds between two calls of a program",
+        lambda figures: figures.idle,
+    ),
 )
 
 

@@ -11,7 +11,7 @@ from quire.control import EncoderStatistics, InstanceStatistics
 _WAITING: tuple[tuple[str, str, Callable[[EncoderStatistics], float]], ...] = (
     (
         "requests_waiting",
-        "Requests that wait for a batch",
+        "Requests that wait to be sent to the encoder",
         lambda e: e.num_waiting,
     ),
     (
@@ -21,10 +21,14 @@ _WAITING: tuple[tuple[str, str, Callable[[EncoderStatistics], float]], ...] = (
     ),
 )
 _COUNTERS: tuple[tuple[str, str, Callable[[InstanceStatistics], float]], ...] = (
-    ("batches", "Batches dispatched", lambda i: i.num_batches),
-    ("sequences", "Sequences dispatched", lambda i: i.num_sequences),
-    ("tokens", "Tokens dispatched", lambda i: i.num_tokens),
-    ("busy_seconds", "What batches that have ended took the instance", lambda i: i.busy_s),
+    ("batches", "Batches sent to the encoder", lambda i: i.num_batches),
+    ("sequences", "Sequences sent to the encoder", lambda i: i.num_sequences),
+    ("tokens", "Tokens sent to the encoder", lambda i: i.num_tokens),
+    (
+        "busy_seconds",
+        "Seconds that the instance has worked on batches that have ended",
+        lambda i: i.busy_s,
+    ),
 )
 
 

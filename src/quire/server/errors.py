@@ -11,10 +11,8 @@ program twice, the response has ``x-should-retry: false``; if it is safe, ``retr
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -47,7 +45,9 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.server.refusals import note
-from quire.server.unknown_fields import fields_of, instead_of
+from quire.server.unknown_fields import fields_of
+from quire.server.validation_errors import problem_of
+from quire.server.wrong_paths import meant_by, methods_of
 
 logger = logging.getLogger(__name__)
 
@@ -90,15 +90,6 @@ _TYPES = {
     501: "not_implemented_error",
     503: "service_unavailable_error",
 }
-
-_OBJECT_WANTED = frozenset({"model_type", "model_attributes_type", "dict_type"})
-"""Pydantic's message for a value that is not a JSON object, which speaks of Python."""
-
-_COMPARED = ("greater_than", "less_than", "int_from_float")
-_OF_A_KIND = ("_type", "_parsing")
-"""Pydantic's problems whose message does not tell the value."""
-
-_MAX_MISTYPED_CHARS = 100
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 408: "request_timeout"}
 
@@ -162,63 +153,6 @@ def response_of(error: QuireError) -> JSONResponse:
     return JSONResponse(body_of(error), status_of(error), headers_of(error))
 
 
-def location_of(problem: Mapping[str, Any], body: Any) -> str | None:
-    """The path of a validation error as clients write it: ``messages[0].content``.
-
-    Pydantic's path also contains the alternatives of unions, which are not fields: only parts that
-    ``body`` has are kept, and at the end the missing one.
-    """
-    path, value = "", body
-    where, *parts = problem["loc"]
-    for depth, part in enumerate(parts, 1):
-        if isinstance(part, int):
-            path += f"[{part}]"
-            value = value[part] if isinstance(value, list) and part < len(value) else None
-            continue
-        is_missing = depth == len(parts) and problem["type"] == "missing"
-        if where == "body" and not (isinstance(value, dict) and (part in value or is_missing)):
-            continue
-        path += f".{part}" if path else part
-        value = value.get(part) if isinstance(value, dict) else None
-    return path[:200] or None
-
-
-def validation_body(error: RequestValidationError, fields: Sequence[str] = ()) -> dict[str, Any]:
-    """The first problem in full, and the number of further ones.
-
-    ``fields``: those that the body may have. Numbers are echoed; of other values only the kind is
-    told, because texts belong to their sender.
-    """
-    problems = error.errors()
-    first = problems[0]
-    param = location_of(first, error.body)
-    message = str(first["msg"]).removeprefix("Value error, ")
-    if tuple(first["loc"]) == ("body",) and first["type"] != "value_error":
-        message = "the body must be a JSON object, sent with content-type: application/json"
-    elif first["type"] in _OBJECT_WANTED:
-        message = "must be an object"
-    elif first["type"] == "extra_forbidden":
-        message = instead_of(param or "", fields)
-    elif first["type"].startswith(_COMPARED) or first["type"].endswith(_OF_A_KIND):
-        message += f", not {_given(first.get('input'))}"
-    where = f"{param}: " if param else ""
-    num_more = len(problems) - 1
-    more = f" (and {num_more} more problem{'s' * (num_more > 1)})" if num_more else ""
-    return error_body(400, f"{where}{message}{more}", code=_code_of(first["type"]), param=param)
-
-
-def _given(value: Any) -> str:
-    """``value`` in a message, by JSON's names."""
-    if isinstance(value, bool | int | float):
-        return json.dumps(value)
-    kinds: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
-    return kinds.get(type(value), "null" if value is None else "that")
-
-
-def _code_of(kind: str) -> str:
-    return "unknown_parameter" if kind == "extra_forbidden" else "invalid_argument"
-
-
 def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
     """Answer every exception of a route in the same format. ``routes`` are all routes of the app,
     so that a 405 can list the methods of a path."""
@@ -240,9 +174,9 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
         headers = {name.lower(): value for name, value in (error.headers or {}).items()}
         if error.status_code == 405:
             message = f"method {request.method} is not allowed on {request.url.path}"
-            headers["allow"] = ", ".join(_allowed(routes, request.url.path))
+            headers["allow"] = ", ".join(methods_of(routes, request.url.path))
         elif error.status_code == 404 and code is None:
-            hint = _meant(routes, request.url.path) or "/openapi.json has all of them"
+            hint = meant_by(routes, request.url.path) or "/openapi.json has all of them"
             message = f"no route {request.method} {request.url.path}: {hint}"
         body = error_body(error.status_code, message, code=code, param=param)
         note(request.scope, body["error"]["code"], message)
@@ -250,9 +184,10 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
 
     async def on_validation_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        body = validation_body(error, fields_of(routes, request.method, request.url.path))
-        note(request.scope, body["error"]["code"], body["error"]["message"])
-        return JSONResponse(body, 400)
+        fields = fields_of(routes, request.method, request.url.path)
+        message, code, param = problem_of(error, fields)
+        note(request.scope, code, message)
+        return JSONResponse(error_body(400, message, code=code, param=param), 400)
 
     app.add_exception_handler(QuireError, on_quire_error)
     app.add_exception_handler(HTTPException, on_http_error)
@@ -276,30 +211,6 @@ def no_route(otherwise: ASGIApp) -> ASGIApp:
         await JSONResponse(body, 404)(scope, receive, send)
 
     return answer
-
-
-def _meant(routes: Sequence[APIRoute], path: str) -> str | None:
-    """A hint for a path that is nearly that of a route: base URLs are copied from other servers,
-    and paths are mistyped."""
-    if path == "/":
-        return "/ui shows the node in a browser, /openapi.json has all routes"
-    known = {route.path for route in routes}
-    plain = path.rstrip("/")
-    for meant in (plain, f"/v1{plain}", plain.removeprefix("/v1")):
-        if meant != path and meant in known:
-            return (
-                f"there is {meant}; the base URL of OpenAI clients ends with /v1, that of "
-                "Anthropic's has no path"
-            )
-    near = get_close_matches(plain[:_MAX_MISTYPED_CHARS], sorted(known), n=1, cutoff=0.9)
-    return f"there is {near[0]}" if near else None
-
-
-def _allowed(routes: Sequence[APIRoute], path: str) -> list[str]:
-    """The router itself lists only the methods of the first route with the path."""
-    fitting = [route for route in routes if route.path_regex.fullmatch(path)]
-    same = [route for route in fitting if route.path == fitting[0].path]
-    return sorted({method for route in same for method in route.methods or ()})
 
 
 _NOT_OURS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from quire.control import EngineStatistics
 from quire.control.memory.pool_statistics import PoolStatistics
 from quire.control.scheduler.timing.batch_sizes import BATCH_BOUNDS
+from quire.core.interfaces import ServedModel
 from quire.node import EngineReadiness, Node, NodeStatistics, SpanCounts
 from quire.server.class_series import class_series
 from quire.server.encoder_series import encoder_series
@@ -30,9 +31,9 @@ MODEL_LABEL = "model_name"
 LABELS = (MODEL_LABEL, "engine")
 
 _LATENCIES = (
-    ("time_to_first_token_seconds", "From a decode's arrival to its first token"),
-    ("inter_token_latency_seconds", "Between two tokens of one decode"),
-    ("e2e_request_latency_seconds", "From a decode's arrival to its end"),
+    ("time_to_first_token_seconds", "Seconds from the arrival of a generation to its first token"),
+    ("inter_token_latency_seconds", "Seconds between two tokens of one generation"),
+    ("e2e_request_latency_seconds", "Seconds from the arrival of a generation to its end"),
 )
 
 
@@ -50,6 +51,7 @@ class NodeCollector(Collector):
         statistics = self._node.statistics()
         yield from _node_gauges(statistics)
         yield from _engine_series(statistics.controller.engines)
+        yield _cache_sizes(statistics.controller.engines, self._node.models())
         yield _batch_sizes(statistics.controller.engines)
         yield from _latencies(statistics)
         yield from class_series(statistics.classes)
@@ -69,16 +71,34 @@ def _node_gauges(statistics: NodeStatistics) -> Iterator[Metric]:
                 statistics.num_programs_running,
             ),
             ("sessions", "Open sessions, idle ones included", statistics.num_sessions),
-            ("calls", "Calls of sessions under way: running requests", statistics.num_calls),
-            ("processes", "Entries of the process table", controller.num_programs),
-            ("pending_commands", "Commands issued and not ended", controller.num_pending_commands),
-            ("exports", "Named exports of pages", controller.num_exports),
-            ("leases", "Leases that wait for K and V, or hold them", controller.num_leases),
-            ("uptime_seconds", "Since the node started", statistics.uptime_s),
+            ("calls", "Requests under way, those that wait included", statistics.num_calls),
+            (
+                "processes",
+                "Programs in the process table: inferlets, sessions and workflows",
+                controller.num_programs,
+            ),
+            (
+                "pending_commands",
+                "Commands of all programs that have not ended",
+                controller.num_pending_commands,
+            ),
+            ("exports", "Named exports of KV pages", controller.num_exports),
+            (
+                "leases",
+                "Leases between nodes that wait for K and V, or hold them",
+                controller.num_leases,
+            ),
+            ("uptime_seconds", "Seconds since the node started", statistics.uptime_s),
         )
     )
-    ready = GaugeMetricFamily("quire_engine_ready", "1 while the engine serves", labels=["engine"])
-    restarts = CounterMetricFamily("quire_engine_restarts", "Engine restarts", labels=["engine"])
+    ready = GaugeMetricFamily(
+        "quire_engine_ready", "1 while the engine is ready, else 0", labels=["engine"]
+    )
+    restarts = CounterMetricFamily(
+        "quire_engine_restarts",
+        "How often the engine's process was started again",
+        labels=["engine"],
+    )
     for engine, health in statistics.health.engines.items():
         ready.add_metric([engine], float(health.state is EngineReadiness.READY))
         restarts.add_metric([engine], health.restarts)
@@ -86,7 +106,7 @@ def _node_gauges(statistics: NodeStatistics) -> Iterator[Metric]:
     yield restarts
     ended = CounterMetricFamily(
         "quire_programs_ended",
-        "Programs of any form that ended, by outcome",
+        "Ended programs, by form and outcome",
         labels=["form", "outcome"],
     )
     for (form, outcome), count in sorted(statistics.ended_programs.items()):
@@ -106,31 +126,67 @@ def _spans(counts: SpanCounts) -> Metric:
 
 
 _GAUGES: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = (
-    ("num_requests_running", "Decodes with an open sequence", lambda e: e.num_running),
-    ("num_requests_waiting", "Commands that wait for a batch", lambda e: e.num_waiting),
-    ("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1", lambda e: _usage(e.pool)),
+    (
+        "num_requests_running",
+        "Generations that have a sequence in the engine",
+        lambda e: e.num_running,
+    ),
+    (
+        "num_requests_waiting",
+        "Commands that wait to be sent to the engine",
+        lambda e: e.num_waiting,
+    ),
+    (
+        "kv_cache_usage_perc",
+        "Share of the device's KV blocks in use, from 0 to 1",
+        lambda e: _usage(e.pool),
+    ),
 )
 _COUNTERS: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = (
-    ("prefix_cache_queries", "Prompt tokens looked up", lambda e: e.prefix.num_query_tokens),
-    ("prefix_cache_hits", "Prompt tokens found", lambda e: e.prefix.num_hit_tokens),
-    ("num_preemptions", "Decodes preempted", lambda e: e.num_preemptions),
+    (
+        "prefix_cache_queries",
+        "Prompt tokens that were looked up in the prefix cache",
+        lambda e: e.prefix.num_query_tokens,
+    ),
+    (
+        "prefix_cache_hits",
+        "Prompt tokens that were found in the prefix cache",
+        lambda e: e.prefix.num_hit_tokens,
+    ),
+    (
+        "num_preemptions",
+        "Generations that were interrupted to free memory",
+        lambda e: e.num_preemptions,
+    ),
 )
 _OWN_GAUGES: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = (
-    ("kv_blocks", "KV blocks on the device", lambda e: e.pool.num_blocks),
-    ("kv_blocks_free", "Device blocks that hold nothing", lambda e: e.pool.num_free),
-    ("kv_blocks_cached", "Device blocks kept for the prefix index", lambda e: e.pool.num_cached),
-    ("host_blocks_free", "Free blocks of the host tier", lambda e: e.pool.num_host_free),
+    ("kv_blocks", "KV blocks of the device", lambda e: e.pool.num_blocks),
+    ("kv_blocks_free", "KV blocks of the device that hold nothing", lambda e: e.pool.num_free),
+    (
+        "kv_blocks_cached",
+        "KV blocks of the device that the prefix cache alone holds",
+        lambda e: e.pool.num_cached,
+    ),
+    (
+        "host_blocks_free",
+        "KV blocks of the host tier that hold nothing",
+        lambda e: e.pool.num_host_free,
+    ),
     ("host_blocks", "KV blocks of the host tier", lambda e: e.pool.num_host_blocks),
     (
         "host_blocks_cached",
-        "Host blocks kept for the prefix index",
+        "KV blocks of the host tier that the prefix cache alone holds",
         lambda e: e.pool.num_host_cached,
     ),
-    ("disk_blocks_free", "Free blocks of the disk tier", lambda e: e.pool.num_disk_free),
+    (
+        "disk_blocks_free",
+        "KV blocks of the disk tier that hold nothing",
+        lambda e: e.pool.num_disk_free,
+    ),
     ("disk_blocks", "KV blocks of the disk tier", lambda e: e.pool.num_disk_blocks),
     (
         "disk_blocks_cached",
-        "Disk blocks kept for the prefix index",
+        "KV blocks of the disk tier that the prefix cache alone holds",
         lambda e: e.pool.num_disk_cached,
     ),
     (
@@ -138,28 +194,56 @@ _OWN_GAUGES: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = 
         "1 while pages may go to the disk tier, 0 for a while after a fault and without one",
         lambda e: float(e.pool.is_disk_open and e.pool.num_disk_blocks > 0),
     ),
-    ("transfers_in_flight", "Blocks on their way between tiers", lambda e: e.pool.num_transfers),
-    ("batches_in_flight", "Messages sent and not answered", lambda e: e.num_in_flight),
-    ("programs_paused", "Programs paused for lack of memory", lambda e: e.num_paused),
+    (
+        "transfers_in_flight",
+        "KV blocks that are being moved between device, host and disk",
+        lambda e: e.pool.num_transfers,
+    ),
+    (
+        "batches_in_flight",
+        "Batch messages that the engine has not answered",
+        lambda e: e.num_in_flight,
+    ),
+    (
+        "programs_paused",
+        "Programs that are paused until there is room for them",
+        lambda e: e.num_paused,
+    ),
     (
         "working_set_blocks",
-        "Blocks that other programs work on",
+        "KV blocks that the programs that are not paused work on",
         lambda e: e.num_working_set_blocks,
     ),
 )
 _OWN_COUNTERS: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = (
-    ("batches", "Messages dispatched", lambda e: e.num_batches),
-    ("batch_tokens", "Tokens dispatched", lambda e: e.num_tokens),
-    ("program_pauses", "Times that programs were paused", lambda e: e.num_pauses),
-    ("swapped_out_blocks", "Blocks moved from the device", lambda e: e.pool.num_swapped_out),
-    ("swapped_in_blocks", "Blocks moved back", lambda e: e.pool.num_swapped_in),
+    ("batches", "Batch messages sent to the engine", lambda e: e.num_batches),
+    (
+        "batch_tokens",
+        "Tokens sent to the engine: of prompts, and one for each decode step",
+        lambda e: e.num_tokens,
+    ),
+    ("program_pauses", "How often programs were paused", lambda e: e.num_pauses),
+    (
+        "swapped_out_blocks",
+        "KV blocks moved from the device to the host",
+        lambda e: e.pool.num_swapped_out,
+    ),
+    ("swapped_in_blocks", "KV blocks moved back to the device", lambda e: e.pool.num_swapped_in),
     (
         "swapped_out_bytes",
-        "Bytes moved from the device",
+        "Bytes of K and V moved from the device to the host",
         lambda e: _bytes(e.pool, e.pool.num_swapped_out),
     ),
-    ("swapped_in_bytes", "Bytes moved back", lambda e: _bytes(e.pool, e.pool.num_swapped_in)),
-    ("demoted_blocks", "Cached blocks moved from the device", lambda e: e.pool.num_demoted),
+    (
+        "swapped_in_bytes",
+        "Bytes of K and V moved back to the device",
+        lambda e: _bytes(e.pool, e.pool.num_swapped_in),
+    ),
+    (
+        "demoted_blocks",
+        "Blocks of the prefix cache moved from the device to the host",
+        lambda e: e.pool.num_demoted,
+    ),
     ("disk_written_blocks", "Blocks written to the disk tier", lambda e: e.pool.num_disk_written),
     ("disk_read_blocks", "Blocks read from the disk tier", lambda e: e.pool.num_disk_read),
     (
@@ -174,15 +258,15 @@ _OWN_COUNTERS: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] 
     ),
     (
         "prefetched_blocks",
-        "Blocks moved back before their programs called",
+        "Blocks moved back to the device before their programs called",
         lambda e: e.num_prefetched,
     ),
     (
         "prefix_host_hits",
-        "Prompt tokens found on host or disk",
+        "Prompt tokens that were found on the host or the disk",
         lambda e: e.prefix.num_host_hit_tokens,
     ),
-    ("prefix_evictions", "Indexed pages dropped", lambda e: e.prefix.num_evicted),
+    ("prefix_evictions", "Pages dropped from the prefix cache", lambda e: e.prefix.num_evicted),
 )
 
 
@@ -210,9 +294,23 @@ def _engine_series(engines: Sequence[EngineStatistics]) -> Iterator[Metric]:
                 yield family
 
 
+def _cache_sizes(engines: Sequence[EngineStatistics], models: Sequence[ServedModel]) -> Metric:
+    """What load balancers for vLLM read the sizes of an engine's cache from: they are labels."""
+    family = GaugeMetricFamily(
+        "vllm:cache_config_info",
+        "Sizes of the KV cache: tokens per block, and blocks of the device",
+        labels=(*LABELS, "block_size", "num_gpu_blocks"),
+    )
+    block_sizes = {model.id: model.info.pool.page_size for model in models}
+    for engine in engines:
+        sizes = [str(block_sizes.get(engine.model, "")), str(engine.pool.num_blocks)]
+        family.add_metric([engine.model, engine.engine, *sizes], 1)
+    return family
+
+
 def _batch_sizes(engines: Sequence[EngineStatistics]) -> Metric:
     family = HistogramMetricFamily(
-        "quire_batch_size", "Rows of a message: decodes and parts of prompts", labels=LABELS
+        "quire_batch_size", "Rows of a batch message: decodes and chunks of prompts", labels=LABELS
     )
     for engine in engines:
         found = buckets(BATCH_BOUNDS, engine.batch_sizes)

@@ -224,6 +224,12 @@ class App:
 
 
 def _typed(where: str, given: Mapping[str, str]) -> Mapping[str, ValueType]:
+    if not isinstance(given, Mapping):  # names alone, as in the paper's listing
+        raise InvalidArgument(
+            f"{where} is a {type(given).__name__}: write types by name, as in "
+            '{"question": "text"}',
+            param=where,
+        )
     for name in given:
         if not name.isidentifier():
             raise InvalidArgument(

@@ -82,7 +82,12 @@ def find_applications(names: Sequence[str]) -> dict[str, App]:
 
 
 def _of_file(path: Path, attribute: str) -> App:
-    found = _executed(path).get(attribute)
+    names = _executed(path)
+    if attribute not in names:
+        apps = [name for name, value in names.items() if isinstance(value, App)]
+        has = f"its applications are {', '.join(apps)}" if apps else "no variable of it is an App"
+        raise InvalidArgument(f"{path} has no {attribute!r}: {has}", param="workflow")
+    found = names[attribute]
     if is_state_graph(found):
         return import_state_graph(found, path.stem)
     if callable(found) and not isinstance(found, App):

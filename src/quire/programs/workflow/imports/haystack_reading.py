@@ -95,7 +95,8 @@ def _loaded(path: Path) -> Any:
                 raise InvalidArgument(f"{path} uses the alias *{event.anchor}: write it out")
         return yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as exc:
-        raise InvalidArgument(f"{path} is no YAML that can be read: {exc}") from exc
+        reason = " ".join(str(exc).replace('in "<unicode string>", ', "at ").split())
+        raise InvalidArgument(f"{path} is no YAML that can be read: {reason}") from exc
 
 
 def _part(name: str, one: Any, notes: list[str]) -> Part:

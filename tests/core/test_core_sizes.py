@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cli.sizes import format_size, parse_size, size_or_nothing
 from quire.core.errors import ConfigError
+from quire.core.sizes import format_size, parse_size, size_or_nothing
 
 
 @pytest.mark.parametrize(

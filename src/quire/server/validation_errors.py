@@ -1,0 +1,83 @@
+"""A body or query that does not fit its schema: the field and the problem, in clients' words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fastapi.exceptions import RequestValidationError
+
+from quire.server.unknown_fields import instead_of
+
+_OBJECT_WANTED = frozenset({"model_type", "model_attributes_type", "dict_type"})
+"""Pydantic's message for a value that is not a JSON object, which speaks of Python."""
+
+_COMPARED = ("greater_than", "less_than", "int_from_float")
+_OF_A_KIND = ("_type", "_parsing")
+"""Pydantic's problems whose message does not tell the value."""
+
+
+class FieldProblem(NamedTuple):
+    """``param``: the field as clients write it, ``None`` if it is the body as a whole."""
+
+    message: str
+    code: str
+    param: str | None
+
+
+def location_of(problem: Mapping[str, Any], body: Any) -> str | None:
+    """The path of a validation error as clients write it: ``messages[0].content``.
+
+    Pydantic's path also contains the alternatives of unions, which are not fields: only parts that
+    ``body`` has are kept, and at the end the missing one.
+    """
+    path, value = "", body
+    where, *parts = problem["loc"]
+    for depth, part in enumerate(parts, 1):
+        if isinstance(part, int):
+            path += f"[{part}]"
+            value = value[part] if isinstance(value, list) and part < len(value) else None
+            continue
+        is_missing = depth == len(parts) and problem["type"] == "missing"
+        if where == "body" and not (isinstance(value, dict) and (part in value or is_missing)):
+            continue
+        path += f".{part}" if path else part
+        value = value.get(part) if isinstance(value, dict) else None
+    return path[:200] or None
+
+
+def problem_of(error: RequestValidationError, fields: Sequence[str] = ()) -> FieldProblem:
+    """The first problem in full, and the number of further ones.
+
+    ``fields``: those that the body may have. Numbers are echoed; of other values only the kind is
+    told, because texts belong to their sender.
+    """
+    problems = error.errors()
+    first = problems[0]
+    param = location_of(first, error.body)
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if tuple(first["loc"]) == ("body",) and first["type"] != "value_error":
+        message = "the body must be a JSON object, sent with content-type: application/json"
+    elif first["type"] in _OBJECT_WANTED:
+        message = "must be an object"
+    elif first["type"] == "extra_forbidden":
+        message = instead_of(param or "", fields)
+    elif first["type"].startswith(_COMPARED) or first["type"].endswith(_OF_A_KIND):
+        message += f", not {_given(first.get('input'))}"
+    where = f"{param}: " if param else ""
+    num_more = len(problems) - 1
+    more = f" (and {num_more} more problem{'s' * (num_more > 1)})" if num_more else ""
+    return FieldProblem(f"{where}{message}{more}", _code_of(first["type"]), param)
+
+
+def _given(value: Any) -> str:
+    """``value`` in a message, by JSON's names."""
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    kinds: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}
+    return kinds.get(type(value), "null" if value is None else "that")
+
+
+def _code_of(kind: str) -> str:
+    return "unknown_parameter" if kind == "extra_forbidden" else "invalid_argument"
