@@ -29,7 +29,11 @@ async def handed_over(
         prompt = await sender.prompt_tokens(request)
     try:
         received = await receiver.prep_recv(request, end, prompt=prompt)
-    except (CapacityError, InvalidArgument):
+    except CapacityError:
+        return await receiver.send(request)
+    except InvalidArgument:
+        if not request.has_images:
+            raise
         return await receiver.send(request)
     if (begin := received.matched_len) < received.end:
         sent = await sender.remote_send(
