@@ -8,11 +8,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 from stand_in_node import CLUSTER_KEY
 
+import quire
 from quire.core.config import EngineConfig, NodeConfig, ServerConfig
+from quire.core.engine_info import ImageInput
 from quire.core.ids import ModelId
 from quire.node import ModelFiles, Node
 from quire.node.transports import InProcessTransport
@@ -22,6 +25,14 @@ from quire.testing.fake_engine.network import FakeNetwork
 from quire.testing.tokenizer import CHAT_TEMPLATE
 
 MODEL = "fake"
+SHIPPED = Path(quire.__file__).parent / "assets" / "quire-mini"
+SEEING_TEMPLATE = """{% for message in messages %}<|{{ message['role'] }}|>\\
+{%- if message['content'] is string %}{{ message['content'] }}{% else %}\\
+{%- for part in message['content'] %}\\
+{%- if part['type'] == 'image' %}<|tool|>{% else %}{{ part['text'] }}{% endif %}\\
+{%- endfor %}{% endif %}{% endfor %}<|assistant|>"""
+"""With the token for images in the place of each."""
+
 TOKENIZER = FakeTokenizer()
 
 
@@ -35,19 +46,26 @@ class RealNode:
     loop: asyncio.AbstractEventLoop
 
 
-def _node(network: FakeNetwork) -> tuple[Node, NodeConfig]:
+def _node(network: FakeNetwork, images: ImageInput | None) -> tuple[Node, NodeConfig]:
     def load() -> FakeEngine:
         pool = fake_pool(page_size=16, num_blocks=256, max_batch_tokens=256, max_sequences=16)
         return FakeEngine(
-            pool, tokenizer=TOKENIZER, model=MODEL, max_model_len=1024, network=network
+            pool,
+            tokenizer=TOKENIZER,
+            model=MODEL,
+            max_model_len=1024,
+            images=images,
+            network=network,
         )
+
+    template = CHAT_TEMPLATE if images is None else SEEING_TEMPLATE
 
     config = NodeConfig(engines=(EngineConfig(source=MODEL, name=ModelId(MODEL)),))
     node = Node(
         config,
         transport_factory=lambda engine: InProcessTransport(engine.name, load),
         model_files=lambda engine: ModelFiles(
-            TOKENIZER, CHAT_TEMPLATE, {}, {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
+            TOKENIZER, template, {}, {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
         ),
         debug=True,
     )
@@ -55,9 +73,8 @@ def _node(network: FakeNetwork) -> tuple[Node, NodeConfig]:
 
 
 @contextmanager
-def _running(name: str, network: FakeNetwork) -> Iterator[RealNode]:
+def _running(name: str, node: Node, config: NodeConfig) -> Iterator[RealNode]:
     sock = socket.create_server(("127.0.0.1", 0))
-    node, config = _node(network)
     server = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False, cluster_key=CLUSTER_KEY)
     ready = threading.Event()
     holder: list[tuple[Service, asyncio.AbstractEventLoop]] = []
@@ -83,9 +100,31 @@ def _running(name: str, network: FakeNetwork) -> Iterator[RealNode]:
 
 
 @contextmanager
-def real_nodes(num_nodes: int) -> Iterator[list[RealNode]]:
+def real_nodes(num_nodes: int, images: ImageInput | None = None) -> Iterator[list[RealNode]]:
+    """``images``: what their model sees."""
     network = FakeNetwork()
     with ExitStack() as stack:
         yield [
-            stack.enter_context(_running(f"real-{number}", network)) for number in range(num_nodes)
+            stack.enter_context(_running(f"real-{number}", *_node(network, images)))
+            for number in range(num_nodes)
+        ]
+
+
+@contextmanager
+def whole_nodes(num_nodes: int) -> Iterator[list[RealNode]]:
+    """With engine processes of their own, which compute the shipped model in float32."""
+    engine = EngineConfig(
+        source=str(SHIPPED),
+        name=ModelId(MODEL),
+        dtype="float32",
+        device="cpu",
+        kv_cache_bytes=8 << 20,
+        num_threads=1,
+        data_address="tcp://127.0.0.1:0",
+    )
+    config = NodeConfig(engines=(engine,))
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(_running(f"whole-{number}", Node(config), config))
+            for number in range(num_nodes)
         ]

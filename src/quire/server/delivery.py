@@ -167,7 +167,7 @@ class GenerationResponse(Response):
 
     async def _deliver_stream(self, send: Send) -> None:
         started, frame, telling = False, self._style.frame, self._telling
-        num_running = self._generation.num_choices
+        num_running = 0 if telling is None else self._generation.num_choices
         try:
             async with aclosing(aiter(self._generation)) as items:
                 async for item in items:

@@ -157,7 +157,8 @@ class Engine(Protocol):
         prompt: Prompt | None = None,
         num_generated: int | None = None,
     ) -> Answer:
-        """Compute ``prompt[begin:]`` and generate; the answer is that of ``/v1/completions``.
+        """Compute ``prompt[begin:]`` and generate; the answer is that of ``/v1/completions``, or
+        of the chat that ``request`` is, if ``received`` is all that is named.
         ``received``: the lease under which the tokens before have come. ``num_generated``: how many
         tokens at the prompt's end were generated elsewhere.
 
@@ -175,3 +176,5 @@ class Engine(Protocol):
 
 
 Route = Callable[[Request, Sequence[Engine]], Awaitable[Answer]]
+Idle = Callable[[Request, Sequence[Engine]], Awaitable[None]]
+"""Is told that the client of a request that was answered runs a tool now; nobody waits for it."""
