@@ -19,15 +19,15 @@ from benchmarks.microserving.virtual import (
     ALL_FIGURES,
     Contender,
     chosen,
-    measure,
-    num_requests_of,
+    curves,
+    medians,
     options,
     over,
     panels,
 )
 from benchmarks.plots import draw_lines
 from benchmarks.report import emit, print_table
-from quire.cluster.simulation import Lengths, RequestLoad
+from quire.cluster.simulation import Lengths
 
 RATES, QUICK_RATES = (2.0, 4.0, 8.0, 12.0), (4.0,)
 
@@ -44,20 +44,9 @@ SIGMA = 1.0
 def main() -> None:
     arguments = options(__doc__, CONTENDERS).parse_args()
     prompts, answers = (Lengths(mean, SIGMA, "lognormal") for mean in (200, 260))
-    rows = [
-        measure(
-            contender,
-            RequestLoad(
-                num_requests_of(arguments),
-                rate * contender.num_nodes,
-                prompts,
-                answers,
-                seed=arguments.seed,
-            ),
-        )
-        for rate in arguments.rates or (QUICK_RATES if arguments.quick else RATES)
-        for contender in chosen(CONTENDERS, arguments)
-    ]
+    rates = arguments.rates or (QUICK_RATES if arguments.quick else RATES)
+    every = curves(arguments, chosen(CONTENDERS, arguments), rates, prompts, answers)
+    rows = medians(every)
     ratios = {
         name: [
             one
@@ -67,7 +56,7 @@ def main() -> None:
         for name in ("1P1D", "1P1D-balance 0.2", "1P2D", "quire")
     }
     print_table("Lengths of ShareGPT", rows)
-    emit("microserving/figure10", arguments.out, results=rows, over_dp=ratios)
+    emit("microserving/figure10", arguments.out, results=rows, every=every, over_dp=ratios)
     draw_lines(
         arguments.out / "microserving-figure10.png",
         "Fig. 10: 200 tokens in, 260 out, in virtual time",

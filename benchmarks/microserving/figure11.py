@@ -20,15 +20,15 @@ from benchmarks.microserving.virtual import (
     ALL_FIGURES,
     Contender,
     chosen,
-    measure,
-    num_requests_of,
+    curves,
+    medians,
     options,
     over,
     panels,
 )
 from benchmarks.plots import draw_lines
 from benchmarks.report import emit, print_table
-from quire.cluster.simulation import Lengths, RequestLoad
+from quire.cluster.simulation import Lengths
 
 RATES, QUICK_RATES = (1.0, 1.5, 2.0, 2.5), (2.0,)
 
@@ -59,20 +59,9 @@ RATIOS_OF = (
 def main() -> None:
     arguments = options(__doc__, CONTENDERS).parse_args()
     prompts, answers = Lengths(3000, 5), Lengths(100, 5)
-    rows = [
-        measure(
-            contender,
-            RequestLoad(
-                num_requests_of(arguments),
-                rate * contender.num_nodes,
-                prompts,
-                answers,
-                seed=arguments.seed,
-            ),
-        )
-        for rate in arguments.rates or (QUICK_RATES if arguments.quick else RATES)
-        for contender in chosen(CONTENDERS, arguments)
-    ]
+    rates = arguments.rates or (QUICK_RATES if arguments.quick else RATES)
+    every = curves(arguments, chosen(CONTENDERS, arguments), rates, prompts, answers)
+    rows = medians(every)
     ratios = {
         name: {
             base: [
@@ -83,7 +72,7 @@ def main() -> None:
         for name in RATIOS_OF
     }
     print_table("Prompts of 3000 tokens, answers of 100", rows)
-    emit("microserving/figure11", arguments.out, results=rows, ratios=ratios)
+    emit("microserving/figure11", arguments.out, results=rows, every=every, ratios=ratios)
     draw_lines(
         arguments.out / "microserving-figure11.png",
         "Fig. 11: 3000 tokens in, 100 out, two engines in virtual time",

@@ -18,14 +18,14 @@ from benchmarks.microserving.stated import PIECES
 from benchmarks.microserving.virtual import (
     Contender,
     Row,
-    measure,
-    num_requests_of,
+    curves,
+    medians,
     options,
     panels,
 )
 from benchmarks.plots import draw_lines
 from benchmarks.report import emit, print_table
-from quire.cluster.simulation import Lengths, RequestLoad
+from quire.cluster.simulation import Lengths
 
 LENGTHS, QUICK_LENGTHS = (3000, 5000), (3000,)
 RATES, QUICK_RATES = (0.5, 1.0, 1.5, 2.0), (1.0,)
@@ -65,26 +65,24 @@ def main() -> None:
     made = options(__doc__)
     made.add_argument("--lengths", nargs="+", type=int, help="of prompts, in tokens")
     arguments = made.parse_args()
-    rows = [
-        measure(
-            contender,
-            RequestLoad(
-                num_requests_of(arguments),
-                rate * contender.num_nodes,
-                Lengths(length, 5),
-                Lengths(100, 5),
-                seed=arguments.seed,
-            ),
-            prompt=length,
-        )
+    rates = arguments.rates or (QUICK_RATES if arguments.quick else RATES)
+    every = [
+        row
         for length in arguments.lengths or (QUICK_LENGTHS if arguments.quick else LENGTHS)
-        for rate in arguments.rates or (QUICK_RATES if arguments.quick else RATES)
-        for contender in CONTENDERS
+        for row in curves(
+            arguments,
+            CONTENDERS,
+            rates,
+            Lengths(length, 5),
+            Lengths(100, 5),
+            labels={"prompt": length},
+        )
     ]
+    rows = medians(every)
     compared = against_best(rows)
     print_table("Shares of prompts", rows)
     print_table("By load against the best fixed share", compared)
-    emit("microserving/figure13", arguments.out, results=rows, against_best=compared)
+    emit("microserving/figure13", arguments.out, results=rows, every=every, against_best=compared)
     draw_lines(
         arguments.out / "microserving-figure13.png",
         "Fig. 13: shares of the prompt that the generating engine computes, in virtual time",

@@ -21,6 +21,7 @@ SCRIPTS = {
     "migration": Script("Fig. 12", ("rounds", "models")),
     "moved_decode": Script("a running decode moved", ("rounds", "models")),
     "router_cost": Script("the router's cost", ("rounds", "models"), ("--requests", "8")),
+    "two_nodes": Script("the virtual cluster against two real nodes", ("rounds",)),
     "figure10": Script("Fig. 10, in virtual time"),
     "figure11": Script("Fig. 11, in virtual time"),
     "figure13": Script("Fig. 13, in virtual time"),

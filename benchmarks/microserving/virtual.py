@@ -6,13 +6,14 @@ import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from benchmarks.microserving.stated import CALL_S, WHOLE, Prefill, a100, link
 from benchmarks.options import plain_parser
 from benchmarks.plots import Panel
 from quire.cluster.routing.strategy import StrategySource
-from quire.cluster.simulation import ClusterStudy, RequestLoad, examine_cluster
+from quire.cluster.simulation import ClusterStudy, Lengths, RequestLoad, examine_cluster
 
 NUM_REQUESTS, QUICK_REQUESTS = 300, 30
 
@@ -43,7 +44,9 @@ def options(
         "--requests", type=int, help=f"of each point (default: {NUM_REQUESTS}; P99 needs many)"
     )
     made.add_argument("--rates", nargs="+", type=float, help="requests a second and engine")
-    made.add_argument("--seed", type=int, default=0, help="of the requests (default: %(default)s)")
+    made.add_argument(
+        "--seeds", nargs="+", type=int, default=[0], help="of the requests (default: %(default)s)"
+    )
     return made
 
 
@@ -55,6 +58,54 @@ def num_requests_of(arguments: argparse.Namespace) -> int:
 
 def chosen(contenders: Sequence[Contender], arguments: argparse.Namespace) -> list[Contender]:
     return [one for one in contenders if one.name in arguments.only]
+
+
+def curves(
+    arguments: argparse.Namespace,
+    contenders: Sequence[Contender],
+    rates: Iterable[float],
+    prompts: Lengths,
+    answers: Lengths,
+    *,
+    labels: Mapping[str, Any] | None = None,
+    **load: Any,
+) -> list[Row]:
+    """A point for each contender, rate and seed. ``load``: further fields of ``RequestLoad``."""
+    num_requests = num_requests_of(arguments)
+    return [
+        measure(
+            contender,
+            RequestLoad(
+                num_requests, rate * contender.num_nodes, prompts, answers, seed=seed, **load
+            ),
+            **(labels or {}),
+            seed=seed,
+        )
+        for rate in rates
+        for contender in contenders
+        for seed in arguments.seeds
+    ]
+
+
+def medians(rows: Sequence[Row]) -> list[Row]:
+    """Of the seeds of each point, figure by figure; every request that failed counts."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.get(name) for name in _POINT), []).append(row)
+    return [_median(found) for found in groups.values()]
+
+
+_POINT = ("prompt", "rate", "contender")
+
+
+def _median(rows: Sequence[Row]) -> Row:
+    def of(name: str) -> Any:
+        values = [row[name] for row in rows]
+        if name == "failed":
+            return sum(values)
+        return values[0] if name in _POINT else round(median(values), 3)
+
+    return {name: of(name) for name in rows[0] if name != "seed"} | {"seeds": len(rows)}
 
 
 def measure(contender: Contender, load: RequestLoad, **labels: Any) -> Row:

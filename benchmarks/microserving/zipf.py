@@ -19,15 +19,15 @@ from benchmarks.microserving.stated import CHUNKED
 from benchmarks.microserving.virtual import (
     ALL_FIGURES,
     Contender,
-    measure,
-    num_requests_of,
+    curves,
+    medians,
     options,
     over,
     panels,
 )
 from benchmarks.plots import draw_lines
 from benchmarks.report import emit, print_table
-from quire.cluster.simulation import Lengths, RequestLoad
+from quire.cluster.simulation import Lengths
 
 RATES, QUICK_RATES = (3.0, 5.0, 7.0), (5.0,)
 PREFIX_TOKENS = 4000
@@ -50,22 +50,16 @@ def main() -> None:
         Contender(name, *STRATEGIES[name], num_nodes=arguments.nodes, prefill=CHUNKED)
         for name in arguments.only
     ]
-    rows = [
-        measure(
-            contender,
-            RequestLoad(
-                num_requests_of(arguments),
-                rate * arguments.nodes,
-                Lengths(200, 20),
-                Lengths(100, 5),
-                num_prefixes=arguments.prefixes,
-                prefix_tokens=PREFIX_TOKENS,
-                seed=arguments.seed,
-            ),
-        )
-        for rate in arguments.rates or (QUICK_RATES if arguments.quick else RATES)
-        for contender in contenders
-    ]
+    every = curves(
+        arguments,
+        contenders,
+        arguments.rates or (QUICK_RATES if arguments.quick else RATES),
+        Lengths(200, 20),
+        Lengths(100, 5),
+        num_prefixes=arguments.prefixes,
+        prefix_tokens=PREFIX_TOKENS,
+    )
+    rows = medians(every)
     ratios = [
         {"of": name, **one}
         for name in arguments.only
@@ -81,6 +75,7 @@ def main() -> None:
         num_prefixes=arguments.prefixes,
         prefix_tokens=PREFIX_TOKENS,
         results=rows,
+        every=every,
         over_quire=ratios,
     )
     draw_lines(

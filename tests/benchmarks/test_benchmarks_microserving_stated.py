@@ -15,7 +15,7 @@ from benchmarks.microserving.stated import (
     a100,
     link,
 )
-from benchmarks.microserving.virtual import over
+from benchmarks.microserving.virtual import medians, over
 
 
 @pytest.mark.parametrize("length", PREFILL_MS)
@@ -56,3 +56,17 @@ def test_contenders_are_compared_at_equal_rates() -> None:
     rows = [_row("a", 3.0), _row("b", 2.0), _row("a", 5.0, rate=2.0)]
     [one] = over(rows, "JCT s", "a", "b")
     assert (one["rate"], one["ratio"]) == (1.0, 1.5)
+
+
+def test_a_point_of_several_seeds_has_their_medians() -> None:
+    rows = [
+        {"seed": seed, "contender": name, "rate": 1.0, "failed": 1, "JCT s": jct_s}
+        for name, times_s in (("DP", (3.0, 1.0, 2.0)), ("quire", (5.0, 4.0, 9.0)))
+        for seed, jct_s in enumerate(times_s)
+    ]
+    found = medians(rows)
+    assert [(row["contender"], row["JCT s"], row["failed"]) for row in found] == [
+        ("DP", 2.0, 3),
+        ("quire", 5.0, 3),
+    ]
+    assert all(row["seeds"] == 3 and "seed" not in row for row in found)

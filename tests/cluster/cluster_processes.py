@@ -97,28 +97,35 @@ class Levels:
 
 
 class QuireProcess:
-    """``quire`` with ``arguments``: start it, kill it, start it again at the same port."""
+    """``quire`` with ``arguments``: start it, kill it, start it again at the same port. It listens
+    at ``host``; ``prefix`` comes before its command."""
 
-    def __init__(self, name: str, arguments: Sequence[str], directory: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        directory: Path,
+        *,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = int(free.getsockname()[1])
+        self.address = host, _free_port() if port is None else port
         self._arguments = arguments
+        self._prefix = prefix
         self._process: Popen[bytes] | None = None
 
     @property
-    def address(self) -> tuple[str, int]:
-        return "127.0.0.1", self.port
-
-    @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return "http://{}:{}".format(*self.address)
 
     def start(self) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
-        command = [sys.executable, "-m", "quire.cli", *self._arguments]
-        command += ["--port", str(self.port), "--no-log-requests"]
+        host, port = self.address
+        command = [*self._prefix, sys.executable, "-m", "quire.cli", *self._arguments]
+        command += ["--host", host, "--port", str(port), "--no-log-requests"]
         with self.log.open("ab") as log:
             self._process = Popen(
                 command, stdin=DEVNULL, stdout=log, stderr=log,
@@ -178,14 +185,18 @@ class QuireProcess:
             process.wait()
             raise
 
-    async def levels(self) -> Levels:
+    async def figures(self) -> dict[str, int]:
+        """Its metrics without labels, by name; of several with one name, the last."""
         async with httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_S, verify=False) as http:
             text = (await http.get("/metrics")).text
-        figures = {
+        return {
             line.split("{")[0].split(" ")[0]: int(float(line.rpartition(" ")[2]))
             for line in text.splitlines()
             if line.startswith("quire_")
         }
+
+    async def levels(self) -> Levels:
+        figures = await self.figures()
         held = figures["quire_kv_blocks"] - figures["quire_kv_blocks_free"]
         return Levels(
             programs=figures["quire_programs_running"],
@@ -209,6 +220,11 @@ class QuireProcess:
             await until(is_settled, "")
         except TimeoutError as exc:
             raise AssertionError(f"{self.name} still has {last[0]}") from exc
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
 
 
 @dataclass(eq=False)

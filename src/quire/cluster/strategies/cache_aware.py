@@ -23,7 +23,7 @@ class CacheAware:
     ``max_extra`` requests above the least one."""
 
     min_match: float = 0.3
-    max_extra: int = 8
+    max_extra: int = 16
     tree: PrefixTree[Life] = field(default_factory=PrefixTree, init=False)
     computing: Computing = field(default_factory=Computing, init=False)
 

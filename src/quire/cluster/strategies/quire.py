@@ -41,7 +41,6 @@ _FORGETTING = 0.01
 was at first: where it is too long, nothing is brought, and nothing else is learnt."""
 
 
-
 class _Profile(msgspec.Struct):
     """Of the file that ``quire profile`` writes."""
 
