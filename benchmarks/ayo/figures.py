@@ -205,6 +205,26 @@ def speculation(setting: Setting, application: Application, core: str, same: flo
     return rows
 
 
+def beside_speculation(setting: Setting, application: Application, core: str) -> list[Row]:
+    """Queries that run nothing ahead, beside as many others that do not either, or that do."""
+    rate, rows = saturation(CHAIN, application, setting.stated, core), list[Row]()
+    for share in setting.shares:
+        own, others = (poisson(share / 2 * rate, setting.num_queries, seed) for seed in (0, 1))
+        took_s = [
+            play(
+                QUIRE,
+                [Load(application, own), Load(application, others, passes=passes)],
+                setting.stated,
+                core,
+            )[0].mean_s
+            for passes in ("all", "ahead")
+        ]
+        row: Row = {"application": f"{application.name}, beside it", "load": share}
+        row |= {"plain s": round(took_s[0], 3), "ahead s": round(took_s[1], 3)}
+        rows.append(row | {"change %": round(100 * (took_s[1] / took_s[0] - 1), 1)})
+    return rows
+
+
 def _busy(finding: Finding) -> float:
     """Of the time of all models' engines."""
     models = [share for name, share in finding.busy.items() if "#" in name]

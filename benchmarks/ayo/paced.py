@@ -88,16 +88,17 @@ def sensitivity(setting: Setting, quick: bool) -> list[Row]:
 
 
 def speculation(setting: Setting, quick: bool) -> list[Row]:
-    """With one half of the rankings' next texts in the order of the search, and for the
-    application that has a ranking with none and all of them."""
-    points = [(SEARCH, SAME_ORDER), (ADVANCED, SAME_ORDER)]
+    """Of rankings one half of the next texts are in the order of the search; without ``quick`` also
+    all of them."""
+    points = [(SEARCH, setting, SAME_ORDER), (ADVANCED, _ends(setting), SAME_ORDER)]
     if not quick:
-        points += [(NAIVE, SAME_ORDER), (ADVANCED, 0.0), (ADVANCED, 1.0)]
-    return [
+        points.append((ADVANCED, _ends(setting), 1.0))
+    rows = [
         row
-        for application, same in points
-        for row in figures.speculation(setting, application, CORES[0], same)
+        for application, at, same in points
+        for row in figures.speculation(at, application, CORES[0], same)
     ]
+    return rows + figures.beside_speculation(setting, SEARCH, CORES[0])
 
 
 def _ends(setting: Setting) -> Setting:

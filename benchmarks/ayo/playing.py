@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean
 
 from benchmarks.ayo.ahead import Counts
@@ -38,6 +38,8 @@ class Load:
     arrivals_s: Sequence[float]
     lengths: Sequence[int] = (NUM_CHUNKS,)
     """Of their documents in chunks, in turn."""
+    passes: str | None = None
+    """In place of the system's."""
 
 
 def play(system: System, loads: Sequence[Load], stated: Stated, core: str) -> list[Finding]:
@@ -47,7 +49,8 @@ def play(system: System, loads: Sequence[Load], stated: Stated, core: str) -> li
     played: list[tuple[list[Program], Counts]] = []
     number = 0
     for load in loads:
-        queries = system.queries(load.application, world, core)
+        own_system = system if load.passes is None else replace(system, passes=load.passes)
+        queries = own_system.queries(load.application, world, core)
         drawn, own = random.Random(7), list[Program]()
         for place, arrival_s in enumerate(load.arrivals_s):
             number += 1

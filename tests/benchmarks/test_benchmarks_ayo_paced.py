@@ -163,3 +163,25 @@ def test_speedups_are_over_each_baseline_at_each_load() -> None:
     means = {row["system"]: float(str(row["mean_s"])) for row in rows}
     assert line["LlamaDist-TO"] == round(means["LlamaDist-TO"] / means["quire"], 2)
     assert "LlamaDist-PO" not in line
+
+
+AHEAD = System("quire", "topology", "ahead")
+
+
+@applications
+def test_a_query_alone_is_not_slower_for_what_runs_ahead(application: Application) -> None:
+    plain_s, ahead_s = (alone_s(one, application) for one in (OURS["quire"], AHEAD))
+    gains = application in (SEARCH, ADVANCED)
+    assert (ahead_s < plain_s) == gains
+    assert ahead_s <= plain_s
+
+
+def test_what_runs_ahead_is_kept_or_dropped() -> None:
+    load = Load(SEARCH, poisson(2.0, 8))
+    (found,) = play(AHEAD, [load], Stated(), CORE)
+    counts = found.counts
+    assert counts.begun == counts.kept + counts.dropped
+    assert counts.kept > 0
+    assert counts.dropped > 0, "half of the suppositions are wrong"
+    (again,) = play(AHEAD, [load], Stated(), CORE)
+    assert (again.mean_s, again.counts) == (found.mean_s, counts)

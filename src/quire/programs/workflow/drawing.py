@@ -93,11 +93,13 @@ def _boxes(
     graph: PrimitiveGraph, expected: Timing | None, took: Timing | None, steps: Sequence[Step]
 ) -> list[Box]:
     decides = took or expected
-    shared = {step.primitive.id for step in steps if took is not None and step.shared is not None}
+    ran = steps if took is not None else ()
+    marks = {step.primitive.id: " (ran ahead)" for step in ran if step.ahead}
+    marks |= {step.primitive.id: " (shared)" for step in ran if step.shared is not None}
     return [
         replace(
             _box(graph.primitives[one]),
-            times=_times(one, expected, took) + (" (shared)" if one in shared else ""),
+            times=_times(one, expected, took) + marks.get(one, ""),
             on_way=decides is not None and one in decides.way,
         )
         for one in graph.order
