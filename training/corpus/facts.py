@@ -8,7 +8,11 @@ from training.corpus.words import (
     ANIMALS,
     CITIES,
     COLORS,
+    COUNTRIES,
     FRUITS,
+    JOBS,
+    LANGUAGES,
+    MONTHS,
     clock_time,
     made_up,
     people,
@@ -41,6 +45,10 @@ ATTRIBUTES: dict[str, Callable[[Random, Split], str]] = {
     "time": lambda rng, _: clock_time(rng),
     "street": lambda rng, split: f"{made_up(rng, split).capitalize()} {rng.randint(1, 99)}",
     "team": lambda rng, split: made_up(rng, split).capitalize(),
+    "job": lambda rng, _: rng.choice(JOBS),
+    "country": lambda rng, _: rng.choice(list(COUNTRIES)),
+    "language": lambda rng, _: rng.choice(LANGUAGES).capitalize(),
+    "birthday": lambda rng, _: f"{rng.choice(MONTHS)} {rng.randint(1, 28)}",
 }
 _FACT_FORMS = ("The {a} of {n} is {v}.", "{n}'s {a} is {v}.", "{n} has {a} {v}.", "{n}: {a} {v}.")
 _OTHER_SENTENCES = (

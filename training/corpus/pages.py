@@ -101,7 +101,10 @@ def draw_page(
     the first about each does. ``other_share``: sentences without a fact for each with one (None:
     drawn)."""
     facts = draw_facts(rng, split, num_facts)
-    if not named or rng.random() < 0.5:
+    is_list = named and rng.random() < 0.1  # a file of nothing but lines
+    if is_list:
+        groups, headings = [facts], [rng.choice(_TITLES).format(w=_word(rng, split))]
+    elif not named or rng.random() < 0.5:
         order = list(dict.fromkeys(name for name, _, _ in facts))
         facts.sort(key=lambda fact: order.index(fact[0]))
         groups = [[fact for fact in facts if fact[0] == name] for name in order]
@@ -124,7 +127,7 @@ def draw_page(
             # without names a sentence about others would change whom the next one tells about
             text = _other(rng, names if named else [])
             sentences.insert(rng.randint(1, len(sentences)), Sentence(text))
-        sections.append(Section(heading, rng.random() < 0.25, tuple(sentences)))
+        sections.append(Section(heading, is_list or rng.random() < 0.25, tuple(sentences)))
     return Page(rng.choice(_TITLES).format(w=_word(rng, split)), tuple(sections))
 
 

@@ -32,6 +32,10 @@ MONTHS = (
 ).split()
 ROOMS = "kitchen bedroom office hall garden bathroom garage attic".split()
 LANGUAGES = "french german spanish italian dutch polish greek".split()
+JOBS = (
+    "teacher doctor nurse pilot sailor baker farmer singer painter driver judge cook writer lawyer "
+    "engineer plumber dentist gardener tailor actor librarian miner banker soldier"
+).split()
 COUNTRIES = {
     "France": "Paris",
     "Germany": "Berlin",

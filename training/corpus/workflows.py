@@ -77,8 +77,8 @@ def _situation(chunk: Chunk) -> str:
 
 def _size(rng: Random, split: Split) -> int:
     """Words of a chunk: short ones teach most for each token that is read, long ones are asked."""
-    sizes = [24, 24, 40, 64] if split is Split.TRAIN else [24, 40]
-    return rng.choice([*sizes, 100, 160, 256, 256])
+    sizes = [24, 40, 64] if split is Split.TRAIN else [24, 40]
+    return rng.choice([*sizes, 100, 160, 256, 256, 256])
 
 
 def _num_questions(rng: Random, split: Split, size: int) -> int:
