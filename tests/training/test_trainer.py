@@ -156,7 +156,9 @@ def test_a_plan_interpolates_rates_and_switches_stages() -> None:
     assert plan.weights_at(500) == {"facts": 1.0}
 
 
-@pytest.mark.parametrize("path", [DEFAULT_PLAN, DEFAULT_PLAN.with_name("further.json")])
+@pytest.mark.parametrize(
+    "path", [DEFAULT_PLAN, *map(DEFAULT_PLAN.with_name, ("further.json", "chunks.json"))]
+)
 def test_the_committed_plans_name_families_that_exist(path: Path) -> None:
     plan = Plan.read(path)
     assert all(set(stage.weights) <= set(SAMPLERS) for stage in plan.stages)
