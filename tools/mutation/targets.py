@@ -136,5 +136,9 @@ GROUPS = (
             "cluster/deployment/test_deployment_ray.py",
         ),
     ),
-    Group("workflow", ("programs/workflow/**/*.py",), ("programs/workflow/test_*.py",)),
+    Group(
+        "workflow",
+        ("programs/workflow/**/*.py",),
+        ("programs/workflow/test_*.py", "server/test_server_workflows.py"),
+    ),
 )

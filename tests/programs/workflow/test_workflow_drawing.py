@@ -15,12 +15,12 @@ NAME_WIDTH = 0.6
 """Width of a letter as a share of the size of the type: a cautious mean."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def graph() -> Graph:
     return Graph.optimize(advanced(), QUERY, {"expand": {"max_tokens": 30}})
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def page(graph: Graph) -> ElementTree.Element:
     return ElementTree.fromstring(graph.explain())
 

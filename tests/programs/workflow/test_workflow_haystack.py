@@ -40,6 +40,8 @@ def test_two_pipelines_become_one_application() -> None:
     assert nodes["splitter"].config == {"chunk_size": 200, "overlap": 20}
     assert nodes["retriever"].config == {"operation": "search", "top_k": 3}
     assert nodes["retriever"] in nodes["writer"].before, "what is written is found"
+    batched = {name for name, node in nodes.items() if node.annotation == "batchable"}
+    assert batched == {"embedder", "writer"}
     assert nodes["llm"].config == {
         "prompt": "Given these documents:\n\n- {retriever_documents}\n\nQuestion: {question}",
         "separator": "\n\n- ", "system": "You answer shortly.", "max_tokens": 64,

@@ -23,10 +23,13 @@ class Server:
     def __init__(self, parameters: dict[str, Any]) -> None:
         self.parameters = parameters
         self.called: list[tuple[str, Mapping[str, Any]]] = []
+        self.num_open = 0
 
     @asynccontextmanager
     async def mcp_connect(self, name: str, headers: Mapping[str, str]) -> AsyncIterator[Server]:
+        self.num_open += 1
         yield self
+        self.num_open -= 1
 
     async def list_tools(self) -> list[McpTool]:
         return [McpTool("look", "", self.parameters)]
@@ -36,13 +39,17 @@ class Server:
         return McpResult("found", [], None, is_error=False)
 
 
-def runner_of(server: Server) -> tuple[McpToolRunner, Primitive]:
-    """And the call of its tool with one text."""
+def calling() -> Graph:
+    """A call of the tool with one text."""
     app = App("app", [Engine("tool", config={"mcp": "server"})])
     config = {"function": "look"}
     node = Node("tool", {"q": "text"}, {"answer": "text"}, None, config, name="look")
     app.update_template([node])
-    (call,) = Graph.optimize(app, {"q": "x"}).e_graph.primitives.values()
+    return Graph.optimize(app, {"q": "x"})
+
+
+def runner_of(server: Server) -> tuple[McpToolRunner, Primitive]:
+    (call,) = calling().e_graph.primitives.values()
     return McpToolRunner(cast(Api, server), McpTools("server")), call
 
 
@@ -66,3 +73,10 @@ async def test_a_tool_that_takes_more_than_it_names_is_given_values_as_they_are(
     assert await runner.run(call, {"q": "3"}) == {"out": "found"}
     assert server.called == [("look", {"q": "3"})]
     await runner.close()
+
+
+async def test_a_query_that_is_refused_leaves_no_session_open() -> None:
+    server = Server({})
+    with pytest.raises(InvalidArgument, match="has no 'q'"):
+        await calling().schedule(cast(Api, server))
+    assert (server.num_open, server.called) == (0, [])

@@ -228,6 +228,23 @@ def test_a_query_is_refused_before_any_work(
         Graph.optimize(advanced(), query, config)
 
 
+@pytest.mark.parametrize("synthesis", ["tree", "refine"])
+@pytest.mark.parametrize(
+    ("inputs", "lists"), [({"a": "texts", "b": "texts"}, "a, b"), ({"a": "text", "b": "text"}, "")]
+)
+def test_a_synthesis_is_told_which_list_it_goes_through(
+    synthesis: str, inputs: dict[str, str], lists: str
+) -> None:
+    prompts = {"refine_prompt": "{answer} {a} {b}", "combine_prompt": "{answers}"}
+    config = {"prompt": "{a} {b}", "synthesis": synthesis, **prompts}
+    app = App("app", engines())
+    app.update_template([Node("llm", inputs, {"answer": "text"}, None, config, name="ask")])
+    query = {name: ["x", "y"] if kind == "texts" else "x" for name, kind in inputs.items()}
+    message = rf"ask: context must name one of the inputs of type texts \({lists}\)"
+    with pytest.raises(InvalidArgument, match=message):
+        Graph.optimize(app, query)
+
+
 def test_a_search_without_an_order_to_the_ingestion_is_refused() -> None:
     embed = Node("embedding", {"texts": "texts"}, {"vectors": "vectors"}, name="embed")
     config = {"operation": "ingest"}
