@@ -24,6 +24,7 @@ from quire.core.interfaces import EngineTransport
 from quire.node import ModelFiles, Node, SessionLimits, read_model_files
 from quire.programs.workflow.applications import Applications
 from quire.server.capacity import capacity_line
+from quire.server.data_directory import check_data_directory
 from quire.server.open_files import allow_connections
 from quire.server.stop_request import StopRequest, url_of
 
@@ -194,8 +195,11 @@ def run(
     ``on_ready`` when they all are.
 
     Raises:
-        QuireError: the address cannot be bound, or the node could not start.
+        QuireError: the address cannot be bound, the data directory cannot be written, or the node
+            could not start.
     """
+    check_data_directory(server.data_dir)
+    check_data_directory(config.data_dir)
 
     async def main() -> None:
         allow_connections(server.max_requests)
