@@ -12,6 +12,7 @@ from router_world import World, text_of, until, world
 from stand_in_node import continuation
 
 from quire.cluster import strategies
+from quire.cluster.requests.request import Request
 from quire.cluster.routing.strategy import StrategySource
 
 LONG = "In the beginning there was a prompt of many tokens. " * 4
@@ -65,6 +66,19 @@ async def test_prefill_and_decode_are_divided() -> None:
             (0, len(LONG) - 1),
             (len(LONG), len(LONG) + len("And on.") - 1),
         ]
+
+
+async def test_calls_tell_what_they_took_the_router() -> None:
+    async with world(2, "disaggregated") as w:
+        sender, receiver = w.router.fleet.engines
+        body = b'{"model": "m", "prompt": "%b", "max_tokens": 2}' % LONG.encode()
+        request = Request("POST", "/v1/completions", [], body, "r")
+        received = await receiver.prep_recv(request, -1)
+        sent = await sender.remote_send(request, received, begin=0, end=received.end)
+        assert received.call_s > 0
+        assert sent.call_s > 0
+        request.work.end()
+        await no_lease_is_left(w)
 
 
 async def test_a_chat_is_divided_too() -> None:
