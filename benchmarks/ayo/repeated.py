@@ -5,16 +5,18 @@
         --encoder rank=late-interaction:~/models/minilm \\
         --workflow contextual-retrieval --workflow advanced-rag --pages 1
 
-Each round draws other documents, and asks the same questions about them in three ways, in turns:
+Each round draws other documents, and asks the same questions about them in these ways, in turns:
 
 * *shared*: a node as it is. All queries are of one tenant.
 * *not kept*: a node that keeps no rows of encoders and no results of pure primitives. Queries that
   run at the same time share both all the same, and prompts' beginnings stay in the prefix cache.
 * *apart*: the first node, where each query is of a tenant of its own. It shares nothing.
 
-Several workflows take the queries in turn, on the same node. Answers must be equal. The figures are
-wall time and processor time of all processes: the second one hardly depends on what else the
-machine does.
+Several workflows take the queries in turn, on the same node. Then there is a fourth way, *by
+workflow*: the first node, where each workflow is of a tenant of its own.
+
+Answers must be equal. The figures are wall time and processor time of all processes: the second one
+hardly depends on what else the machine does.
 """
 
 from __future__ import annotations
@@ -47,7 +49,12 @@ from training.corpus.document import Split
 from training.corpus.pages import draw_page
 
 FACTS_OF_A_PAGE = 48
-SHARED, NOT_KEPT, APART = "shared", "not kept", "apart"
+SHARED, NOT_KEPT, APART, BY_WORKFLOW = "shared", "not kept", "apart", "by workflow"
+
+
+def ways_of(arguments: Namespace) -> list[str]:
+    several = [BY_WORKFLOW] if len(arguments.workflow) > 1 else []
+    return [SHARED, NOT_KEPT, APART, *several]
 
 
 def queries(arguments: Namespace, number: int) -> list[dict[str, Any]]:
@@ -88,8 +95,8 @@ class Spent(NamedTuple):
 
 
 class Player:
-    """Asks queries of nodes, ``at_once`` at a time. ``apart``: a tenant for each query of all
-    rounds."""
+    """Asks queries of nodes, ``at_once`` at a time. ``apart``: a tenant for each query and each
+    workflow of all rounds."""
 
     def __init__(
         self, nodes: Mapping[str, Node], apart: Sequence[TenantId], arguments: Namespace
@@ -103,7 +110,7 @@ class Player:
         """What a query took, and all answers."""
         node = self._nodes[NOT_KEPT if way == NOT_KEPT else SHARED]
         turns = asyncio.Semaphore(self._at_once)
-        tenants = [self._apart.pop() if way == APART else DEFAULT_TENANT for _ in asked]
+        tenants = self._tenants(way, len(asked))
 
         async def one(number: int) -> str:
             program, config = self._programs[number % len(self._programs)]
@@ -120,6 +127,15 @@ class Player:
             (cpu_s(os.getpid()) - began_cpu_s) / len(asked),
         )
         return spent, list(answers)
+
+    def _tenants(self, way: str, num_queries: int) -> list[TenantId]:
+        """Of each query."""
+        if way == APART:
+            return [self._apart.pop() for _ in range(num_queries)]
+        if way == BY_WORKFLOW:
+            own = [self._apart.pop() for _ in self._programs]
+            return [own[number % len(own)] for number in range(num_queries)]
+        return [DEFAULT_TENANT] * num_queries
 
 
 def nodes_of(arguments: Namespace, tenants: Sequence[TenantId]) -> dict[str, Node]:
@@ -138,17 +154,18 @@ def nodes_of(arguments: Namespace, tenants: Sequence[TenantId]) -> dict[str, Nod
 
 async def run(arguments: Namespace) -> dict[str, object]:
     num_rounds = rounds_of(arguments)
-    tenants = [TenantId(f"apart-{n}") for n in range((num_rounds + 1) * arguments.queries)]
+    num_tenants = (num_rounds + 1) * (arguments.queries + len(arguments.workflow))
+    tenants = [TenantId(f"apart-{number}") for number in range(num_tenants)]
     nodes = nodes_of(arguments, tenants)
     player = Player(nodes, tenants, arguments)
-    ways = [SHARED, NOT_KEPT, APART]
+    ways = ways_of(arguments)
     spent: dict[str, list[Spent]] = {way: [] for way in ways}
     for node in nodes.values():
         await node.start()
     try:
         for number in range(num_rounds + 1):
             asked, said = queries(arguments, number), dict[str, list[str]]()
-            for way in ways[number % 3 :] + ways[: number % 3]:
+            for way in ways[number % len(ways) :] + ways[: number % len(ways)]:
                 took, said[way] = await player.play(way, asked)
                 if number:  # the first round warms up
                     spent[way].append(took)
@@ -173,7 +190,8 @@ def reported(arguments: Namespace, spent: Mapping[str, Sequence[Spent]]) -> dict
             [getattr(one, field) for one in spent[SHARED]],
         )
         for field in Spent._fields
-        for way in (APART, NOT_KEPT)
+        for way in spent
+        if way != SHARED
     }
     rows = [
         {"way": way, "wall s": str(one["wall_s"]), "processor s": str(one["processor_s"])}
