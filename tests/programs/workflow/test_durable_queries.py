@@ -94,6 +94,7 @@ async def lived(
         scheduler = ByReference(
             graph.e_graph, graph.query, runners, lambda: 0.0, log, grower=grower,
             record=KeptRecord(journal),
+            experience=graph.app.experience if graph.passes.speculates else None,
         )  # fmt: skip
         return await scheduler.run()
 
@@ -101,7 +102,8 @@ async def lived(
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_a_query_that_is_killed_again_and_again_gives_the_answer(data: st.DataObject) -> None:
-    drawn = RandomApp(data.draw)
+    speculates = data.draw(st.booleans())
+    drawn = RandomApp(data.draw, branches=speculates)
     written = drawn.app(data.draw(st.integers(1, 4)))
     query = {name: QUERY[name] for name in written.query_inputs}
     seed = data.draw(st.integers(0, 1 << 30))
@@ -115,7 +117,10 @@ def test_a_query_that_is_killed_again_and_again_gives_the_answer(data: st.DataOb
         growth = Engine("growth", config={"functions": functions})
         app = App("grown", [*written.engines.values(), growth])
         app.update_template(nodes)
-    graph = Graph.optimize(app, query, passes=OptPass(data.draw(st.sets(st.sampled_from(NAMES)))))
+    passes = OptPass(data.draw(st.sets(st.sampled_from(NAMES))))
+    if speculates:
+        passes = passes.speculating()
+    graph = Graph.optimize(app, query, passes=passes)
     kills = Random(seed)
     with TemporaryDirectory() as directory:
         for life in range(200):

@@ -116,6 +116,10 @@ class GraphState:
     def has_ended(self, one: str) -> bool:
         return self._waiting[one] == _ENDED
 
+    def has_value(self, ref: Ref) -> bool:
+        """Whether the value is kept. A primitive that need not be carried out may give none."""
+        return ref.from_query or ref.port in self._values.get(ref.primitive, ())
+
     def value(self, ref: Ref) -> Any:
         """Of an input of the query, or of a primitive that has ended and has users that have
         not."""

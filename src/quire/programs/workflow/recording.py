@@ -30,6 +30,10 @@ class Record(Protocol):
         """The outputs of a primitive that need not be carried out; nothing if nobody uses them."""
         ...
 
+    def carries_out(self, primitive: Primitive) -> bool:
+        """Whether ``primitive`` runs in this life of the query, because nothing is kept of it."""
+        ...
+
     def growth(self, primitive: Primitive) -> Growth | None:
         """What the function of a growth has returned before."""
         ...
@@ -55,6 +59,9 @@ class _NoRecord:
 
     def known(self, primitive: Primitive, state: GraphState) -> Mapping[str, Any] | None:
         return None
+
+    def carries_out(self, primitive: Primitive) -> bool:
+        return True
 
     def growth(self, primitive: Primitive) -> Growth | None:
         return None

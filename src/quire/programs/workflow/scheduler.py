@@ -100,7 +100,7 @@ class GraphScheduler:
         self.state = GraphState(graph, query)
         self.speculator: Speculator | None = None
         if experience is not None:
-            self.speculator = Speculator(self.state, experience, runners)
+            self.speculator = Speculator(self.state, experience, runners, record.carries_out)
         self._record, self._shared = record, shared
         record.follow(graph)
         self._runners, self._now_s, self._sleep = runners, now_s, sleep

@@ -59,6 +59,9 @@ class KeptRecord:
             outputs["state"] = call
         return outputs
 
+    def carries_out(self, primitive: Primitive) -> bool:
+        return not self._journal.has_ended(primitive.id) and self._runs[primitive.id]
+
     def growth(self, primitive: Primitive) -> Growth | None:
         content = self._journal.growth(primitive.id)
         return None if content is None else growth_of(content)

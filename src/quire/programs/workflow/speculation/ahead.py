@@ -7,7 +7,7 @@ I/O and starts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from quire.programs.workflow.control_flow import decided
@@ -46,10 +46,16 @@ class Review(NamedTuple):
 class Ahead:
     """See the module docstring. ``review`` says what to begin and to drop, and is asked again when
     anything has ended: a primitive, a run (``ended``). ``claim`` comes when a primitive starts,
-    ``learn`` when it has ended."""
+    ``learn`` when it has ended. ``may_run``: whether a primitive is carried out at all; what is
+    stored of an earlier life of the query is not."""
 
-    def __init__(self, state: GraphState, experience: Experience) -> None:
-        self._state, self._experience = state, experience
+    def __init__(
+        self,
+        state: GraphState,
+        experience: Experience,
+        may_run: Callable[[Primitive], bool] = lambda primitive: True,
+    ) -> None:
+        self._state, self._experience, self._may_run = state, experience, may_run
         self._runs: dict[str, list[Run]] = {}
         self._known: PrimitiveGraph | None = None
         self._found: list[Primitive] = []
@@ -106,7 +112,7 @@ class Ahead:
         for branches in self._branches():
             world = World(self._state, self._experience, branches)
             for primitive in self._marked():
-                if not self._state.has_ended(primitive.id):
+                if not self._state.has_ended(primitive.id) and self._may_run(primitive):
                     world.put(primitive, self._outputs(primitive, world, wanted, begun))
         kept = {id(run) for run in wanted}
         dropped = [run for run in self.runs if id(run) not in kept]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -47,12 +47,17 @@ class AheadRunner(Protocol):
 
 
 class Speculator:
-    """``runners``: by the engine's name. ``figures`` are those of the query so far."""
+    """``runners``: by the engine's name. ``may_run``: see ``Ahead``. ``figures`` are those of the
+    query so far."""
 
     def __init__(
-        self, state: GraphState, experience: Experience, runners: Mapping[str, Runner]
+        self,
+        state: GraphState,
+        experience: Experience,
+        runners: Mapping[str, Runner],
+        may_run: Callable[[Primitive], bool],
     ) -> None:
-        self._ahead = Ahead(state, experience)
+        self._ahead = Ahead(state, experience, may_run)
         self._runners = runners
         self._tasks: dict[Run, asyncio.Task[None]] = {}
         self.figures = SpeculationFigures()

@@ -55,7 +55,7 @@ class World:
     def value(self, ref: Ref) -> tuple[Any] | None:
         """None if nothing is known or supposed."""
         if ref.from_query or self._state.has_ended(ref.primitive):
-            return (self._state.value(ref),)
+            return (self._state.value(ref),) if self._state.has_value(ref) else None
         outputs = self._outputs.get(ref.primitive)
         return None if outputs is None else (ref.take(outputs[ref.port]),)
 
