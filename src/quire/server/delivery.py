@@ -175,9 +175,10 @@ class GenerationResponse(Response):
                         item = telling.placed(item)
                     self._observer.on_chunk(item.chunk)
                     events = b"".join(map(frame, self._formatter.feed(item)))
-                    num_running -= item.chunk.finish_reason is not None
-                    if telling is not None and num_running:
-                        events += telling.comment(item.chunk, is_first=not started)
+                    if telling is not None:
+                        num_running -= item.chunk.finish_reason is not None
+                        if num_running:  # the last chunk comes with the end
+                            events += telling.comment(item.chunk, is_first=not started)
                     await self._write(send, events, headers=None if started else self.raw_headers)
                     started = True
             self._finish()
