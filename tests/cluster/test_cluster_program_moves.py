@@ -14,8 +14,9 @@ from real_nodes import RealNode, real_nodes
 from router_world import ADMIN_HEADERS, World, world
 from websockets.asyncio.client import ClientConnection, connect
 
+from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.passing.program_moves import ProgramMoves
-from quire.core.errors import QuotaExceeded
+from quire.core.errors import CapacityError, QuotaExceeded
 from quire.programs.library import LIBRARY
 from quire.programs.sdk import Context, inferlet, temperature
 from quire.server.routes import attach
@@ -33,6 +34,24 @@ async def interview(api):  # type: ignore[no-untyped-def]
         answers.append(await context.generate_until(max_tokens=5, sampler=temperature(1.0)))
         await api.send(answers[-1])
     return answers
+
+
+@inferlet("reads", restartable=True)
+async def reads(api, text):  # type: ignore[no-untyped-def]
+    """Reads a long text, and goes on with it in two ways."""
+    context = Context(api).fill(text)
+    await context.generate_until(max_tokens=40, sampler=temperature(1.0), ignore_eos=True)
+    fork = context.fork()
+    for one in (context, fork):
+        one.fill(await api.receive())
+        await one.generate_until(max_tokens=20, sampler=temperature(1.0), ignore_eos=True)
+        await api.send(one.text)
+    await api.receive()
+    answers = [
+        await one.fill(" and on").generate_until(max_tokens=4, ignore_eos=True)
+        for one in (context, fork)
+    ]
+    return [len(context), len(fork), *answers]
 
 
 @inferlet("recites", restartable=True)
@@ -58,13 +77,13 @@ def nodes() -> Iterator[list[RealNode]]:
 
 @pytest.fixture(autouse=True)
 def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("interview", "recites", "stays"):
+    for name in ("interview", "reads", "recites", "stays"):
         monkeypatch.setitem(LIBRARY._modules, name, __name__)
 
 
-async def launched(w: World, name: str = "interview") -> tuple[str, str]:
+async def launched(w: World, name: str = "interview", *args: str) -> tuple[str, str]:
     """Its id, and the name of its node."""
-    answer = await w.http.post("/v1/programs", json={"program": name})
+    answer = await w.http.post("/v1/programs", json={"program": name, "args": args})
     assert answer.status_code == 201, answer.text
     return answer.json()["id"], answer.headers["x-quire-node"]
 
@@ -298,3 +317,47 @@ async def test_where_no_node_takes_it_it_begins_again(
             told = [frame async for frame in frames(answer.aiter_lines())]
         assert [one["type"] for one in told] == ["message"] * NUM_TURNS + ["ended"]
         assert told[-1]["program"]["result"] == [one["text"] for one in told[:-1]]
+
+
+async def read_through(w: World, text: str) -> dict[str, int]:
+    """The figures of a program that reads ``text`` and moves, at its last node."""
+    program, at = await launched(w, "reads", text)
+    async with w.http.stream("GET", f"/v1/programs/{program}/events") as answer:
+        told = frames(answer.aiter_lines())
+        for word in (" first", " second"):
+            await say(w, program, word)
+            assert text in (await anext(told))["text"]
+        left = await drain(w, at)
+        await say(w, program, "end")
+        assert (await anext(told))["program"]["state"] == "finished"
+    record = (await w.http.get(f"/v1/programs/{program}")).json()
+    assert record["result"][:2] == [NUM_READ + 37, NUM_READ + 38]
+    return {**record["usage"], **left}
+
+
+NUM_READ = 160
+"""Tokens that it reads and generates first, as pages of 16 hold them."""
+
+
+async def test_its_pages_go_ahead_and_are_not_computed_again(nodes: list[RealNode]) -> None:
+    async with world(nodes=nodes) as w:
+        used = await read_through(w, "a text that is read before a move. ".ljust(120))
+    assert used["num_programs_moved"] == 1
+    assert used["num_program_tokens_sent"] == NUM_READ + 2 * 16, "what both have goes once"
+    # its first generation ends in a page that is computed up to there, and found whole then
+    assert used["num_cached_tokens"] == (NUM_READ - 16) + 2 * 17
+    assert used["num_prefilled_tokens"] < 60
+
+
+async def test_where_its_pages_cannot_go_it_moves_without_them(
+    nodes: list[RealNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuses(*_: Any, **__: Any) -> Any:
+        raise CapacityError("no room")
+
+    monkeypatch.setattr(NodeEngine, "prep_recv", refuses)
+    async with world(nodes=nodes) as w:
+        used = await read_through(w, "another text that is read before. ".ljust(120))
+    assert (used["num_programs_moved"], used["num_program_tokens_sent"]) == (1, 0)
+    assert used["num_cached_tokens"] < 16
+    assert used["num_prefilled_tokens"] > 200

@@ -12,6 +12,7 @@ def test_what_control_exports() -> None:
         "EncoderStatistics",
         "EngineIndex",
         "EngineStatistics",
+        "HeldText",
         "IndexPlace",
         "InstanceStatistics",
         "ProcessChanges",

@@ -118,6 +118,7 @@ def test_the_document_has_every_route() -> None:
         "/v1/microserving/programs",
         "/v1/microserving/programs/{program}/hand_over",
         "/v1/microserving/programs/{program}/handed_over",
+        "/v1/microserving/programs/{program}/texts",
         "/health",
         "/ping",
         "/ready",

@@ -176,7 +176,11 @@ class OwnRoutes:
             return JSONResponse({**_described(engine), "num_moved": 0})
         num_moved = await self._moves.empty(engine)
         left = await self._program_moves.empty(engine)
-        programs = {"num_programs_moved": left.num_moved, "programs_that_stay": left.stay}
+        programs = {
+            "num_programs_moved": left.num_moved,
+            "num_program_tokens_sent": left.num_tokens_sent,
+            "programs_that_stay": left.stay,
+        }
         return JSONResponse({**_described(engine), "num_moved": num_moved, **programs})
 
     def _health(self, *, is_ready_wanted: bool) -> Response:

@@ -6,6 +6,7 @@ no bytes and reads no clock; the node, the tests and the simulator are shells ar
 
 from quire.control.controller import Controller
 from quire.control.feed import ProcessChanges
+from quire.control.held_texts import HeldText
 from quire.control.index_reader import EngineIndex, IndexPlace
 from quire.control.memory.content import prompt_keys, root_key
 from quire.control.policies import POLICIES
@@ -24,6 +25,7 @@ __all__ = [
     "EncoderStatistics",
     "EngineIndex",
     "EngineStatistics",
+    "HeldText",
     "IndexPlace",
     "InstanceStatistics",
     "ProcessChanges",

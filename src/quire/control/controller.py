@@ -21,6 +21,7 @@ from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.feed import Feed, ProcessChanges
+from quire.control.held_texts import HeldText, held_texts
 from quire.control.index_reader import EngineIndex, IndexPlace, new_of_indexes
 from quire.control.moves import Moves
 from quire.control.outbox import Outbox
@@ -343,6 +344,11 @@ class Controller:
     def index_changes(self, known: Mapping[EngineId, IndexPlace]) -> tuple[EngineIndex, ...]:
         """What has changed of the engines' prefix indexes since the places in ``known``."""
         return new_of_indexes(self._engines, known)
+
+    def held_texts(self, program: ProgramId, max_tokens: int) -> tuple[HeldText, ...]:
+        """The texts that ``program`` has in pages, up to ``max_tokens`` tokens in all."""
+        found = self._table.get(program)
+        return () if found is None else held_texts(found, self._engines, max_tokens)
 
     def process(self, program: ProgramId) -> ProcessRow | None:
         """One line of the process table."""

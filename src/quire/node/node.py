@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from quire.control import EngineIndex, IndexPlace, ProcessRow
+from quire.control import EngineIndex, HeldText, IndexPlace, ProcessRow
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.decoding import GrammarSpec
 from quire.core.encoding import EncoderKind
@@ -197,6 +197,10 @@ class Node:
     def index_changes(self, known: Mapping[EngineId, IndexPlace]) -> tuple[EngineIndex, ...]:
         """What has changed of the engines' prefix indexes since the places in ``known``."""
         return self._parts.control.call(lambda controller: controller.index_changes(known))
+
+    def held_texts(self, program: ProgramHandle, max_tokens: int) -> tuple[HeldText, ...]:
+        """The texts that a launched program has in pages, up to ``max_tokens`` tokens in all."""
+        return self._parts.control.call(lambda one: one.held_texts(program.program, max_tokens))
 
     def statistics(self) -> NodeStatistics:
         return self._reports.statistics()

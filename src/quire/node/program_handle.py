@@ -21,7 +21,7 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.core.ids import ProgramId
-from quire.node.handing_over import HandedProgram, Origin
+from quire.node.handing_over import HandedProgram, Origin, movable
 from quire.node.loops import call_on
 from quire.node.message_log import MessageReader
 from quire.node.program_figures import with_guest
@@ -125,6 +125,12 @@ class ProgramHandle:
         self._earlier.append(program)
         self._table.renamed(self, program)
         restarts.begin_again(self._running)
+
+    def check_movable(self) -> None:
+        """Raises ``InvalidArgument``: the program cannot go to another node; the message says
+        why."""
+        is_here = not (self._is_over or self._move.has_begun)
+        movable(self.id, self._launch, self._origin, self._restarts, is_here=is_here)
 
     async def hand_over(self) -> HandedProgram:
         """Stop the program here, so that another node can go on with it; ``leave`` or ``stay``

@@ -200,3 +200,34 @@ def test_what_is_written_behind_a_begun_page_is_found_as_a_whole(is_cut: bool) -
     world.do(2, world.alloc(range(4)), world.decode(range(4), prompt, 1))
     row = world.controller.processes()[1]
     assert row.num_cached_tokens == len(prompt) - 1, "the last one is run for what comes next"
+
+
+@pytest.mark.parametrize("num_more", [2, 6, 7])
+def test_a_begun_page_is_found_with_what_follows(num_more: int) -> None:
+    """A text that is computed in parts finds what another program has computed in one."""
+    prompt = list(range(20, 20 + 6 + num_more))
+    world = World()
+    world.program(1)
+    whole = world.do(1, world.alloc(range(8)), world.decode(range(8), prompt, 6))[1]
+    world.program(2)
+    world.do(2, world.alloc(range(8)), world.decode(range(8), prompt[:6], 0))
+    num_before = world.controller.processes()[1].num_cached_tokens
+    (decode,) = world.do(2, world.decode(range(8), prompt[6:], 6, position=6))
+    assert decode.tokens == whole.tokens
+    row = world.controller.processes()[1]
+    num_full = (6 + num_more) // 4 * 4 - 6
+    assert row.num_cached_tokens - num_before == num_full - (num_full == num_more)
+
+
+def test_a_begun_page_of_another_text_stays() -> None:
+    world = World()
+    world.program(1)
+    world.do(1, world.alloc(range(8)), world.decode(range(8), list(range(20, 36)), 0))
+    world.program(2)
+    world.do(2, world.alloc(range(8)), world.decode(range(8), [*range(20, 25), 99], 0))
+    world.do(2, world.decode(range(8), [*range(26, 36)], 0, position=6))
+    assert world.controller.processes()[1].num_cached_tokens == 4
+    turn = [*range(20, 25), 99, *range(26, 36), 1]
+    pages = range(10, 18)
+    decode = world.do(2, world.alloc(pages), world.decode(pages, turn, 5))[1]
+    assert decode.tokens == alone(turn, 5)

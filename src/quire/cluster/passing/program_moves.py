@@ -1,8 +1,8 @@
 """Restartable programs of a drained node move to other nodes.
 
-Owns the order of the steps: the program stops at its node, another node takes its record, and the
-first node is told. If a step fails, one of the two nodes has the program. Must not know the content
-of a record.
+Owns the order of the steps: the program's pages go ahead while it runs, it stops at its node,
+another node takes its record, and the first node is told. If a step fails, one of the two nodes has
+the program. Must not know the content of a record.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import ClusterKey, NodeEngine
 from quire.cluster.nodes.node import Node
+from quire.cluster.passing.pages_ahead import HeldText, send_ahead
 from quire.cluster.requests.locating import Locator
 from quire.cluster.requests.places import program_lookups
 from quire.cluster.requests.request import RawHeaders
@@ -28,15 +29,24 @@ logger = logging.getLogger(__name__)
 _PROGRAMS = "/v1/microserving/programs"
 _MAX_BYTES = 64 << 20
 _CALL_S = 30.0
+_PAGES_S = 60.0
+_MAX_TURNS = 2
+"""Of sending pages while the program runs."""
 _MAX_AT_ONCE = 8
 _RUNS = ("starting", "running")
 
 
+class _HeldTexts(msgspec.Struct):
+    texts: list[HeldText]
+
+
 @dataclass(slots=True)
 class ProgramsLeft:
-    """``num_moved`` programs have moved; ``stay`` has the reasons of the others, by id."""
+    """``num_moved`` programs have moved, with K and V of ``num_tokens_sent`` tokens that need not
+    be computed again; ``stay`` has the reasons of the others, by id."""
 
     num_moved: int = 0
+    num_tokens_sent: int = 0
     stay: dict[str, str] = field(default_factory=dict)
 
 
@@ -61,7 +71,7 @@ class ProgramMoves:
 
         async def move(program: str) -> None:
             async with limit:
-                why = await self._move(program, engine)
+                why = await self._move(program, engine, left)
             if why is None:
                 left.num_moved += 1
                 return
@@ -85,7 +95,7 @@ class ProgramMoves:
             one["id"] for one in listed if one["state"] in _RUNS and one.get("object") == "program"
         ]
 
-    async def _move(self, program: str, source: NodeEngine) -> str | None:
+    async def _move(self, program: str, source: NodeEngine, left: ProgramsLeft) -> str | None:
         """Move a program; returns why it stays, or None if it has moved."""
         path = f"{_PROGRAMS}/{quote(program, safe='')}"
         targets = sorted(
@@ -95,6 +105,7 @@ class ProgramMoves:
         if not targets:
             return "no other node takes work"
         try:
+            left.num_tokens_sent += await self._send_pages(path, source, targets[0])
             status, record = await self._call(source.node, "POST", f"{path}/hand_over")
             if status != 200:
                 return _message(record)
@@ -106,6 +117,19 @@ class ProgramMoves:
         finally:
             self._locator.forget(program_lookups(quote(program, safe="")))
         return why
+
+    async def _send_pages(self, path: str, source: NodeEngine, target: NodeEngine) -> int:
+        """Send what the program has in pages, and again what it has computed meanwhile; returns how
+        many tokens have arrived."""
+        num_sent, told = 0, b""
+        for _ in range(_MAX_TURNS):
+            status, body = await self._call(source.node, "GET", f"{path}/texts")
+            if status != 200 or body == told:  # of one that stays, ``hand_over`` says why
+                break
+            told = body
+            texts = msgspec.json.decode(body, type=_HeldTexts).texts
+            num_sent += await send_ahead(texts, source, target, _PAGES_S)
+        return num_sent
 
     async def _taken(self, record: bytes, targets: list[NodeEngine]) -> str | None:
         """Offer a program to ``targets``; returns why none takes it, or None if one has."""

@@ -187,14 +187,18 @@ class AppendCursor:
             self.prefix = Prefix(False, None)
 
     def map_cached(self, contents: Sequence[Content], position: int) -> int:
-        """Map the next (empty) pages to ``contents``; returns the number of tokens in them."""
+        """Map the next pages to ``contents``, full pages; returns the number of tokens that they
+        add. The first page may hold tokens already, up to ``position``: its content is exchanged
+        for one that begins with the same tokens. The others are empty."""
         if not contents:
             return 0
         size, pages, family = self._memory.page_size, self.pages, self._family
         self.spans(1)  # the first page is one with room
+        num_before = pages[self._first].fill
+        position -= num_before
         for number, content in enumerate(contents, self._first):
             page = pages[number]
-            assert page.fill == 0
+            assert page.fill == 0 or number == self._first
             self._memory.retain(content)
             content.note_family(family)
             if page.content is not None:
@@ -207,8 +211,9 @@ class AppendCursor:
         node = contents[-1].node
         assert node is not None
         self.prefix = Prefix(True, node)
-        self.num_free_slots -= len(contents) * size
-        return len(contents) * size
+        num_mapped = len(contents) * size - num_before
+        self.num_free_slots -= num_mapped
+        return num_mapped
 
     def reopen_last_slot(self) -> None:
         """Make the last slot that ``map_cached`` filled writable again. Binding it copies the other

@@ -19,11 +19,14 @@ from quire.server.direct_routes import MSGPACK
 from quire.server.program_records import launched
 from quire.server.routes.programs import PublicId
 from quire.server.schemas.base import Responses
-from quire.server.schemas.microserving import HandedOver
+from quire.server.schemas.microserving import HandedOver, HeldText, HeldTexts
 from quire.server.schemas.programs import Program
 from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["microserving"])
+
+_MAX_TOKENS = 1 << 20
+"""Of the texts of one program; the longest come first."""
 
 _RECORD: Responses = {200: {"content": {MSGPACK: {"schema": {"type": "string"}}}}}
 
@@ -47,6 +50,21 @@ async def hand_over(request: Request, program: PublicId) -> Response:
     record, in msgpack. `handed_over` follows."""
     handle = _of_cluster(request).node.program(program, caller_of(request))
     return Response(packed(await handle.hand_over()), media_type=MSGPACK)
+
+
+@router.get("/v1/microserving/programs/{program}/texts", response_model=HeldTexts)
+async def texts(request: Request, program: PublicId) -> Response:
+    """What a program that can move has in its pages: whoever moves it sends them ahead."""
+    node = _of_cluster(request).node
+    handle = node.program(program, caller_of(request))
+    handle.check_movable()
+    ids = {(model.base, model.adapter): model.id for model in node.models()}
+    found = [
+        HeldText(model=ids[text.model, text.adapter], tokens=list(text.tokens))
+        for text in node.held_texts(handle, _MAX_TOKENS)
+        if (text.model, text.adapter) in ids
+    ]
+    return Response(HeldTexts(texts=found).to_json(), media_type="application/json")
 
 
 @router.post("/v1/microserving/programs/{program}/handed_over", status_code=204)

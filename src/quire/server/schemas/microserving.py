@@ -155,6 +155,17 @@ class HandedOver(RequestModel):
     is_taken: bool = Field(description="Another node goes on with the program")
 
 
+class HeldText(ResponseModel):
+    """The first tokens of a text, as far as they fill pages."""
+
+    model: str
+    tokens: list[int]
+
+
+class HeldTexts(ResponseModel):
+    texts: list[HeldText]
+
+
 class RenewRequest(LeaseRequest):
     ttl_s: Ttl
 

@@ -115,15 +115,17 @@ class DecodeLowering:
         known, queue.prompt_keys = queue.prompt_keys, None
         if known is not None and known.tokens is not command.tokens:
             known = None  # those of another command
-        if not command.cache or not cursor.prefix.is_canonical or cursor.pages[0].fill:
+        if not command.cache or not cursor.prefix.is_canonical or run.prompt_logprobs is not None:
             return
-        if run.prompt_logprobs is not None:
-            return
+        tokens, first = run.tokens, cursor.pages[0]
+        if first.fill:  # its page may be known with what follows
+            assert first.content is not None
+            tokens, known = [*first.content.tokens[: first.fill], *tokens], None
         tenant = run.entry.program.tenant
         index = self._engine.memory.index
-        max_pages = len(run.tokens) // self._engine.page_size
+        max_pages = len(tokens) // self._engine.page_size
         parent, adapter = cursor.prefix.parent, cursor.adapter
-        found = index.match(tenant, parent, run.tokens, max_pages, adapter, known)
+        found = index.match(tenant, parent, tokens, max_pages, adapter, known)
         run.num_cached = cursor.map_cached(found, command.position)
         if run.num_cached == len(run.tokens):
             cursor.reopen_last_slot()

@@ -1,0 +1,69 @@
+"""The pages of texts go from one engine to another before somebody computes them there.
+
+Owns what is done when they cannot go: then they are computed. Must not know whose texts they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterable
+
+import msgspec
+
+from quire.cluster.engines.interfaces import Engine
+from quire.cluster.requests.request import COMPLETIONS, RawHeaders, Request
+from quire.core.errors import QuireError
+
+logger = logging.getLogger(__name__)
+
+_HEADERS: RawHeaders = [(b"content-type", b"application/json")]
+
+
+class HeldText(msgspec.Struct, frozen=True):
+    """``tokens`` of ``model`` that fill whole pages, from the first token on."""
+
+    model: str
+    tokens: list[int]
+
+
+async def send_ahead(
+    texts: Iterable[HeldText], source: Engine, target: Engine, limit_s: float
+) -> int:
+    """Have ``source`` send what the prefix cache of ``target`` lacks of ``texts``; returns how many
+    tokens have arrived within ``limit_s``."""
+    num_sent = 0
+    try:
+        async with asyncio.timeout(limit_s):
+            for text in texts:
+                num_sent += await _sent(text, source, target)
+    except TimeoutError:
+        logger.warning(
+            "pages of %s are not all at %s within %g s: the rest is computed there",
+            source.name,
+            target.name,
+            limit_s,
+        )
+    return num_sent
+
+
+async def _sent(text: HeldText, source: Engine, target: Engine) -> int:
+    body = msgspec.json.encode({"model": text.model, "prompt": text.tokens})
+    name = f"ahead-{uuid.uuid4().hex}"
+    request = Request("POST", COMPLETIONS, _HEADERS, body, name)
+    try:
+        received = await target.prep_recv(request, len(text.tokens))
+        if received.matched_len >= received.end:
+            return 0
+        sent = await source.remote_send(
+            request, received, begin=received.matched_len, end=received.end
+        )
+        return sent.num_tokens
+    except QuireError as exc:
+        logger.warning(
+            "pages go not from %s to %s and are computed there: %s", source.name, target.name, exc
+        )
+        return 0
+    finally:
+        request.work.end()
