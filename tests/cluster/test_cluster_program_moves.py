@@ -64,6 +64,18 @@ async def recites(api):  # type: ignore[no-untyped-def]
     return heard
 
 
+@inferlet("leads", restartable=True)
+async def leads(api, *children):  # type: ignore[no-untyped-def]
+    """Passes its messages on to its children, and tells what they answer."""
+    started = [await api.launch(child) for child in children]
+    for _ in range(NUM_TURNS):
+        word = await api.receive()
+        for child in started:
+            await child.send(word)
+        await api.send(" ".join([await child.receive() for child in started]))
+    return [await child.join() for child in started]
+
+
 @inferlet("stays")
 async def stays(api):  # type: ignore[no-untyped-def]
     await api.receive()
@@ -77,7 +89,7 @@ def nodes() -> Iterator[list[RealNode]]:
 
 @pytest.fixture(autouse=True)
 def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("interview", "reads", "recites", "stays"):
+    for name in ("interview", "leads", "reads", "recites", "stays"):
         monkeypatch.setitem(LIBRARY._modules, name, __name__)
 
 
@@ -361,3 +373,49 @@ async def test_where_its_pages_cannot_go_it_moves_without_them(
     assert (used["num_programs_moved"], used["num_program_tokens_sent"]) == (1, 0)
     assert used["num_cached_tokens"] < 16
     assert used["num_prefilled_tokens"] > 200
+
+
+async def children_of(w: World, program: str) -> list[str]:
+    """Both, once it has launched them."""
+    while True:
+        listed = (await w.http.get("/v1/programs")).json()["data"]
+        children = [one["id"] for one in listed if one["parent"] == program]
+        if len(children) == 2:
+            return children
+
+
+async def test_children_move_with_their_parent_and_are_reached(nodes: list[RealNode]) -> None:
+    async with world(nodes=nodes) as w:
+        program, at = await launched(w, "leads", "recites", "recites")
+        children = await children_of(w, program)
+        url = f"{w.url.replace('http', 'ws')}/v1/programs/{children[0]}/attach"
+        async with (
+            w.http.stream("GET", f"/v1/programs/{program}/events") as answer,
+            connect(url, proxy=None) as socket,
+        ):
+            told = frames(answer.aiter_lines())
+            for turn in range(NUM_TURNS):
+                await say(w, program, f"word {turn}")
+                assert (await anext(told))["text"] == f"word {turn} word {turn}"
+                if turn < 2:
+                    left = await drain(w, at)
+                    assert (left["num_programs_moved"], left["programs_that_stay"]) == (3, {})
+                    for one in (program, *children):
+                        found = await w.http.get(f"/v1/programs/{one}")
+                        assert found.headers["x-quire-node"] != at
+                    at = found.headers["x-quire-node"]
+            words = [f"word {turn}" for turn in range(NUM_TURNS)]
+            assert (await anext(told))["program"]["result"] == [words, words]
+            assert [json.loads(frame).get("text") async for frame in socket] == [*words, None]
+
+
+async def test_a_child_that_has_to_stay_is_named(nodes: list[RealNode]) -> None:
+    async with world(nodes=nodes) as w:
+        program, at = await launched(w, "leads", "stays", "recites")
+        children = await children_of(w, program)
+        left = await drain(w, at)
+        assert left["num_programs_moved"] == 0
+        why = left["programs_that_stay"]
+        assert f"its child 'stays' ({children[0]}) has to stay: it is not" in why[program]
+        assert why[children[0]] == why[children[1]] == f"it moves with {program}, which stays"
+        await w.http.delete(f"/v1/programs/{program}")

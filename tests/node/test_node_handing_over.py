@@ -63,7 +63,7 @@ async def answered(program: ProgramHandle, num_messages: int) -> list[str]:
 
 async def moved(program: ProgramHandle, there: Node) -> ProgramHandle:
     handed = unpacked(packed(await program.hand_over()))
-    taken = there.take(LIBRARY[handed.name], handed, TENANT)
+    taken = there.take({handed.id: LIBRARY[handed.name]}, handed, TENANT)
     program.leave()
     return taken
 
@@ -131,7 +131,7 @@ async def guest_moves(here: Node, there: Node) -> None:
         await one.send("question 0")
         await answered(one, 1)
     handed = unpacked(packed(await moves.hand_over()))
-    taken = there.take(await there.inspect(handed.code), handed, TENANT)
+    taken = there.take({handed.id: await there.inspect(handed.code)}, handed, TENANT)
     moves.leave()
     for one in (undisturbed, taken):
         for turn in range(1, NUM_TURNS):
@@ -179,7 +179,7 @@ async def test_it_goes_from_node_to_node(start_node: StartNode) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"), [("asks", "services of this node"), ("exports", "names are a node's own")]
+    ("kind", "said"), [("asks", "a topic of this node"), ("exports", "names are a node's own")]
 )
 async def test_what_others_do_not_have_keeps_it(
     start_node: StartNode, kind: str, said: str
@@ -215,8 +215,8 @@ async def test_others_stay_and_say_why(
     other = here.launch(interview, tenant=TENANT)
     monkeypatch.setitem(LIBRARY._modules, "interview", __name__)
     handed = await other.hand_over()
-    there.take(interview, handed, TENANT)
+    there.take({handed.id: interview}, handed, TENANT)
     with pytest.raises(AlreadyExists):
-        there.take(interview, handed, TENANT)
+        there.take({handed.id: interview}, handed, TENANT)
     with pytest.raises(InvalidArgument, match="of another node"):
         unpacked(b"\x91\xc4\x01x")

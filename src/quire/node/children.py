@@ -7,16 +7,19 @@ Belongs to the edge's loop.
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
-from quire.core.errors import InvalidArgument, MailboxClosed, UnknownHandle
+from quire.core.errors import InvalidArgument, MailboxClosed, UnknownHandle, from_record
 from quire.core.events import Quotas
 from quire.core.ids import TenantId
 from quire.node.encoders.programs import EncodedTokens
+from quire.node.handing_over import EndedChild
 from quire.node.message_log import MessageReader
 from quire.node.program_handle import ProgramHandle
 from quire.node.quotas import tightest
@@ -109,42 +112,53 @@ class ChildLauncher:
 
 
 class LaunchedChild:
-    """``Child`` of a launched program."""
+    """``Child`` of a launched program. ``num_read``: of its messages, by its parent at another
+    node."""
 
-    def __init__(self, handle: ProgramHandle) -> None:
-        self._handle = handle
+    def __init__(self, handle: ProgramHandle, num_read: int = 0) -> None:
+        self.handle = handle
+        self._num_read = num_read
         self._reader: MessageReader | None = None
 
     @property
     def id(self) -> str:
-        return self._handle.id
+        return self.handle.id
 
     @property
     def name(self) -> str:
-        return self._handle.name
+        return self.handle.name
 
     @property
     def ended(self) -> bool:
-        return self._handle.ended
+        return self.handle.ended
 
     @property
     def num_bytes(self) -> int:
-        return self._handle.num_bytes
+        return self.handle.num_bytes
+
+    @property
+    def num_read(self) -> int:
+        """The number of the last message that its parent has received."""
+        return self._num_read if self._reader is None else self._reader.position
+
+    async def left_messages(self) -> list[str]:
+        """Of one that has ended: those that its parent has not received."""
+        return [message.text async for message in self.handle.attach(self.num_read)]
 
     async def result(self) -> Any:
-        return await self._handle.result()
+        return await self.handle.result()
 
     def cancel(self, reason: str) -> None:
-        self._handle.terminate(reason)
+        self.handle.terminate(reason)
 
     async def send(self, message: str) -> None:
-        await self._handle.send(message)
+        await self.handle.send(message)
 
     async def receive(self) -> str:
         """Messages are read from the first one on. After its first read a parent determines the
         child's pace."""
         if self._reader is None:
-            self._reader = self._handle.attach()
+            self._reader = self.handle.attach(self._num_read)
         try:
             return (await anext(self._reader)).text
         except StopAsyncIteration as exc:
@@ -153,8 +167,47 @@ class LaunchedChild:
     def logs(self) -> list[dict[str, Any]]:
         return [
             {"time": line.time_s, "level": line.level, "text": line.text, "fields": line.fields}
-            for line in self._handle.logs()
+            for line in self.handle.logs()
         ]
 
     def when_ended(self, callback: Callable[[], None]) -> None:
-        self._handle.when_ended(callback)
+        self.handle.when_ended(callback)
+
+
+class MovedChild:
+    """``Child`` of one that had ended before its parent came from another node."""
+
+    ended = True
+
+    def __init__(self, id: str, name: str, ended: EndedChild) -> None:
+        self.id = id
+        self.name = name
+        self._ended = ended
+        self._messages = deque(ended.messages)
+        self.num_bytes = len(json.dumps(ended.result)) + sum(map(len, ended.messages))
+
+    async def left_messages(self) -> list[str]:
+        """Those that its parent has not received."""
+        return list(self._messages)
+
+    async def result(self) -> Any:
+        if self._ended.error is not None:
+            raise from_record(self._ended.error)
+        return self._ended.result
+
+    def cancel(self, reason: str) -> None:
+        """Nothing is left to cancel."""
+
+    async def send(self, message: str) -> None:
+        raise MailboxClosed(f"child {self.name!r} has ended; nothing more can be sent")
+
+    async def receive(self) -> str:
+        if not self._messages:
+            raise MailboxClosed(f"child {self.name!r} has ended; no more messages come")
+        return self._messages.popleft()
+
+    def logs(self) -> list[dict[str, Any]]:
+        return self._ended.logs
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(callback)

@@ -7,16 +7,24 @@ numbers. Owns the format of the record. Must not know how it is sent, nor what r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from quire.core.commands import ExportPages, ImportPages
-from quire.core.errors import InvalidArgument, ProtocolMismatch
-from quire.core.ids import CommandId, TokenSlotId
+from quire.core.errors import ErrorRecord, InvalidArgument, ProtocolMismatch
+from quire.core.events import Quotas
+from quire.core.ids import CommandId, ThreadId, TokenSlotId
 from quire.core.wire import Codec
 from quire.node.program_records import ProgramLaunch
+from quire.node.recorded_answers import (
+    HandedAnswer,
+    handed_answers,
+    taken_answers,
+    why_they_stay,
+)
 from quire.node.restarts import Restarts
 from quire.programs.inferlet import Inferlet
 from quire.programs.library import LIBRARY
@@ -26,7 +34,9 @@ from quire.programs.sandbox.program import GuestProgram
 
 class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A program and its record. ``code``: the code of a guest; empty for a program of the library,
-    which has the same ``name`` at every node. ``received``: its clients' messages."""
+    which has the same ``name`` at every node. ``received``: its clients' messages. ``calls`` and
+    ``requests``: what services and other hosts were asked. ``children``: those that it may still
+    ask for, of ``num_launched``."""
 
     id: str
     name: str
@@ -43,6 +53,12 @@ class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     num_restarts: int
     received: list[str]
     is_input_closed: bool
+    calls: list[HandedAnswer]
+    requests: list[HandedAnswer]
+    quotas: Quotas | None
+    parent_thread: ThreadId | None
+    children: list[HandedChild] = []
+    num_launched: int = 0
 
     def launch(self, launch: ProgramLaunch) -> ProgramLaunch:
         """``launch`` with the arguments, ids, priority and seed of this program."""
@@ -53,6 +69,7 @@ class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
             client_id=self.client_id,
             priority=self.priority,
             seed=self.seed,
+            parent_thread=self.parent_thread,
         )
 
     def restarts(self) -> Restarts:
@@ -60,10 +77,41 @@ class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         log = ReplayLog()
         log.issued, log.heard = self.issued, self.heard
         log.readings, log.slots = self.readings, self.slots
+        log.calls, log.requests = taken_answers(self.calls), taken_answers(self.requests)
         log.num_restarts = self.num_restarts
         restarts = Restarts(log)
         restarts.take_over(self.received, is_input_closed=self.is_input_closed)
+        restarts.child_state.num_launched = self.num_launched
         return restarts
+
+    def family(self) -> Iterator[HandedProgram]:
+        """This program and those of its descendants that run."""
+        yield self
+        for child in self.children:
+            if child.program is not None:
+                yield from child.program.family()
+
+
+class EndedChild(msgspec.Struct, frozen=True):
+    """A child that has ended, as its parent may still ask for it. ``messages``: that the parent has
+    not read."""
+
+    result: Any
+    error: ErrorRecord | None
+    messages: list[str]
+    logs: list[dict[str, Any]]
+
+
+class HandedChild(msgspec.Struct, frozen=True):
+    """A child: one that runs, or what has ``ended``. ``num_read``: of its messages, by its parent,
+    but for those that the parent has put back (``unread``)."""
+
+    id: str
+    name: str
+    num_read: int
+    unread: list[str]
+    program: HandedProgram | None
+    ended: EndedChild | None
 
 
 _CODEC: Codec[HandedProgram] = Codec(HandedProgram)
@@ -81,11 +129,17 @@ def unpacked(body: bytes) -> HandedProgram:
         raise InvalidArgument(f"this is no program of another node of this release: {exc}") from exc
 
 
+Programs = Mapping[str, Inferlet | GuestProgram]
+"""The code of a family's programs, by id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of a launched program's code."""
+    """The source of a launched program's code. ``quotas``: given at its launch, beside those of
+    the program and of its tenant."""
 
     program: Inferlet | GuestProgram
+    quotas: Quotas | None = None
 
     def code(self) -> bytes | None:
         """See ``HandedProgram``. None: only this node has the code."""
@@ -95,22 +149,24 @@ class Origin:
         return b"" if LIBRARY.get(program.name) is program else None
 
 
-def why_it_stays(origin: Origin, launch: ProgramLaunch, restarts: Restarts | None) -> str | None:
-    """Why the program cannot move to another node; None: it can."""
+def why_it_stays(
+    origin: Origin, launch: ProgramLaunch, restarts: Restarts | None, *, is_alone: bool
+) -> str | None:
+    """Why the program cannot move to another node; None: it can. ``is_alone``: its parent does not
+    move with it."""
     if restarts is None:
         return "it is not restartable: declare it with @inferlet(restartable=True)"
     if origin.code() is None:
         return "its code is in this node's process alone: push it, so that it runs in the sandbox"
-    if launch.parent is not None:
-        return "another program has launched it, and that one stays"
+    if launch.parent is not None and is_alone:
+        return f"another program has launched it ({launch.parent}), and that one stays"
     if restarts.is_full:
         return "it was told more than is recorded"
     log, program = restarts.log, origin.program
     if isinstance(program, GuestProgram) and program.capabilities.hosts:
         return "it may reach other hosts, whose answers are recorded in its sandbox process"
-    if log.calls or log.requests:
-        asked = (log.calls or log.requests)[0].what[0]
-        return f"it has asked services of this node ({asked}), which others do not have"
+    if (why := why_they_stay(log.calls, log.requests)) is not None:
+        return why
     if any(isinstance(one.asked, ExportPages | ImportPages) for one in log.issued.values()):
         return "it has exported or imported pages by name, and names are a node's own"
     return None
@@ -123,15 +179,16 @@ def movable(
     restarts: Restarts | None,
     *,
     is_here: bool,
+    is_alone: bool = True,
 ) -> Restarts:
-    """The record of the program ``id``.
+    """The record of the program ``id``. ``is_alone``: see ``why_it_stays``.
 
     Raises:
         InvalidArgument: the program cannot move; the message says why.
     """
     why = None if is_here else "it ends here"
     if why is None and origin is not None:
-        why = why_it_stays(origin, launch, restarts)
+        why = why_it_stays(origin, launch, restarts, is_alone=is_alone)
     if why is not None or restarts is None:
         raise InvalidArgument(f"program {id} cannot move to another node: {why}")
     return restarts
@@ -159,4 +216,9 @@ def handed(
         num_restarts=log.num_restarts,
         received=restarts.received,
         is_input_closed=restarts.is_input_closed,
+        calls=handed_answers(log.calls),
+        requests=handed_answers(log.requests),
+        quotas=origin.quotas,
+        parent_thread=launch.parent_thread,
+        num_launched=restarts.child_state.num_launched,
     )

@@ -5,6 +5,7 @@ Belongs to the edge's loop. Must not know how a program is executed nor what it 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,10 +15,10 @@ from msgspec import structs
 from quire.core.errors import InvalidArgument, UnknownHandle
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
-from quire.node.children import Ancestry, ChildLauncher
+from quire.node.children import Ancestry, ChildLauncher, LaunchedChild, MovedChild
 from quire.node.connecting import ProgramConnector
 from quire.node.encoders.programs import EncodedTokens
-from quire.node.handing_over import HandedProgram, Origin
+from quire.node.handing_over import HandedProgram, Origin, Programs
 from quire.node.program_handle import ProgramHandle
 from quire.node.program_records import ProgramLaunch
 from quire.node.program_start import ProgramStart
@@ -34,6 +35,8 @@ from quire.programs.runtime.native import NativeRuntime
 from quire.programs.runtime.replay_log import ReplayLog
 from quire.programs.sandbox.program import GuestProgram
 from quire.programs.services.children import ChildWanted, Family
+
+_NONE: Programs = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +76,11 @@ class ProgramLauncher:
         family: Family | None = None,
         encoded: EncodedTokens | None = None,
         taken: HandedProgram | None = None,
+        programs: Programs = _NONE,
     ) -> ProgramHandle:
         """See ``Node.launch``. ``encoded``: the token counter of the program that launches it.
-        ``taken``: the program comes from another node."""
+        ``taken``: the program comes from another node, with those of its descendants that run:
+        ``programs`` are their code."""
         self._admission.check()
         if launch.form != program.form:
             launch = structs.replace(launch, form=program.form)
@@ -120,12 +125,41 @@ class ProgramLauncher:
             launch,
             begin,
             restarts,
-            Origin(program),
+            Origin(program, quotas),
             None if taken is None else taken.id,
         )
         if taken is not None:
             handle.go_on()
+            self._take_children(handle, taken, programs, ancestry)
         return handle
+
+    def take(self, programs: Programs, handed: HandedProgram, tenant: TenantId) -> ProgramHandle:
+        """See ``Node.take``."""
+        self._table.check_room(tenant, [one.id for one in handed.family()])
+        program, launch = programs[handed.id], ProgramLaunch(tenant)
+        return self.launch(program, launch, handed.quotas, taken=handed, programs=programs)
+
+    def _take_children(
+        self, parent: ProgramHandle, taken: HandedProgram, programs: Programs, ancestry: Ancestry
+    ) -> None:
+        """Before the parent, which runs already, can ask for one: services answer on this loop."""
+        state, family = parent.children, ancestry.family
+        for child in taken.children:
+            state.unread[child.id] = deque(child.unread)
+            if child.program is None:
+                assert child.ended is not None
+                state.children[child.id] = MovedChild(child.id, child.name, child.ended)
+                continue
+            launch = ProgramLaunch(parent.tenant, parent=parent.id)
+            program, quotas = programs[child.id], child.program.quotas
+            if isinstance(program, GuestProgram):
+                program = program.narrowed(ancestry.program.capabilities)
+            family.num_descendants += 1
+            handle = self.launch(
+                program, launch, quotas, family, ancestry.encoded, child.program, programs
+            )
+            handle.when_ended(family.leave)
+            state.children[child.id] = LaunchedChild(handle, child.num_read)
 
     def _launch_child(
         self,

@@ -23,7 +23,7 @@ from quire.node.conversations import ConversationTurn
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress
-from quire.node.handing_over import HandedProgram
+from quire.node.handing_over import HandedProgram, Programs
 from quire.node.health import NodeHealth
 from quire.node.life import NodeLife
 from quire.node.metrics import NodeChanges, NodeStatistics, ProcessRecord
@@ -275,16 +275,14 @@ class Node:
         )
         return self._parts.launcher.launch(program, launch, quotas, family)
 
-    def take(
-        self, program: Inferlet | GuestProgram, handed: HandedProgram, tenant: TenantId
-    ) -> ProgramHandle:
-        """Go on with a program that another node has handed over (``ProgramHandle.hand_over``),
-        whose code is ``program``; see ``launch``.
+    def take(self, programs: Programs, handed: HandedProgram, tenant: TenantId) -> ProgramHandle:
+        """Go on with a program that another node has handed over (``hand_over_family``), and with
+        its descendants; ``programs`` are their code.
 
         Raises:
-            AlreadyExists: this node has a program with its id.
+            AlreadyExists: this node has a program with one of their ids.
         """
-        return self._parts.launcher.launch(program, ProgramLaunch(tenant), taken=handed)
+        return self._parts.launcher.take(programs, handed, tenant)
 
     def program(self, public_id: str, tenant: TenantId) -> ProgramHandle:
         """A launched program, running or recently ended; ``UnknownHandle`` for any other."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.core.ids import ProgramId
-from quire.node.handing_over import HandedProgram, Origin, movable
+from quire.node.handing_over import HandedProgram, Origin
 from quire.node.loops import call_on
 from quire.node.message_log import MessageReader
 from quire.node.program_figures import with_guest
@@ -33,11 +34,12 @@ from quire.node.program_records import (
     ProgramLimits,
     ProgramLogLine,
     ProgramRecord,
-    result_bytes,
+    kept_bytes,
 )
 from quire.node.restarts import Restarts
 from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
 from quire.programs.runtime.running import GuestSpent, RunningProgram
+from quire.programs.services.children import ChildState
 from quire.programs.services.mailbox import Sent
 
 SIGNALS = ("message", "end_of_input", "cancel")
@@ -126,22 +128,29 @@ class ProgramHandle:
         self._table.renamed(self, program)
         restarts.begin_again(self._running)
 
-    def check_movable(self) -> None:
-        """Raises ``InvalidArgument``: the program cannot go to another node; the message says
-        why."""
-        is_here = not (self._is_over or self._move.has_begun)
-        movable(self.id, self._launch, self._origin, self._restarts, is_here=is_here)
+    @property
+    def children(self) -> ChildState:
+        """Of a restartable program that has not ended."""
+        return ChildState() if self._restarts is None else self._restarts.child_state
 
-    async def hand_over(self) -> HandedProgram:
-        """Stop the program here, so that another node can go on with it; ``leave`` or ``stay``
-        follows.
+    def check_movable(self, *, is_alone: bool = True) -> None:
+        """Raises ``InvalidArgument``: the program cannot go to another node; the message says
+        why. ``is_alone``: its parent does not go with it."""
+        self._move.check(
+            self._launch, self._origin, self._restarts, is_over=self._is_over, is_alone=is_alone
+        )
+
+    async def hand_over(self, *, is_alone: bool = True) -> HandedProgram:
+        """Stop the program here, without its children, so that another node can go on with it;
+        ``leave`` or ``stay`` follows.
 
         Raises:
             InvalidArgument: it cannot go, or has ended; the message says why.
         """
-        handed = await self._move.begin(
-            self.name, self._launch, self._origin, self._restarts, is_over=self._is_over
-        )
+        self.check_movable(is_alone=is_alone)
+        assert self._origin is not None
+        assert self._restarts is not None
+        handed = await self._move.begin(self.name, self._launch, self._origin, self._restarts)
         self._output.drop_waiting()
         return handed
 
@@ -302,6 +311,11 @@ class ProgramHandle:
         """Until the program is not on its way to another node; of one that has left, for ever."""
         await self._move.wait_here()
 
+    async def wait_stopped(self) -> None:
+        """Until its present incarnation runs no code any more."""
+        with suppress(QuireError):
+            await self._running.result()
+
     async def wait_ended(self) -> None:
         await self._ended.wait()
 
@@ -368,18 +382,10 @@ class ProgramHandle:
         self._duration_s = time.monotonic() - self._started_at
         self._output.messages.close()
         self._ended.set()
-        self.num_bytes = self._kept_bytes()
+        self.num_bytes = self._output.num_bytes + kept_bytes(self._launch, self._result)
         self._table.ended(self, self.num_bytes)
         for callback in self._callbacks:
             callback()
-
-    def _kept_bytes(self) -> int:
-        return (
-            self._output.num_bytes
-            + result_bytes(self._result)
-            + sum(map(len, self._launch.args))
-            + sum(map(len, self._launch.named.values()))
-        )
 
     def _print_soon(self, running: RunningProgram, *line: Any) -> None:
         """From any thread."""

@@ -49,29 +49,34 @@ class ProgramMove:
         while not self._is_here.is_set():  # it may set out again before this task goes on
             await self._is_here.wait()
 
-    async def begin(
+    def check(
         self,
-        name: str,
         launch: ProgramLaunch,
         origin: Origin | None,
         restarts: Restarts | None,
         *,
         is_over: bool,
+        is_alone: bool,
+    ) -> None:
+        """Raises ``InvalidArgument``: the program cannot go; the message says why. ``is_alone``:
+        its parent does not go with it."""
+        is_here = not (is_over or self.has_begun)
+        movable(self._id, launch, origin, restarts, is_here=is_here, is_alone=is_alone)
+
+    async def begin(
+        self, name: str, launch: ProgramLaunch, origin: Origin, restarts: Restarts
     ) -> HandedProgram:
-        """Stop the program. Its owner calls ``stopped`` then.
+        """Stop the program, which can go (``check``). Its owner calls ``stopped`` then.
 
         Raises:
-            InvalidArgument: it cannot go, or has ended; the message says why.
+            InvalidArgument: it has ended.
         """
-        is_here = not (is_over or self.has_begun)
-        restarts = movable(self._id, launch, origin, restarts, is_here=is_here)
         departure = self._departure = _Departure()
         self._is_here.clear()
         restarts.log.stop()
         await departure.stopped(self._id)
         loop = asyncio.get_running_loop()
         loop.call_later(self._limit_s, self._end_unheard, departure)
-        assert origin is not None
         return handed(self._id, name, origin, launch, restarts)
 
     def stopped(self) -> None:

@@ -123,6 +123,11 @@ class ProgramLaunch(msgspec.Struct, frozen=True):
     form: ProgramForm = "inferlet"
 
 
+def kept_bytes(launch: ProgramLaunch, result: Any) -> int:
+    """The approximate size of a result and of the launch that it belongs to."""
+    return result_bytes(result) + sum(map(len, (*launch.args, *launch.named.values())))
+
+
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
     """Per tenant: running programs, kept records of ended programs, and the bytes of their

@@ -86,6 +86,23 @@ class ProgramTable:
         self._idle.clear()
         return handle
 
+    def check_room(self, tenant: TenantId, ids: Sequence[str]) -> None:
+        """Check that programs of other nodes with these ids may come.
+
+        Raises:
+            AlreadyExists: there is one of them.
+            QuotaExceeded: the tenant would have too many.
+        """
+        for id in ids:
+            if id in self._handles:
+                raise AlreadyExists(f"there is a program {id!r}, running or ended")
+        num_running = len(self._running.get(tenant, ()))
+        if num_running + len(ids) > self._limits.max_running:
+            raise QuotaExceeded(
+                f"{num_running} programs of this tenant are running, {self._limits.max_running} "
+                f"are allowed, and {len(ids)} are to come from another node"
+            )
+
     def soon(self, callback: Callable[[], object]) -> None:
         """For handles: call it on the edge's loop; from any thread."""
         assert self._calls is not None, "a program was launched"

@@ -12,7 +12,7 @@ import asyncio
 from quire.core.errors import MailboxClosed, MailboxFull, QuireError
 from quire.programs.runtime.replay_log import ReplayLog, not_repeated
 from quire.programs.runtime.running import RunningProgram
-from quire.programs.services.children import ChildService
+from quire.programs.services.children import ChildService, ChildState
 from quire.programs.services.mailbox import MailboxLimits, Sent, check_message
 
 _MAX_KEPT_CHARS = 8 << 20
@@ -31,6 +31,8 @@ class Restarts:
         self.children: ChildService | None = None
         """The program's children, once it has launched any: they keep running while it is
         restarted."""
+        self.child_state = ChildState()
+        """Those that came with it from another node are here before it asks for any."""
         self._sent: list[int] = []
         self._num_repeated = 0
         self._num_printed = 0
@@ -160,6 +162,10 @@ class Restarts:
         self.stop()
         if self.children is not None:
             self.children.end()
+            return
+        for child in self.child_state.children.values():  # it has asked for none of them here
+            if not child.ended:
+                child.cancel("its parent has ended")
 
     def stop(self) -> None:
         if self._feeding is not None:

@@ -30,7 +30,7 @@ from quire.node.turns import Turns
 from quire.node.vectors.choice import vector_store
 from quire.programs.inferlet import Inferlet
 from quire.programs.search import SearchService
-from quire.programs.services.children import ChildService
+from quire.programs.services.children import ChildService, ChildState
 from quire.programs.services.documents import DocumentService
 from quire.programs.services.encoding import EncodingService
 from quire.programs.services.mcp import McpService
@@ -115,8 +115,9 @@ class NodeServices:
             yield self._child_service(identity, ancestry, children)
         else:
             if restarts.children is None:
-                service = self._child_service(identity, ancestry, children, lasting=True)
-                restarts.children = service
+                restarts.children = self._child_service(
+                    identity, ancestry, children, restarts.child_state
+                )
             restarts.children.identity = identity
             yield restarts.children
         yield McpService(identity, self._ask_mcp)
@@ -133,8 +134,7 @@ class NodeServices:
         identity: Identity,
         ancestry: Ancestry,
         children: ChildLauncher,
-        *,
-        lasting: bool = False,
+        lasting: ChildState | None = None,
     ) -> ChildService:
         return ChildService(
             identity,
@@ -143,7 +143,8 @@ class NodeServices:
             partial(children.spawn, ancestry),
             self._on_edge,
             partial(call_on, self._edge),
-            lasting=lasting,
+            lasting=lasting is not None,
+            state=lasting,
         )
 
     def _encoding_service(self, identity: Identity, ancestry: Ancestry) -> EncodingService:

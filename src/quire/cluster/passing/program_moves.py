@@ -1,4 +1,4 @@
-"""Restartable programs of a drained node move to other nodes.
+"""Restartable programs of a drained node move to other nodes, with their children.
 
 Owns the order of the steps: the program's pages go ahead while it runs, it stops at its node,
 another node takes its record, and the first node is told. If a step fails, one of the two nodes has
@@ -69,35 +69,48 @@ class ProgramMoves:
             return left
         limit = asyncio.Semaphore(_MAX_AT_ONCE)
 
-        async def move(program: str) -> None:
+        async def move(family: list[str]) -> None:
             async with limit:
-                why = await self._move(program, engine, left)
+                why = await self._move(family, engine, left)
             if why is None:
-                left.num_moved += 1
+                left.num_moved += len(family)
                 return
+            program, *descendants = family
             left.stay[program] = why
+            left.stay.update(dict.fromkeys(descendants, f"it moves with {program}, which stays"))
             logger.info("program %s stays at %s: %s", program, engine.name, why)
 
         try:
-            running = await self._running(engine.node)
+            families = await self._families(engine.node)
         except (EngineLost, TimeoutError, msgspec.MsgspecError) as exc:
             logger.warning("the programs of %s cannot be asked for: %s", engine.name, exc)
             return left
-        await asyncio.gather(*map(move, running))
+        await asyncio.gather(*map(move, families))
         return left
 
-    async def _running(self, node: Node) -> list[str]:
+    async def _families(self, node: Node) -> list[list[str]]:
+        """The running programs of ``node``, each with its descendants behind it."""
         status, body = await self._call(node, "GET", "/v1/programs")
         if status != 200:
+            logger.warning(
+                "node %s does not tell its programs (%d), so none is moved: a node with keys needs "
+                "the router's --node-key-file",
+                node.name,
+                status,
+            )
             return []
         listed = msgspec.json.decode(body, type=dict[str, Any])["data"]
-        return [
-            one["id"] for one in listed if one["state"] in _RUNS and one.get("object") == "program"
-        ]
+        families: dict[str, list[str]] = {}
+        for one in listed:  # in the order of their launch
+            if one["state"] in _RUNS and one.get("object") == "program":
+                family = families.get(one["parent"] or "", [])
+                family.append(one["id"])
+                families[one["id"]] = family
+        return list({id(family): family for family in families.values()}.values())
 
-    async def _move(self, program: str, source: NodeEngine, left: ProgramsLeft) -> str | None:
-        """Move a program; returns why it stays, or None if it has moved."""
-        path = f"{_PROGRAMS}/{quote(program, safe='')}"
+    async def _move(self, family: list[str], source: NodeEngine, left: ProgramsLeft) -> str | None:
+        """Move a program with its descendants; returns why it stays, or None if it has moved."""
+        path = f"{_PROGRAMS}/{quote(family[0], safe='')}"
         targets = sorted(
             (one for one in self._fleet.engines if one is not source and one.node.takes_work),
             key=lambda one: one.load,
@@ -115,7 +128,8 @@ class ProgramMoves:
         except (EngineLost, TimeoutError) as exc:
             return str(exc) or "the node does not answer"
         finally:
-            self._locator.forget(program_lookups(quote(program, safe="")))
+            for program in family:
+                self._locator.forget(program_lookups(quote(program, safe="")))
         return why
 
     async def _send_pages(self, path: str, source: NodeEngine, target: NodeEngine) -> int:

@@ -16,6 +16,7 @@ from quire.core.commands import Command, Sampled
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord, ProgramTerminated
 from quire.core.ids import CommandId, ProgramId, QueueId, TokenSlotId
+from quire.programs.inferlet import Inferlet
 
 LOSSES = frozenset({"engine_lost", "page_lost"})
 """Failures after which a restartable program is run again."""
@@ -147,7 +148,7 @@ class Questions:
         entry = self._place(what)
         if entry is None:
             return await carry_out()
-        if entry.what != what:
+        if entry.what != what and plain(entry.what) != plain(what):
             raise not_repeated(f"{self._name} {what[0]}")
         if not entry.answered:
             try:
@@ -179,6 +180,24 @@ class Questions:
 
 
 _UNKEPT = Asked(())
+
+
+def is_whole(asked: list[Asked]) -> bool:
+    """Whether all questions were recorded."""
+    return not any(entry is _UNKEPT for entry in asked)
+
+
+def plain(value: Any) -> Any:
+    """``value`` of a question as it comes from another node: programs by name, tuples as lists."""
+    match value:
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case Mapping():
+            return {key: plain(item) for key, item in value.items()}
+        case Inferlet():
+            return {"program": value.name}
+        case _:
+            return value
 
 
 def _size(value: Any) -> int:

@@ -69,6 +69,17 @@ class ChildHandle(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class ChildState:
+    """A program's children by id, and what it has put back of their messages. Of a restartable
+    program it outlives incarnations. Belongs to the node's loop; ``num_launched`` to the
+    program's."""
+
+    children: dict[str, ChildHandle] = field(default_factory=dict)
+    unread: dict[str, deque[str]] = field(default_factory=dict)
+    num_launched: int = 0
+
+
 class Family:
     """A program that a client launched, and all its descendants: how many are alive, and how many
     may be.
@@ -136,7 +147,7 @@ class ChildService(ProgramService):
     ``on_node`` runs work on the family's loop; ``soon`` schedules a callback there from any thread.
     ``lasting``: the service is of a restartable program, whose children outlive its incarnations:
     ``close`` ends one incarnation, ``end`` the program. ``identity``: that of the present
-    incarnation.
+    incarnation. ``state``: where its children are kept.
     """
 
     def __init__(
@@ -149,17 +160,17 @@ class ChildService(ProgramService):
         soon: Callable[[Callable[[], None]], object],
         *,
         lasting: bool = False,
+        state: ChildState | None = None,
     ) -> None:
         self.identity = identity
         self._lasting = lasting
         self._family = family
         self._seed = seed
-        self._num_launched = 0
         self._spawn = spawn
         self._on_node = on_node
         self._soon = soon
-        self._children: dict[str, ChildHandle] = {}
-        self._unread: dict[str, deque[str]] = {}
+        self._state = state = ChildState() if state is None else state
+        self._children, self._unread = state.children, state.unread
         self._ended: deque[ChildHandle] = deque()
         self._kept_bytes = 0
         self._closed = False
@@ -190,9 +201,9 @@ class ChildService(ProgramService):
         named: dict[str, str] | None = None,
         thread: int = 0,
     ) -> dict[str, str]:
-        self._num_launched += 1
+        self._state.num_launched += 1
         if seed is None:
-            seed = _seed_of(self._seed, self._num_launched)
+            seed = _seed_of(self._seed, self._state.num_launched)
         wanted = ChildWanted(
             self.identity,
             self._family,
@@ -237,20 +248,24 @@ class ChildService(ProgramService):
 
     @operation("child.join")
     async def join(self, child: str) -> Any:
-        return await self._on_node(self._find(child).result())
+        async def wait() -> Any:
+            return await self._find(child).result()
+
+        return await self._on_node(wait())
 
     @operation("child.cancel")
     async def cancel(self, child: str, reason: str) -> None:
-        found = self._find(child)
-
         async def ask() -> None:
-            found.cancel(reason)
+            self._find(child).cancel(reason)
 
         await self._on_node(ask())
 
     @operation("child.send")
     async def send(self, child: str, message: str) -> None:
-        await self._on_node(self._find(child).send(message))
+        async def send() -> None:
+            await self._find(child).send(message)
+
+        await self._on_node(send())
 
     @operation("child.receive")
     async def receive(self, child: str) -> str:
@@ -283,6 +298,7 @@ class ChildService(ProgramService):
     @operation("child.receive.undo")
     async def put_back(self, child: str, answer: str) -> None:
         async def put() -> None:
+            self._find(child)
             unread = self._unread.setdefault(child, deque())
             if len(unread) >= MAX_UNREAD:
                 raise QuotaExceeded(
@@ -291,15 +307,12 @@ class ChildService(ProgramService):
                 )
             unread.appendleft(answer)
 
-        self._find(child)
         await self._on_node(put())
 
     @operation("child.logs")
     async def logs(self, child: str) -> list[dict[str, Any]]:
-        found = self._find(child)
-
         async def read() -> list[dict[str, Any]]:
-            return found.logs()
+            return self._find(child).logs()
 
         lines: list[dict[str, Any]] = await self._on_node(read())
         return lines

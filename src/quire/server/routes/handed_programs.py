@@ -10,6 +10,13 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from quire.core.errors import UnknownHandle
+from quire.node.family_move import (
+    check_family,
+    family_leaves,
+    family_stays,
+    hand_over_family,
+    running_family,
+)
 from quire.node.handing_over import HandedProgram, packed, unpacked
 from quire.programs.inferlet import Inferlet
 from quire.programs.library import LIBRARY
@@ -36,8 +43,8 @@ async def take_program(request: Request) -> Response:
     """Go on with a program of another node: the body is what its `hand_over` has answered."""
     context, tenant = _of_cluster(request), caller_of(request)
     handed = unpacked(await request.body())
-    program = await _program_of(request, handed)
-    handle = context.node.take(program, handed, tenant)
+    programs = {one.id: await _program_of(request, one) for one in handed.family()}
+    handle = context.node.take(programs, handed, tenant)
     body = launched(handle.record(), None)
     return Response(body.to_json(), 201, media_type="application/json")
 
@@ -46,10 +53,10 @@ async def take_program(request: Request) -> Response:
     "/v1/microserving/programs/{program}/hand_over", responses=_RECORD, response_class=Response
 )
 async def hand_over(request: Request, program: PublicId) -> Response:
-    """Stop a restartable program, for another node to go on with it: the answer is its code and its
-    record, in msgpack. `handed_over` follows."""
+    """Stop a restartable program and its children, for another node to go on with them: the answer
+    is their code and their records, in msgpack. `handed_over` follows."""
     handle = _of_cluster(request).node.program(program, caller_of(request))
-    return Response(packed(await handle.hand_over()), media_type=MSGPACK)
+    return Response(packed(await hand_over_family(handle)), media_type=MSGPACK)
 
 
 @router.get("/v1/microserving/programs/{program}/texts", response_model=HeldTexts)
@@ -57,11 +64,12 @@ async def texts(request: Request, program: PublicId) -> Response:
     """What a program that can move has in its pages: whoever moves it sends them ahead."""
     node = _of_cluster(request).node
     handle = node.program(program, caller_of(request))
-    handle.check_movable()
+    check_family(handle)
     ids = {(model.base, model.adapter): model.id for model in node.models()}
     found = [
         HeldText(model=ids[text.model, text.adapter], tokens=list(text.tokens))
-        for text in node.held_texts(handle, _MAX_TOKENS)
+        for one in running_family(handle)
+        for text in node.held_texts(one, _MAX_TOKENS)
         if (text.model, text.adapter) in ids
     ]
     return Response(HeldTexts(texts=found).to_json(), media_type="application/json")
@@ -73,9 +81,9 @@ async def handed_over(request: Request, program: PublicId, body: HandedOver) -> 
     told; else it begins again here."""
     handle = _of_cluster(request).node.program(program, caller_of(request))
     if body.is_taken:
-        handle.leave()
+        family_leaves(handle)
     else:
-        handle.stay()
+        family_stays(handle)
     return Response(status_code=204)
 
 

@@ -1,0 +1,99 @@
+"""What services and other hosts have answered a program, as it travels to another node.
+
+Owns which services have something of the program at its node, so that it stays there. Must not know
+how a program moves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from quire.core.errors import ErrorRecord, QuireError, from_record
+from quire.programs.runtime.replay_log import Asked, is_whole, plain
+from quire.programs.services.network import HttpReply
+
+_BOUND = {
+    "topic": "a topic",
+    "queue": "a work queue",
+    "store": "the store",
+    "blob": "the store",
+    "vectors": "a vector store",
+    "mcp": "an MCP server",
+    "search": "the search engine",
+    "queries": "kept queries",
+    "shared": "shared results",
+}
+"""Services, by the first part of their operations' names, that keep something for programs or
+answer from what their node alone has. Others answer from what they are asked."""
+
+
+class HandedAnswer(msgspec.Struct, frozen=True):
+    """A question with its answer, if it has one."""
+
+    what: list[Any]
+    answer: Any
+    error: ErrorRecord | None
+    answered: bool
+
+
+class _Response(msgspec.Struct, frozen=True, tag=True):
+    """The answer of another host."""
+
+    text: str
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def why_they_stay(calls: list[Asked], requests: list[Asked]) -> str | None:
+    """Why a program that was told this cannot go to another node; None: it can."""
+    if not (is_whole(calls) and is_whole(requests)):
+        return "it has asked more than is recorded"
+    for asked in calls:
+        if (kind := _BOUND.get(str(asked.what[0]).partition(".")[0])) is not None:
+            return f"it has used {kind} of this node{_named(asked)}, and other nodes have another"
+    for asked in (*calls, *requests):
+        if asked.error is not None and not isinstance(asked.error, QuireError):
+            return f"{asked.what[0]} has failed in a way that cannot be told to another node"
+        try:
+            msgspec.msgpack.encode(_handed(asked))
+        except (TypeError, ValueError, OverflowError):
+            return f"the answer of {asked.what[0]} cannot be told to another node"
+    return None
+
+
+def _named(asked: Asked) -> str:
+    """The operation, and what it was about."""
+    arguments = dict(asked.what[1]) if len(asked.what) > 1 else {}
+    about = next((one for one in arguments.values() if isinstance(one, str)), None)
+    return f" ({asked.what[0]})" if about is None else f" ({asked.what[0]} {about[:80]!r})"
+
+
+def handed_answers(asked: list[Asked]) -> list[HandedAnswer]:
+    return [_handed(one) for one in asked]
+
+
+def _handed(asked: Asked) -> HandedAnswer:
+    answer = asked.answer
+    if isinstance(answer, HttpReply):
+        response = _Response(str(answer), answer.status, dict(answer.headers), answer.body)
+        answer = msgspec.to_builtins(response, builtin_types=(bytes,))
+    record = asked.error.record() if isinstance(asked.error, QuireError) else None
+    return HandedAnswer(plain(asked.what), answer, record, asked.answered)
+
+
+def taken_answers(handed: list[HandedAnswer]) -> list[Asked]:
+    return [_taken(one) for one in handed]
+
+
+def _taken(handed: HandedAnswer) -> Asked:
+    answer = handed.answer
+    if isinstance(answer, dict) and answer.get("type") == _Response.__struct_config__.tag:
+        response = msgspec.convert(answer, _Response)
+        answer = HttpReply(response.text)
+        answer.status, answer.headers = response.status, response.headers
+        answer.body = response.body
+    error = None if handed.error is None else from_record(handed.error)
+    return Asked(tuple(handed.what), answer, error, handed.answered)
