@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -131,7 +132,7 @@ async def test_a_process_that_owes_an_answer_is_known_to() -> None:
         "print('{\"busy_s\": 0}', flush=True)\n"
         "sys.stdin.read()"
     )
-    limits = LifeLimits(heartbeat_s=0.01, frozen_after_s=600)
+    limits = LifeLimits(heartbeat_s=0.01, loading_s=600)
     child = NodeChild("silent", print, limits, (sys.executable, "-c", answering))
     await child.spawn(msgspec.defstruct("Order", [])())
     assert child.silent_s() == 0.0
@@ -139,4 +140,49 @@ async def test_a_process_that_owes_an_answer_is_known_to() -> None:
     for owes in (True, False, True):
         while (child.silent_s() > 0) is not owes:  # noqa: ASYNC110
             await asyncio.sleep(0)
+    await child.close()
+
+
+ANSWERING = (
+    "import sys\n"
+    "sys.stdin.readline()\n"
+    "while sys.stdin.readline():\n"
+    "    print('{\"busy_s\": %s}', flush=True)\n"
+)
+
+
+async def test_what_the_node_itself_was_stopped_for_is_no_silence() -> None:
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    command = (sys.executable, "-c", ANSWERING % 0)
+    limits = LifeLimits(heartbeat_s=0.05, loading_s=60)
+    child = NodeChild("answers", ended.set_result, limits, command)
+    await child.spawn(msgspec.defstruct("Order", [])())
+
+    async def answers() -> None:
+        for owes in (True, False):
+            while (child.silent_s() > 0) is not owes:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    await answers()  # it runs
+    child.frozen_after_s = 0.5
+    while not child.silent_s():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    time.sleep(1.0)  # noqa: ASYNC251 - the loop stands still, as under SIGSTOP
+    for _ in range(2):
+        await answers()
+    assert not ended.done()
+    await child.close()
+
+
+async def test_a_batch_that_runs_for_too_long_ends_the_process() -> None:
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    command = (sys.executable, "-c", ANSWERING % 100)
+    child = NodeChild("busy", ended.set_result, LifeLimits(heartbeat_s=0.01), command)
+    await child.spawn(msgspec.defstruct("Order", [])())
+    for owes in (True, False):  # 600 s are allowed at first
+        while (child.silent_s() > 0) is not owes:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert not ended.done()
+    child.stuck_after_s = 99.0
+    assert await ended == "one batch has been running for 100 s"
     await child.close()

@@ -205,10 +205,19 @@ async def test_a_fault_is_told_before_the_process_ends() -> None:
 
 
 async def test_a_process_that_answers_no_heartbeat_is_killed() -> None:
-    limits = LifeLimits(heartbeat_s=0.01, frozen_after_s=0.05)
+    limits = LifeLimits(heartbeat_s=0.01, loading_s=0.05)
     transport = process("mute", limits=limits)
     with pytest.raises(EngineLost, match="no heartbeat"):
         await Listener().start(transport)
+    await transport.close()
+
+
+async def test_a_loaded_process_that_stops_is_killed_long_before_one_that_loads() -> None:
+    limits = LifeLimits(heartbeat_s=0.01, frozen_after_s=0.05, loading_s=600)
+    transport, listener = process("work", limits=limits), Listener()
+    await listener.start(transport)
+    os.kill(transport.pid, signal.SIGSTOP)
+    assert "no heartbeat for 0.05 s" in await listener.lost
     await transport.close()
 
 

@@ -68,7 +68,7 @@ class LinkSettings:
     config: SandboxConfig
     engines: tuple[EngineConfig, ...]
     command: Sequence[str] = SANDBOX_COMMAND
-    limits: LifeLimits = LifeLimits()  # noqa: RUF009 - frozen
+    limits: LifeLimits = LifeLimits(frozen_after_s=60.0)  # noqa: RUF009 - frozen
     on_progress: OnProgress | None = None
 
 

@@ -40,12 +40,17 @@ _MAX_LINE_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LifeLimits:
-    """``frozen_after_s``: a process that has not answered heartbeats for this time is frozen.
-    ``stuck_after_s``: longest time of one batch. ``grace_s``: from SIGTERM to SIGKILL."""
+    """``frozen_after_s``: a process that has not answered heartbeats for this time is frozen. One
+    that is loading has ``loading_s``: libraries that are read, or compiled, may hold the
+    interpreter for long. ``stuck_after_s``: longest time of one batch, as long as nothing is known
+    of the process; then its own times decide, but never less than ``least_stuck_s``. ``grace_s``:
+    from SIGTERM to SIGKILL."""
 
     heartbeat_s: float = 2.0
-    frozen_after_s: float = 60.0
+    frozen_after_s: float = 20.0
+    loading_s: float = 60.0
     stuck_after_s: float = 600.0
+    least_stuck_s: float = 120.0
     grace_s: float = 5.0
 
 
@@ -75,6 +80,9 @@ class NodeChild:
         self._verdict: str | None = None
         self._closing = False
         self._asked_s: float | None = None
+        self.frozen_after_s = limits.loading_s
+        """Whoever knows that it has loaded sets another one."""
+        self.stuck_after_s = limits.stuck_after_s
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -163,13 +171,11 @@ class NodeChild:
         assert stdout is not None
         while True:
             await asyncio.sleep(self._limits.heartbeat_s)
-            try:
-                self._asked_s = time.monotonic()
-                stdin.write(b"\n")
-                async with asyncio.timeout(self._limits.frozen_after_s):
-                    line = await stdout.readline()
-            except TimeoutError:
-                self._kill(f"it answered no heartbeat for {self._limits.frozen_after_s:g} s")
+            self._asked_s = time.monotonic()
+            stdin.write(b"\n")
+            line = await self._answer(stdout)
+            if line is None:
+                self._kill(f"it answered no heartbeat for {self.frozen_after_s:g} s")
                 return
             self._asked_s = None
             if not line:
@@ -178,13 +184,29 @@ class NodeChild:
                 self._kill(fault)
                 return
 
+    async def _answer(self, stdout: asyncio.StreamReader) -> bytes | None:
+        """The answer to a heartbeat; None: none has come for too long. Time in which this loop
+        itself stood still (the whole node was stopped, or the machine) does not count: each look
+        counts as one, however late it comes."""
+        reading = asyncio.ensure_future(stdout.readline())
+        step_s, waited_s = min(self._limits.heartbeat_s, self.frozen_after_s), 0.0
+        try:
+            while waited_s < self.frozen_after_s:
+                done, _ = await asyncio.wait({reading}, timeout=step_s)
+                if done:
+                    return reading.result()
+                waited_s += step_s
+        finally:
+            reading.cancel()
+        return None
+
     def _fault(self, line: bytes) -> str | None:
         """What the answer says is wrong with the process, or ``None``."""
         try:
             busy_s = msgspec.json.decode(line, type=Pulse).busy_s
         except msgspec.DecodeError:
             return f"it answered a heartbeat with {line[:80]!r}"
-        if busy_s > self._limits.stuck_after_s:
+        if busy_s > self.stuck_after_s:
             return f"one batch has been running for {busy_s:.0f} s"
         return None
 

@@ -68,7 +68,8 @@ class ProcessLife(Generic[Said, Announced]):
         self._gone = False
         self._spawned = False
         self._socket = PairSocket(self._on_frames)
-        self._child = NodeChild(name, self._on_exit, limits or LifeLimits(), command, kind)
+        self._limits = limits or LifeLimits()
+        self._child = NodeChild(name, self._on_exit, self._limits, command, kind)
 
     @property
     def pid(self) -> int:
@@ -94,7 +95,13 @@ class ProcessLife(Generic[Said, Announced]):
         launch = order(version=PROTOCOL_VERSION, endpoint=endpoint, token=self._token, **wanted)
         await self._child.spawn(launch, num_threads)
         self._spawned = True
-        return await self._loaded
+        loaded = await self._loaded
+        self._child.frozen_after_s = self._limits.frozen_after_s
+        return loaded
+
+    def limit_messages(self, limit_s: float) -> None:
+        """A message that the process works on for longer is its end."""
+        self._child.stuck_after_s = limit_s
 
     def say(self, message: object) -> None:
         """A message to a lost process is dropped; ``on_lost`` has reported the loss or is about

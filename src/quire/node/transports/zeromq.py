@@ -6,6 +6,7 @@ sent as raw buffers.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from quire.core.errors import from_record
 from quire.node.engine_loading import OnProgress
 from quire.node.transports.child import ENCODER_COMMAND, ENGINE_COMMAND, LifeLimits
 from quire.node.transports.life import ProcessLife, Speech
+from quire.node.transports.message_times import MessageTimes
 from quire.node.transports.messages import (
     EncoderOrder,
     Faulted,
@@ -43,6 +45,8 @@ class ZeroMQTransport:
         command: Sequence[str] | None = None,
     ) -> None:
         self._config = config
+        known = limits or LifeLimits()
+        self._times = MessageTimes(known.least_stuck_s, known.stuck_after_s)
         is_encoder = isinstance(config, EncoderConfig)
         kind = "encoder" if is_encoder else "engine"
         self._order = EncoderOrder if is_encoder else LaunchOrder
@@ -78,6 +82,7 @@ class ZeroMQTransport:
     def send(self, batch: Batch | EncodeBatch) -> None:
         """A message to a lost engine is dropped; ``on_lost`` has reported the loss or is about
         to."""
+        self._times.sent(time.monotonic())
         self._life.say(batch)
 
     def silent_s(self) -> float:
@@ -89,6 +94,9 @@ class ZeroMQTransport:
 
     def _on_message(self, message: FromEngine) -> None:
         if isinstance(message, self._answers):
+            if not isinstance(message, EngineReport):
+                self._times.answered(time.monotonic())
+                self._life.limit_messages(self._times.limit_s)
             self._on_answer(message)
         elif isinstance(message, Faulted):
             self._life.lose(from_record(message.error))
