@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
+from quire.server.strict_json import GENERATED_HEADER
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -27,7 +29,12 @@ class Asked:
 
     @property
     def json(self) -> dict[str, Any]:
-        return msgspec.json.decode(self.body, type=dict[str, Any])
+        return msgspec.json.decode(self.body[len(self.told) :], type=dict[str, Any])
+
+    @property
+    def told(self) -> bytes:
+        """What a router says was generated elsewhere, before the body."""
+        return self.body[: int(self.headers.get(GENERATED_HEADER, 0))]
 
 
 class Cut(Exception):

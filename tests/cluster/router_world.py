@@ -19,6 +19,7 @@ from quire.cluster.config import RouterConfig
 from quire.cluster.nodes.addresses import read_addresses
 from quire.cluster.nodes.liveness import Hysteresis
 from quire.cluster.nodes.watch import WatchTimes
+from quire.cluster.passing.outliving import OutlivingAnswer
 from quire.cluster.routing.strategy import StrategySource
 from quire.core.config import ServerConfig
 from quire.server.listener import Listener, make_listener
@@ -105,6 +106,11 @@ async def world(
             await client.aclose()
             await until(lambda: not listener.server_state.connections)
             await listener.shutdown(sockets=[sock])
+
+
+def num_told(answer: OutlivingAnswer) -> int:
+    """Of the tokens of its choices that run."""
+    return sum(map(len, answer.generated or ()))
 
 
 async def until(condition: Callable[[], bool]) -> None:

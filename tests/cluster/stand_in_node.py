@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import zlib
 from array import array
-from base64 import urlsafe_b64decode
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from typing import Any
 import msgspec
 from http_peer import Asked, Cut, HttpPeer, Said, refused, said
 
-from quire.server.going_on import COMMENT, GENERATED_HEADER, TELLS_HEADER, Generated, Told
+from quire.server.going_on import COMMENT, TELLS_HEADER, Generated, Told
 
 MODEL = "stand-in"
 CLUSTER_KEY = "the-cluster-key"
@@ -250,9 +249,10 @@ class StandInNode:
         prompt, before, key = _rendered(asked.json), "", f"key-{next(_numbers)}"
         numbers = itertools.count()
         name = b"event: told\n" if asked.path == "/v1/responses" else b""
-        if text := asked.headers.get(GENERATED_HEADER):
-            generated = msgspec.msgpack.decode(urlsafe_b64decode(text), type=Generated)
-            before = "".join(map(chr, array("i", zlib.decompress(generated.tokens))))
+        if asked.told:
+            generated = msgspec.msgpack.decode(asked.told, type=Generated)
+            (choice,) = generated.choices
+            before = "".join(map(chr, array("i", zlib.decompress(choice.tokens))))
             key = generated.key
         self.begun_behind.append(before)
         answer = continuation(prompt + before, num_tokens - len(before))

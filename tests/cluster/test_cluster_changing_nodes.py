@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
-from router_world import ADMIN_HEADERS, World, text_of, until, world
+from router_world import ADMIN_HEADERS, World, num_told, text_of, until, world
 from stand_in_node import StandInNode, continuation
 
 from quire.cluster.nodes.watch import WatchTimes
@@ -89,7 +89,7 @@ async def test_a_stream_at_a_node_that_leaves_goes_on_to_its_end() -> None:
 async def test_with_resume_it_moves_to_a_node_that_stays() -> None:
     async with world(1, resumes=True) as w, another(w, "node-1") as new:
         task = await begun(w)
-        await until(lambda: all(len(one.generated or ()) == 5 for one in w.router.moves._running))
+        await until(lambda: all(num_told(one) == 5 for one in w.router.moves._running))
         assert (await put(w, [new])).json()["num_moved"] == 1
         assert text_of(await task) == continuation(PROMPT, NUM_TOKENS)
         await until(lambda: not w.router.fleet.leaving)

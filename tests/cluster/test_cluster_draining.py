@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from http_peer import refused
-from router_world import ADMIN_HEADERS, World, text_of, until, world
+from router_world import ADMIN_HEADERS, World, num_told, text_of, until, world
 from stand_in_node import continuation
 
 PROMPT = "Once upon a time"
@@ -30,7 +30,7 @@ async def begun(w: World, path: str, body: dict[str, object]) -> asyncio.Task[st
 
     task = asyncio.create_task(ask())
     await until(lambda: bool(w.nodes[0].num_streams) and w.nodes[0].tokens.locked())
-    await until(lambda: all(len(one.generated or ()) == 5 for one in running(w)))
+    await until(lambda: all(num_told(one) == 5 for one in running(w)))
     return task
 
 
@@ -73,7 +73,7 @@ async def test_what_comes_while_pages_move_is_sent_too() -> None:
         assert first.tokens is not None
         for _ in range(20):
             first.tokens.release()
-        await until(lambda: all(len(one.generated or ()) == 25 for one in running(w)))
+        await until(lambda: all(num_told(one) == 25 for one in running(w)))
         gate.set()
         assert (await draining)["num_moved"] == 1
         lines = [line for line in (await task).splitlines() if line.startswith("data: {")]
@@ -121,7 +121,7 @@ async def test_an_answer_moves_as_often_as_it_is_asked_to() -> None:
         task = asyncio.create_task(w.complete(PROMPT, stream=True, max_tokens=NUM_TOKENS))
         for turn in range(NUM_TOKENS - 1):
             here, there = turn % 2, 1 - turn % 2
-            await until(lambda turn=turn: any(len(a.generated or ()) > turn for a in running(w)))
+            await until(lambda turn=turn: any(num_told(a) > turn for a in running(w)))
             (answer,) = running(w)
             w.nodes[there].tokens = asyncio.Semaphore(1)
             assert await engines[here].move(answer, to=engines[there])

@@ -12,9 +12,18 @@ import pytest
 from router_world import World, until, world
 from stand_in_node import continuation
 
+from quire.cluster.passing.resuming import resumable
 from quire.cluster.passing.retelling import retold
 from quire.cluster.requests.request import Request
-from quire.server.going_on import COMMENT, TELLS_HEADER, Told, packed
+from quire.server.going_on import (
+    COMMENT,
+    MAX_TOKENS,
+    TELLS_HEADER,
+    Generated,
+    Told,
+    ToldTokens,
+)
+from quire.server.strict_json import MAX_GENERATED_BYTES
 
 MESSAGES = [{"role": "user", "content": "Once upon a time"}]
 PROMPT = "<user>Once upon a time<assistant>"
@@ -117,7 +126,6 @@ async def test_without_resume_nothing_is_asked_for() -> None:
     ("path", "fields"),
     [
         (PATHS[0], {"stream": False}),
-        (PATHS[0], {"n": 2}),
         ("/v1/responses", {"previous_response_id": "resp_1"}),
         ("/v1/responses", {"conversation": "conv_1"}),
         ("/v1/responses", {"background": True}),
@@ -142,7 +150,43 @@ def test_a_client_cannot_say_what_was_generated() -> None:
     }
 
 
-def test_more_than_a_header_holds_cannot_go_on() -> None:
-    first = Told("k", 1, 2, [])
-    assert packed(first, list(range(3000))) is not None
-    assert packed(first, [7 * at * at % 100_003 for at in range(60_000)]) is None
+def test_a_long_answer_goes_on_and_memory_is_bounded() -> None:
+    told = ToldTokens()
+    assert told.packed() is None
+    for _ in range(8):
+        told.add(Told("k", 1, 2, [7 * at % 100_003 for at in range(MAX_TOKENS // 8)]))
+    packed = told.packed()
+    assert packed is not None
+    assert len(packed) < MAX_GENERATED_BYTES
+    assert list(map(len, told.running())) == [MAX_TOKENS]
+    told.add(Told("k", 1, 2, [1]))
+    assert told.packed() is None
+    assert list(map(len, told.running())) == [MAX_TOKENS], "and nothing more is kept"
+
+
+def test_of_choices_that_have_ended_nothing_moves() -> None:
+    told = ToldTokens()
+    told.add(Told("k", 1, 2, [5], index=2))
+    told.add(Told("k", 1, 2, [6], finish_reason="stop", stop_reason=6))
+    assert list(map(list, told.running())) == [[], [5]]
+    generated = msgspec.msgpack.decode(told.packed() or b"", type=Generated)
+    assert [choice.finish_reason for choice in generated.choices] == ["stop", None, None]
+    assert generated.choices[0].stop_reason == 6
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_told"),
+    [
+        ({"n": 2}, True),
+        ({"echo": True}, True),
+        ({"prompt": ["one"], "n": 3}, True),
+        ({"prompt": [1, 2], "n": 3}, True),
+        ({"prompt": ["one", "two"]}, False),
+        ({"n": 2, "logprobs": 1}, False),
+        ({"n": 2, "stream": False}, False),
+    ],
+)
+def test_completions_of_one_prompt_are_told(fields: dict[str, object], is_told: bool) -> None:
+    body = msgspec.json.encode({"prompt": "one", "stream": True, **fields})
+    request = Request("POST", "/v1/completions", [], body, "r")
+    assert retold(resumable(request), "key").is_resumable is is_told

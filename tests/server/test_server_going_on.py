@@ -11,7 +11,8 @@ import pytest
 from scripted_server import RunningServer, running_server
 
 from quire.core.config import ServerConfig
-from quire.server.going_on import COMMENT, GENERATED_HEADER, TELLS_HEADER, Told, packed
+from quire.server.going_on import COMMENT, TELLS_HEADER, Told, ToldTokens
+from quire.server.strict_json import GENERATED_HEADER, MAX_GENERATED_BYTES
 
 KEY = "0123456789abcdef"
 CONFIG = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False, cluster_key=KEY)
@@ -39,6 +40,13 @@ CHATS: dict[str, dict[str, Any]] = {
     "reasoning": {"said": "say <think>I wonder: 1 < 2.</think>Yes."},
     "calls": {"said": CALLS, "tools": TOOLS},
     "usage": {"said": "say Some.", "stream_options": {"include_usage": True}},
+    "choices": {"said": "say A few words.", "n": 3, "temperature": 1.0, "max_tokens": 12},
+}
+COMPLETIONS: dict[str, dict[str, Any]] = {
+    "choices": {"prompt": "say A few words.", "n": 3},
+    "echo": {"prompt": [40, 50, 60], "echo": True, "temperature": 1.0, "n": 2},
+    "usage": {"prompt": "say Some.", "n": 2, "stream_options": {"include_usage": True}},
+    "tokens": {"prompt": "say Some.", "n": 2, "return_token_ids": True},
 }
 
 
@@ -64,8 +72,14 @@ def response_of(body: dict[str, Any]) -> dict[str, Any]:
     return asked
 
 
-def blocks_of(node: RunningServer, path: str, body: dict[str, Any], **headers: str) -> list[bytes]:
-    answer = httpx.post(node.url + path, json=body, headers={**CLUSTER, **headers}, timeout=60)
+def blocks_of(
+    node: RunningServer, path: str, body: dict[str, Any], generated: bytes = b""
+) -> list[bytes]:
+    headers = {**CLUSTER, TELLS_HEADER: "1", "content-type": "application/json"}
+    if generated:
+        headers[GENERATED_HEADER] = str(len(generated))
+    content = generated + msgspec.json.encode(body)
+    answer = httpx.post(node.url + path, content=content, headers=headers, timeout=60)
     assert answer.status_code == 200, answer.text
     assert answer.headers[TELLS_HEADER] == "1"
     return [block for block in answer.content.split(b"\n\n") if block]
@@ -105,9 +119,15 @@ def _parts(event: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     for name in ("id", "created"):
         yield (name, event[name]), None
     for choice in event["choices"]:
-        for name, value in choice["delta"].items():
+        number = choice["index"]
+        if "text" in choice:
+            yield ("text", number), choice["text"]
+        for name in ("token_ids", "prompt_token_ids"):
+            if name in choice:
+                yield (name, number), "".join(map(chr, choice[name]))
+        for name, value in choice.get("delta", {}).items():
             if name != "tool_calls":
-                yield name, value
+                yield (name, number), value
             else:
                 for call in value:
                     function = call["function"]
@@ -115,7 +135,7 @@ def _parts(event: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
                         yield ("call", call["index"], function["name"]), None
                     yield ("arguments", call["index"]), function.get("arguments", "")
         if choice.get("finish_reason"):
-            yield ("finish", choice["finish_reason"], choice.get("stop_reason")), None
+            yield ("finish", number, choice["finish_reason"], choice.get("stop_reason")), None
     if event.get("usage"):
         usage = event["usage"] | {"prompt_tokens_details": None}  # caches differ
         yield ("usage", msgspec.json.encode(usage)), None
@@ -152,6 +172,8 @@ def without_repeats(found: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
 def test_it_goes_on_behind_any_chunk(node: RunningServer, path: str, name: str) -> None:
     body = body_of(name)
+    if path != "/v1/chat/completions":
+        body.pop("n", None)
     if path == "/v1/messages":
         body.pop("stream_options", None)
         body |= {"max_tokens": body.get("max_tokens", 500)}
@@ -161,17 +183,28 @@ def test_it_goes_on_behind_any_chunk(node: RunningServer, path: str, name: str) 
             body["tools"] = [{"name": "add", "input_schema": TOOLS[0]["function"]["parameters"]}]
     if path == "/v1/responses":
         body = response_of(body)
-    whole = blocks_of(node, path, body, **{TELLS_HEADER: "1"})
+    check_goes_on(node, path, body)
+
+
+@pytest.mark.parametrize("name", COMPLETIONS)
+def test_completions_of_several_choices_go_on(node: RunningServer, name: str) -> None:
+    check_goes_on(node, "/v1/completions", {**COMPLETIONS[name], "stream": True, "seed": 3})
+
+
+def check_goes_on(node: RunningServer, path: str, body: dict[str, Any]) -> None:
+    """Behind every comment, the rest of the stream is what follows there."""
+    whole = blocks_of(node, path, body)
     comments = [at for at, block in enumerate(whole) if block.startswith(COMMENT)]
     assert comments
-    tokens: list[int] = []
+    told = ToldTokens()
     expected = without_repeats(parts(whole))
     for at in comments:
-        told = msgspec.json.decode(whole[at][len(COMMENT) :], type=Told)
-        tokens += told.tokens
-        generated = packed(told, tokens)
+        told.add(msgspec.json.decode(whole[at][len(COMMENT) :], type=Told))
+        if at % 3 and "n" in body:  # many
+            continue
+        generated = told.packed()
         assert generated is not None
-        rest = blocks_of(node, path, body, **{GENERATED_HEADER: generated, TELLS_HEADER: "1"})
+        rest = blocks_of(node, path, body, generated)
         assert without_repeats(parts([*whole[: at + 1], *rest])) == expected
 
 
@@ -180,12 +213,12 @@ def test_seeds_are_told_and_kept(node: RunningServer) -> None:
     path = "/v1/chat/completions"
     told = [
         msgspec.json.decode(block[len(COMMENT) :], type=Told)
-        for block in blocks_of(node, path, {**body, "seed": 7}, **{TELLS_HEADER: "1"})
+        for block in blocks_of(node, path, {**body, "seed": 7})
         if block.startswith(COMMENT)
     ]
     assert {one.seed for one in told} == {7}
-    first = blocks_of(node, path, body, **{TELLS_HEADER: "1"})
-    other = blocks_of(node, path, body, **{TELLS_HEADER: "1"})
+    first = blocks_of(node, path, body)
+    other = blocks_of(node, path, body)
     seeds = {
         msgspec.json.decode(block[len(COMMENT) :], type=Told).seed
         for block in (*first, *other)
@@ -200,8 +233,9 @@ def test_seeds_are_told_and_kept(node: RunningServer) -> None:
         ({TELLS_HEADER: "1"}, 401),
         ({TELLS_HEADER: "1", "x-quire-cluster-key": "another"}, 403),
         ({**CLUSTER, GENERATED_HEADER: "none"}, 400),
-        ({**CLUSTER, GENERATED_HEADER: str(packed(Told("k", 1, 2, []), [1 << 20]))}, 400),
-        ({**CLUSTER, GENERATED_HEADER: str(packed(Told("k", 1, 2, []), [5] * 600))}, 400),
+        ({**CLUSTER, GENERATED_HEADER: "7"}, 400),
+        ({GENERATED_HEADER: "0"}, 401),
+        ({**CLUSTER, GENERATED_HEADER: str(MAX_GENERATED_BYTES)}, 400),
     ],
 )
 def test_only_the_cluster_goes_on_and_only_with_what_it_was_told(
@@ -212,7 +246,34 @@ def test_only_the_cluster_goes_on_and_only_with_what_it_was_told(
     assert answer.status_code == status, answer.text
 
 
-@pytest.mark.parametrize("fields", [{"n": 2}, {"stream": False}])
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ([Told("k", 1, 2, [1 << 20])], "tokens that"),
+        ([Told("k", 1, 2, [5] * 600)], "600 tokens were generated"),
+        ([Told("k", 1, 2, [5], finish_reason="stop")], "nothing is left"),
+        ([Told("k", 1, 2, [5], index=1)], "2 choices were generated"),
+    ],
+)
+def test_what_cannot_have_been_generated_is_refused(
+    node: RunningServer, told: list[Told], said: str
+) -> None:
+    kept = ToldTokens()
+    for one in told:
+        kept.add(one)
+    packed = kept.packed() or b""
+    answer = httpx.post(
+        f"{node.url}/v1/chat/completions",
+        content=packed + msgspec.json.encode({**body_of("text"), "max_tokens": 500}),
+        headers={
+            **CLUSTER, GENERATED_HEADER: str(len(packed)), "content-type": "application/json"
+        },
+    )  # fmt: skip
+    assert answer.status_code == 400, answer.text
+    assert said in answer.text
+
+
+@pytest.mark.parametrize("fields", [{"stream": False}])
 def test_others_are_told_as_ever(node: RunningServer, fields: dict[str, Any]) -> None:
     answer = httpx.post(
         f"{node.url}/v1/chat/completions",

@@ -23,7 +23,13 @@ from quire.server.frame import new_frame
 from quire.server.grammar_fields import check_grammar
 from quire.server.identity import priority_of
 from quire.server.plain_text import added_start
-from quire.server.planning import Reporting, Work, check_num_choices, completion_request
+from quire.server.planning import (
+    Reporting,
+    Work,
+    check_num_choices,
+    completion_request,
+    told_stream,
+)
 from quire.server.schemas.completions import CompletionsRequest
 
 DEFAULT_MAX_TOKENS = 16
@@ -57,8 +63,10 @@ async def completion_work(
     else:
         prompts = [_known_prompt(model, text) for text in texts if not isinstance(text, str)]
     requests = [change(_request(body, model, prompt, grammar, num_generated)) for prompt in prompts]
-    formatter = CompletionsFormatter(new_frame(model), model.tokenizer, prompts, _options(body))
-    return Work(body, model, requests, formatter)
+    telling = told_stream(request, model)
+    frame = new_frame(model) if telling is None else telling.frame
+    formatter = CompletionsFormatter(frame, model.tokenizer, prompts, _options(body))
+    return Work(body, model, requests, formatter, telling=telling)
 
 
 def _request(

@@ -166,15 +166,19 @@ class GenerationResponse(Response):
         await self._write(send, body, headers=headers, more=False)
 
     async def _deliver_stream(self, send: Send) -> None:
-        started, frame = False, self._style.frame
+        started, frame, telling = False, self._style.frame, self._telling
+        num_running = 0 if telling is None else self._generation.num_choices
         try:
             async with aclosing(aiter(self._generation)) as items:
                 async for item in items:
+                    if telling is not None:
+                        item = telling.placed(item)
                     self._observer.on_chunk(item.chunk)
                     events = b"".join(map(frame, self._formatter.feed(item)))
-                    if self._telling is not None and item.chunk.finish_reason is None:
-                        tokens = item.chunk.token_ids
-                        events += self._telling.comment(tokens, is_first=not started)
+                    if telling is not None:
+                        num_running -= item.chunk.finish_reason is not None
+                        if num_running:  # the last chunk comes with the end
+                            events += telling.comment(item.chunk, is_first=not started)
                     await self._write(send, events, headers=None if started else self.raw_headers)
                     started = True
             self._finish()

@@ -54,6 +54,11 @@ class GenerationStream:
         self._calls: list[SessionCall[ChoiceChunk]] = []
         self._cancelled: str | None = None
 
+    @property
+    def num_choices(self) -> int:
+        """Each ends with a chunk that has a finish reason."""
+        return sum(request.num_choices for request in self._requests)
+
     def __aiter__(self) -> AsyncGenerator[PromptChunk, None]:
         return self._chunks(0) if len(self._requests) == 1 else self._merged()
 

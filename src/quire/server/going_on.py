@@ -2,9 +2,9 @@
 
 A router that may have to go on elsewhere asks for it (``x-quire-tells``, beside the cluster key).
 Behind the events of each chunk, but the last, then stands a comment with the chunk's tokens.
-Another node gets the same request with all that was told (``x-quire-generated``): it reads the
-tokens as if it had sampled them, tells nothing of them again, and samples what follows. Owns both
-forms. Must not know what events look like.
+Another node gets the same request with all that was told, before its body (``x-quire-generated``
+says how many bytes of it): it reads the tokens as if it had sampled them, tells nothing of them
+again, and samples what follows. Owns both forms. Must not know what events look like.
 """
 
 from __future__ import annotations
@@ -12,99 +12,201 @@ from __future__ import annotations
 import secrets
 import zlib
 from array import array
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 from starlette.requests import Request
 
+from quire.core.decoding import FinishReason
 from quire.core.errors import InvalidArgument
 from quire.core.interfaces import ServedModel
 from quire.programs.builtin import ChoiceChunk, CompletionRequest
 from quire.programs.chat.detokenize import TextStream
 from quire.server.frame import Frame, new_frame
+from quire.server.generation import PromptChunk
+from quire.server.strict_json import GENERATED_HEADER, generated_of
 
 TELLS_HEADER = "x-quire-tells"
-GENERATED_HEADER = "x-quire-generated"
 COMMENT = b": quire "
-MAX_HEADER_CHARS = 32 << 10
-_MAX_TOKENS = 1 << 20
+MAX_TOKENS = 1 << 20
+"""Of all choices of a stream; of a longer one, nobody goes on."""
+
 _SEED_BITS = 62
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a comment says: ``tokens`` of the chunk before it. The rest is that of the stream;
-    ``prompt`` stands in its first comment alone, and not where images are among its tokens."""
+    """What a comment says: ``tokens`` of the chunk before it, of choice ``index``; how that has
+    ended, if it has. The rest is that of the stream; ``prompt`` stands in its first comment alone,
+    and not where images are among its tokens."""
 
     key: str
     created: int
     seed: int
     tokens: list[int]
     prompt: tuple[int, ...] = ()
+    index: int = 0
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+class ToldChoice(msgspec.Struct, array_like=True):
+    """All that was told of one choice. ``tokens``: compressed, four bytes each."""
+
+    tokens: bytes
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
 
 
 class Generated(msgspec.Struct, frozen=True, array_like=True):
-    """What another node has told of a stream that goes on here."""
+    """What another node has told of a stream that goes on here. ``choices``: up to the last one of
+    which something was told."""
 
     key: str
     created: int
     seed: int
-    tokens: bytes
+    choices: list[ToldChoice]
 
 
-def packed(first: Told, tokens: Sequence[int]) -> str | None:
-    """The header by which another node goes on behind ``tokens``; None: they are too many."""
-    squeezed = zlib.compress(array("i", tokens).tobytes())
-    generated = Generated(first.key, first.created, first.seed, squeezed)
-    text = urlsafe_b64encode(msgspec.msgpack.encode(generated)).decode()
-    return text if len(text) <= MAX_HEADER_CHARS else None
+class ToldTokens:
+    """What a stream has told by now: four bytes for each token."""
+
+    def __init__(self) -> None:
+        self.first: Told | None = None
+        self._tokens: list[array[int]] = []
+        self._ends: dict[int, Told] = {}
+        self.num_tokens = 0
+
+    def add(self, told: Told) -> None:
+        self.first = self.first or told
+        while len(self._tokens) <= told.index:
+            self._tokens.append(array("i"))
+        self.num_tokens += len(told.tokens)
+        if self.num_tokens <= MAX_TOKENS:
+            self._tokens[told.index].extend(told.tokens)
+        if told.finish_reason is not None:
+            self._ends[told.index] = told
+
+    def running(self) -> list[Sequence[int]]:
+        """The tokens of each choice that has not ended, of those that have any."""
+        return [one for index, one in enumerate(self._tokens) if index not in self._ends]
+
+    def packed(self) -> bytes | None:
+        """What another node needs to go on; None: nothing was told, or too much."""
+        first = self.first
+        if first is None or self.num_tokens > MAX_TOKENS:
+            return None
+        choices = []
+        for index, tokens in enumerate(self._tokens):
+            choice = ToldChoice(zlib.compress(tokens.tobytes()))
+            if (end := self._ends.get(index)) is not None:
+                choice.finish_reason, choice.stop_reason = end.finish_reason, end.stop_reason
+            choices.append(choice)
+        return msgspec.msgpack.encode(Generated(first.key, first.created, first.seed, choices))
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedChoice:
+    """One choice, as far as another node has told it."""
+
+    tokens: tuple[int, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """A stream of ``frame`` that can go on elsewhere. ``tokens``: of its answer, those that another
-    node has sampled and told. ``prompt``: see ``Told``."""
+    """A stream of ``frame`` that can go on elsewhere. ``choices``: what another node has told of
+    them. ``prompt``: see ``Told``. ``running``: the choice of each request that goes on."""
 
     frame: Frame
     seed: int
-    tokens: tuple[int, ...] = ()
+    choices: tuple[GeneratedChoice, ...] = ()
     prompt: tuple[int, ...] = ()
+    running: tuple[int, ...] = ()
 
-    def comment(self, tokens: Sequence[int], *, is_first: bool = False) -> bytes:
-        """What stands behind the events of a chunk of ``tokens``."""
-        prompt = self.prompt if is_first else ()
-        told = Told(self.frame.key, self.frame.created_unix_s, self.seed, list(tokens), prompt)
+    def comment(self, chunk: ChoiceChunk, *, is_first: bool = False) -> bytes:
+        """What stands behind the events of ``chunk``."""
+        told = Told(
+            self.frame.key,
+            self.frame.created_unix_s,
+            self.seed,
+            list(chunk.token_ids),
+            self.prompt if is_first else (),
+            chunk.index,
+            chunk.finish_reason,
+            chunk.stop_reason,
+        )
         return COMMENT + msgspec.json.encode(told) + b"\n\n"
 
-    def continued(self, asked: CompletionRequest) -> CompletionRequest:
-        """``asked``, behind the tokens that were sampled before."""
-        num_before = len(self.tokens)
-        if num_before >= asked.max_tokens:
+    def placed(self, item: PromptChunk) -> PromptChunk:
+        """``item`` of a request that goes on, as one of the request that all belong to."""
+        if not self.running:
+            return item
+        chunk = item.chunk
+        cached = chunk.num_cached_tokens if not item.prompt else 0
+        index = self.running[item.prompt]
+        placed = msgspec.structs.replace(chunk, index=index, num_cached_tokens=cached)
+        return PromptChunk(0, placed)
+
+    def continued(self, asked: CompletionRequest) -> tuple[Telling, list[CompletionRequest]]:
+        """The choices of ``asked`` that have not ended, each behind the tokens that were sampled
+        before. One that was never asked elsewhere stays as it is."""
+        if not self.choices:
+            return self, [_seeded(asked, self.seed)]
+        known = [*self.choices, *[GeneratedChoice()] * (asked.num_choices - len(self.choices))]
+        running = [index for index, one in enumerate(known) if one.finish_reason is None]
+        if not running or len(known) > asked.num_choices:
             raise InvalidArgument(
-                f"{num_before} tokens were generated and at most {asked.max_tokens} may be: "
-                "nothing is left to generate"
+                f"{len(known)} choices were generated elsewhere, of which {len(running)} have not "
+                f"ended, and {asked.num_choices} are asked for: nothing is left to generate"
             )
-        return replace(
-            asked,
-            prompt=(*asked.prompt, *self.tokens),
-            num_generated=num_before,
-            max_tokens=asked.max_tokens - num_before,
-            min_tokens=max(0, asked.min_tokens - num_before),
-            sampler=msgspec.structs.replace(asked.sampler, seed=self.seed),
-        )
+        requests = [_behind(asked, known[index].tokens, self.seed + index) for index in running]
+        return replace(self, running=tuple(running)), requests
 
     def before(self, asked: CompletionRequest, model: ServedModel) -> Iterator[ChoiceChunk]:
         """What was told of the tokens before, each as a chunk."""
-        text = TextStream(
-            model.tokenizer,
-            stop=asked.stop,
-            include_stop=asked.include_stop,
-            skip_special=asked.skip_special,
-            shown=asked.shown_special,
+        for index, choice in enumerate(self.choices):
+            text = TextStream(
+                model.tokenizer,
+                stop=asked.stop,
+                include_stop=asked.include_stop,
+                skip_special=asked.skip_special,
+                shown=asked.shown_special,
+            )
+            for number, token in enumerate(choice.tokens, 1):
+                is_end = number == len(choice.tokens) and choice.stop_reason == token
+                yield ChoiceChunk(index, "" if is_end else text.add((token,)), (token,))
+            if choice.finish_reason is not None:
+                yield ChoiceChunk(
+                    index,
+                    text.finish(),
+                    (),
+                    finish_reason=choice.finish_reason,
+                    stop_reason=choice.stop_reason,
+                )
+
+
+def _seeded(asked: CompletionRequest, seed: int) -> CompletionRequest:
+    return replace(asked, sampler=msgspec.structs.replace(asked.sampler, seed=seed))
+
+
+def _behind(asked: CompletionRequest, tokens: tuple[int, ...], seed: int) -> CompletionRequest:
+    """One choice of ``asked``, behind its first ``tokens``."""
+    num_before = len(tokens)
+    if num_before >= asked.max_tokens:
+        raise InvalidArgument(
+            f"{num_before} tokens were generated and at most {asked.max_tokens} may be: "
+            "nothing is left to generate"
         )
-        for token in self.tokens:
-            yield ChoiceChunk(0, text.add((token,)), (token,))
+    return replace(
+        _seeded(asked, seed),
+        prompt=(*asked.prompt, *tokens),
+        num_choices=1,
+        num_generated=num_before,
+        max_tokens=asked.max_tokens - num_before,
+        min_tokens=max(0, asked.min_tokens - num_before),
+    )
 
 
 def telling_of(request: Request, model: ServedModel) -> Telling | None:
@@ -113,22 +215,27 @@ def telling_of(request: Request, model: ServedModel) -> Telling | None:
     Raises:
         InvalidArgument: what it says was generated cannot be read.
     """
-    text = request.headers.get(GENERATED_HEADER)
-    if text is not None:
-        return _going_on(text, model)
+    if request.headers.get(GENERATED_HEADER) is not None:
+        return _going_on(generated_of(request), model)
     if request.headers.get(TELLS_HEADER) is None:
         return None
     return Telling(new_frame(model), secrets.randbits(_SEED_BITS))
 
 
-def _going_on(text: str, model: ServedModel) -> Telling:
+def _going_on(packed: bytes, model: ServedModel) -> Telling:
     try:
-        generated = msgspec.msgpack.decode(urlsafe_b64decode(text), type=Generated)
-        unzip = zlib.decompressobj()
-        tokens = array("i", unzip.decompress(generated.tokens, 4 * _MAX_TOKENS))
+        generated = msgspec.msgpack.decode(packed, type=Generated)
+        choices = tuple(map(_read_choice, generated.choices))
     except (ValueError, zlib.error, msgspec.MsgspecError) as exc:
         raise InvalidArgument(f"{GENERATED_HEADER} is not what a router sends: {exc}") from exc
-    if tokens and not 0 <= min(tokens) <= max(tokens) < model.info.vocab_size:
-        raise InvalidArgument(f"{GENERATED_HEADER} has tokens that {model.id!r} does not have")
+    for choice in choices:
+        tokens = choice.tokens
+        if tokens and not 0 <= min(tokens) <= max(tokens) < model.info.vocab_size:
+            raise InvalidArgument(f"{GENERATED_HEADER} has tokens that {model.id!r} does not have")
     frame = replace(new_frame(model), key=generated.key, created_unix_s=generated.created)
-    return Telling(frame, generated.seed, tuple(tokens))
+    return Telling(frame, generated.seed, choices)
+
+
+def _read_choice(told: ToldChoice) -> GeneratedChoice:
+    tokens = array("i", zlib.decompressobj().decompress(told.tokens, 4 * MAX_TOKENS))
+    return GeneratedChoice(tuple(tokens), told.finish_reason, told.stop_reason)

@@ -20,12 +20,13 @@ from quire.server.context import ServerContext, caller_of, context_of, request_i
 from quire.server.delivery import Formatter, GenerationResponse
 from quire.server.events import DATA_EVENTS, EventStyle
 from quire.server.generation import GenerationStream, PromptChunk
-from quire.server.going_on import GENERATED_HEADER, TELLS_HEADER, Telling, telling_of
+from quire.server.going_on import TELLS_HEADER, Telling, telling_of
 from quire.server.identity import identify
 from quire.server.observation import RequestLabels, RequestObserver
 from quire.server.refusals import mark_begun
 from quire.server.sampling import sampler_of
 from quire.server.schemas.generation import GenerationFields
+from quire.server.strict_json import GENERATED_HEADER
 
 MAX_CHOICES_IN_ALL = 1024
 """Choices of all prompts of one request together."""
@@ -198,21 +199,22 @@ def told_stream(request: Request, model: ServedModel) -> Telling | None:
 
 
 def _told(work: Work) -> Work:
-    """``work``, behind what another node has sampled of it. Only the stream of one choice can be
+    """``work``, behind what another node has sampled of it. Only the stream of one prompt can be
     told so that it goes on elsewhere."""
     telling = work.telling
     if telling is None:
         return work
-    (asked,) = work.requests
-    if not work.fields.stream or asked.num_choices > 1:
+    if not work.fields.stream or len(work.requests) > 1:
         return replace(work, telling=None)
+    (asked,) = work.requests
     if asked.sampler.seed is not None:
         telling = replace(telling, seed=asked.sampler.seed)
     if not asked.images:
         telling = replace(telling, prompt=tuple(asked.prompt))
+    telling, requests = telling.continued(asked)
     for chunk in telling.before(asked, work.model):
         work.formatter.feed(PromptChunk(0, chunk))  # its events are with the client
-    return replace(work, requests=[telling.continued(asked)], telling=telling)
+    return replace(work, requests=requests, telling=telling)
 
 
 def open_generation(request: Request, work: Work) -> Begun:

@@ -136,8 +136,20 @@ def _check_string(value: str) -> None:
         raise _bad("a string of the body contains a lone surrogate") from exc
 
 
+GENERATED_HEADER = "x-quire-generated"
+MAX_GENERATED_BYTES = 8 << 20
+_GENERATED = "generated"
+
+
+def generated_of(request: Request) -> bytes:
+    """The bytes before the body, whose number ``GENERATED_HEADER`` says."""
+    found: bytes = request.scope.get("state", {}).get(_GENERATED, b"")
+    return found
+
+
 class StrictRequest(Request):
-    """A request whose body is read within the limits of the server's configuration."""
+    """A request whose body is read within the limits of the server's configuration. What routers
+    send before it (``server.going_on``) is no part of it."""
 
     async def body(self) -> bytes:
         if not hasattr(self, "_body"):
@@ -156,7 +168,8 @@ class StrictRequest(Request):
 
     async def _bounded_body(self) -> bytes:
         config = self.app.state.quire.config
-        limit = body_limit(config, self.url.path)
+        num_before = self._num_before()
+        limit = body_limit(config, self.url.path) + num_before
         check_encoding(self.headers)
         length = self.headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > limit:
@@ -172,7 +185,13 @@ class StrictRequest(Request):
             raise HttpError(
                 408, f"the body did not arrive within {config.body_timeout_s:g} s"
             ) from exc
-        return bytes(chunks)
+        if num_before:
+            self.scope.setdefault("state", {})[_GENERATED] = bytes(chunks[:num_before])
+        return bytes(chunks[num_before:])
+
+    def _num_before(self) -> int:
+        told = self.headers.get(GENERATED_HEADER, "")
+        return min(int(told), MAX_GENERATED_BYTES) if told.isdecimal() and len(told) < 10 else 0
 
 
 def body_limit(config: ServerConfig, path: str) -> int:

@@ -225,10 +225,10 @@ class Dispatcher:
         if not request.is_resumable:
             return answer
         movable: OutlivingAnswer
-        if request.path == COMPLETIONS:
-            movable = ResumingAnswer(answer, request, self._go_on)
-        elif answer.head.get(TELLS_HEADER.encode()):
+        if answer.head.get(TELLS_HEADER.encode()):
             movable = RetoldAnswer(answer, request, self._send_on)
+        elif request.path == COMPLETIONS:
+            movable = ResumingAnswer(answer, request, self._go_on)
         else:
             return answer
         self._moves.add(movable)

@@ -6,7 +6,7 @@ Owns the number of the last message that the client has received. Must not know 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from urllib.parse import parse_qs, quote
 
@@ -56,7 +56,7 @@ class FollowedAnswer(OutlivingAnswer):
         return None
 
     @property
-    def generated(self) -> list[int] | None:
+    def generated(self) -> list[Sequence[int]] | None:
         """The answer moves only with its program."""
         return None
 

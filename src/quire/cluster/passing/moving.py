@@ -101,13 +101,15 @@ class Moves:
             return
         num_sent = -_FEW_TOKENS - 1
         for _ in range(_MAX_TURNS):
-            generated = answer.generated or []
-            if len(generated) - num_sent <= _FEW_TOKENS:
+            choices = list(map(list, answer.generated or []))
+            num_generated = sum(map(len, choices))
+            if num_generated - num_sent <= _FEW_TOKENS:
                 return
-            num_sent = len(generated)
-            tokens = [*prompt, *generated]
-            received = await target.prep_recv(request, len(tokens) - 1, prompt=tokens)
-            if (begin := received.matched_len) < received.end:
-                await source.remote_send(
-                    request, received, begin=begin, end=received.end, prompt=tokens
-                )
+            num_sent = num_generated
+            for generated in choices or [[]]:
+                tokens = [*prompt, *generated]
+                received = await target.prep_recv(request, len(tokens) - 1, prompt=tokens)
+                if (begin := received.matched_len) < received.end:
+                    await source.remote_send(
+                        request, received, begin=begin, end=received.end, prompt=tokens
+                    )

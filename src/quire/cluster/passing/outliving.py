@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -70,8 +70,9 @@ class OutlivingAnswer(ABC):
 
     @property
     @abstractmethod
-    def generated(self) -> list[int] | None:
-        """The tokens that it has told; None: it cannot go on elsewhere now."""
+    def generated(self) -> list[Sequence[int]] | None:
+        """The tokens that it has told, of each choice that runs; None: it cannot go on elsewhere
+        now."""
 
     async def read(self) -> bytes:
         while not self._is_over:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ import msgspec
 from quire.cluster.passing.outliving import LOST, Continuation, OutlivingAnswer
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.request import Request
+from quire.server.going_on import MAX_TOKENS
 
 GoOn = Callable[[Request, list[int], int], Awaitable[Answer]]
 """Generates at another engine: the prompt with what was generated of it, and how much that is.
@@ -24,12 +26,23 @@ GoOn = Callable[[Request, list[int], int], Awaitable[Answer]]
 Raises ``QuireError``: no engine can.
 """
 
-MAX_KEPT_BYTES = 4 << 20
-"""Of a stream's events; a longer one can no longer go on elsewhere."""
-
 _DATA, _DONE = b"data: ", b"data: [DONE]"
 _TOKENS = re.compile(rb',"token_ids":\[[0-9,]*\](?:,"prompt_token_ids":\[[0-9,]*\])?')
 """Between other fields. In a text of the answer its quotes would be escaped."""
+
+
+class _Choice(msgspec.Struct):
+    token_ids: tuple[int, ...] = ()
+    prompt_token_ids: list[int] | None = None
+    finish_reason: str | None = None
+
+
+class _Told(msgspec.Struct):
+    """What is needed of an event."""
+
+    id: str = ""
+    created: int = 0
+    choices: list[_Choice] = []
 
 
 def resumable(request: Request) -> Request:
@@ -56,36 +69,26 @@ def resumable(request: Request) -> Request:
 
 
 class ResumingAnswer(OutlivingAnswer):
-    """The stream ``answer`` to the completion ``request``, and those behind it."""
+    """The stream ``answer`` to the completion ``request``, and those behind it. Of its events it
+    keeps the first one and the tokens of all, four bytes each."""
 
     def __init__(self, answer: Answer, request: Request, go_on: GoOn) -> None:
         super().__init__(answer, request)
         self._ask = go_on
-        self._kept: list[bytes] = []
-        self._num_kept_bytes = 0
+        self._first: _Told | None = None
+        self._prompt: list[int] | None = None
+        self._tokens: array[int] = array("i")
+        self._num_tokens = 0
         self._num_before = 0
-        self._first: dict[str, Any] = {}
+        self._has_finished = False
 
     @property
     def prompt(self) -> list[int] | None:
-        choices = self._choices()
-        return choices[0].get("prompt_token_ids") if choices else None
+        return self._prompt
 
     @property
-    def generated(self) -> list[int] | None:
-        if self._is_over or self._num_kept_bytes > MAX_KEPT_BYTES:
-            return None
-        return [token for choice in self._choices() for token in choice.get("token_ids", ())]
-
-    def _told(self) -> list[dict[str, Any]]:
-        return [
-            msgspec.json.decode(event[len(_DATA) :], type=dict[str, Any])
-            for event in self._kept
-            if event.startswith(_DATA) and event != _DONE
-        ]
-
-    def _choices(self) -> list[dict[str, Any]]:
-        return [choice for body in self._told() for choice in body.get("choices", ())]
+    def generated(self) -> list[Sequence[int]] | None:
+        return None if self._is_over or self._num_tokens > MAX_TOKENS else [self._tokens]
 
     def _events(self, piece: bytes) -> bytes:
         shown = []
@@ -93,21 +96,32 @@ class ResumingAnswer(OutlivingAnswer):
             if event.startswith(b'data: {"error"') and LOST in event:
                 raise self._lost()
             self._is_over = self._is_over or event == _DONE
-            shown.append(self._shown(event) + b"\n\n")
-            if self._num_kept_bytes <= MAX_KEPT_BYTES:
-                self._kept.append(event)
-                self._num_kept_bytes += len(event)
+            if event.startswith(_DATA) and event != _DONE:
+                event = self._noted(event)
+            shown.append(event + b"\n\n")
         return b"".join(shown)
 
-    def _shown(self, event: bytes) -> bytes:
-        if self._num_resumed and event.startswith(_DATA) and event != _DONE:
-            event = self._rewritten(event)
+    def _noted(self, event: bytes) -> bytes:
+        """``event`` as the client is to see it, once what it says is noted."""
+        told = msgspec.json.decode(event[len(_DATA) :], type=_Told)
+        for choice in told.choices:
+            self._num_tokens += len(choice.token_ids)
+            if self._num_tokens <= MAX_TOKENS:
+                self._tokens.extend(choice.token_ids)
+            self._prompt = self._prompt or choice.prompt_token_ids
+            self._has_finished = self._has_finished or bool(choice.finish_reason)
+        self._first = self._first or told
+        if self._num_resumed:
+            event = self._rewritten(event, self._first)
         return event if self._request.tells_tokens else _TOKENS.sub(b"", event)
 
-    def _rewritten(self, event: bytes) -> bytes:
+    def _rewritten(self, event: bytes, first: _Told) -> bytes:
         """An event of a later stream as one of the first."""
         body = msgspec.json.decode(event[len(_DATA) :], type=dict[str, Any])
-        body |= {name: self._first[name] for name in ("id", "created") if name in self._first}
+        if first.id:
+            body["id"] = first.id
+        if first.created:
+            body["created"] = first.created
         for choice in body.get("choices", ()):
             choice.pop("prompt_token_ids", None)
         usage = body.get("usage")
@@ -118,20 +132,14 @@ class ResumingAnswer(OutlivingAnswer):
                 cached["cached_tokens"] = min(cached["cached_tokens"], usage["prompt_tokens"])
         return _DATA + msgspec.json.encode(body)
 
-    def _has_finished(self) -> bool:
-        return any(choice.get("finish_reason") for choice in self._choices())
-
     def _ending(self) -> bytes:
         lacks_usage = bool(self._request.fields.get("stream_options"))
-        return _DONE + b"\n\n" if self._has_finished() and not lacks_usage else b""
+        return _DONE + b"\n\n" if self._has_finished and not lacks_usage else b""
 
     def _continuation(self) -> Continuation | None:
-        choices = self._choices()
-        prompt = choices[0].get("prompt_token_ids") if choices else None
-        if prompt is None or self._has_finished() or self._num_kept_bytes > MAX_KEPT_BYTES:
+        if self._prompt is None or self._has_finished or self._num_tokens > MAX_TOKENS:
             return None
-        generated = [token for choice in choices for token in choice.get("token_ids", ())]
-        self._first = self._told()[0]
-        self._num_before = len(generated)
-        ask = partial(self._ask, self._request, [*prompt, *generated], len(generated))
-        return Continuation(ask, len(generated))
+        self._num_before = len(self._tokens)
+        tokens = [*self._prompt, *self._tokens]
+        ask = partial(self._ask, self._request, tokens, self._num_before)
+        return Continuation(ask, self._num_before)

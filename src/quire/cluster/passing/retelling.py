@@ -1,5 +1,5 @@
-"""Streamed chats, messages and responses that outlive their node: another one goes on behind the
-last token.
+"""Streamed chats, messages, responses and completions of several choices that outlive their node:
+another one goes on behind the last token of each choice.
 
 Owns what must be known to go on (the tokens, which the node tells in comments between the events)
 and what of a stream may be passed on: the events of a chunk only with its tokens, so that nothing
@@ -8,7 +8,7 @@ is told twice. Must not know what events say, nor how the next engine is chosen.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -17,9 +17,10 @@ import msgspec
 
 from quire.cluster.passing.outliving import LOST, Continuation, OutlivingAnswer
 from quire.cluster.requests.answer import Answer
-from quire.cluster.requests.request import CHAT, RawHeaders, Request
+from quire.cluster.requests.request import CHAT, COMPLETIONS, RawHeaders, Request
 from quire.core.exchange import CLUSTER_KEY_HEADER
-from quire.server.going_on import COMMENT, GENERATED_HEADER, TELLS_HEADER, Told, packed
+from quire.server.going_on import COMMENT, TELLS_HEADER, Told, ToldTokens
+from quire.server.strict_json import GENERATED_HEADER
 
 SendOn = Callable[[Request], Awaitable[Answer]]
 """Sends a request to another engine.
@@ -30,6 +31,7 @@ Raises ``QuireError``: no engine takes it.
 _RESPONSES = "/v1/responses"
 _ENDS = {
     CHAT: (b"data: [DONE]",),
+    COMPLETIONS: (b"data: [DONE]",),
     "/v1/messages": (b"event: message_stop", b"event: error"),
     _RESPONSES: (
         b"event: response.completed",
@@ -47,21 +49,27 @@ _OWN = {name.encode() for name in (TELLS_HEADER, GENERATED_HEADER, CLUSTER_KEY_H
 
 
 def retold(request: Request, cluster_key: str) -> Request:
-    """``request``, asking for what is needed to go on elsewhere, if it is a streamed chat of one
-    choice, a message or a response; else ``request``."""
-    fields = request.fields
-    if request.path not in _ENDS or not request.streams or fields.get("n") not in (None, 1):
+    """``request``, asking for what is needed to go on elsewhere, if it is a streamed chat, message
+    or response, or a completion that is not resumable by itself; else ``request``."""
+    if request.path not in _ENDS or not request.streams or request.is_resumable:
         return request
-    if request.path == _RESPONSES and not _can_go_on(fields):
+    if not _can_go_on(request.path, request.fields):
         return request
     asked = _with(request, request.body, [(TELLS_HEADER, "1"), (CLUSTER_KEY_HEADER, cluster_key)])
     asked.is_resumable = True
     return asked
 
 
-def _can_go_on(fields: Mapping[str, Any]) -> bool:
-    """Whether any node can tell the rest of a response: its last event repeats the whole of it,
-    with log probabilities that only those nodes know which computed them."""
+def _can_go_on(path: str, fields: Mapping[str, Any]) -> bool:
+    """Whether any node can tell the rest. The last event of a response repeats the whole of it,
+    with log probabilities that only those nodes know which computed them; those of a completion
+    count the characters before them."""
+    if path == COMPLETIONS:
+        prompt = fields.get("prompt")
+        is_one = not isinstance(prompt, list) or len(prompt) == 1 or isinstance(prompt[0], int)
+        return is_one and fields.get("logprobs") is None
+    if path != _RESPONSES:
+        return True
     if any(fields.get(name) for name in (*_AT_ITS_NODE, "top_logprobs")):
         return False
     include = fields.get("include")
@@ -77,33 +85,31 @@ def _with(request: Request, body: bytes, own: list[tuple[str, str]]) -> Request:
 
 
 class RetoldAnswer(OutlivingAnswer):
-    """The stream ``answer`` to the chat, message or response ``request``, and those behind it."""
+    """The stream ``answer`` to ``request``, and those behind it."""
 
     def __init__(self, answer: Answer, request: Request, send_on: SendOn) -> None:
         super().__init__(answer, request)
         self._send_on = send_on
         self._waiting: list[bytes] = []
-        self._first: Told | None = None
-        self._tokens: list[int] = []
+        self._told = ToldTokens()
         self._ends = _ENDS[request.path]
         self._num_passed = 0
         """Events that the client has, or is about to have."""
 
     @property
     def prompt(self) -> list[int] | None:
-        return list(self._first.prompt) or None if self._first is not None else None
+        first = self._told.first
+        return list(first.prompt) or None if first is not None else None
 
     @property
-    def generated(self) -> list[int] | None:
-        return None if self._is_over or self._first is None else self._tokens
+    def generated(self) -> list[Sequence[int]] | None:
+        return None if self._is_over or self._told.first is None else self._told.running()
 
     def _events(self, piece: bytes) -> bytes:
         passed: list[bytes] = []
         for block in self._whole_events(piece):
             if block.startswith(COMMENT):
-                told = msgspec.json.decode(block[len(COMMENT) :], type=Told)
-                self._first = self._first or told
-                self._tokens += told.tokens
+                self._told.add(msgspec.json.decode(block[len(COMMENT) :], type=Told))
                 passed += self._passed()
                 continue
             if LOST in block and (b'{"error"' in block or block.startswith(b"event: error")):
@@ -129,21 +135,20 @@ class RetoldAnswer(OutlivingAnswer):
         return b""
 
     def _continuation(self) -> Continuation | None:
-        first = self._first
-        generated = None if first is None else packed(first, self._tokens)
+        generated = self._told.packed()
         if generated is None:
             return None
         keys = [pair for pair in self._request.headers if pair[0] == CLUSTER_KEY_HEADER.encode()]
         own = [(name.decode(), value.decode()) for name, value in keys]
         again = _with(
             self._request,
-            self._request.body,
-            [*own, (TELLS_HEADER, "1"), (GENERATED_HEADER, generated)],
+            generated + self._request.body,
+            [*own, (TELLS_HEADER, "1"), (GENERATED_HEADER, str(len(generated)))],
         )
         again.work, again.prefers = self._request.work, self._request.prefers
         self._request.prefers = None
         self._waiting.clear()
-        return Continuation(partial(self._send_on, again), len(self._tokens))
+        return Continuation(partial(self._send_on, again), self._told.num_tokens)
 
 
 def _numbered(event: bytes, number: int) -> bytes:
