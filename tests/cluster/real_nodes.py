@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from stand_in_node import CLUSTER_KEY
 
 from quire.core.config import EngineConfig, NodeConfig, ServerConfig
+from quire.core.engine_info import ImageInput
 from quire.core.ids import ModelId
 from quire.node import ModelFiles, Node
 from quire.node.transports import InProcessTransport
@@ -22,6 +23,13 @@ from quire.testing.fake_engine.network import FakeNetwork
 from quire.testing.tokenizer import CHAT_TEMPLATE
 
 MODEL = "fake"
+SEEING_TEMPLATE = """{% for message in messages %}<|{{ message['role'] }}|>\\
+{%- if message['content'] is string %}{{ message['content'] }}{% else %}\\
+{%- for part in message['content'] %}\\
+{%- if part['type'] == 'image' %}<|tool|>{% else %}{{ part['text'] }}{% endif %}\\
+{%- endfor %}{% endif %}{% endfor %}<|assistant|>"""
+"""With the token for images in the place of each."""
+
 TOKENIZER = FakeTokenizer()
 
 
@@ -35,19 +43,26 @@ class RealNode:
     loop: asyncio.AbstractEventLoop
 
 
-def _node(network: FakeNetwork) -> tuple[Node, NodeConfig]:
+def _node(network: FakeNetwork, images: ImageInput | None) -> tuple[Node, NodeConfig]:
     def load() -> FakeEngine:
         pool = fake_pool(page_size=16, num_blocks=256, max_batch_tokens=256, max_sequences=16)
         return FakeEngine(
-            pool, tokenizer=TOKENIZER, model=MODEL, max_model_len=1024, network=network
+            pool,
+            tokenizer=TOKENIZER,
+            model=MODEL,
+            max_model_len=1024,
+            images=images,
+            network=network,
         )
+
+    template = CHAT_TEMPLATE if images is None else SEEING_TEMPLATE
 
     config = NodeConfig(engines=(EngineConfig(source=MODEL, name=ModelId(MODEL)),))
     node = Node(
         config,
         transport_factory=lambda engine: InProcessTransport(engine.name, load),
         model_files=lambda engine: ModelFiles(
-            TOKENIZER, CHAT_TEMPLATE, {}, {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
+            TOKENIZER, template, {}, {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
         ),
         debug=True,
     )
@@ -55,9 +70,9 @@ def _node(network: FakeNetwork) -> tuple[Node, NodeConfig]:
 
 
 @contextmanager
-def _running(name: str, network: FakeNetwork) -> Iterator[RealNode]:
+def _running(name: str, network: FakeNetwork, images: ImageInput | None) -> Iterator[RealNode]:
     sock = socket.create_server(("127.0.0.1", 0))
-    node, config = _node(network)
+    node, config = _node(network, images)
     server = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False, cluster_key=CLUSTER_KEY)
     ready = threading.Event()
     holder: list[tuple[Service, asyncio.AbstractEventLoop]] = []
@@ -83,9 +98,11 @@ def _running(name: str, network: FakeNetwork) -> Iterator[RealNode]:
 
 
 @contextmanager
-def real_nodes(num_nodes: int) -> Iterator[list[RealNode]]:
+def real_nodes(num_nodes: int, images: ImageInput | None = None) -> Iterator[list[RealNode]]:
+    """``images``: what their model sees."""
     network = FakeNetwork()
     with ExitStack() as stack:
         yield [
-            stack.enter_context(_running(f"real-{number}", network)) for number in range(num_nodes)
+            stack.enter_context(_running(f"real-{number}", network, images))
+            for number in range(num_nodes)
         ]

@@ -78,8 +78,8 @@ async def test_a_chat_is_divided_too() -> None:
         await no_lease_is_left(w)
 
 
-@pytest.mark.parametrize("content", [[{"type": "image_url", "image_url": {"url": "data:"}}], 7])
-async def test_a_chat_that_is_more_than_text_goes_whole(content: object) -> None:
+@pytest.mark.parametrize("content", [[{"type": "input_audio"}], 7])
+async def test_a_chat_that_is_more_than_texts_and_images_goes_whole(content: object) -> None:
     messages = [{"role": "user", "content": content}]
     async with world(2, "disaggregated") as w:
         await w.http.post("/v1/chat/completions", json={"messages": messages})

@@ -42,6 +42,8 @@ def _call_id() -> str:
 def shared(request: Request, prompt: Prompt | None) -> dict[str, Any]:
     """What the calls about K and V have in common."""
     told = {name: request.fields[name] for name in _PASSED_ON if name in request.fields}
+    if request.has_images:  # which are no tokens: all engines render the chat
+        return {**told, **unread(request), "request_id": _call_id()}
     return {**told, "prompt": prompt_of(request, prompt), "request_id": _call_id()}
 
 

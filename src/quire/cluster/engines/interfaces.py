@@ -154,7 +154,8 @@ class Engine(Protocol):
         prompt: Prompt | None = None,
         num_generated: int | None = None,
     ) -> Answer:
-        """Compute ``prompt[begin:]`` and generate; the answer is that of ``/v1/completions``.
+        """Compute ``prompt[begin:]`` and generate; the answer is that of ``/v1/completions``, or
+        of the chat that ``request`` is, if ``received`` is all that is named.
         ``received``: the lease under which the tokens before have come. ``num_generated``: how many
         tokens at the prompt's end were generated elsewhere.
 

@@ -20,7 +20,7 @@ from quire.cluster.engines.interfaces import Engine, Located, Prompt, Received, 
 from quire.cluster.nodes.node import Node
 from quire.cluster.nodes.page_tree import PageTree, unpacked
 from quire.cluster.requests.answer import Answer, NodeAnswer
-from quire.cluster.requests.request import PromptPages, RawHeaders, Request
+from quire.cluster.requests.request import CHAT, PromptPages, RawHeaders, Request
 from quire.core.errors import (
     ConfigError,
     EngineFault,
@@ -33,6 +33,7 @@ from quire.core.errors import (
     from_record,
 )
 from quire.core.exchange import CLUSTER_KEY_HEADER
+from quire.server.microserving.received import RECEIVED_HEADER
 
 logger = logging.getLogger(__name__)
 
@@ -218,14 +219,18 @@ class NodeEngine:
         prompt: Prompt | None = None,
         num_generated: int | None = None,
     ) -> Answer:
-        body = {**request.fields, "prompt": prompt_of(request, prompt), "begin": begin}
-        if received is not None:
-            body["kv_addr_info"] = received.kv_addr_info
-        if num_generated is not None:
-            body["num_generated"] = num_generated
-        answer = await self._answer(
-            request, f"{_CALLS}/start_generate", self._headers(request), msgspec.json.encode(body)
-        )
+        if request.path == CHAT and prompt is None and received is not None:
+            lease = (RECEIVED_HEADER.encode(), received.kv_addr_info.encode())
+            headers = [*self._headers(request), lease]
+            answer = await self._answer(request, request.target, headers, request.body)
+        else:
+            body = {**request.fields, "prompt": prompt_of(request, prompt), "begin": begin}
+            if received is not None:
+                body["kv_addr_info"] = received.kv_addr_info
+            if num_generated is not None:
+                body["num_generated"] = num_generated
+            path, encoded = f"{_CALLS}/start_generate", msgspec.json.encode(body)
+            answer = await self._answer(request, path, self._headers(request), encoded)
         if received is None:
             return answer
         if answer.head.status < HTTPStatus.BAD_REQUEST:

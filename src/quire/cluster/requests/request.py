@@ -154,11 +154,21 @@ class Request:
     @cached_property
     def is_divisible(self) -> bool:
         """Whether several engines can compute its prompt: it is a completion with one prompt, or a
-        chat of text alone (what is computed of images is found by more than their tokens)."""
+        chat of texts and images."""
         if self.path != CHAT:
             return self.prompt is not None
         messages = self.fields.get("messages")
-        return isinstance(messages, list) and bool(messages) and all(map(_is_text, messages))
+        if not (isinstance(messages, list) and messages):
+            return False
+        return all(_kinds(message) <= {"text", "image_url"} for message in messages)
+
+    @cached_property
+    def has_images(self) -> bool:
+        """Whether it is a chat that ``is_divisible`` and shows images: what is computed of them is
+        in no prefix cache, so only a lease brings it."""
+        if self.path != CHAT or not self.is_divisible:
+            return False
+        return any("image_url" in _kinds(message) for message in self.fields["messages"])
 
     @cached_property
     def prefix(self) -> str | tuple[int, ...]:
@@ -194,8 +204,9 @@ class Request:
             return _Read()
 
 
-def _is_text(message: Any) -> bool:
+def _kinds(message: Any) -> set[Any]:
+    """The types of a message's parts; of what is no message, none that anybody knows."""
     content = message.get("content") if isinstance(message, dict) else 0
     if isinstance(content, list):
-        return all(isinstance(part, dict) and part.get("type") == "text" for part in content)
-    return content is None or isinstance(content, str)
+        return {str(part.get("type")) if isinstance(part, dict) else "" for part in content}
+    return {"text"} if content is None or isinstance(content, str) else {""}

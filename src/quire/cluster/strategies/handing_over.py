@@ -8,7 +8,7 @@ from collections.abc import Callable
 from quire.cluster.engines.interfaces import Engine, Sent
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.request import Request
-from quire.core.errors import CapacityError
+from quire.core.errors import CapacityError, InvalidArgument
 
 
 async def handed_over(
@@ -19,8 +19,9 @@ async def handed_over(
     on_sent: Callable[[Sent], None] | None = None,
 ) -> Answer:
     """``sender`` brings what ``receiver`` has not of ``prompt[:end]``, computed or from its cache;
-    ``receiver`` goes on from there. A chat is sent whole then, and finds the tokens in the
-    receiver's cache. A receiver without room for them now computes all by itself. ``on_sent`` is
+    ``receiver`` goes on from there. A chat of text is sent whole then, and finds the tokens in the
+    receiver's cache; one with images takes them from the lease. A receiver without room for them
+    now computes all by itself, and so it does where ``end`` lies within an image. ``on_sent`` is
     told of what was sent."""
     prompt = request.prompt
     is_chat = prompt is None
@@ -30,12 +31,16 @@ async def handed_over(
         received = await receiver.prep_recv(request, end, prompt=prompt)
     except CapacityError:
         return await receiver.send(request)
+    except InvalidArgument:
+        if not request.has_images:
+            raise
+        return await receiver.send(request)
     if (begin := received.matched_len) < received.end:
         sent = await sender.remote_send(
             request, received, begin=begin, end=received.end, prompt=prompt
         )
         if on_sent is not None:
             on_sent(sent)
-    if is_chat:
+    if is_chat and not request.has_images:
         return await receiver.send(request)
     return await receiver.start_generate(request, received.end, received=received)

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from quire.core.interfaces import ServedModel
 from quire.server.chat.conversation import template_messages
 from quire.server.chat.images import ImageReader
-from quire.server.chat.prompt import ChatRenderer, TemplateInput
+from quire.server.chat.prompt import ChatPrompt, ChatRenderer, TemplateInput
 from quire.server.plain_text import text_tokens
+from quire.server.schemas.messages import Messages, TemplateVariables
 from quire.server.schemas.service import TokenizeRequest
+from quire.server.schemas.tools import Tool
+
+
+class ChatFields(Protocol):
+    """What decides how a chat becomes tokens."""
+
+    @property
+    def messages(self) -> Messages | None: ...
+    @property
+    def tools(self) -> list[Tool] | None: ...
+    @property
+    def chat_template_kwargs(self) -> TemplateVariables | None: ...
+    @property
+    def add_generation_prompt(self) -> bool: ...
+    @property
+    def continue_final_message(self) -> bool: ...
 
 
 async def tokens_of(
@@ -19,13 +37,18 @@ async def tokens_of(
     if body.messages is None:
         text, special = body.prompt or "", body.add_special_tokens
         return tuple(await asyncio.to_thread(text_tokens, model, text, special))
+    return (await prompt_of(renderer, model, body)).token_ids
+
+
+async def prompt_of(renderer: ChatRenderer, model: ServedModel, body: ChatFields) -> ChatPrompt:
+    """The messages of ``body`` as a prompt of ``model``."""
     images = ImageReader(model.info.images)
     conversation = TemplateInput(
-        template_messages(body.messages, images),
+        template_messages(body.messages or [], images),
         tools=[tool.model_dump(exclude_none=True) for tool in body.tools] if body.tools else None,
         add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
         continue_final_message=body.continue_final_message,
         variables=body.chat_template_kwargs or {},
         images=images.files,
     )
-    return (await renderer.render(model, conversation)).token_ids
+    return await renderer.render(model, conversation)

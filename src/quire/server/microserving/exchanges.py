@@ -28,7 +28,7 @@ from quire.programs.builtin.exchange import (
     remote_send,
 )
 from quire.programs.builtin.exchange import PinRequest as PinnedPrefix
-from quire.server.chat.tokens import tokens_of
+from quire.server.chat.tokens import prompt_of, tokens_of
 from quire.server.context import caller_of, context_of
 from quire.server.identity import priority_of
 from quire.server.microserving.addresses import KvAddress, KvAddresses
@@ -72,7 +72,7 @@ class Exchanges:
     async def prep_recv(self, request: Request, body: PrepRecvRequest) -> PrepRecvAnswer:
         """Hold or make room for ``prompt[:end]``."""
         model = self.node.model(body.model)
-        prompt = await _prompt_of(model, body)
+        prompt = await _prompt_of(request, model, body)
         end = prompt.place(body.end, "end")
         caller = Caller(request, body, model, end, watches=body.request_id is None)
         return await self.once.do(
@@ -124,7 +124,7 @@ class Exchanges:
     async def remote_send(self, request: Request, body: RemoteSendRequest) -> RemoteSendAnswer:
         """Compute what is not here of ``prompt[:end]`` and send ``prompt[begin:end]``."""
         model = self.node.model(body.model)
-        prompt = await _prompt_of(model, body)
+        prompt = await _prompt_of(request, model, body)
         begin, end = prompt.place(body.begin, "begin"), prompt.place(body.end, "end")
         if begin > end:
             raise InvalidArgument(
@@ -227,10 +227,12 @@ class Exchanges:
             tokens = await prompt_tokens(model, body.prompt, body.add_special_tokens)
         else:
             tokens = await tokens_of(context_of(request).renderer, model, body)
-        info = model.info
+        info, known = model.info, tokens
+        if info.images is not None and info.images.token in tokens:  # found by more than tokens
+            known = tokens[: tokens.index(info.images.token)]
         root = root_key(info.content, caller_of(request), _adapter_of(model))
         page_size = info.pool.page_size
-        keys = await asyncio.to_thread(prompt_keys, root, page_size, tokens)
+        keys = await asyncio.to_thread(prompt_keys, root, page_size, known)
         return PromptPages(
             tokens=list(tokens),
             content=info.content,
@@ -287,7 +289,12 @@ class _Taking:
         return replace(asked, lease=lease, num_leased=min(begin, len(asked.prompt) - 1))
 
 
-async def _prompt_of(model: ServedModel, body: PromptFields) -> ExchangePrompt:
+async def _prompt_of(request: Request, model: ServedModel, body: PromptFields) -> ExchangePrompt:
+    if body.messages is not None:
+        chat = await prompt_of(context_of(request).renderer, model, body)
+        model.room_behind(len(chat.token_ids), least=0)
+        return ExchangePrompt(chat.token_ids, chat.images)
+    assert body.prompt is not None
     tokens = await prompt_tokens(model, body.prompt, body.add_special_tokens)
     return await asyncio.to_thread(with_images, model, tokens, body.images)
 

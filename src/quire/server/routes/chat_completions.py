@@ -11,6 +11,7 @@ from quire.node import SessionHandle
 from quire.server.chat.format import ChatFormatter, ChatOptions
 from quire.server.chat.preparation import prepare_chat
 from quire.server.frame import new_frame
+from quire.server.microserving.received import with_received
 from quire.server.planning import Work, begin, told_stream
 from quire.server.schemas.base import Responses
 from quire.server.schemas.chat import ChatCompletion, ChatCompletionRequest
@@ -46,7 +47,8 @@ async def create_chat_completion(request: Request, body: ChatCompletionRequest) 
     def remember(session: SessionHandle) -> None:
         chat.remember(session, formatter.answers())
 
-    work = Work(body, chat.model, [chat.generation], formatter, chat.turns, remember)
+    asked = with_received(request, chat.model, chat.generation)
+    work = Work(body, chat.model, [asked], formatter, chat.turns, remember)
     return begin(request, replace(work, telling=telling))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from quire.server.schemas.base import (
     MAX_PROMPT_TOKENS,
@@ -17,7 +17,9 @@ from quire.server.schemas.base import (
 )
 from quire.server.schemas.completions import CompletionsRequest
 from quire.server.schemas.generation import IdentityFields
+from quire.server.schemas.messages import Messages, TemplateVariables
 from quire.server.schemas.service import TokenizeRequest
+from quire.server.schemas.tools import MAX_TOOLS, Tool
 
 MAX_TTL_S = 3600
 MAX_IMAGES = 256
@@ -58,14 +60,27 @@ images once for each. Indices count the prompt with an image's tokens in the pla
 
 
 class PromptFields(IdentityFields):
-    """What the calls share. ``request_id``: a request that is sent again under the same id is done
-    once."""
+    """What the calls share: a prompt, or the messages of a chat, whose images are among them.
+    ``request_id``: a request that is sent again under the same id is done once."""
 
     model: Name | None = Field(None, description="Absent: the node's default model")
-    prompt: OnePrompt
+    prompt: OnePrompt | None = None
     images: Images | None = Field(None, description="Data URLs, one for each token for images")
     add_special_tokens: bool | None = None
+    messages: Messages | None = Field(None, description="In place of prompt: as in a chat")
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
     request_id: Name | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> PromptFields:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        if self.messages is not None and self.images is not None:
+            raise ValueError("messages have their images among them: leave images out")
+        return self
 
 
 class PrepRecvRequest(PromptFields):

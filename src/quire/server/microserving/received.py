@@ -1,0 +1,52 @@
+"""A chat whose first tokens another engine has sent: a router names the lease beside the chat.
+
+Owns the header and what it means where it does not fit. Must not know what is sent, nor routes.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from starlette.requests import Request
+
+from quire.core.interfaces import ServedModel
+from quire.programs.builtin import CompletionRequest
+from quire.server.context import caller_of, context_of
+from quire.server.microserving.prompts import ExchangePrompt
+
+logger = logging.getLogger(__name__)
+
+RECEIVED_HEADER = "x-quire-received"
+
+
+def with_received(
+    request: Request, model: ServedModel, asked: CompletionRequest
+) -> CompletionRequest:
+    """``asked``, with K and V of its first tokens from the lease that the request names. One that
+    is for another prompt is left alone: all is computed then.
+
+    Raises:
+        Unauthorized, Forbidden: the request does not come from the cluster.
+        InvalidArgument, UnknownHandle: there is no such lease.
+    """
+    sealed = request.headers.get(RECEIVED_HEADER)
+    if sealed is None:
+        return asked
+    addresses = context_of(request).addresses
+    addresses.check_sender(request.headers)
+    address = addresses.open(sealed, caller_of(request))
+    prompt = ExchangePrompt(asked.prompt, asked.images)
+    is_same = (
+        address.content == model.info.content
+        and len(prompt.tokens) > address.end
+        and prompt.digest(address.end) == address.tokens
+    )
+    if not is_same:
+        logger.warning(
+            "the lease that a chat names is for other %d tokens than its first ones, which are "
+            "computed",
+            address.end,
+        )
+        return asked
+    return replace(asked, lease=addresses.lease(address), num_leased=address.end)
