@@ -229,3 +229,29 @@ def test_a_profile_tells_what_no_engine_has_measured(tmp_path: Path) -> None:
             Quire(profile=str(file))
     with pytest.raises(InvalidArgument, match="bytes_per_s"):
         Quire(bytes_per_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("loads", "pages", "expected"),
+    [
+        ((0, 0, 0), {"b": 90}, None),  # nobody waits
+        ((0, 9, 3), {"b": 90}, ("a", "b", NUM_TOKENS - 90 * SIZE)),
+        ((0, 9, 3), {"a": 90, "b": 90}, None),  # they are there
+        ((0, 9, 3), {"a": 10, "b": 90}, ("a", "b", NUM_TOKENS - 90 * SIZE)),
+        ((9, 9, 9), {"b": 90}, None),
+        ((0, 9, 3), {}, None),
+    ],
+)
+def test_pages_are_brought_ahead_where_it_pays(
+    loads: tuple[int, ...], pages: dict[str, int], expected: tuple[str, str, int] | None
+) -> None:
+    engines = [FakeEngine(name, load) for name, load in zip("abc", loads, strict=True)]
+    plan = Quire(bytes_per_s=1e9).plan_ahead(located(pages), engines)
+    assert (None if plan is None else shown(plan)) == expected
+
+
+def test_pages_stay_where_bringing_takes_longer_than_waiting() -> None:
+    engines = [FakeEngine("a"), FakeEngine("b", 9)]  # 9 x 64 tokens of 1 ms
+    for bytes_per_s, is_brought in ((3e6, True), (2e6, False)):  # 1440 tokens of 1000 bytes
+        plan = Quire(bytes_per_s=bytes_per_s, call_s=0.0).plan_ahead(located({"b": 90}), engines)
+        assert (plan is not None) is is_brought

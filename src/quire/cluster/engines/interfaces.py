@@ -173,3 +173,5 @@ class Engine(Protocol):
 
 
 Route = Callable[[Request, Sequence[Engine]], Awaitable[Answer]]
+Idle = Callable[[Request, Sequence[Engine]], Awaitable[None]]
+"""Is told that the client of a request that was answered runs a tool now; nobody waits for it."""

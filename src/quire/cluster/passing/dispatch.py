@@ -21,6 +21,7 @@ from quire.cluster.passing.opened import EVENTS, Opened, open_answer, unopened
 from quire.cluster.passing.outliving import OutlivingAnswer
 from quire.cluster.passing.resuming import ResumingAnswer
 from quire.cluster.passing.retelling import RetoldAnswer
+from quire.cluster.passing.tool_calls import ToolCalls
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.locating import Locator
 from quire.cluster.requests.places import Free, Holder, Home, Pinned, Spread, program_lookups
@@ -63,6 +64,7 @@ class Dispatcher:
         moves: Moves,
     ) -> None:
         self._moves = moves
+        self._tool_calls = ToolCalls()
         self._fleet = fleet
         self._strategy = strategy
         self._locator = locator
@@ -99,7 +101,10 @@ class Dispatcher:
             if opened is not None:
                 refused = opened
                 if not self._leaves_to_others(request, opened):
-                    return opened
+                    idle = shift.strategy.idle
+                    if idle is None:
+                        return opened
+                    return self._tool_calls.watched(opened, request, idle, engines)
         if refused is None:
             raise self._nobody(request)
         return refused

@@ -17,8 +17,8 @@ import msgspec
 
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import ClusterKey, NodeEngine
+from quire.cluster.engines.pages_ahead import HeldText, send_ahead
 from quire.cluster.nodes.node import Node
-from quire.cluster.passing.pages_ahead import HeldText, send_ahead
 from quire.cluster.requests.locating import Locator
 from quire.cluster.requests.places import program_lookups
 from quire.cluster.requests.request import RawHeaders

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quire.cluster.engines.interfaces import Route
+from quire.cluster.engines.interfaces import Idle, Route
 from quire.cluster.engines.trial import trial
 from quire.cluster.strategies import SHIPPED
 from quire.core.errors import InvalidArgument
@@ -53,12 +53,13 @@ class StrategySource:
 @dataclass(frozen=True, slots=True, eq=False)
 class Strategy:
     """``filename`` is in the frames of its code. ``routes_sessions``: it is asked about requests of
-    sessions, too."""
+    sessions, too. ``idle``: is told of each request whose answer calls a tool, if it wants to."""
 
     source: StrategySource
     route: Route
     filename: str
     routes_sessions: bool = False
+    idle: Idle | None = None
 
     @property
     def label(self) -> str:
@@ -148,7 +149,13 @@ def _build(source: StrategySource) -> Strategy:
             f"strategy {source.label} must be an 'async def {source.name}(request, engines)', or a "
             "class with an 'async def __call__(self, request, engines)'"
         )
-    return Strategy(source, found, filename, bool(getattr(found, "routes_sessions", False)))
+    idle = getattr(found, "idle", None)
+    if idle is not None and not inspect.iscoroutinefunction(idle):
+        raise InvalidArgument(
+            f"strategy {source.label}: 'idle' must be an 'async def idle(self, request, engines)'"
+        )
+    routes_sessions = bool(getattr(found, "routes_sessions", False))
+    return Strategy(source, found, filename, routes_sessions, idle)
 
 
 def _executed(text: str, filename: str) -> types.ModuleType:

@@ -3,7 +3,8 @@
 It goes to the pages, if their engine has time; they are brought to an engine that has, if the
 transfer takes less than computing them again; or they are computed again there. What an engine
 owes and what a token costs it are known from its node; what a transfer costs is learnt from those
-before.
+before. While a client runs a tool, the pages of its program are brought to where the program then
+goes on soonest.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from quire.cluster.engines.interfaces import Engine, Located, Sent
+from quire.cluster.engines.pages_ahead import HeldText, send_ahead
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.request import Request
 from quire.cluster.strategies.choices import least_used_of
@@ -27,6 +29,9 @@ from quire.core.errors import EngineLost, InvalidArgument, QuireError
 
 _MAX_HOLDERS = 8
 """Engines with the longest beginnings of a prompt, beside the one with the least to do."""
+
+_AHEAD_S = 30.0
+"""Of bringing pages while nobody waits for them."""
 
 _DEFAULT_TOKEN_S = 1e-4
 _CHARS_PER_TOKEN = 4
@@ -92,6 +97,35 @@ class Quire:
                     request.work.end()
             return await plan.engine.send(request)
 
+    async def idle(self, request: Request, engines: Sequence[Engine]) -> None:
+        """The client of ``request`` runs a tool, and comes back with the same beginning: bring its
+        pages to where it then goes on soonest, if that pays. A client that comes back before finds
+        what is there by then."""
+        located = await least_used_of(engines).locate(request)
+        plan = None if located is None else self.plan_ahead(located, engines)
+        if located is None or plan is None or plan.source is None:
+            return
+        text = HeldText(request.model, located.tokens[: plan.brought])
+        await send_ahead([text], plan.source, plan.engine, _AHEAD_S, request.headers)
+
+    def plan_ahead(self, located: Located, engines: Sequence[Engine]) -> Plan | None:
+        """Bring a prompt's pages to the engine that owes least, if its requests then wait for less
+        time than the transfer takes; None: they are there, or better stay."""
+        there = located.num_matched.longest(_MAX_HOLDERS)
+        idlest, holders = self._scanned(engines, there)
+        source = max(holders, key=lambda one: there[one.name], default=None)
+        if source is None or source is idlest or not source.token_bytes:
+            return None
+        end = there[source.name]
+        num_sent = end - located.num_matched.get(idlest.name, 0)
+        if num_sent <= 0:
+            return None
+        stays_s = self._compute_s(source, self._num_owed(source))
+        goes_s = self._compute_s(idlest, self._num_owed(idlest))
+        if stays_s - goes_s <= self._transfer_s(source, num_sent):
+            return None
+        return Plan(idlest, goes_s, len(located.tokens) - end, source, end)
+
     # -- the decision ------------------------------------------------------------------------------
 
     def plan(self, located: Located, engines: Sequence[Engine], home: str | None = None) -> Plan:
@@ -145,7 +179,7 @@ class Quire:
         num_sent = end - matched[engine.name]
         if num_sent <= 0 or not source.token_bytes:
             return None
-        transfer_s = self.call_s + num_sent * source.token_bytes / self.bytes_per_s
+        transfer_s = self._transfer_s(source, num_sent)
         num_computed = len(located.tokens) - end
         # while the pages come the engine works on what it owes
         begin_s = max(transfer_s, self._compute_s(engine, self._num_owed(engine)))
@@ -157,6 +191,9 @@ class Quire:
     def _num_owed(self, engine: Engine) -> int:
         """In tokens of prompts."""
         return self.owed.get(engine.name, 0) + self.decode_tokens * engine.load
+
+    def _transfer_s(self, source: Engine, num_tokens: int) -> float:
+        return self.call_s + num_tokens * source.token_bytes / self.bytes_per_s
 
     def _work_s(self, engine: Engine, num_tokens: int) -> float:
         """The request waits while its tokens are computed, and so do others behind it."""

@@ -24,20 +24,24 @@ _HEADERS: RawHeaders = [(b"content-type", b"application/json")]
 class HeldText(msgspec.Struct, frozen=True):
     """``tokens`` of ``model`` that fill whole pages, from the first token on."""
 
-    model: str
+    model: str | None
     tokens: list[int]
 
 
 async def send_ahead(
-    texts: Iterable[HeldText], source: Engine, target: Engine, limit_s: float
+    texts: Iterable[HeldText],
+    source: Engine,
+    target: Engine,
+    limit_s: float,
+    headers: RawHeaders = _HEADERS,
 ) -> int:
     """Have ``source`` send what the prefix cache of ``target`` lacks of ``texts``; returns how many
-    tokens have arrived within ``limit_s``."""
+    tokens have arrived within ``limit_s``. ``headers``: of the client whose texts they are."""
     num_sent = 0
     try:
         async with asyncio.timeout(limit_s):
             for text in texts:
-                num_sent += await _sent(text, source, target)
+                num_sent += await _sent(text, source, target, headers)
     except TimeoutError:
         logger.warning(
             "pages of %s are not all at %s within %g s: the rest is computed there",
@@ -48,10 +52,10 @@ async def send_ahead(
     return num_sent
 
 
-async def _sent(text: HeldText, source: Engine, target: Engine) -> int:
+async def _sent(text: HeldText, source: Engine, target: Engine, headers: RawHeaders) -> int:
     body = msgspec.json.encode({"model": text.model, "prompt": text.tokens})
     name = f"ahead-{uuid.uuid4().hex}"
-    request = Request("POST", COMPLETIONS, _HEADERS, body, name)
+    request = Request("POST", COMPLETIONS, headers, body, name)
     try:
         received = await target.prep_recv(request, len(text.tokens))
         if received.matched_len >= received.end:
