@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from quire.cluster.nodes.connection import AnswerHead, Sink
+from quire.cluster.passing.following import FollowedAnswer
 from quire.cluster.passing.resuming import ResumingAnswer, resumable
 from quire.cluster.requests.request import Request
 from quire.core.errors import EngineLost
@@ -134,3 +135,25 @@ async def test_a_stream_that_ends_before_its_end_is_lost() -> None:
     answer.pieces.put_nowait(b"")
     with pytest.raises(EngineLost, match="node a has ended a stream before its end"):
         await found.read()  # nothing was told before: it cannot go on
+
+
+async def test_the_loss_of_a_programs_node_is_left_to_the_reader_too() -> None:
+    answer, next_answer = FeltAnswer("a"), FeltAnswer("b")
+
+    async def follow(request: Request, program: str) -> FeltAnswer:
+        return next_answer
+
+    request = Request("GET", "/v1/programs/prog-1/events", [], b"", "r")
+    found, client = FollowedAnswer(answer, request, follow), Client()
+    found.pass_to(client.take)
+    reading = asyncio.create_task(found.read())
+    said = b'id: 1\ndata: {"type": "message", "text": "an \\"engine_lost\\""}\n\n'
+    assert answer.arrive(said)
+    assert not answer.arrive(b'data: {"type": "error", "code": "engine_lost"}\n\n')
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert found.at == "b"
+    assert next_answer.arrive(DONE)
+    next_answer.pieces.put_nowait(b"")
+    assert await reading == b""
+    assert client.seen == said + DONE

@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 LOST = b'"code":"engine_lost"'
 """In the event by which a node says that it has lost its engine."""
 
+_MAYBE_LOST = b'"engine_lost"'
+"""As streams of any kind write it; in a text its quotes are escaped."""
+
 _MAX_LOSSES = 8
 
 
@@ -135,7 +138,7 @@ class OutlivingAnswer(ABC):
         """Pass ``piece`` on at once; one that nobody takes now, or that tells of a loss, waits for
         ``read``."""
         sink = self._sink
-        if sink is None or not sink(b"") or LOST in self._held + piece:
+        if sink is None or not sink(b"") or _MAYBE_LOST in self._held + piece:
             return False
         if not self._is_over and (events := self._events(piece)):
             sink(events)
