@@ -8,10 +8,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 from stand_in_node import CLUSTER_KEY
 
+import quire
 from quire.core.config import EngineConfig, NodeConfig, ServerConfig
 from quire.core.engine_info import ImageInput
 from quire.core.ids import ModelId
@@ -23,6 +25,7 @@ from quire.testing.fake_engine.network import FakeNetwork
 from quire.testing.tokenizer import CHAT_TEMPLATE
 
 MODEL = "fake"
+SHIPPED = Path(quire.__file__).parent / "assets" / "quire-mini"
 SEEING_TEMPLATE = """{% for message in messages %}<|{{ message['role'] }}|>\\
 {%- if message['content'] is string %}{{ message['content'] }}{% else %}\\
 {%- for part in message['content'] %}\\
@@ -70,9 +73,8 @@ def _node(network: FakeNetwork, images: ImageInput | None) -> tuple[Node, NodeCo
 
 
 @contextmanager
-def _running(name: str, network: FakeNetwork, images: ImageInput | None) -> Iterator[RealNode]:
+def _running(name: str, node: Node, config: NodeConfig) -> Iterator[RealNode]:
     sock = socket.create_server(("127.0.0.1", 0))
-    node, config = _node(network, images)
     server = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False, cluster_key=CLUSTER_KEY)
     ready = threading.Event()
     holder: list[tuple[Service, asyncio.AbstractEventLoop]] = []
@@ -103,6 +105,26 @@ def real_nodes(num_nodes: int, images: ImageInput | None = None) -> Iterator[lis
     network = FakeNetwork()
     with ExitStack() as stack:
         yield [
-            stack.enter_context(_running(f"real-{number}", network, images))
+            stack.enter_context(_running(f"real-{number}", *_node(network, images)))
+            for number in range(num_nodes)
+        ]
+
+
+@contextmanager
+def whole_nodes(num_nodes: int) -> Iterator[list[RealNode]]:
+    """With engine processes of their own, which compute the shipped model in float32."""
+    engine = EngineConfig(
+        source=str(SHIPPED),
+        name=ModelId(MODEL),
+        dtype="float32",
+        device="cpu",
+        kv_cache_bytes=8 << 20,
+        num_threads=1,
+        data_address="tcp://127.0.0.1:0",
+    )
+    config = NodeConfig(engines=(engine,))
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(_running(f"whole-{number}", Node(config), config))
             for number in range(num_nodes)
         ]
