@@ -9,7 +9,7 @@ import pytest
 from encoding_world import MODEL, EncodingWorld, encode_command, rows_of
 
 from quire.core.actions import Deliver, Dispatch, ProgramClosed
-from quire.core.calls import AskEncoder
+from quire.core.calls import SPARE_PRIORITY, AskEncoder
 from quire.core.encoding import Encode, EncodeBatch, EncodeResult
 from quire.core.errors import EngineFault, EngineLost
 from quire.core.events import BatchEncoded, EngineGivenUp, ProgramEnded
@@ -118,6 +118,19 @@ def test_within_a_tenant_priority_and_then_the_policy_say_who_goes() -> None:
             o for o in world.harness.outcomes.values() if o.status == "done" and o not in ended
         ]
     assert ended == [running, first, urgent, early, late]
+
+
+def test_spare_requests_have_small_batches_of_their_own_behind_all_others() -> None:
+    world = EncodingWorld(max_batch_tokens=8, weights={"a": 1.0, "b": 0.01})
+    spare, other = world.program(1, tenant="a"), world.program(2, tenant="b")
+    running = world.ask(other, 1)
+    late = world.ask(spare, 2, 2, 2, priority=SPARE_PRIORITY)
+    first = world.ask(other, 3, 3)
+    assert world.harness.step()
+    behind = world.ask(other, 5)
+    world.harness.run_until_idle()
+    assert [lengths for _, lengths in world.batches()] == [[1], [3, 3], [5], [2], [2], [2]]
+    assert all(one.status == "done" for one in (running, late, first, behind))
 
 
 def test_a_policy_sees_depth_and_is_told_of_service() -> None:
