@@ -145,19 +145,23 @@ class Client:
             AssertionError: nor is this one, or it is an error.
         """
         for _ in range(_MAX_TRIES):
-            began_s = time.monotonic()
             try:
-                async with asyncio.timeout(LEASE_S):
-                    return await self._once()
+                return await self._bounded()
             except httpx.TransportError:
                 self.broken.append("".join(self.got))
                 if is_back is None:
                     raise
                 await asyncio.sleep(0.3)
                 await is_back()
-            finally:
-                self.longest_s = max(self.longest_s, time.monotonic() - began_s)
         raise AssertionError(f"{self.asked}: broken off {_MAX_TRIES} times")
+
+    async def _bounded(self) -> str:
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(LEASE_S):
+                return await self._once()
+        finally:
+            self.longest_s = max(self.longest_s, time.monotonic() - began_s)
 
     async def received(self, num_chars: int) -> None:
         async with self.has_tokens:
