@@ -100,6 +100,7 @@ GROUPS = (
             "server/test_server_disconnect.py",
             "server/test_server_errors.py",
             "server/test_server_gathered_writes.py",
+            "server/test_server_generation_fields.py",
             "server/test_server_identity.py",
             "server/test_server_open_files.py",
             "server/test_server_programs.py",
