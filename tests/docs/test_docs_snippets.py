@@ -176,9 +176,9 @@ def test_other_servers_options_are_translated_to_ours() -> None:
 
 OF_OTHERS = {
     "--version", "--help", "--quiet", "--disable-pip-version-check", "--only-binary", "--platform",
-    "--implementation", "--abi", "--find-links", "--dest", "--requirement",
+    "--implementation", "--abi", "--find-links", "--dest", "--requirement", "--local-dir",
 }  # fmt: skip
-"""Those of every command, and pip's."""
+"""Those of every command, pip's, and those of the hub's command 'hf'."""
 
 
 def test_an_error_message_names_only_options_that_exist() -> None:
