@@ -22,7 +22,7 @@ class Group:
     Tests that build a sandbox's guest image are in no group: it contains the faulty module, so that
     every run would build one. ``without``: tests that start real processes, each of which takes as
     long as hundreds of others. ``in_children``: modules that run in child processes alone, which
-    nothing traces, and the tests that start these.
+    nothing traces, or that have constants alone, and the tests of them.
     """
 
     name: str
@@ -107,6 +107,12 @@ GROUPS = (
             "server/test_server_sampling.py",
             "server/test_server_security.py",
             "server/test_server_strict_json.py",
+        ),
+        in_children=(
+            (
+                "quire/server/schemas/generation.py",
+                "tests/server/test_server_generation_fields.py",
+            ),
         ),
     ),
     Group("grammars", ("node/grammars/*.py",), ("node/test_node_grammar*.py",)),
