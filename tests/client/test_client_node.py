@@ -98,10 +98,9 @@ async def test_the_library(node: Client) -> None:
     assert (await program.record())["client_id"] == "mine"
 
 
-@pytest.mark.parametrize("verb", ["cancel", "terminate"])
-async def test_a_program_is_ended(node: Client, verb: str) -> None:
+async def test_a_program_is_ended(node: Client) -> None:
     program = await node.launch(code=ECHO)
-    await getattr(program, verb)()
+    await program.cancel()
     with pytest.raises(ProgramCancelled):
         await program.result()
 
