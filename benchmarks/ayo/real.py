@@ -261,7 +261,7 @@ def main() -> None:
     made.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help="folder of models")
     made.add_argument("--llm-cores", type=int, nargs="+", default=[1])
     made.add_argument("--other-cores", type=int, nargs="+", default=[0])
-    made.add_argument("--pages", type=int, default=4, help="of about 500 words (default: 4)")
+    made.add_argument("--pages", type=int, default=2, help="of about 500 words (default: 2)")
     made.add_argument("--seed", type=int, default=0)
     arguments = made.parse_args()
     emit("ayo/real", arguments.out, **asyncio.run(run(arguments)))
