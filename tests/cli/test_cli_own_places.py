@@ -11,7 +11,7 @@ from quire.core.errors import ProgramFailed
 
 TRACEBACK = """program 'a' raised ValueError: not uploaded.py
   File "uploaded.py", line 3, in a
-  File "/tmp/quire-upload-x/uploaded.py", line 4, in b
+  File "/unpacked/uploaded.py", line 4, in b
   File "the uploaded source", line 5, in c
   File "uploaded.py/tools/late.py", line 6, in d
   File "/usr/lib/json.py", line 7, in loads

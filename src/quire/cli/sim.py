@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Annotated
 
 import typer
 
-from quire.cli.console import messages, output, table
+from quire.cli.console import messages
 from quire.cli.exit_codes import EXIT_FAILED
 from quire.cli.scheduler_options import (
-    WITH_LEVELS,
     Balancer,
     MaxHold,
     MaxPause,
@@ -26,6 +24,7 @@ from quire.cli.scheduler_options import (
     ResumeBelow,
     levels_config,
 )
+from quire.cli.sim_findings import as_json, show
 from quire.cli.sim_node_options import (
     Links,
     Nodes,
@@ -39,7 +38,6 @@ from quire.core.interpreter import collect_seldom
 from quire.core.scheduler_config import PausingConfig, SchedulerConfig
 from quire.simulation.arrivals import ARRIVALS, Arrivals
 from quire.simulation.engines import IDENTICAL_STEPS, EngineSpec, costs_named
-from quire.simulation.outcomes import Summary, plain
 from quire.simulation.profile import decode_profile
 from quire.simulation.studies import SIMULATED_POLICIES, Finding, Study, examine
 from quire.simulation.workloads import WORKLOADS
@@ -265,9 +263,9 @@ def sim(
     capacity = study.capacity()
     study = study.settled()
     findings = [_examine(study, one) for one in schedulers]
-    _show(study, capacity, findings)
+    show(study, capacity, findings)
     if json_file is not None:
-        text = _as_json(study, capacity, schedulers[0], findings)
+        text = as_json(study, capacity, schedulers[0], findings)
         json_file.write_text(text, encoding="utf-8")
     if any(one.summary.num_failed for one in findings):
         raise typer.Exit(EXIT_FAILED)
@@ -329,75 +327,3 @@ def _examine(study: Study, scheduler: SchedulerConfig) -> Finding:
         f"{found.control_s:.1f} s for {found.num_messages} messages"
     )
     return found
-
-
-def _show(study: Study, capacity: float, findings: Sequence[Finding]) -> None:
-    arrivals = study.arrivals
-    comes = {
-        "poisson": f"{arrivals.rate:.4g} a second, {arrivals.rate / capacity:.2f} of the capacity",
-        "closed": f"{arrivals.width} at a time",
-        "at-once": "all at once",
-    }[arrivals.kind]
-    if study.recorded is not None:
-        comes = f"as recorded, {study.recorded.num_left_out} calls without an answer left out"
-    rows = table(*_COLUMNS, right=_COLUMNS[1:])
-    for one in findings:
-        rows.add_row(one.policy, *_row(one.summary))
-    # wide enough for all columns, also in a file
-    console = output(130)
-    console.print(
-        f"{study.workload}: {study.num_programs} programs, {comes}; {study.engines.num_engines} "
-        f"engines, seed {study.seed}; estimated capacity {capacity:.4g} programs/s"
-    )
-    console.print(rows)
-    console.print("ms/token: response time over generated tokens; s: response time; in all, mean")
-
-
-_COLUMNS = (
-    "policy", "failed", "ms/token", "p50", "p95", "p99", "s", "p50", "p95", "p99", "waited s",
-    "makespan s", "tokens/s", "preempted",
-)  # fmt: skip
-
-
-def _row(summary: Summary) -> tuple[str, ...]:
-    latency, response = summary.token_latency_s, summary.response_s
-    parts = (latency.mean, latency.p50, latency.p95, latency.p99)
-    return (
-        str(summary.num_failed),
-        *(f"{1000 * one:.2f}" for one in parts),
-        *(f"{one:.2f}" for one in (response.mean, response.p50, response.p95, response.p99)),
-        f"{summary.waiting_s.mean:.2f}",
-        f"{summary.makespan_s:.1f}",
-        f"{summary.tokens_per_s:.0f}",
-        str(summary.num_preemptions),
-    )
-
-
-def _study(study: Study) -> dict[str, object]:
-    """Its settings; programs that were recorded stand in their log."""
-    values = asdict(study)
-    del values["recorded"]
-    return values
-
-
-def _as_json(
-    study: Study, capacity: float, scheduler: SchedulerConfig, findings: Sequence[Finding]
-) -> str:
-    has_levels = any(one.policy in (*WITH_LEVELS, "quire") for one in findings)
-    document = {
-        "study": _study(study),
-        "capacity": capacity,
-        "balancer": scheduler.balancer,
-        "pausing": asdict(scheduler.pausing),
-        "levels": asdict(scheduler.levels) if has_levels else None,
-        "policies": [
-            {
-                "policy": one.policy,
-                "num_messages": one.num_messages,
-                "summary": asdict(one.summary),
-                "programs": [asdict(outcome) for outcome in one.outcomes],
-            }
-            for one in findings
-        ],
-    }
-    return json.dumps(plain(document), indent=1) + "\n"

@@ -113,7 +113,7 @@ class RandomApp:
     def _embedding(self) -> str:
         name = str(self._pick("texts"))
         made = self._add("embedding", {name: "texts"}, "vectors", self._annotation(name))
-        if name in self.sized:
+        if name in self.sized - self.guarded:
             self.sized.add(made)
         return made
 
@@ -146,7 +146,7 @@ class RandomApp:
     def _rerank(self) -> str:
         name, text = str(self._pick("texts")), str(self._pick("text"))
         made = self._add("rerank", {text: "text", name: "texts"}, "texts", config={"top_n": 2})
-        if name in self.sized:
+        if name in self.sized - self.guarded:
             self.sized.add(made)
         return made
 

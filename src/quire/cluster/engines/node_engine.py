@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from quire.cluster.engines.call_bodies import prompt_of, shared, unread
 from quire.cluster.engines.interfaces import Engine, Located, Prompt, Received, Sent
+from quire.cluster.engines.node_figures import NodeFigures
 from quire.cluster.nodes.node import Node
 from quire.cluster.nodes.page_tree import PageTree, unpacked
 from quire.cluster.requests.answer import Answer, NodeAnswer
@@ -68,7 +69,7 @@ class ClusterKey:
         return {} if self.key is None else {CLUSTER_KEY_HEADER: self.key}
 
 
-class NodeEngine:
+class NodeEngine(NodeFigures):
     """Implements ``Engine``. ``on_lost`` is told when a request has lost the node. ``tree`` is that
     of all engines of the router. ``mover``: moves an answer from one engine to another."""
 
@@ -80,48 +81,12 @@ class NodeEngine:
         tree: PageTree,
         mover: Mover,
     ) -> None:
-        self.name = node.name
-        self._node = node
+        super().__init__(node)
         self._cluster_key = cluster_key
         self._on_lost = on_lost
         self._tree = tree
         self._mover = mover
         self._ending: set[asyncio.Task[None]] = set()
-
-    def __repr__(self) -> str:
-        return f"<Engine {self.name}>"
-
-    @property
-    def node(self) -> Node:
-        return self._node
-
-    @property
-    def load(self) -> int:
-        return self._node.load
-
-    @property
-    def queue(self) -> int:
-        return self._node.figures.num_waiting
-
-    @property
-    def num_free_blocks(self) -> int:
-        return self._node.figures.num_free_blocks
-
-    @property
-    def num_blocks(self) -> int:
-        return self._node.figures.num_blocks
-
-    @property
-    def epoch(self) -> int:
-        return self._node.figures.epoch
-
-    @property
-    def token_bytes(self) -> int:
-        return self._node.figures.token_bytes
-
-    @property
-    def prompt_token_s(self) -> float | None:
-        return self._node.figures.prompt_token_s
 
     @property
     def is_alive(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from quire.cluster.engines.interfaces import Engine, Located, Prompt, Received, Sent
+from quire.cluster.engines.node_figures import NodeFigures
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.nodes.node import Node
 from quire.cluster.nodes.page_tree import PageTree, unpacked
@@ -106,7 +107,7 @@ class VirtualAnswer:
             on_close()
 
 
-class VirtualEngine:
+class VirtualEngine(NodeFigures):
     """Implements ``Engine``. ``node`` is the router's view of it; ``call_s``: the time to the node
     and back."""
 
@@ -120,49 +121,13 @@ class VirtualEngine:
         addresses: Addresses,
         call_s: float,
     ) -> None:
-        self.name = node.name
+        super().__init__(node)
         self.virtual = virtual
-        self._node = node
         self._tree = tree
         self._addresses = addresses
         self._way_s = call_s / 2
         self._num_keys = 0
         self._ending: set[asyncio.Task[None]] = set()
-
-    def __repr__(self) -> str:
-        return f"<Engine {self.name}>"
-
-    @property
-    def node(self) -> Node:
-        return self._node
-
-    @property
-    def load(self) -> int:
-        return self._node.load
-
-    @property
-    def queue(self) -> int:
-        return self._node.figures.num_waiting
-
-    @property
-    def num_free_blocks(self) -> int:
-        return self._node.figures.num_free_blocks
-
-    @property
-    def num_blocks(self) -> int:
-        return self._node.figures.num_blocks
-
-    @property
-    def epoch(self) -> int:
-        return self._node.figures.epoch
-
-    @property
-    def token_bytes(self) -> int:
-        return self._node.figures.token_bytes
-
-    @property
-    def prompt_token_s(self) -> float | None:
-        return self._node.figures.prompt_token_s
 
     # -- whole requests ----------------------------------------------------------------------------
 

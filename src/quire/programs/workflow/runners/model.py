@@ -260,12 +260,7 @@ class ModelRunner:
             call = before.fork(primitive)
         run.held = call
         self._ahead[call] = None
-        call.context.set_depth(**primitive.place)
-        call.add(primitive, _prompt_texts(primitive, inputs))
-        if primitive.op is Op.PARTIAL_PREFILLING:
-            await call.prefill_beginning()
-        else:
-            call.complete()
+        await _extend(call, primitive, inputs)
         return {"state": call}
 
     def keep(self, run: Run) -> None:
@@ -294,12 +289,7 @@ class ModelRunner:
         if call is None:
             call = ModelCall(self._model_of(primitive), primitive, thread=next(self._threads))
             self._calls[primitive.id] = call
-        call.context.set_depth(**primitive.place)
-        call.add(primitive, _prompt_texts(primitive, inputs))
-        if primitive.op is Op.PARTIAL_PREFILLING:
-            await call.prefill_beginning()
-        else:
-            call.complete()
+        await _extend(call, primitive, inputs)
         return call
 
     def _model_of(self, primitive: Primitive) -> Model:
@@ -361,6 +351,16 @@ def _outcome(primitive: Primitive, call: ModelCall, generated: Generated) -> Any
     if not elements.ended:
         raise _cut_off(generated, config)
     return elements.elements
+
+
+async def _extend(call: ModelCall, primitive: Primitive, inputs: Mapping[str, Any]) -> None:
+    """Add the parts of the prompt that ``primitive`` has."""
+    call.context.set_depth(**primitive.place)
+    call.add(primitive, _prompt_texts(primitive, inputs))
+    if primitive.op is Op.PARTIAL_PREFILLING:
+        await call.prefill_beginning()
+    else:
+        call.complete()
 
 
 def _prompt_texts(primitive: Primitive, inputs: Mapping[str, Any]) -> list[tuple[int, str]]:
