@@ -54,7 +54,7 @@ def outputs_of(
         return {"out": searches}
     if primitive.op is Op.AGGREGATE and primitive.outputs["out"] in LISTS:
         return {"out": [one for given in inputs.values() for one in given]}
-    if primitive.op is Op.RERANKING:
+    if primitive.op is Op.CHOOSING:
         return {"out": _ranked(primitive, inputs["texts"], Random(seed), same_order)}
     worked_on = [one.tokens if isinstance(one, ModelCall) else one for one in inputs.values()]
     name = f"{primitive.id}:{crc32(repr(worked_on).encode())}"

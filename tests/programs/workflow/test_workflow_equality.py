@@ -58,6 +58,6 @@ def test_the_reference_notices_a_search_that_overtakes_the_ingestion() -> None:
     for seed in range(8):
         try:
             others.append(ReferenceRun(hurried, QUERY, Random(seed)).results())
-        except IndexError:  # too few were found
+        except (AssertionError, IndexError):  # too few were found
             others.append(None)
     assert any(one != wanted for one in others)

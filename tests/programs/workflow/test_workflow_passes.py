@@ -41,14 +41,14 @@ def test_the_p_graph_has_the_primitives_of_the_template() -> None:
     graph = optimized().p_graph
     assert ops(graph) == {
         "chunk": 1, "embedding": 2, "ingestion": 1, "prefilling": 4, "decoding": 4,
-        "searching": 1, "reranking": 1,
+        "searching": 1, "reranking": 1, "choosing": 1,
     }  # fmt: skip
     expand = graph.primitives["expand.prefill"]
     assert expand.after == {"ingest"}, "the template orders whole components"
     assert [str(part) for part in expand.parts] == ["Write three queries for: ", "{question}"]
     assert graph.primitives["search"].size == 3
     assert graph.primitives["search"].fan == 6
-    assert graph.primitives["rank"].size == 18
+    assert graph.primitives["rank.score"].size == 18
     assert str(graph.results["answer"]) == "answer.2.decode.out"
 
 
@@ -92,7 +92,7 @@ def test_depth_counts_the_primitives_to_a_result() -> None:
     graph = optimized().p_graph
     assert graph.primitives["answer.2.decode"].depth == 0
     assert graph.primitives["answer.0.prefill"].depth == 5
-    assert graph.primitives["chunk"].depth == 13
+    assert graph.primitives["chunk"].depth == 14
 
 
 def test_pruning_keeps_the_ingestion_before_the_search_alone() -> None:
@@ -226,9 +226,18 @@ def test_figure_6() -> None:
     graph = Graph.optimize(advanced(), QUERY).e_graph
     assert ops(graph) == {
         "chunk": 1, "embedding": 5 + 3, "ingestion": 5, "prefilling": 1, "partial decoding": 3,
-        "searching": 3, "aggregate": 1, "reranking": 1, "partial prefilling": 5,
+        "searching": 3, "aggregate": 2, "reranking": 3, "choosing": 1, "partial prefilling": 5,
         "full prefilling": 3, "decoding": 3,
     }  # fmt: skip
+
+
+def test_texts_are_scored_as_each_search_finds_them() -> None:
+    graph = Graph.optimize(advanced(), QUERY).e_graph
+    scored = graph.primitives["rank.score.1"]
+    assert (scored.first, scored.size) == (6, 6)
+    assert "search.1" in graph.ancestors["rank.score.1"]
+    assert "search.2" not in graph.ancestors["rank.score.1"]
+    assert graph.primitives["rank"].sources == {"search.all", "rank.score.all"}
 
 
 def situated(max_batch: int | None = 4) -> App:
@@ -290,19 +299,19 @@ def test_without_stages_a_batch_waits_for_all_calls() -> None:
 
 
 def test_a_pass_of_the_user_runs_with_the_others() -> None:
-    def shorter(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
-        rank = graph.primitives["rank"]
-        if rank.config["truncate"]:
+    def hurried(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
+        search = graph.primitives.get("search")
+        if search is None or search.priority:
             return Rewritten(graph)
-        changed = replace(rank, config={**rank.config, "truncate": True})
-        return Rewritten(replace(graph, primitives={**graph.primitives, "rank": changed}))
+        changed = replace(search, priority=1)
+        return Rewritten(replace(graph, primitives={**graph.primitives, "search": changed}))
 
-    passes = OptPass()
-    passes.register("shorter", shorter)
+    passes = OptPass(["prune"])
+    passes.register("hurried", hurried)
     graph = Graph.optimize(advanced(), QUERY, passes=passes)
-    assert graph.e_graph.primitives["rank"].config["truncate"]
-    with pytest.raises(InvalidArgument, match="'shorter' is registered already"):
-        passes.register("shorter", shorter)
+    assert graph.e_graph.primitives["search"].priority
+    with pytest.raises(InvalidArgument, match="'hurried' is registered already"):
+        passes.register("hurried", hurried)
     with pytest.raises(InvalidArgument, match="no pass 'x'; the passes are prune, stages"):
         OptPass(["x"])
 

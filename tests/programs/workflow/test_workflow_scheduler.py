@@ -181,7 +181,7 @@ def test_values_are_dropped_behind_their_last_user() -> None:
     while ready:
         one = ready.pop()
         ready += state.finish(one.id, reference.outputs(one, state.inputs_of(one)))
-        if one.op is Op.RERANKING:
+        if one.op is Op.CHOOSING:
             assert state.num_values <= 1 + 6, "chunks and vectors are gone"
     assert state.num_left == 0
     assert state.num_values == 1

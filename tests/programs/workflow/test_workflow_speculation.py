@@ -65,8 +65,8 @@ def test_a_random_graph_gives_the_same_answer_when_primitives_run_ahead(
 
 
 class Ranked:
-    """Runs everything at once but the ranking, which waits until ``ended``; ``kept_order``: it
-    gives the texts in the order in which they were found."""
+    """Runs everything at once but the ranking, which waits until ``ended``; ``kept_order``: of so
+    many texts it keeps the order in which they were found, the others come behind, last first."""
 
     def __init__(self, graph: Graph, kept_order: int) -> None:
         self._reference = ReferenceRun(graph.e_graph, graph.query, Random(0))
@@ -79,9 +79,8 @@ class Ranked:
         if primitive.op is not Op.RERANKING:
             return self._reference.outputs(primitive, inputs)
         await self.ended.wait()
-        found = list(dict.fromkeys(inputs["texts"]))
-        same, others = found[: self._kept_order], found[self._kept_order :]
-        return {"out": [*same, *reversed(others)][:3]}
+        places = range(primitive.first, primitive.first + len(inputs["texts"]))
+        return {"out": [1000 - place if place < self._kept_order else place for place in places]}
 
     async def close(self) -> None:
         """Nothing is held."""

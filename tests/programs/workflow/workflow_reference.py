@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from quire.programs.workflow.chunker import chunks
+from quire.programs.workflow.control_flow import decided
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
 from quire.programs.workflow.values import Ref, ValueType, empty
@@ -105,8 +106,11 @@ class ReferenceRun:
                 asked = [inputs["text"]] if "text" in inputs else inputs["texts"]
                 return [one for query in asked for one in elements(query, len(query) % 3)]
             case Op.RERANKING:
-                ranked = sorted(inputs["texts"], key=lambda one: digest(inputs["text"], one))
-                return ranked[: config["top_n"]]
+                return [int(digest(inputs["text"], one), 16) for one in inputs["texts"]]
+            case Op.CHOOSING:
+                found = decided(primitive, inputs)
+                assert found is not None, "no engine chooses"
+                return found["out"]
             case Op.CONDITION:
                 return bool(int(digest(values[0]), 16) % 2)
             case Op.AGGREGATE:

@@ -17,7 +17,8 @@ from quire.programs.workflow.values import Ref, ValueType
 
 class Op(StrEnum):
     """The primitives of Ayo's Table 2, those of documents and tools, and growth, in whose place
-    further primitives come. ``generating`` is prefilling and decoding in one, of a model that is
+    further primitives come. ``reranking`` gives a score for each text, ``choosing`` the best texts by
+    their scores. ``generating`` is prefilling and decoding in one, of a model that is
     asked over HTTP."""
 
     PARSE = "parse"
@@ -26,6 +27,7 @@ class Op(StrEnum):
     INGESTION = "ingestion"
     SEARCHING = "searching"
     RERANKING = "reranking"
+    CHOOSING = "choosing"
     SEARCH = "search"
     TOOL = "tool"
     PREFILLING = "prefilling"
@@ -40,9 +42,11 @@ class Op(StrEnum):
 
 
 PREFILLS = frozenset({Op.PREFILLING, Op.PARTIAL_PREFILLING, Op.FULL_PREFILLING})
-CONTROL_FLOW = frozenset({Op.CONDITION, Op.AGGREGATE, Op.GROWTH})
+CONTROL_FLOW = frozenset({Op.CONDITION, Op.AGGREGATE, Op.CHOOSING, Op.GROWTH})
 """Carried out by the graph scheduler itself; they have no engine."""
-AT_ONCE = frozenset({Op.CONDITION, Op.AGGREGATE, Op.PREFILLING, Op.FULL_PREFILLING})
+AT_ONCE = frozenset(
+    {Op.CONDITION, Op.AGGREGATE, Op.CHOOSING, Op.PREFILLING, Op.FULL_PREFILLING}
+)
 """No engine works on them: the end of a prompt is computed with the answer's first token."""
 EACH = "each"
 """The origin of an Aggregate of what was done for each element of a list on its own."""

@@ -14,22 +14,24 @@ from quire.core.errors import InvalidArgument
 
 class ValueType(StrEnum):
     """``state`` is the held pages of a model call, ``done`` the end of an effect, ``object`` what
-    tools hand to each other: an object of JSON where a query brings it or a result has it. The
-    others are plain values, of which those in ``LISTS`` have elements."""
+    tools hand to each other: an object of JSON where a query brings it or a result has it.
+    ``scores`` stand between two primitives of a ranking. The others are plain values. Those in
+    ``LISTS`` have elements."""
 
     TEXT = "text"
     TEXTS = "texts"
     DOCUMENTS = "documents"
     VECTORS = "vectors"
+    SCORES = "scores"
     BOOLEAN = "boolean"
     OBJECT = "object"
     STATE = "state"
     DONE = "done"
 
 
-LISTS = frozenset({ValueType.TEXTS, ValueType.DOCUMENTS, ValueType.VECTORS})
+LISTS = frozenset({ValueType.TEXTS, ValueType.DOCUMENTS, ValueType.VECTORS, ValueType.SCORES})
 """Types whose values are lists."""
-WRITTEN = LISTS | {ValueType.TEXT, ValueType.BOOLEAN, ValueType.OBJECT, ValueType.DONE}
+WRITTEN = frozenset(ValueType) - {ValueType.STATE, ValueType.SCORES}
 """Types that a template may name."""
 
 

@@ -120,7 +120,9 @@ class Vectors(Component):
 
 class Reranking(Component):
     """The ``top_n`` texts that are most relevant to a query, best first. A text that was found
-    twice is ranked once; it is repeated only if there are fewer than ``top_n`` others."""
+    twice is ranked once; it is repeated only if there are fewer than ``top_n`` others.
+
+    A score depends on its own text alone, so that texts are scored as they are found."""
 
     config = frozenset({"top_n", "truncate"})
     shape = Shape(("text", "texts"), ("texts",))
@@ -128,11 +130,16 @@ class Reranking(Component):
     def build(self, site: Site) -> Mapping[str, Value]:
         top_n = site.count("top_n", TOP_K)
         assert top_n is not None, "it has a default"
-        found = next(one.size for one in site.inputs.values() if one.kind is ValueType.TEXTS)
+        (given,) = (one for one in site.inputs.values() if one.kind is ValueType.TEXTS)
+        found = given.size
+        scored = site.add(
+            Op.RERANKING, "score", site.by_type(), {"out": ValueType.SCORES},
+            batched=("texts",), size=found,
+            config={"truncate": site.option("truncate", bool, False)},
+        )  # fmt: skip
         made = site.add(
-            Op.RERANKING, "", site.by_type(),
-            {"out": ValueType.TEXTS}, size=found,
-            config={"top_n": top_n, "truncate": site.option("truncate", bool, False)},
+            Op.CHOOSING, "", {"texts": given.ref, "scores": Ref(scored.id)},
+            {"out": ValueType.TEXTS}, config={"top_n": top_n},
         )  # fmt: skip
         (out,) = site.outputs
         size = None if found is None else min(top_n, found)

@@ -43,7 +43,7 @@ def _guess(graph: PrimitiveGraph, primitive: Primitive) -> Guess | None:
     users = [graph.primitives[user] for user in graph.users[primitive.id]]
     if primitive.op is Op.CONDITION and any(_is_when(user, primitive) for user in users):
         return Guess.BRANCH
-    return Guess.FIRST if primitive.op is Op.RERANKING and users else None
+    return Guess.FIRST if primitive.op is Op.CHOOSING and users else None
 
 
 def _is_when(user: Primitive, condition: Primitive) -> bool:

@@ -52,7 +52,7 @@ class EncoderRunner:
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         is_ranking = primitive.op is Op.RERANKING
-        return {"out": await (self._ranked if is_ranking else self._embedded)(primitive, inputs)}
+        return {"out": await (self._scored if is_ranking else self._embedded)(primitive, inputs)}
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -70,20 +70,18 @@ class EncoderRunner:
         check_elements(primitive, rows)
         return rows
 
-    async def _ranked(self, primitive: Primitive, inputs: Mapping[str, Any]) -> list[str]:
-        """Each text is ranked once; it is repeated only if there are too few others."""
-        given: list[str] = inputs["texts"]
-        texts = list(dict.fromkeys(given))
-        if not texts:
-            return []
-        scores = await self._api.rerank(
-            inputs["text"],
-            texts,
-            model=self._model,
-            truncate=primitive.config["truncate"],
-            **primitive.order,
-        )
-        order = sorted(range(len(texts)), key=lambda place: -scores[place])
-        ranked = [texts[place] for place in order]
-        repeated = [text for place, text in enumerate(given) if text in given[:place]]
-        return [*ranked, *repeated][: primitive.config["top_n"]]
+    async def _scored(self, primitive: Primitive, inputs: Mapping[str, Any]) -> list[float]:
+        """Each text is scored once, however often it was found."""
+        texts = list(dict.fromkeys(inputs["texts"]))
+        scores: dict[str, float] = {}
+        for start in range(0, len(texts), MAX_TEXTS):
+            some = texts[start : start + MAX_TEXTS]
+            found = await self._api.rerank(
+                inputs["text"],
+                some,
+                model=self._model,
+                truncate=primitive.config["truncate"],
+                **primitive.order,
+            )
+            scores |= zip(some, found, strict=True)
+        return [scores[text] for text in inputs["texts"]]

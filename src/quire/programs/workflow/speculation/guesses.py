@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quire.programs.workflow.control_flow import chosen
 from quire.programs.workflow.primitives import Guess, Primitive
 from quire.programs.workflow.speculation.experience import Experience
 
@@ -21,9 +22,7 @@ def branches_of(primitive: Primitive, experience: Experience) -> tuple[bool, ...
 def as_found(primitive: Primitive, texts: Sequence[str]) -> list[str]:
     """What a ranking gives if its texts were found in the order of their relevance."""
     top_n: int = primitive.config["top_n"]
-    once = list(dict.fromkeys(texts))
-    repeated = [text for place, text in enumerate(texts) if text in texts[:place]]
-    return [*once, *repeated][:top_n]
+    return chosen(texts, [0.0] * len(texts), top_n)
 
 
 def share_right(
