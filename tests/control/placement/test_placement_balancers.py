@@ -50,12 +50,14 @@ class Replicas:
                 )
             )
 
-    def ask(self, program: int, prompt: list[int], max_tokens: int = 2, **fields: Any) -> EngineId:
+    def ask(
+        self, program: int, prompt: list[int], max_tokens: int = 2, depth: int = 0, **fields: Any
+    ) -> EngineId:
         """A request: pages and a decode in one call, as an edge sends them. Where it went."""
         self.session(program)
         self.num_queues += 1
         queue = self.num_queues
-        self.world.queue(program, queue)
+        self.world.queue(program, queue, depth=depth)
         pages = [queue * 1000 + n for n in range(-(-(len(prompt) + max_tokens) // PAGE))]
         commands = [
             self.world.alloc(pages),
@@ -162,6 +164,18 @@ def test_quire_goes_where_the_prompt_is_cached_until_the_queue_there_costs_more(
     assert replicas.ask(5, [*cached, 9, 9], 100) == ENGINE
     assert replicas.ask(6, [*cached, 6, 6], 100) == OTHER, "three calls cost more than two prompts"
     assert replicas.ask(7, prompt_of(7)) == OTHER
+
+
+def test_quire_keeps_away_from_what_its_own_program_needs_first() -> None:
+    """Of a refined answer: the first call, and the beginnings of the next two."""
+    replicas = Replicas("quire")
+
+    def call(depth: int) -> EngineId:
+        return replicas.ask(1, prompt_of(depth), 50, depth=depth)
+
+    assert [call(depth) for depth in (5, 3, 1)] == [ENGINE, OTHER, OTHER]
+    assert call(1) == ENGINE, "which has fewer calls"
+    assert replicas.ask(2, prompt_of(2), 50, depth=1) == ENGINE, "nothing here is its own"
 
 
 def test_quire_sees_no_cache_where_the_request_does_not_use_it() -> None:

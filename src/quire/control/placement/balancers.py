@@ -100,11 +100,17 @@ class OccupiedMemory:
 class CachedAgainstLoad:
     """``quire``: the engine where prompt and neighbours cost least. What its prefix index has of
     the prompt need not be computed there; each call that it already has counts like so many tokens.
-    So leaving an engine costs the prefill that is lost, and staying costs the queue."""
+    So leaving an engine costs the prefill that is lost, and staying costs the queue. Of equals it
+    is the one where it delays its own program least (``deepest_beside``)."""
 
     def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
         cached = cached_tokens(placing, engines)
-        return min(engines, key=lambda one: num_calls(one) * TOKENS_PER_CALL - cached[one.id])
+        costs = {one.id: num_calls(one) * TOKENS_PER_CALL - cached[one.id] for one in engines}
+        least = min(costs.values())
+        equals = [one for one in engines if costs[one.id] == least]
+        if len(equals) == 1:
+            return equals[0]
+        return min(equals, key=lambda one: deepest_beside(placing.queue, one))
 
 
 BALANCERS: Mapping[str, Callable[[], Balancer]] = MappingProxyType(
@@ -150,6 +156,15 @@ def occupied_tokens(engine: EngineState) -> int:
     memory = engine.memory
     num_held = (memory.device.num_taken - memory.index.num_cached) * engine.page_size
     return num_held + num_left + engine.ready.num_prompt_tokens
+
+
+def deepest_beside(queue: CommandQueue, engine: EngineState) -> int:
+    """The greatest depth of what the program of ``queue`` has at work on ``engine`` and needs
+    before what ``queue`` serves; 0 if nothing is deeper. A prefill in the same message would delay
+    that, and the program with it."""
+    others = (one for one in queue.program.queues.values() if one.placed_on == engine.id)
+    depths = (entry.place.depth for one in others if one is not queue for entry in one.entries)
+    return max((depth for depth in depths if depth > queue.place.depth), default=0)
 
 
 def least_used(engines: Sequence[EngineState]) -> EngineState:
