@@ -74,7 +74,7 @@ class Program:
         """Control is still at work when it answers: what follows comes behind that."""
         self.world.simulation.after(0.0, done)
 
-    def encode(self, model: ModelId, num: int, place: Place, done: Done) -> None:
+    def encode(self, model: ModelId, num: int, place: Place, done: Done, priority: int = 0) -> None:
         """``num`` texts at once."""
         ones, zeros = np.ones(num, np.int32), np.zeros(num, np.int32)
         command = Encode(id=self.command(), tokens=zeros, types=zeros, lengths=ones)
@@ -88,7 +88,12 @@ class Program:
         depth, invocation, remaining_us = place
         self.post(
             AskEncoder(
-                model, command, depth=depth, invocation=invocation, remaining_us=remaining_us
+                model,
+                command,
+                depth=depth,
+                priority=priority,
+                invocation=invocation,
+                remaining_us=remaining_us,
             )
         )
 

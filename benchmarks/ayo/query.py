@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from benchmarks.ayo.ahead import Speculation, outputs_of
-from benchmarks.ayo.asking import ModelCall, Place, Program
+from benchmarks.ayo.ahead import Speculation
+from benchmarks.ayo.asking import Done, ModelCall, Place, Program
 from benchmarks.ayo.texts import QUERY_TOKENS, tokens_of
 from benchmarks.ayo.world import EMBEDDER, RANKER, World
 from quire.core.calls import SPARE_PRIORITY
@@ -20,6 +20,7 @@ from quire.programs.workflow import Graph
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import AT_ONCE, PREFILLS, Op, Primitive
 from quire.programs.workflow.prompts import Part
+from quire.programs.workflow.runners.encoding import NUM_AHEAD
 from quire.programs.workflow.speculation import Ahead, Run
 
 
@@ -47,6 +48,10 @@ class PacedQuery(Program):
         self._ahead: Ahead | None = None
         if speculation is not None:
             self._ahead = Ahead(self._state, speculation.experience)
+        self._stored: list[str] = []
+        """Texts that its search finds some of."""
+        self._scored = set[str]()
+        """Texts that were ranked early."""
         self._finishing: dict[Run, Primitive] = {}
         """Runs ahead that were kept before they had ended."""
         self._began_s: dict[str, float] = {}
@@ -90,14 +95,16 @@ class PacedQuery(Program):
         outputs = self._state.skipped(primitive)
         if outputs is None:
             inputs = self._state.inputs_of(primitive)
+            if primitive.op is Op.INGESTION:
+                self._stored += inputs["texts"]
             outputs = self._outputs(primitive, inputs)
             self._ahead.learn(primitive, inputs, outputs)
         return self._state.finish(primitive.id, outputs)
 
     def _outputs(self, primitive: Primitive, inputs: Mapping[str, Any]) -> dict[str, Any]:
         assert self._speculation is not None, "only what runs ahead needs values"
-        same = self._speculation.same_order
-        outputs = outputs_of(primitive, inputs, self._searches, same, self.id)
+        outcome = self._speculation.outcome(self.id, self._searches)
+        outputs = outcome.outputs_of(primitive, inputs, self._stored)
         if "state" in primitive.outputs:
             outputs["state"] = self._calls[primitive.id]
         return outputs
@@ -127,6 +134,8 @@ class PacedQuery(Program):
                 call.write(total, total, done)
             case Op.SEARCH:
                 self.world.simulation.after(self.world.stated.web_s, done)
+            case Op.RERANKING:
+                self._score_early(run, 0)
             case _ if primitive.op in PREFILLS:
                 run.held = self._prompt_ahead(run)
                 if primitive.op is Op.PARTIAL_PREFILLING:
@@ -148,6 +157,17 @@ class PacedQuery(Program):
             call.add(tokens_of(part, self._value_of(part, primitive)))
         return call
 
+    def _score_early(self, run: Run, start: int) -> None:
+        """A few texts at a time, as its runner does."""
+        self._scored |= set(run.inputs["texts"][:start])
+        some = run.inputs["texts"][start : start + NUM_AHEAD]
+        if not some:
+            self._run_ended(run)
+        elif not run.has_failed:
+            place, follow = _place(run.primitive), start + NUM_AHEAD
+            done = partial(self._score_early, run, follow)
+            self.encode(RANKER, len(some), place, done, SPARE_PRIORITY)
+
     def _run_ended(self, run: Run) -> None:
         if self._ahead is None:
             return
@@ -165,6 +185,7 @@ class PacedQuery(Program):
     def _drop(self, run: Run) -> None:
         assert self._speculation is not None, "something has run ahead"
         self._speculation.counts.dropped += 1
+        run.has_failed = True
         if run.primitive.op is Op.DECODING:
             self._speculation.counts.dropped_tokens += run.inputs["state"].num_written
         if run.held is not None:
@@ -173,10 +194,10 @@ class PacedQuery(Program):
     def _kept(self, primitive: Primitive) -> Run | None:
         if self._ahead is None or self._speculation is None:
             return None
-        run, dropped = self._ahead.claim(primitive)
+        run, used, dropped = self._ahead.claim(primitive)
         for one in dropped:
             self._drop(one)
-        self._speculation.counts.kept += run is not None
+        self._speculation.counts.kept += (run is not None) + (used is not None)
         return run
 
     def _has_begun(self, primitive: Primitive) -> bool:
@@ -203,7 +224,7 @@ class PacedQuery(Program):
             case Op.EMBEDDING:
                 self.encode(EMBEDDER, size, _place(primitive), done)
             case Op.RERANKING:
-                self.encode(RANKER, size, _place(primitive), done)
+                self._rank(primitive, size, done)
             case Op.PARTIAL_PREFILLING:
                 self._prompt(primitive)
                 self._calls[primitive.id].run(done)
@@ -219,6 +240,15 @@ class PacedQuery(Program):
                 self.world.simulation.after(stated.web_s, done)
             case _:
                 self.soon(done)
+
+    def _rank(self, primitive: Primitive, size: int, done: Done) -> None:
+        if self._scored:
+            texts: list[str] = self._state.inputs_of(primitive)["texts"]
+            size = sum(text not in self._scored for text in texts)
+        if size:
+            self.encode(RANKER, size, _place(primitive), done)
+        else:
+            self.soon(done)
 
     # -- the model ---------------------------------------------------------------------------------
 

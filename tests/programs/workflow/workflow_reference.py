@@ -108,9 +108,9 @@ class ReferenceRun:
             case Op.RERANKING:
                 return [int(digest(inputs["text"], one), 16) for one in inputs["texts"]]
             case Op.CHOOSING:
-                found = decided(primitive, inputs)
-                assert found is not None, "no engine chooses"
-                return found["out"]
+                best = decided(primitive, inputs)
+                assert best is not None, "no engine chooses"
+                return best["out"]
             case Op.CONDITION:
                 return bool(int(digest(values[0]), 16) % 2)
             case Op.AGGREGATE:

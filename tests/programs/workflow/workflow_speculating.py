@@ -56,8 +56,9 @@ class SpeculatingRun:
         for primitive in ready:
             self._started[primitive.id] = primitive
             if self._state.skipped(primitive) is None:
-                kept, dropped = self._ahead.claim(primitive)
+                kept, used, dropped = self._ahead.claim(primitive)
                 self._drop(dropped)
+                self.num_kept += used is not None
                 if kept is not None:
                     self._kept[primitive.id] = kept
                     self.num_kept += 1

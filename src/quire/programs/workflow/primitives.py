@@ -17,9 +17,9 @@ from quire.programs.workflow.values import Ref, ValueType
 
 class Op(StrEnum):
     """The primitives of Ayo's Table 2, those of documents and tools, and growth, in whose place
-    further primitives come. ``reranking`` gives a score for each text, ``choosing`` the best texts by
-    their scores. ``generating`` is prefilling and decoding in one, of a model that is
-    asked over HTTP."""
+    further primitives come. ``reranking`` gives a score for each text, ``choosing`` the best texts
+    by their scores. ``generating`` is prefilling and decoding in one, of a model that is asked over
+    HTTP."""
 
     PARSE = "parse"
     CHUNK = "chunk"
@@ -44,9 +44,7 @@ class Op(StrEnum):
 PREFILLS = frozenset({Op.PREFILLING, Op.PARTIAL_PREFILLING, Op.FULL_PREFILLING})
 CONTROL_FLOW = frozenset({Op.CONDITION, Op.AGGREGATE, Op.CHOOSING, Op.GROWTH})
 """Carried out by the graph scheduler itself; they have no engine."""
-AT_ONCE = frozenset(
-    {Op.CONDITION, Op.AGGREGATE, Op.CHOOSING, Op.PREFILLING, Op.FULL_PREFILLING}
-)
+AT_ONCE = frozenset({Op.CONDITION, Op.AGGREGATE, Op.CHOOSING, Op.PREFILLING, Op.FULL_PREFILLING})
 """No engine works on them: the end of a prompt is computed with the answer's first token."""
 EACH = "each"
 """The origin of an Aggregate of what was done for each element of a list on its own."""
@@ -54,10 +52,12 @@ EACH = "each"
 
 class Guess(StrEnum):
     """``branch``: a condition is as it mostly was, or as its developer has stated. ``first``: a
-    ranking keeps the order in which the texts were found."""
+    ranking keeps the order in which the texts were found, or chooses the best of those that were
+    scored. ``stored``: the texts of a ranking are among those that the query stores."""
 
     BRANCH = "branch"
     FIRST = "first"
+    STORED = "stored"
 
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})

@@ -12,6 +12,7 @@ from dataclasses import replace
 from quire.programs.workflow.graph import Draft, PrimitiveGraph
 from quire.programs.workflow.passes.note import Note, Profiles, Rewritten
 from quire.programs.workflow.primitives import CONTROL_FLOW, PREFILLS, Guess, Op, Primitive
+from quire.programs.workflow.speculation.early import stored_before
 
 NAME = "speculate"
 _CALLS = PREFILLS | {Op.DECODING, Op.PARTIAL_DECODING}
@@ -28,7 +29,7 @@ def speculate(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
         behind = sorted(primitive.sources & supposed)
         why_not = _why_not(primitive, supposed) if behind else None
         ahead = bool(behind) and why_not is None
-        if guess is not None or ahead:
+        if guess in (Guess.BRANCH, Guess.FIRST) or ahead:
             supposed.add(one)
         is_new = (guess, ahead) != (primitive.guess, primitive.ahead)
         if is_new:
@@ -43,6 +44,8 @@ def _guess(graph: PrimitiveGraph, primitive: Primitive) -> Guess | None:
     users = [graph.primitives[user] for user in graph.users[primitive.id]]
     if primitive.op is Op.CONDITION and any(_is_when(user, primitive) for user in users):
         return Guess.BRANCH
+    if primitive.op is Op.RERANKING and stored_before(graph, primitive):
+        return Guess.STORED
     return Guess.FIRST if primitive.op is Op.CHOOSING and users else None
 
 
@@ -78,7 +81,9 @@ def _notes(
         what = f"{likely} (stated)".lower() if likely is not None else "as it mostly was"
         return [Note(NAME, one, f"is supposed to be {what} until it is decided")]
     if guess is Guess.FIRST:
-        return [Note(NAME, one, "is supposed to keep the order of the search until it has ended")]
+        return [Note(NAME, one, "is supposed to keep the order of the search until all is scored")]
+    if guess is Guess.STORED:
+        return [Note(NAME, one, "scores what is stored before it is found, in spare time")]
     if not behind or primitive.op in CONTROL_FLOW - {Op.GROWTH}:
         return []
     if why_not is not None:

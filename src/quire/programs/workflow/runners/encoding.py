@@ -12,6 +12,7 @@ from quire.programs.services.encoding import MAX_TEXTS
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import check_elements
+from quire.programs.workflow.speculation import Run
 
 ENCODER_KINDS: Mapping[str, EncoderKind] = {"embedding": "embedding", "rerank": "cross_encoder"}
 """The kind of the node's encoders that carries out each kind of engine."""
@@ -22,6 +23,9 @@ _EXAMPLES: Mapping[EncoderKind, str] = {
     "cross_encoder": " such as cross-encoder/ms-marco-MiniLM-L6-v2; with "
     "--encoder late-interaction:SOURCE an embedding model takes its place",
 }
+
+NUM_AHEAD = 8
+"""Texts that are scored at a time in spare time."""
 
 
 async def check_encoders(api: Api, engines: Sequence[Engine]) -> None:
@@ -49,6 +53,8 @@ class EncoderRunner:
 
     def __init__(self, api: Api, model: str | None) -> None:
         self._api, self._model = api, model
+        self._early: dict[tuple[str, str], float] = {}
+        """Scores that were computed ahead, by question and text."""
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         is_ranking = primitive.op is Op.RERANKING
@@ -56,6 +62,22 @@ class EncoderRunner:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+    async def run_ahead(self, run: Run) -> Mapping[str, Any]:
+        """See ``AheadRunner``. A few texts at a time, so that what was scored stays when the rest
+        is not waited for."""
+        question, texts = run.inputs["text"], run.inputs["texts"]
+        for start in range(0, len(texts), NUM_AHEAD):
+            some = texts[start : start + NUM_AHEAD]
+            scores = await self._score(run.primitive, question, some)
+            self._early |= {(question, text): score for text, score in scores.items()}
+        return {"out": [self._early[question, text] for text in texts]}
+
+    def keep(self, run: Run) -> None:
+        """What it has scored is there already."""
+
+    def drop(self, run: Run) -> int:
+        return 0
 
     async def _embedded(self, primitive: Primitive, inputs: Mapping[str, Any]) -> list[list[float]]:
         texts: list[str] = [inputs["text"]] if "text" in inputs else inputs["texts"]
@@ -72,16 +94,24 @@ class EncoderRunner:
 
     async def _scored(self, primitive: Primitive, inputs: Mapping[str, Any]) -> list[float]:
         """Each text is scored once, however often it was found."""
-        texts = list(dict.fromkeys(inputs["texts"]))
-        scores: dict[str, float] = {}
-        for start in range(0, len(texts), MAX_TEXTS):
-            some = texts[start : start + MAX_TEXTS]
-            found = await self._api.rerank(
-                inputs["text"],
-                some,
-                model=self._model,
-                truncate=primitive.config["truncate"],
-                **primitive.order,
-            )
-            scores |= zip(some, found, strict=True)
-        return [scores[text] for text in inputs["texts"]]
+        question: str = inputs["text"]
+        wanted = list(dict.fromkeys(inputs["texts"]))
+        known = {
+            one: self._early[question, one] for one in wanted if (question, one) in self._early
+        }
+        missing = [text for text in wanted if text not in known]
+        for start in range(0, len(missing), MAX_TEXTS):
+            known |= await self._score(primitive, question, missing[start : start + MAX_TEXTS])
+        return [known[text] for text in inputs["texts"]]
+
+    async def _score(
+        self, primitive: Primitive, question: str, texts: Sequence[str]
+    ) -> dict[str, float]:
+        scores = await self._api.rerank(
+            question,
+            texts,
+            model=self._model,
+            truncate=primitive.config["truncate"],
+            **primitive.order,
+        )
+        return dict(zip(texts, scores, strict=True))

@@ -1,8 +1,9 @@
 """Primitives that run before it is known that they must, in spare time and on supposed values."""
 
-from quire.programs.workflow.speculation.ahead import Ahead, Run
+from quire.programs.workflow.speculation.ahead import Ahead
 from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.speculation.figures import SpeculationFigures
+from quire.programs.workflow.speculation.run import Run
 from quire.programs.workflow.speculation.service import SpeculationLedger, SpeculationService
 from quire.programs.workflow.speculation.speculator import AheadRunner, Speculator
 

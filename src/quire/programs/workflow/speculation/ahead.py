@@ -14,8 +14,10 @@ from quire.programs.workflow.control_flow import decided
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import Guess, Primitive
+from quire.programs.workflow.speculation.early import EarlyScores
 from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.speculation.guesses import branches_of, share_right
+from quire.programs.workflow.speculation.run import Run
 from quire.programs.workflow.speculation.world import World
 from quire.programs.workflow.values import empty
 
@@ -25,22 +27,18 @@ MAX_WORLDS = 4
 """Conditions that may as well be true as false are supposed to be both, so many ways in all."""
 
 
-class Run:
-    """A primitive that runs ahead. ``outputs``: None until it has ended. ``held``: what its runner
-    has of it."""
-
-    __slots__ = ("has_failed", "held", "inputs", "outputs", "primitive")
-
-    def __init__(self, primitive: Primitive, inputs: Mapping[str, Any]) -> None:
-        self.primitive, self.inputs = primitive, inputs
-        self.outputs: Mapping[str, Any] | None = None
-        self.has_failed = False
-        self.held: Any = None
-
-
 class Review(NamedTuple):
     begin: list[Run]
     drop: list[Run]
+
+
+class Claim(NamedTuple):
+    """``kept``: the run that has the inputs of the primitive. ``used``: one that has scored texts
+    early. ``dropped``: the others."""
+
+    kept: Run | None
+    used: Run | None
+    dropped: list[Run]
 
 
 class Ahead:
@@ -56,6 +54,7 @@ class Ahead:
         may_run: Callable[[Primitive], bool] = lambda primitive: True,
     ) -> None:
         self._state, self._experience, self._may_run = state, experience, may_run
+        self._early = EarlyScores(state, experience)
         self._runs: dict[str, list[Run]] = {}
         self._known: PrimitiveGraph | None = None
         self._found: list[Primitive] = []
@@ -67,6 +66,7 @@ class Ahead:
         """Those that are neither kept nor dropped."""
         for runs in self._runs.values():
             yield from runs
+        yield from self._early.open_runs
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -82,13 +82,17 @@ class Ahead:
         inputs = self._state.inputs_of(primitive)
         return next((r for r in runs if not r.has_failed and r.inputs == inputs), None)
 
-    def claim(self, primitive: Primitive) -> tuple[Run | None, list[Run]]:
-        """``primitive`` starts: the run that is kept, and those that are dropped."""
+    def claim(self, primitive: Primitive) -> Claim:
+        """``primitive`` starts: what is kept or used, and what is dropped."""
         kept = self._fitting(primitive)
         runs = self._runs.pop(primitive.id, [])
         if kept is not None:
             self._kept[primitive.id] = kept
-        return kept, [run for run in runs if run is not kept]
+        early = self._early.claim(primitive)
+        used = early if early is not None and early.outputs is not None else None
+        if early is not None and used is None:
+            runs.append(early)
+        return Claim(kept, used, [run for run in runs if run is not kept])
 
     def has_kept(self, primitive: Primitive) -> bool:
         """Whether ``primitive``, which has started, has kept a run that has not failed."""
@@ -101,6 +105,8 @@ class Ahead:
         """``primitive`` has ended."""
         self._kept.pop(primitive.id, None)
         right = share_right(primitive, inputs, outputs) if primitive.guess else None
+        if primitive.guess is Guess.FIRST:
+            self._early.learn(primitive, inputs["texts"], outputs["out"])
         if right is not None:
             self._experience.note(primitive.node, right)
 
@@ -108,17 +114,19 @@ class Ahead:
 
     def review(self) -> Review:
         wanted: list[Run] = []
-        begun: list[Run] = []
+        early = [one for one in self._marked() if self._may_run(one)]
+        begun = self._early.begin(early)
         for branches in self._branches():
-            world = World(self._state, self._experience, branches)
+            world = World(self._state, self._experience, self._early, branches)
             for primitive in self._marked():
                 if not self._state.has_ended(primitive.id) and self._may_run(primitive):
                     world.put(primitive, self._outputs(primitive, world, wanted, begun))
         kept = {id(run) for run in wanted}
-        dropped = [run for run in self.runs if id(run) not in kept]
+        runs = [run for runs in self._runs.values() for run in runs]
+        dropped = [run for run in runs if id(run) not in kept]
         for run in dropped:
             self._runs[run.primitive.id].remove(run)
-        return Review(begun, dropped)
+        return Review(begun, [*dropped, *self._early.end(self._marked())])
 
     def _marked(self) -> list[Primitive]:
         """Those that may run ahead or be supposed, parents before children."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from quire.programs.workflow.control_flow import chosen
 from quire.programs.workflow.primitives import Guess, Primitive
+from quire.programs.workflow.speculation.early import num_equal
 from quire.programs.workflow.speculation.experience import Experience
 
 
@@ -32,13 +33,7 @@ def share_right(
     whether it is true. None: nothing was to be supposed."""
     if primitive.guess is Guess.BRANCH:
         return float(bool(outputs["out"]))
-    ranked: list[str] = outputs["out"]
-    if primitive.guess is not Guess.FIRST or not ranked:
+    ranked: list[str] = outputs["out"] if primitive.guess is Guess.FIRST else []
+    if not ranked:
         return None
-    supposed = as_found(primitive, inputs["texts"])
-    num_right = 0
-    for one, other in zip(supposed, ranked, strict=False):
-        if one != other:
-            break
-        num_right += 1
-    return num_right / len(ranked)
+    return num_equal(as_found(primitive, inputs["texts"]), ranked) / len(ranked)

@@ -15,9 +15,10 @@ from typing import Any, Protocol, runtime_checkable
 from quire.core.calls import SPARE_PRIORITY
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import Op, Primitive
-from quire.programs.workflow.speculation.ahead import Ahead, Run
+from quire.programs.workflow.speculation.ahead import Ahead
 from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.speculation.figures import SpeculationFigures
+from quire.programs.workflow.speculation.run import Run
 
 _log = logging.getLogger(__name__)
 
@@ -90,9 +91,10 @@ class Speculator:
         """``primitive`` starts: what it gives, if it runs ahead on these very inputs. None: it must
         run. An answer that is being written is told by the primitive itself, which finds it where
         its prompt is."""
-        run, dropped = self._ahead.claim(primitive)
+        run, used, dropped = self._ahead.claim(primitive)
         for one in dropped:
             self._drop(one)
+        self._count(num_kept=used is not None)
         if run is None:
             return None
         self._count(num_kept=1)

@@ -10,6 +10,7 @@ from typing import Any
 
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import Guess, Op, Primitive
+from quire.programs.workflow.speculation.early import EarlyScores
 from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.speculation.guesses import as_found
 from quire.programs.workflow.values import Ref
@@ -22,9 +23,14 @@ class World:
     are ``put`` parents before children."""
 
     def __init__(
-        self, state: GraphState, experience: Experience, branches: Mapping[str, bool]
+        self,
+        state: GraphState,
+        experience: Experience,
+        early: EarlyScores,
+        branches: Mapping[str, bool],
     ) -> None:
-        self._state, self._experience, self._branches = state, experience, branches
+        self._state, self._experience = state, experience
+        self._early_scores, self._branches = early, branches
         self._outputs: dict[str, Outputs] = {}
         self._supposed = set[str]()
 
@@ -62,7 +68,12 @@ class World:
     def _guessed(self, primitive: Primitive) -> Outputs | None:
         if primitive.guess is Guess.BRANCH and primitive.id in self._branches:
             return {"out": self._branches[primitive.id]}
-        if primitive.guess is Guess.FIRST and self._experience.is_worth(primitive.node):
+        if primitive.guess is not Guess.FIRST:
+            return None
+        best = self._early_scores.best(primitive)
+        if best is not None:
+            return {"out": best}
+        if self._experience.is_worth(primitive.node):
             texts = self._early(primitive.inputs["texts"], primitive.config["top_n"])
             return None if texts is None else {"out": as_found(primitive, texts)}
         return None

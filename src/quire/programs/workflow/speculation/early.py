@@ -1,0 +1,139 @@
+"""``EarlyScores``: a ranking scores what the query stores while its search still waits for it.
+
+A score depends on the question and its own text alone. What a search finds is among the texts that
+were stored, so these are scored in spare time, and who ranks finds the scores there. By them it is
+also supposed which texts are the best. Must not know what carries a run out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from quire.programs.workflow.control_flow import chosen
+from quire.programs.workflow.graph import PrimitiveGraph
+from quire.programs.workflow.object_store import GraphState
+from quire.programs.workflow.primitives import Guess, Op, Primitive
+from quire.programs.workflow.speculation.experience import MIN_CHANCE, Experience
+from quire.programs.workflow.speculation.run import Run
+
+MAX_TEXTS = 256
+"""Of one ranking that are scored early."""
+
+
+class EarlyScores:
+    """Of one query, by component. A component has one run until the first of its rankings starts,
+    which finds what was scored."""
+
+    def __init__(self, state: GraphState, experience: Experience) -> None:
+        self._state, self._experience = state, experience
+        self._runs: dict[str, Run] = {}
+        self._open = dict[str, Run]()
+        """Those whose rankings have not started."""
+
+    @property
+    def open_runs(self) -> Iterable[Run]:
+        return self._open.values()
+
+    def begin(self, marked: Sequence[Primitive]) -> list[Run]:
+        """New runs, as far as it is known what is stored. ``marked``: of the graph as it is."""
+        begun: list[Run] = []
+        for primitive in marked:
+            if primitive.guess is Guess.STORED and primitive.node not in self._runs:
+                run = self._run_of(primitive, marked)
+                if run is not None:
+                    self._runs[primitive.node] = self._open[primitive.node] = run
+                    begun.append(run)
+        return begun
+
+    def end(self, marked: Sequence[Primitive]) -> list[Run]:
+        """Those that nobody will use, because their branch was not taken."""
+        over = {
+            one.node
+            for one in marked
+            if one.guess is Guess.STORED and self._state.has_ended(one.id)
+        }
+        return [self._open.pop(node) for node in over if node in self._open]
+
+    def claim(self, primitive: Primitive) -> Run | None:
+        """A ranking starts: the run of its component, if this is the first of its rankings."""
+        return self._open.pop(primitive.node, None)
+
+    def best(self, choosing: Primitive) -> list[str] | None:
+        """The texts that are supposed to be chosen by their scores; None if those are not known, or
+        if such choices were mostly wrong."""
+        found = self._best(choosing)
+        name = f"{choosing.node}.scored"
+        return found if found is not None and self._experience.is_worth(name) else None
+
+    def _best(self, choosing: Primitive) -> list[str] | None:
+        run = self._runs.get(choosing.node)
+        if run is None or run.outputs is None:
+            return None
+        return chosen(run.inputs["texts"], run.outputs["out"], choosing.config["top_n"])
+
+    def learn(self, choosing: Primitive, found: Sequence[str], ranked: Sequence[str]) -> None:
+        """The texts that were ``found`` are ``ranked``."""
+        run = self._runs.get(choosing.node)
+        if run is None:
+            return
+        scored = dict.fromkeys(run.inputs["texts"])
+        share = len(scored.keys() & set(found)) / len(scored)
+        self._experience.note(f"{choosing.node}.early", share)
+        supposed = self._best(choosing)
+        if supposed is not None and ranked:
+            right = num_equal(supposed, ranked) / len(ranked)
+            self._experience.note(f"{choosing.node}.scored", right)
+
+    def _run_of(self, primitive: Primitive, marked: Sequence[Primitive]) -> Run | None:
+        asked = primitive.inputs["text"]
+        has_begun = all(map(self._state.has_ended, primitive.parents))
+        if has_begun or not self._state.has_value(asked):
+            return None
+        texts = self._stored(primitive)
+        if not texts or not self._is_worth(primitive, len(texts), marked):
+            return None
+        inputs = {"text": self._state.value(asked), "texts": texts}
+        return Run(replace(primitive, id=f"{primitive.node}.early", size=None), inputs)
+
+    def _is_worth(self, primitive: Primitive, num_texts: int, marked: Sequence[Primitive]) -> bool:
+        """Whether enough of so many texts are likely to be found."""
+        sizes = [one.size for one in marked if one.node == primitive.node and one.guess]
+        num_found = sum(size for size in sizes if size is not None)
+        name = f"{primitive.node}.early"
+        is_few = num_texts <= MAX_TEXTS and MIN_CHANCE * num_texts <= num_found
+        return is_few and self._experience.is_worth(name)
+
+    def _stored(self, primitive: Primitive) -> list[str] | None:
+        """None if not all of it is known."""
+        found: dict[str, None] = {}
+        for one in stored_before(self._state.graph, primitive):
+            ref = one.inputs["texts"]
+            if not self._state.has_value(ref):
+                return None
+            found |= dict.fromkeys(self._state.value(ref))
+        return list(found)
+
+
+def stored_before(graph: PrimitiveGraph, ranking: Primitive) -> list[Primitive]:
+    """What stores the texts among which the searches of ``ranking`` find its own."""
+    searched, waiting = frozenset[str](), [ranking.inputs["texts"].primitive]
+    while waiting:
+        source = graph.primitives.get(waiting.pop())
+        if source is not None and source.op is Op.AGGREGATE:
+            waiting += source.sources
+        elif source is not None and source.op is Op.SEARCHING:
+            searched |= source.reads
+    ancestors = graph.ancestors[ranking.id]
+    stores = (one for one in graph.primitives.values() if one.op is Op.INGESTION)
+    return [one for one in stores if one.id in ancestors and one.writes & searched]
+
+
+def num_equal(supposed: Sequence[str], ranked: Sequence[str]) -> int:
+    """How many of the first are equal."""
+    num = 0
+    for one, other in zip(supposed, ranked, strict=False):
+        if one != other:
+            break
+        num += 1
+    return num

@@ -1,0 +1,21 @@
+"""``Run``: a primitive that is carried out before it is known that it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quire.programs.workflow.primitives import Primitive
+
+
+class Run:
+    """A primitive that runs ahead. ``outputs``: None until it has ended. ``held``: what its runner
+    has of it."""
+
+    __slots__ = ("has_failed", "held", "inputs", "outputs", "primitive")
+
+    def __init__(self, primitive: Primitive, inputs: Mapping[str, Any]) -> None:
+        self.primitive, self.inputs = primitive, inputs
+        self.outputs: Mapping[str, Any] | None = None
+        self.has_failed = False
+        self.held: Any = None
