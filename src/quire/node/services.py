@@ -40,7 +40,11 @@ from quire.programs.services.store import Store
 from quire.programs.vectors import VectorService
 from quire.programs.workflow.durable import KeptQueries, KeptQueryService
 from quire.programs.workflow.sharing import SharedResults, SharingService
-from quire.programs.workflow.speculation import SpeculationLedger, SpeculationService
+from quire.programs.workflow.speculation import (
+    KeptExperience,
+    SpeculationLedger,
+    SpeculationService,
+)
 
 SHARED_RESULTS_TTL_S = 3600.0
 
@@ -62,7 +66,8 @@ class NodeServices:
         self.shared_results = SharedResults(
             config.shared_results_bytes, SHARED_RESULTS_TTL_S, clock.now_s
         )
-        self.speculation = SpeculationLedger()
+        experience = None if config.data_dir is None else config.data_dir / "speculation.json"
+        self.speculation = SpeculationLedger(KeptExperience(experience))
         self.kept_queries = KeptQueries(config.data_dir, config.kept_queries)
         self._vectors = vector_store(config.vector_store, config.data_dir)
         self._vector_turns = Turns(config, self._vectors.at_once, clock.now_s)
@@ -73,6 +78,7 @@ class NodeServices:
         """Raises ``ConfigError`` if the data directory cannot be used."""
         self._edge = asyncio.get_running_loop()
         self._store.open()
+        self.speculation.kept.open()
         self.kept_queries.drop_expired()
 
     async def index(self) -> None:
@@ -90,6 +96,7 @@ class NodeServices:
         await self._search.close()
         await asyncio.to_thread(self._documents.close)
         await asyncio.to_thread(self._vectors.close)
+        await asyncio.to_thread(self.speculation.kept.close)
         await asyncio.to_thread(self._shared.close)
 
     def of(

@@ -67,6 +67,7 @@ class LocalNode:
         clock: VirtualClock | None = None,
         search: SearchEngine | None = None,
         kept_queries: KeptQueries | None = None,
+        speculation: SpeculationLedger | None = None,
         shared_results_bytes: int = 0,
     ) -> None:
         self.tokenizer = tokenizer or FakeTokenizer()
@@ -79,7 +80,7 @@ class LocalNode:
         self.services = SharedServices(self.harness.clock, Store(now_s=self.harness.clock.now_s))
         self.vectors = ExactStore()
         self.search = LocalSearch(search)
-        self.speculation = SpeculationLedger()
+        self.speculation = speculation or SpeculationLedger()
         self.shared_results = SharedResults(shared_results_bytes, 3600.0, self.harness.clock.now_s)
         self.kept_queries = kept_queries or KeptQueries(None, KeptQueriesConfig())
         self.fault: Exception | None = None

@@ -22,6 +22,7 @@ from quire.programs.workflow.durable import (
     KeptRecord,
     Planned,
     digests_of_graph,
+    digests_of_template,
     stored,
 )
 from quire.programs.workflow.durations import seconds_alone
@@ -141,6 +142,12 @@ class Graph:
             sharing.how,
             self.app.experience if self.passes.speculates else None,
         )
+        if scheduler.speculator is not None and self.app.experience.is_new:
+            template = digests_of_template(self.app)["template"]
+            seen = await api.issuer.call(
+                "speculation.recall", application=self.app.name, template=template
+            )
+            self.app.experience.recall(seen)
         try:
             results = await scheduler.run()
         finally:
@@ -152,11 +159,18 @@ class Graph:
         return results
 
     async def _note(self, api: Api, scheduler: GraphScheduler) -> None:
-        """Tell the node what has run ahead, however the query has ended."""
-        if scheduler.speculator is not None and scheduler.speculator.figures.num_begun:
-            with suppress(QuireError):  # the program may have ended
+        """Tell the node what has run ahead and what was learnt, however the query has ended."""
+        if scheduler.speculator is None:
+            return
+        with suppress(QuireError):  # the program may have ended
+            if scheduler.speculator.figures.num_begun:
                 figures = asdict(scheduler.speculator.figures)
                 await api.issuer.call("speculation.note", **figures)
+            if seen := self.app.experience.seen():
+                template = digests_of_template(self.app)["template"]
+                await api.issuer.call(
+                    "speculation.learn", application=self.app.name, template=template, seen=seen
+                )
 
     async def _record(self, api: Api, journal: Journal) -> Record:
         """Raises ``AlreadyExists`` if the query was asked before with another graph or other

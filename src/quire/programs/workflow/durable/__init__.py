@@ -4,7 +4,11 @@ A query with an id stores the outputs of its primitives in the node's data direc
 under the same id, it continues from these outputs.
 """
 
-from quire.programs.workflow.durable.digests import digests_of_graph, digests_of_query
+from quire.programs.workflow.durable.digests import (
+    digests_of_graph,
+    digests_of_query,
+    digests_of_template,
+)
 from quire.programs.workflow.durable.entries import Head, Planned
 from quire.programs.workflow.durable.journal import Journal, QueryId
 from quire.programs.workflow.durable.kept_queries import KeptQueries, QueryPlace
@@ -23,5 +27,6 @@ __all__ = [
     "QueryPlace",
     "digests_of_graph",
     "digests_of_query",
+    "digests_of_template",
     "stored",
 ]

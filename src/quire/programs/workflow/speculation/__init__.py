@@ -3,6 +3,7 @@
 from quire.programs.workflow.speculation.ahead import Ahead
 from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.speculation.figures import SpeculationFigures
+from quire.programs.workflow.speculation.kept import KeptExperience
 from quire.programs.workflow.speculation.run import Run
 from quire.programs.workflow.speculation.service import SpeculationLedger, SpeculationService
 from quire.programs.workflow.speculation.speculator import AheadRunner, Speculator
@@ -11,6 +12,7 @@ __all__ = [
     "Ahead",
     "AheadRunner",
     "Experience",
+    "KeptExperience",
     "Run",
     "SpeculationFigures",
     "SpeculationLedger",

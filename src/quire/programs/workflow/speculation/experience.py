@@ -1,7 +1,7 @@
 """``Experience``: how often what is supposed of an application's components was right.
 
-Belongs to an application and lives as long; shared by its queries. Must not know what is run on a
-supposition.
+Belongs to an application and lives as long; shared by its queries. What it has seen can be kept
+and recalled (``kept``). Must not know what is run on a supposition.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Experience:
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
+        self._is_recalled = False
         self._lock = threading.Lock()
 
     def branches(self, component: str) -> tuple[bool, ...]:
@@ -63,6 +64,23 @@ class Experience:
         """A condition was true (1) or false (0), or this share of a ranking was as supposed."""
         with self._lock:
             self._seen.setdefault(component, _Seen()).add(right)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nobody has recalled what was kept of it."""
+        return not self._is_recalled
+
+    def recall(self, seen: Mapping[str, tuple[float, int]]) -> None:
+        """What was kept of an earlier life; of components that were met meanwhile this goes on."""
+        with self._lock:
+            self._is_recalled = True
+            for name, (num_right, num) in seen.items():
+                self._seen.setdefault(name, _Seen(num_right, num))
+
+    def seen(self) -> dict[str, tuple[float, int]]:
+        """By component how much was right, of how many."""
+        with self._lock:
+            return {name: (seen.num_right, seen.num) for name, seen in self._seen.items()}
 
     def chances(self) -> Mapping[str, float]:
         """Of all components that were met."""

@@ -1,18 +1,22 @@
-"""What speculation has cost and brought on a node, told by its queries."""
+"""What speculation has cost and brought on a node, told by its queries, and what they learn for
+those that come."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 from quire.core.errors import InvalidArgument
 from quire.programs.services.operations import ProgramService, operation
 from quire.programs.workflow.speculation.figures import SpeculationFigures
+from quire.programs.workflow.speculation.kept import KeptExperience
 
 
 class SpeculationLedger:
-    """The sum over all queries. For any thread."""
+    """The sum over all queries, and what they have learnt. For any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: KeptExperience | None = None) -> None:
+        self.kept = kept or KeptExperience()
         self._sum = SpeculationFigures()
         self._lock = threading.Lock()
 
@@ -30,6 +34,17 @@ class SpeculationService(ProgramService):
 
     def __init__(self, ledger: SpeculationLedger) -> None:
         self._ledger = ledger
+
+    @operation("speculation.recall")
+    async def recall(self, application: str, template: str) -> dict[str, tuple[float, int]]:
+        """What earlier queries have learnt. ``template``: its digest."""
+        return dict(self._ledger.kept.recall(application, template))
+
+    @operation("speculation.learn")
+    async def learn(
+        self, application: str, template: str, seen: dict[str, tuple[float, int]]
+    ) -> None:
+        await asyncio.to_thread(self._ledger.kept.keep, application, template, seen)
 
     @operation("speculation.note")
     async def note(
