@@ -133,7 +133,9 @@ class Calls:
             for entry in queue.entries:
                 self._ranking.note_priority(entry)
             if queue.placed_on is not None:
-                self._engines[queue.placed_on].touch()  # it may have waited for spare time
+                engine = self._engines[queue.placed_on]
+                engine.ready.note_priority(queue)
+                engine.touch()  # it may have waited for spare time
 
     def _set_queue_depth(self, program: Program, call: c.SetQueueDepth) -> None:
         queue = program.queues.get(call.queue)

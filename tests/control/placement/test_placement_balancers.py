@@ -15,7 +15,7 @@ from quire.control.placement.balancers import (
 )
 from quire.core import commands as c
 from quire.core.actions import QueuePlaced
-from quire.core.calls import CloseQueue, CreateQueue, Issue
+from quire.core.calls import SPARE_PRIORITY, CloseQueue, CreateQueue, Issue, SetQueuePriority
 from quire.core.errors import ConfigError, EngineLost
 from quire.core.events import Called, EngineGivenUp, ProgramStarted
 from quire.core.ids import EngineId, ModelId, ProgramId, QueueId, TenantId
@@ -51,13 +51,19 @@ class Replicas:
             )
 
     def ask(
-        self, program: int, prompt: list[int], max_tokens: int = 2, depth: int = 0, **fields: Any
+        self,
+        program: int,
+        prompt: list[int],
+        max_tokens: int = 2,
+        depth: int = 0,
+        priority: int = 0,
+        **fields: Any,
     ) -> EngineId:
         """A request: pages and a decode in one call, as an edge sends them. Where it went."""
         self.session(program)
         self.num_queues += 1
         queue = self.num_queues
-        self.world.queue(program, queue, depth=depth)
+        self.world.queue(program, queue, depth=depth, priority=priority)
         pages = [queue * 1000 + n for n in range(-(-(len(prompt) + max_tokens) // PAGE))]
         commands = [
             self.world.alloc(pages),
@@ -176,6 +182,19 @@ def test_quire_keeps_away_from_what_its_own_program_needs_first() -> None:
     assert [call(depth) for depth in (5, 3, 1)] == [ENGINE, OTHER, OTHER]
     assert call(1) == ENGINE, "which has fewer calls"
     assert replicas.ask(2, prompt_of(2), 50, depth=1) == ENGINE, "nothing here is its own"
+
+
+@pytest.mark.parametrize("balancer", ["quire", "least_used"])
+def test_spare_calls_count_for_one_another_alone(balancer: str) -> None:
+    replicas = Replicas(balancer)
+    assert replicas.ask(1, prompt_of(1), 50, priority=SPARE_PRIORITY) == ENGINE
+    assert replicas.ask(2, prompt_of(2), 50, priority=SPARE_PRIORITY) == OTHER
+    assert replicas.ask(3, prompt_of(3), 50) == ENGINE, "where a spare call gives way"
+    replicas.world.run()
+    assert replicas.ask(4, prompt_of(4), 50, priority=SPARE_PRIORITY) == ENGINE
+    kept = SetQueuePriority(QueueId(4), 0)
+    replicas.world.harness.post(Called(time_s=0.0, program=ProgramId(4), call=kept))
+    assert replicas.ask(5, prompt_of(5), 50) == OTHER, "the one on the other engine is needed"
 
 
 def test_quire_sees_no_cache_where_the_request_does_not_use_it() -> None:

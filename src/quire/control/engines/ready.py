@@ -17,11 +17,12 @@ class ReadyQueues:
     call, in the order of their first change. ``num_prompt_tokens``: of the decodes that may start
     now, those of each as it was when its queue was added."""
 
-    __slots__ = ("_changed", "_queues", "num_prompt_tokens")
+    __slots__ = ("_changed", "_queues", "_spare", "num_prompt_tokens")
 
     def __init__(self) -> None:
         self._queues: dict[CommandQueue, int] = {}
         self._changed: dict[CommandQueue, None] = {}
+        self._spare = set[CommandQueue]()
         self.num_prompt_tokens = 0
 
     def __len__(self) -> int:
@@ -38,10 +39,24 @@ class ReadyQueues:
         self.num_prompt_tokens += num_tokens - self._queues.get(queue, 0)
         self._queues[queue] = num_tokens
         self._changed[queue] = None
+        self.note_priority(queue)
+
+    def note_priority(self, queue: CommandQueue) -> None:
+        """It may be spare now, or no more."""
+        if queue.is_spare and queue in self._queues:
+            self._spare.add(queue)
+        else:
+            self._spare.discard(queue)
+
+    @property
+    def num_spare(self) -> int:
+        """Of spare queues."""
+        return len(self._spare)
 
     def discard(self, queue: CommandQueue) -> None:
         if queue in self._queues:
             self.num_prompt_tokens -= self._queues.pop(queue)
+            self._spare.discard(queue)
             self._changed[queue] = None
 
     def touch(self, queue: CommandQueue) -> None:

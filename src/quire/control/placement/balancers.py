@@ -60,7 +60,7 @@ class LeastUsed:
     """``least_used``: the engine with the fewest calls, the first of equals."""
 
     def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
-        return least_used(engines)
+        return least_used(engines, for_spare=placing.queue.is_spare)
 
 
 class ShortOrHome:
@@ -105,7 +105,9 @@ class CachedAgainstLoad:
 
     def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
         cached = cached_tokens(placing, engines)
-        costs = {one.id: num_calls(one) * TOKENS_PER_CALL - cached[one.id] for one in engines}
+        is_spare = placing.queue.is_spare
+        calls = {one.id: num_calls(one, for_spare=is_spare) for one in engines}
+        costs = {one: num * TOKENS_PER_CALL - cached[one] for one, num in calls.items()}
         least = min(costs.values())
         equals = [one for one in engines if costs[one.id] == least]
         if len(equals) == 1:
@@ -135,13 +137,17 @@ def create_balancer(name: str) -> Balancer:
     return BALANCERS[name]()
 
 
-def num_calls(engine: EngineState) -> int:
-    """Queues that wait for the engine, and commands that it has begun or that are on their way."""
+def num_calls(engine: EngineState, *, for_spare: bool = False) -> int:
+    """Queues that wait for the engine, and commands that it has begun or that are on their way.
+    Those of spare queues give way at once, so that they count for others of their kind alone:
+    ``for_spare``."""
     running, unfinished = engine.running, engine.unfinished
-    num_begun = len(running) + len(unfinished)  # no command is both
     sent = {part.entry for message in engine.in_flight for part in message.parts}
-    num_sent = sum([entry not in running and entry not in unfinished for entry in sent])
-    return len(engine.ready) + num_begun + num_sent
+    begun = {*running, *unfinished, *sent}
+    if for_spare:
+        return len(engine.ready) + len(begun)
+    num_spare = engine.ready.num_spare + sum([entry.queue.is_spare for entry in begun])
+    return len(engine.ready) + len(begun) - num_spare
 
 
 def occupied_tokens(engine: EngineState) -> int:
@@ -167,8 +173,8 @@ def deepest_beside(queue: CommandQueue, engine: EngineState) -> int:
     return max((depth for depth in depths if depth > queue.place.depth), default=0)
 
 
-def least_used(engines: Sequence[EngineState]) -> EngineState:
-    return min(engines, key=num_calls)
+def least_used(engines: Sequence[EngineState], *, for_spare: bool = False) -> EngineState:
+    return min(engines, key=lambda one: num_calls(one, for_spare=for_spare))
 
 
 def cached_tokens(placing: Placing, engines: Sequence[EngineState]) -> dict[EngineId, int]:
