@@ -190,9 +190,11 @@ def test_spare_calls_count_for_one_another_alone(balancer: str) -> None:
     assert replicas.ask(1, prompt_of(1), 50, priority=SPARE_PRIORITY) == ENGINE
     assert replicas.ask(2, prompt_of(2), 50, priority=SPARE_PRIORITY) == OTHER
     assert replicas.ask(3, prompt_of(3), 50) == ENGINE, "where a spare call gives way"
+    spare = [replicas.ask(n, prompt_of(n), 9, priority=SPARE_PRIORITY) for n in (6, 7)]
+    assert spare == [OTHER, OTHER], "beside other calls they would not run"
     replicas.world.run()
     assert replicas.ask(4, prompt_of(4), 50, priority=SPARE_PRIORITY) == ENGINE
-    kept = SetQueuePriority(QueueId(4), 0)
+    kept = SetQueuePriority(QueueId(replicas.num_queues), 0)
     replicas.world.harness.post(Called(time_s=0.0, program=ProgramId(4), call=kept))
     assert replicas.ask(5, prompt_of(5), 50) == OTHER, "the one on the other engine is needed"
 

@@ -24,6 +24,9 @@ SHORT_PROMPT_TOKENS = 2048
 TOKENS_PER_CALL = 256
 """The length of prompt whose computation delays a call as much as one more call beside it does."""
 
+SPARE_CALLS = 16
+"""As many spare calls as one other call is worth to a spare call that looks for an engine."""
+
 
 @dataclass(slots=True)
 class Placing:
@@ -139,15 +142,15 @@ def create_balancer(name: str) -> Balancer:
 
 def num_calls(engine: EngineState, *, for_spare: bool = False) -> int:
     """Queues that wait for the engine, and commands that it has begun or that are on their way.
-    Those of spare queues give way at once, so that they count for others of their kind alone:
-    ``for_spare``."""
+    Those of spare queues give way at once, so that they count only ``for_spare``, and there any
+    other counts as many: beside it no spare call runs."""
     running, unfinished = engine.running, engine.unfinished
     sent = {part.entry for message in engine.in_flight for part in message.parts}
     begun = {*running, *unfinished, *sent}
-    if for_spare:
-        return len(engine.ready) + len(begun)
+    num_all = len(engine.ready) + len(begun)
     num_spare = engine.ready.num_spare + sum([entry.queue.is_spare for entry in begun])
-    return len(engine.ready) + len(begun) - num_spare
+    num_others = num_all - num_spare
+    return num_spare + SPARE_CALLS * num_others if for_spare else num_others
 
 
 def occupied_tokens(engine: EngineState) -> int:
