@@ -6,6 +6,10 @@ begins when those that it needs have ended, and instructions are found in the pr
 the step before have ended. *AutoGen*: agents, each with one or more modules, hand a message from
 one to the next. An agent answers one message at a time; there are ``NUM_COPIES`` of each, and a
 hand-over takes its stated time. What the paper does not say of AutoGen is chosen in its favour.
+
+Per-invocation scheduling (PO) is a way of asking: each engine takes the requests of one invocation
+at a time, and the next invocation begins when all of them have ended. Two instances of a model take
+two invocations. How one is shared out is control's choice, as the paper does not say it.
 """
 
 from __future__ import annotations
@@ -15,16 +19,18 @@ from dataclasses import replace
 from itertools import groupby
 
 from benchmarks.ayo.asking import Done, Program
+from benchmarks.ayo.engines import Server
 from benchmarks.ayo.modules import Asked, Module, Request, Texts
 from benchmarks.ayo.texts import tokens_of
-from benchmarks.ayo.world import World
+from benchmarks.ayo.world import NUM_MODEL_INSTANCES, World
 
 NUM_COPIES = 2
 """Of each agent: as many as there are instances of a model."""
 
 
 class ChainQuery(Program):
-    """LlamaDist. ``times``: seconds from the beginning to the end of each module."""
+    """LlamaDist. ``times``: seconds from the beginning to the end of each module. ``bundled``: an
+    engine takes one invocation at a time."""
 
     def __init__(
         self,
@@ -34,11 +40,15 @@ class ChainQuery(Program):
         *,
         searches: bool = True,
         cached: bool = False,
+        bundled: bool = False,
     ) -> None:
         super().__init__(number, world, cached=cached)
+        self._bundled = bundled
         left_out = [] if searches else [one for one in modules if one.if_searched]
         self.modules = _without(modules, left_out)
         self.times: dict[str, float] = {}
+        self.ended_s_of: dict[str, float] = {}
+        """Since it began, by module."""
         self._num_rounds = 0
 
     def begin(self) -> None:
@@ -57,7 +67,9 @@ class ChainQuery(Program):
 
         def next_round(number: int) -> None:
             if number == len(module.rounds):
-                self.times[module.name] = self.world.simulation.now_s - began_s
+                now_s = self.world.simulation.now_s
+                self.times[module.name] = now_s - began_s
+                self.ended_s_of[module.name] = now_s - (self.begun_s or 0.0)
                 done()
             else:
                 self._round(module.rounds[number], lambda: next_round(number + 1))
@@ -68,15 +80,33 @@ class ChainQuery(Program):
         """All at once: an invocation."""
         self._num_rounds += 1
         num_left, number = len(requests), self._num_rounds
+        engine = self._bundles_of(requests[0]) if self._bundled else None
 
         def one_less() -> None:
             nonlocal num_left
             num_left -= 1
             if not num_left:
+                if engine is not None:
+                    engine.leave()
                 done()
 
-        for request in requests:
-            self._request(request, number, one_less)
+        def begin() -> None:
+            for request in requests:
+                self._request(request, number, one_less)
+
+        if engine is None:
+            begin()
+        else:
+            engine.enter(begin)
+
+    def _bundles_of(self, request: Request) -> Server | None:
+        """Who lets invocations in at the engine that is asked; None: it takes one request at a time
+        anyhow."""
+        if isinstance(request, Texts):
+            return self.world.server(f"invocations of {request.model}")
+        if isinstance(request, Asked):
+            return self.world.server(f"invocations of {request.role}", NUM_MODEL_INSTANCES)
+        return None
 
     def _request(self, request: Request, number: int, done: Done) -> None:
         world = self.world

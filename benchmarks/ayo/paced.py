@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.ayo import drawings, figures
+from benchmarks.ayo import drawings, figures, timeline
 from benchmarks.ayo.ahead import SAME_ORDER
 from benchmarks.ayo.applications import (
     ADVANCED,
@@ -38,7 +38,7 @@ from benchmarks.report import print_table
 SHARES, QUICK_SHARES, END_SHARES = (0.2, 0.5, 0.9), (0.9,), (0.2, 0.9)
 NUM_QUERIES, QUICK_NUM_QUERIES = 100, 20
 TO = {name: system for name, system in BASELINES.items() if not name.endswith("PO")}
-"""PO is as TO where it was played: control gets a module's requests at once."""
+"""The stronger ones under load."""
 
 
 def fig1(setting: Setting, quick: bool) -> list[Row]:
@@ -83,6 +83,10 @@ def fig10(setting: Setting, quick: bool) -> list[Row]:
     return figures.ablations(setting)
 
 
+def ways(setting: Setting, quick: bool) -> list[Row]:
+    return timeline.rows(setting, CORES[0])
+
+
 def sensitivity(setting: Setting, quick: bool) -> list[Row]:
     return figures.sensitivity(_heaviest(setting), CORES[0])
 
@@ -112,6 +116,7 @@ def _heaviest(setting: Setting) -> Setting:
 FIGURES: Mapping[str, Callable[[Setting, bool], list[Row]]] = MappingProxyType(
     {
         "fig1": fig1,
+        "timeline": ways,
         "fig3": fig3,
         **{f"fig8-{one.name}": fig8_of(one) for one in (SEARCH, NAIVE, ADVANCED)},
         "fig8-search-cached": fig8_of(SEARCH, CACHED),

@@ -41,7 +41,8 @@ class PacedQuery(Program):
     ) -> None:
         super().__init__(number, world, cached=cached)
         self.spans: dict[str, tuple[float, float]] = {}
-        self._state = GraphState(graph.e_graph, graph.query)
+        self.graph = graph.e_graph
+        self._state = GraphState(self.graph, graph.query)
         self._roles, self._searches = roles, searches
         self._calls: dict[str, ModelCall] = {}
         self._speculation = speculation

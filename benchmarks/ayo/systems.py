@@ -1,7 +1,8 @@
 """The systems that are compared: who orchestrates, and the policy of control that they run under.
 
-All have the same engines and the same control, which batches whatever waits. PO is control's policy
-``invocation``, TO its ``fcfs``.
+All have the same engines and the same control, which batches whatever waits: TO is its ``fcfs``.
+Under PO a framework's engines take one invocation at a time, as the paper says. Quire's policy
+``invocation`` keeps invocations together, and fills what room they leave.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from benchmarks.ayo.ahead import SAME_ORDER, Counts, Speculation
+from benchmarks.ayo.ahead import FOUND, SAME_ORDER, Counts, Speculation
 from benchmarks.ayo.applications import NUM_CHUNKS, Application, models_of
 from benchmarks.ayo.asking import Program
 from benchmarks.ayo.frameworks import AgentsQuery, ChainQuery, ParallelQuery, StepsQuery
@@ -42,13 +43,15 @@ _MODULAR = {
 @dataclass(frozen=True, slots=True)
 class System:
     """``framework``: a name of ``frameworks.py``, or quire. ``passes``: of Quire's optimiser.
-    ``cached``: prompts are looked up in the prefix cache. ``same_order``: see ``ahead``."""
+    ``cached``: prompts are looked up in the prefix cache. ``same_order`` and ``found``: see
+    ``ahead``."""
 
     framework: str
     policy: str
     passes: str = "all"
     cached: bool = False
     same_order: float = SAME_ORDER
+    found: float = FOUND
 
     def queries(self, application: Application, world: World, core: str) -> Queries:
         return Queries(self, application, world, core)
@@ -65,7 +68,9 @@ class Queries:
         self.counts = Counts()
         self._speculation: Speculation | None = None
         if system.passes == "ahead":
-            self._speculation = Speculation(Experience(), self.counts, system.same_order)
+            self._speculation = Speculation(
+                Experience(), self.counts, system.same_order, system.found
+            )
 
     def make(self, number: int, searches: bool, num_chunks: int = NUM_CHUNKS) -> Program:
         system, world = self._system, self._world
@@ -78,7 +83,10 @@ class Queries:
             )  # fmt: skip
         assert num_chunks == NUM_CHUNKS, "modules are stated for one size"
         modules = MODULES[self._application.name](world.stated)
-        return made(number, world, modules, searches=searches, cached=system.cached)
+        return made(
+            number, world, modules,
+            searches=searches, cached=system.cached, bundled=system.policy == "invocation",
+        )  # fmt: skip
 
     def graph(self, num_chunks: int = NUM_CHUNKS) -> Graph:
         if num_chunks not in self._graphs:

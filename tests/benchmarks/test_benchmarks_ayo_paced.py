@@ -8,7 +8,7 @@ from typing import Annotated, TypedDict, cast
 
 import pytest
 
-from benchmarks.ayo import figures
+from benchmarks.ayo import figures, timeline
 from benchmarks.ayo.applications import ADVANCED, APPLICATIONS, NAIVE, SEARCH, Application
 from benchmarks.ayo.figures import Setting
 from benchmarks.ayo.frameworks import ChainQuery, StepsQuery
@@ -99,6 +99,18 @@ def test_agents_take_one_message_at_a_time() -> None:
     assert found.mean_s > 1.1 * free.mean_s
 
 
+@pytest.mark.parametrize("framework", ["LlamaDist", "LlamaDistPC", "LangGraph"])
+def test_per_invocation_an_engine_takes_one_invocation_at_a_time(framework: str) -> None:
+    """Of AutoGen so few messages are under way that it makes no difference."""
+    one, all_waiting = BASELINES[f"{framework}-PO"], BASELINES[f"{framework}-TO"]
+    assert alone_s(one, SEARCH) == pytest.approx(alone_s(all_waiting, SEARCH))
+    together = Load(SEARCH, [0.0] * 6)
+    (bundled,), (batched,) = (
+        play(system, [together], Stated(), CORE) for system in (one, all_waiting)
+    )
+    assert bundled.makespan_s > 1.2 * batched.makespan_s
+
+
 def test_a_query_without_need_of_a_search_makes_none() -> None:
     arrivals_s = [5.0 * number for number in range(10)]
     for system in ALL.values():
@@ -163,6 +175,14 @@ def test_speedups_are_over_each_baseline_at_each_load() -> None:
     means = {row["system"]: float(str(row["mean_s"])) for row in rows}
     assert line["LlamaDist-TO"] == round(means["LlamaDist-TO"] / means["quire"], 2)
     assert "LlamaDist-PO" not in line
+
+
+@applications
+def test_the_way_that_decides_adds_up_to_the_query(application: Application) -> None:
+    rows = timeline.way(Setting(Stated(), 1, ()), application, CORE)
+    for column, system in timeline.COMPARED.items():
+        total_s = sum(float(str(row[column])) for row in rows)
+        assert total_s == pytest.approx(alone_s(system, application), abs=0.01)
 
 
 AHEAD = System("quire", "topology", "ahead")
