@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import mean
 
 from benchmarks.ayo.applications import ADVANCED, APPLICATIONS, NAIVE, Application, models_of
 from benchmarks.ayo.frameworks import ChainQuery
 from benchmarks.ayo.modules import Asked, Module
 from benchmarks.ayo.playing import Finding, Load, play, play_one, poisson, saturation, seconds_of
 from benchmarks.ayo.stated import Stated
-from benchmarks.ayo.systems import BASELINES, OURS, PASSES, System
+from benchmarks.ayo.systems import BASELINES, OURS, OURS_AND_AHEAD, PASSES, SPECULATING, System
 
 Row = dict[str, object]
 CHAIN = BASELINES["LlamaDist-TO"]
@@ -77,7 +78,7 @@ def alone(setting: Setting, application: Application, core: str) -> list[Row]:
     """Fig. 3: one query under each system."""
     rows: list[Row] = []
     chain_s = seconds_of(play_one(CHAIN, application, setting.stated, core))
-    for name, system in {**BASELINES, **OURS}.items():
+    for name, system in {**BASELINES, **OURS_AND_AHEAD}.items():
         took_s = seconds_of(play_one(system, application, setting.stated, core))
         row: Row = {"application": application.name, "core": core, "system": name}
         rows.append(row | {"seconds": round(took_s, 3), "faster": round(chain_s / took_s, 3)})
@@ -112,6 +113,8 @@ def speedups(rows: Sequence[Row]) -> list[Row]:
         }
         line: Row = dict(zip(("application", "core", "load"), point, strict=True))
         line["quire s"] = round(means["quire"], 2)
+        if SPECULATING in means:
+            line["speculating s"] = round(means[SPECULATING], 2)
         others = {one: means[one] for one in BASELINES if one in means}
         table.append(line | {one: round(took / means["quire"], 2) for one, took in others.items()})
     return table
@@ -123,7 +126,7 @@ def co_located(setting: Setting) -> list[Row]:
     core, rows = CORE_OF_COLOCATED, list[Row]()
     applications = (NAIVE, ADVANCED)
     rates = [saturation(CHAIN, one, setting.stated, core) for one in applications]
-    systems = {"LlamaDistPC-TO": PARALLEL, **OURS}
+    systems = {"LlamaDistPC-TO": PARALLEL, **OURS_AND_AHEAD}
     for share in setting.shares:
         half = [
             Load(one, poisson(share / 2 * rate, setting.num_queries, seed))
@@ -181,20 +184,23 @@ def sensitivity(setting: Setting, core: str) -> list[Row]:
     return rows
 
 
-def speculation(setting: Setting, application: Application, core: str, same: float) -> list[Row]:
+def speculation(
+    setting: Setting, application: Application, core: str, same: float, found_share: float
+) -> list[Row]:
     """With and without what runs ahead, under each share; and all queries at once, whose seconds
-    are those until the last one has ended. ``same``: see ``ahead.SAME_ORDER``."""
+    are those until the last one has ended. ``same`` and ``found_share``: see ``ahead``."""
     rate = saturation(CHAIN, application, setting.stated, core)
     at_once = [0.0] * setting.num_queries
     loads = {str(share): setting.arrivals(share, rate) for share in setting.shares}
     rows: list[Row] = []
     for name, arrivals_s in {**loads, "at once": at_once}.items():
         load = Load(application, arrivals_s)
-        ahead_system = replace(QUIRE, passes="ahead", same_order=same)
+        ahead_system = replace(QUIRE, passes="ahead", same_order=same, found=found_share)
         (plain,) = play(QUIRE, [load], setting.stated, core)
         (ahead,) = play(ahead_system, [load], setting.stated, core)
         took_s = [one.makespan_s if name == "at once" else one.mean_s for one in (plain, ahead)]
-        row: Row = {"application": application.name, "same order": same, "load": name}
+        row: Row = {"application": application.name, "same order": same, "found": found_share}
+        row |= {"load": name}
         row |= {"plain s": round(took_s[0], 3), "ahead s": round(took_s[1], 3)}
         row |= {"change %": round(100 * (took_s[1] / took_s[0] - 1), 1)}
         row |= {"plain p99": round(plain.p99_s, 3), "ahead p99": round(ahead.p99_s, 3)}
@@ -205,24 +211,35 @@ def speculation(setting: Setting, application: Application, core: str, same: flo
     return rows
 
 
-def beside_speculation(setting: Setting, application: Application, core: str) -> list[Row]:
-    """Queries that run nothing ahead, beside as many others that do not either, or that do."""
+def beside_speculation(
+    setting: Setting, application: Application, core: str, num_pairs: int
+) -> list[Row]:
+    """Queries that run nothing ahead, beside as many others that do not either, or that do: the
+    mean over so many pairs of arrivals, and the least and the most."""
     rate, rows = saturation(CHAIN, application, setting.stated, core), list[Row]()
     for share in setting.shares:
-        own, others = (poisson(share / 2 * rate, setting.num_queries, seed) for seed in (0, 1))
-        took_s = [
-            play(
-                QUIRE,
-                [Load(application, own), Load(application, others, passes=passes)],
-                setting.stated,
-                core,
-            )[0].mean_s
-            for passes in ("all", "ahead")
+        pairs = [
+            [
+                _beside(setting, application, core, share / 2 * rate, 2 * pair, passes)
+                for passes in ("all", "ahead")
+            ]
+            for pair in range(num_pairs)
         ]
+        changes = [100 * (ahead_s / plain_s - 1) for plain_s, ahead_s in pairs]
+        plain_s, ahead_s = (mean(column) for column in zip(*pairs, strict=True))
         row: Row = {"application": f"{application.name}, beside it", "load": share}
-        row |= {"plain s": round(took_s[0], 3), "ahead s": round(took_s[1], 3)}
-        rows.append(row | {"change %": round(100 * (took_s[1] / took_s[0] - 1), 1)})
+        row |= {"plain s": round(plain_s, 3), "ahead s": round(ahead_s, 3)}
+        row |= {"change %": round(100 * (ahead_s / plain_s - 1), 1), "pairs": num_pairs}
+        rows.append(row | {"least %": round(min(changes), 1), "most %": round(max(changes), 1)})
     return rows
+
+
+def _beside(
+    setting: Setting, application: Application, core: str, rate: float, seed: int, passes: str
+) -> float:
+    own, others = (poisson(rate, setting.num_queries, seed + n) for n in (0, 1))
+    loads = [Load(application, own), Load(application, others, passes=passes)]
+    return play(QUIRE, loads, setting.stated, core)[0].mean_s
 
 
 def _busy(finding: Finding) -> float:

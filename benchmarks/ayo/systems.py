@@ -119,6 +119,11 @@ OURS: Mapping[str, System] = MappingProxyType(
     }
 )
 """Without the prefix cache, as Ayo; a node has it unless it is told otherwise."""
+SPECULATING = "quire, speculating"
+OURS_AND_AHEAD: Mapping[str, System] = MappingProxyType(
+    {**OURS, SPECULATING: System("quire", "topology", "ahead")}
+)
+"""What runs ahead is not in the paper, and a node does it if it is told to."""
 CACHED: Mapping[str, System] = MappingProxyType(
-    {name: replace(system, cached=True) for name, system in OURS.items()}
+    {name: replace(system, cached=True) for name, system in OURS_AND_AHEAD.items()}
 )
