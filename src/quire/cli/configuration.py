@@ -16,6 +16,7 @@ import msgspec
 
 from quire.cli.models import default_name
 from quire.core.config import (
+    TOKEN_CACHE_BYTES,
     AdapterConfig,
     EncoderConfig,
     EngineConfig,
@@ -116,7 +117,9 @@ _LATE = "late-interaction:"
 
 
 def encoder_configs(
-    encoders: Sequence[str], instances: Sequence[str] = ()
+    encoders: Sequence[str],
+    instances: Sequence[str] = (),
+    token_cache_bytes: int = TOKEN_CACHE_BYTES,
 ) -> tuple[EncoderConfig, ...]:
     """One encoder per ``SOURCE`` or ``NAME=SOURCE``, where the source may follow
     ``late-interaction:``; of ``instances`` each is ``N``, for all that no other names, or
@@ -138,7 +141,11 @@ def encoder_configs(
     names = [str(config.name) for config in configs]
     counts = _counts("--encoder-instances", "encoder", instances, names)
     return tuple(
-        dataclasses.replace(config, instances=counts.get(config.name, counts.get("", 1)))
+        dataclasses.replace(
+            config,
+            instances=counts.get(config.name, counts.get("", 1)),
+            token_cache_bytes=token_cache_bytes,
+        )
         for config in configs
     )
 
