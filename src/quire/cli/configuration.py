@@ -18,6 +18,7 @@ from quire.cli.models import default_name
 from quire.core.config import (
     TOKEN_CACHE_BYTES,
     AdapterConfig,
+    DTypeName,
     EncoderConfig,
     EngineConfig,
     TenantConfig,
@@ -119,6 +120,7 @@ _LATE = "late-interaction:"
 def encoder_configs(
     encoders: Sequence[str],
     instances: Sequence[str] = (),
+    dtype: DTypeName = "auto",
     token_cache_bytes: int = TOKEN_CACHE_BYTES,
 ) -> tuple[EncoderConfig, ...]:
     """One encoder per ``SOURCE`` or ``NAME=SOURCE``, where the source may follow
@@ -144,6 +146,7 @@ def encoder_configs(
         dataclasses.replace(
             config,
             instances=counts.get(config.name, counts.get("", 1)),
+            dtype=dtype,
             token_cache_bytes=token_cache_bytes,
         )
         for config in configs

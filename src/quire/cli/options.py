@@ -97,6 +97,16 @@ EncoderCacheBytes = Annotated[
         rich_help_panel=_ENGINE,
     ),
 ]
+EncoderDType = Annotated[
+    DTypeOption,
+    typer.Option(
+        "--encoder-dtype",
+        envvar="QUIRE_ENCODER_DTYPE",
+        help="Type of the weights of encoders; auto: float32. bfloat16 is faster on a processor "
+        "that has avx512_bf16, and vectors differ in the third digit.",
+        rich_help_panel=_ENGINE,
+    ),
+]
 TokenCacheBytes = Annotated[
     int,
     typer.Option(
