@@ -13,10 +13,10 @@ from benchmarks.process_memory import tree
 
 def cpu_s(pid: int) -> float:
     """Of ``pid`` and all its descendants that live, since their starts."""
-    return sum(map(_of_one, tree(pid)))
+    return sum(map(cpu_s_of_one, tree(pid)))
 
 
-def _of_one(pid: int) -> float:
+def cpu_s_of_one(pid: int) -> float:
     """By the process's own clock: its accounts in ``/proc`` count hundredths of a second, which is
     what a router takes for 500 events."""
     try:

@@ -22,7 +22,7 @@ import json
 import os
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -116,7 +116,7 @@ def chat_model(shape: str, cache: Path) -> Path:
     return path
 
 
-def node_of(arguments: Namespace, core: Path, tenants: Sequence[TenantId]) -> Node:
+def node_config(arguments: Namespace, core: Path, tenants: Sequence[TenantId]) -> NodeConfig:
     """Nothing is kept beyond a query; rows of a batch do not depend on others in it, so that
     answers can be compared."""
     engines = tuple(
@@ -128,16 +128,14 @@ def node_of(arguments: Namespace, core: Path, tenants: Sequence[TenantId]) -> No
         dataclasses.replace(one, num_threads=len(arguments.other_cores))
         for one in encoder_configs((encoder, f"rank=late-interaction:{encoder}"))
     )
-    return Node(
-        NodeConfig(
-            engines,
-            encoders=encoders,
-            scheduler=SchedulerConfig(policy="critical_path"),
-            tenants=tuple(map(TenantConfig, tenants)),
-            search=str(ROOT / "examples" / "workflows"),
-            encoder_cache_bytes=0,
-            shared_results_bytes=0,
-        )
+    return NodeConfig(
+        engines,
+        encoders=encoders,
+        scheduler=SchedulerConfig(policy="critical_path"),
+        tenants=tuple(map(TenantConfig, tenants)),
+        search=str(ROOT / "examples" / "workflows"),
+        encoder_cache_bytes=0,
+        shared_results_bytes=0,
     )
 
 
@@ -218,7 +216,7 @@ async def run(arguments: Namespace) -> dict[str, object]:
     num_rounds = rounds_of(arguments)
     num_queries = (num_rounds + 1) * len(PASSES) * len(arguments.workflow)
     tenants = [TenantId(f"query-{number}") for number in range(num_queries)]
-    node = node_of(arguments, core, tenants)
+    node = Node(node_config(arguments, core, tenants))
     await node.start()
     try:
         models = engines_of_models()
@@ -253,14 +251,19 @@ def row_of(name: str, spent: Mapping[str, Sequence[Spent]]) -> dict[str, Any]:
     return row
 
 
-def main() -> None:
-    made = plain_parser(__doc__)
+def add_node_options(made: ArgumentParser) -> None:
+    """Of the node and where its processes run."""
     made.add_argument("--encoder", required=True, help="directory of an embedding model")
-    made.add_argument("--workflow", nargs="+", choices=list(CONFIG), default=list(CONFIG))
     made.add_argument("--core", choices=SHAPES, default="small", help="shape of the core model")
     made.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help="folder of models")
     made.add_argument("--llm-cores", type=int, nargs="+", default=[1])
     made.add_argument("--other-cores", type=int, nargs="+", default=[0])
+
+
+def main() -> None:
+    made = plain_parser(__doc__)
+    add_node_options(made)
+    made.add_argument("--workflow", nargs="+", choices=list(CONFIG), default=list(CONFIG))
     made.add_argument("--pages", type=int, default=2, help="of about 500 words (default: 2)")
     made.add_argument("--seed", type=int, default=0)
     arguments = made.parse_args()

@@ -180,6 +180,13 @@ def test_encoders_have_the_instances_that_are_named(
     assert [config.instances for config in configs] == counts
 
 
+def test_all_encoders_have_the_type_and_the_cache_that_are_named() -> None:
+    configs = encoder_configs(["a=/x", "b=late-interaction:/x"], (), "bfloat16", 77)
+    assert [(one.dtype, one.token_cache_bytes) for one in configs] == [("bfloat16", 77)] * 2
+    with pytest.raises(ConfigError, match="token_cache_bytes is -1: choose 0 or more"):
+        encoder_configs(["a=/x"], (), "auto", -1)
+
+
 def test_an_embedding_model_may_stand_twice(tmp_path: Path) -> None:
     """Once for vectors, once for pairs."""
     source = str(tmp_path / "mini")

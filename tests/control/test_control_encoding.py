@@ -41,6 +41,39 @@ def test_a_batch_is_filled_with_sequences_of_many_programs() -> None:
     assert all(outcome.status == "done" for outcome in asked)
 
 
+def test_a_batch_says_whose_each_sequence_is() -> None:
+    """Numbers of tenants, which stay the same."""
+    world = EncodingWorld()
+    programs = [world.program(n, tenant=t) for n, t in enumerate("abab", 1)]
+    for _ in range(2):
+        for token, program in enumerate(programs):
+            world.ask(program, 2, 2, token=token)
+        world.harness.run_until_idle()
+    batches = [one.batch for one in world.harness.dispatched if isinstance(one.batch, EncodeBatch)]
+    tokens = np.concatenate([one.tokens[::2] for one in batches]).tolist()
+    owners = np.concatenate([one.owners for one in batches]).tolist()
+    assert len(owners) == 2 * 4 * 2
+    assert set(zip(tokens, owners, strict=True)) == {(0, 0), (1, 1), (2, 0), (3, 1)}
+    assert any(len(set(one.owners.tolist())) == 2 for one in batches)
+
+
+def test_what_an_instance_has_reused_is_counted() -> None:
+    world = EncodingWorld()
+    program, (engine,) = world.program(1), world.instances
+    world.ask(program, 1)
+    rows = np.zeros((1, 8), np.float32)
+    result = EncodeResult(number=1, rows=rows, num_reused_tokens=5, cache_bytes=70)
+    world.harness.post(BatchEncoded(time_s=0.0, engine=engine, result=result))
+
+    def figures() -> tuple[int, int]:
+        ((instance,),) = [one.instances for one in world.controller.statistics().encoders]
+        return instance.num_reused_tokens, instance.cache_bytes
+
+    assert figures() == (5, 70)
+    world.harness.lose_engine(engine)
+    assert figures() == (5, 0)
+
+
 def test_who_comes_while_a_batch_runs_may_stand_in_the_next_one() -> None:
     """The next batch is put together shortly before the running one should end."""
     world = EncodingWorld(policy="topology", max_batch_tokens=2, token_s=1.0)

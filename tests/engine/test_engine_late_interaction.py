@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from quire.core.config import EncoderConfig
-from quire.core.encoding import EncodeBatch
+from quire.core.encoding import EncodeBatch, EncodeResult
 from quire.core.errors import InvalidArgument, PromptTooLong, UnsupportedModel
 from quire.core.ids import ModelId
 from quire.engine.encoders.encoder import TorchEncoder
@@ -33,8 +33,10 @@ def texts_in(directory: Path) -> LateInteractionTexts:
     return LateInteractionTexts(load_texts(str(directory)))
 
 
-def batch_of(pairs: list[EncodedText]) -> EncodeBatch:
+def batch_of(pairs: list[EncodedText], *owners: int) -> EncodeBatch:
+    """``owners``: of each pair."""
     return EncodeBatch(
+        owners=np.asarray(owners, np.int32),
         number=0,
         tokens=np.asarray([token for pair in pairs for token in pair.tokens], np.int32),
         types=np.asarray([kind for pair in pairs for kind in pair.types], np.int32),
@@ -185,3 +187,111 @@ def test_modules_that_pool_do_not_matter(tmp_path: Path) -> None:
     without = late(tmp_path).encode(batch_of(pairs)).rows
     add_modules(tmp_path, pooling={"pooling_mode_max_tokens": True})
     np.testing.assert_array_equal(late(tmp_path).encode(batch_of(pairs)).rows, without)
+
+
+# -- vectors of tokens that are kept ---------------------------------------------------------------
+
+
+class Both:
+    """One model that embeds and scores pairs, and counts the texts that it computes."""
+
+    def __init__(
+        self, directory: Path, monkeypatch: pytest.MonkeyPatch, max_bytes: int = 1 << 20
+    ) -> None:
+        self.encoder = TorchEncoder(
+            EncoderConfig(
+                str(directory), ModelId("both"), also_scores=True, token_cache_bytes=max_bytes
+            )
+        )
+        self.texts = load_texts(str(directory))
+        self.num_computed = 0
+        body = self.encoder._body
+
+        def counted(tokens: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+            self.num_computed += len(tokens)
+            return body(tokens, *rest)
+
+        monkeypatch.setattr(self.encoder, "_body", counted)
+
+    def embed(self, texts: list[str], *owners: int) -> EncodeResult:
+        return self.encoder.encode(batch_of(self.texts.encode(texts), *owners))
+
+    def rank(self, query: str, documents: list[str], *owners: int) -> EncodeResult:
+        pairs = LateInteractionTexts(self.texts).encode_pairs(query, documents)
+        return self.encoder.encode(batch_of(pairs, *owners))
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet", "modernbert"])
+def test_one_process_embeds_and_scores_as_two_do(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_encoder(tmp_path, family)
+    both = Both(tmp_path, monkeypatch)
+    assert (both.encoder.info.kind, both.encoder.info.num_types) == ("embedding", len(PairToken))
+    plain = TorchEncoder(EncoderConfig(str(tmp_path), ModelId("plain")))
+    alone = plain.encode(batch_of(both.texts.encode(DOCUMENTS))).rows
+    pairs = LateInteractionTexts(both.texts).encode_pairs(QUERY, DOCUMENTS)
+    scores = late(tmp_path).encode(batch_of(pairs)).rows
+    for _ in range(2):  # computed, then kept
+        embedded = both.embed(DOCUMENTS, *[0] * len(DOCUMENTS)).rows
+        np.testing.assert_allclose(embedded, alone, atol=1e-5)
+        ranked = both.rank(QUERY, DOCUMENTS, *[0] * len(DOCUMENTS)).rows
+        np.testing.assert_allclose(ranked[:, :1], scores, atol=1e-5)
+
+
+def test_texts_and_pairs_may_share_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_encoder(tmp_path, "bert")
+    both = Both(tmp_path, monkeypatch)
+    (pair,) = LateInteractionTexts(both.texts).encode_pairs(QUERY, DOCUMENTS[:1])
+    (one,) = both.texts.encode(DOCUMENTS[:1])
+    rows = both.encoder.encode(batch_of([one, pair, one], 0, 0, 0)).rows
+    np.testing.assert_array_equal(rows[0], rows[2])
+    assert rows[1, 0] == both.rank(QUERY, DOCUMENTS[:1], 0).rows[0, 0]
+    assert not rows[1, 1:].any()
+    assert both.num_computed == 2
+
+
+def test_what_was_embedded_is_ranked_without_encoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_encoder(tmp_path, "bert")
+    both = Both(tmp_path, monkeypatch)
+    both.embed([QUERY, *DOCUMENTS], *[3] * 5)
+    assert both.num_computed == 5
+    ranked = both.rank(QUERY, DOCUMENTS, *[3] * 4)
+    assert both.num_computed == 5
+    lengths = [len(one.tokens) for one in both.texts.encode([QUERY, *DOCUMENTS])]
+    assert ranked.num_reused_tokens == sum(lengths)
+    both.rank("the dog", DOCUMENTS, *[3] * 4)
+    assert both.num_computed == 6, "another question computes itself alone"
+
+
+def test_nobody_finds_what_another_one_had_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_encoder(tmp_path, "bert")
+    both = Both(tmp_path, monkeypatch)
+    both.embed(DOCUMENTS, 1, 1, 1, 1)
+    assert both.embed(DOCUMENTS, 1, 2, 1, 2).num_reused_tokens > 0
+    assert both.num_computed == 4 + 2
+    assert both.embed(DOCUMENTS).num_reused_tokens == 0, "of no owner"
+    assert both.embed(DOCUMENTS).num_reused_tokens == 0
+    assert both.num_computed == 6 + 8
+
+
+def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_encoder(tmp_path, "bert")
+    both = Both(tmp_path, monkeypatch)
+    of_one = both.embed(DOCUMENTS[:1], 0).cache_bytes
+    assert of_one > 0
+    small = Both(tmp_path, monkeypatch, of_one)
+    assert 0 < small.embed(DOCUMENTS, 0, 0, 0, 0).cache_bytes <= of_one
+    nothing = Both(tmp_path, monkeypatch, 0)
+    assert nothing.embed(DOCUMENTS, 0, 0, 0, 0).cache_bytes == 0
+    assert nothing.embed(DOCUMENTS, 0, 0, 0, 0).num_reused_tokens == 0
+
+
+def test_owners_are_of_all_sequences_or_of_none(made: Made) -> None:
+    pairs, encoder = made
+    with pytest.raises(InvalidArgument, match="1 owners of 4 sequences"):
+        encoder.encode(batch_of(pairs, 7))

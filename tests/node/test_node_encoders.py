@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +32,10 @@ from quire.core.errors import (
 )
 from quire.core.event_loops import new_event_loop
 from quire.core.events import Called
-from quire.core.ids import ModelId, TenantId
+from quire.core.ids import EngineId, ModelId, TenantId
 from quire.engine.encoders.text import EncodedText, EncoderTexts
 from quire.node import Node
+from quire.node.encoders.shared import shared_processes
 from quire.node.encoders.transport import EncoderTransports, in_process_encoder
 from quire.node.engines import engine_id
 from quire.node.health import EngineHealth, EngineReadiness
@@ -320,16 +322,17 @@ async def _encodes_and_survives(encoder_directory: Path) -> None:
     with torch.no_grad():
         hidden = model(input_ids=torch.tensor([[1, 2, 3]])).last_hidden_state
     np.testing.assert_allclose(before[1], hidden[0].mean(0).numpy(), atol=1e-5)
-    process = service._supervisors[0].transport
+    process = service._processes._supervisors[0].transport
     assert isinstance(process, ZeroMQTransport)
     os.kill(process.pid, signal.SIGKILL)
     asked = [ask(node, [sequence, text(1, 2, 3)]) for _ in range(8)]
     for after in await asyncio.gather(*asked):
         np.testing.assert_allclose(after, before, atol=1e-5)  # padded as others in the batch
+    tiny = [EngineId("tiny#0"), EngineId("tiny#1")]
     healthy = await node.wait_health(
-        lambda health: health.ready and any(one.restarts for one in service.health.values())
+        lambda health: health.ready and any(health.engines[one].restarts for one in tiny)
     )
-    assert {"tiny#0", "tiny#1"} <= healthy.engines.keys()
+    assert set(tiny) <= healthy.engines.keys()
     assert sum(record.row.num_encoded_tokens for record in node.processes()) == 0, "all have ended"
     with pytest.raises(ModelNotFound, match="--encoder"):
         node.encoder("other", "embedding")
@@ -338,6 +341,62 @@ async def _encodes_and_survives(encoder_directory: Path) -> None:
     with pytest.raises(InvalidArgument, match="kind"):
         node.encoder("tiny", "cross_encoder")
     await node.stop()
+
+
+async def test_late_interaction_reads_what_its_model_has_embedded(encoder_directory: Path) -> None:
+    """Both are one process, and each tenant finds what was encoded for it."""
+    source = str(encoder_directory)
+    configs = (
+        EncoderConfig(source, ModelId("tiny"), num_threads=1),
+        EncoderConfig(source, ModelId("rank"), late_interaction=True, num_threads=1),
+    )
+    node = Node(
+        NodeConfig(
+            (EngineConfig("fake", ModelId("fake-model")),), encoders=configs, tenants=TENANTS
+        ),
+        transport_factory=fake_transport,
+        model_files=fake_model_files,
+    )
+    await node.start()
+    embedder, ranker = node.encoder(None, "embedding"), node.encoder(None, "cross_encoder")
+    assert (embedder.name, ranker.name, ranker.info.dimensions) == ("tiny", "rank", 1)
+    assert {one.name for one in node.encoders()} == {"tiny", "rank"}
+    assert "rank#0" not in (await node.wait_health(lambda health: health.ready)).engines
+
+    def num_reused() -> int:
+        (encoder,) = node.statistics().controller.encoders
+        (instance,) = encoder.instances
+        assert instance.cache_bytes > 0
+        return instance.num_reused_tokens
+
+    texts = embedder.texts.encode(["a", "b"])
+    pairs = ranker.texts.encode_pairs("c", ["a", "b"])
+    await ask(node, texts)
+    assert num_reused() == 0
+    scores = await node.session(A).encode(ranker, pairs).result()
+    assert scores.shape == (2, 1)
+    assert num_reused() == 2, "the documents"
+    others = await node.session(B).encode(ranker, pairs).result()
+    assert num_reused() == 2
+    np.testing.assert_allclose(others, scores, atol=1e-5)
+    await node.stop()
+
+
+def test_late_interaction_has_processes_of_its_own_where_it_is_told_otherwise() -> None:
+    plain = EncoderConfig("x", ModelId("plain"))
+    late = EncoderConfig("x", ModelId("late"), late_interaction=True)
+
+    def served(*configs: EncoderConfig) -> list[tuple[str, list[str], bool]]:
+        return [
+            (str(one.config.name), list(one.names), one.config.also_scores)
+            for one in shared_processes(configs)
+        ]
+
+    assert served(late, plain) == [("plain", ["plain", "late"], True)]
+    assert served(late) == [("late", ["late"], False)]
+    apart = [("plain", ["plain"], False), ("late", ["late"], False)]
+    for other in (replace(late, source="y"), replace(late, instances=2)):
+        assert served(plain, other) == apart
 
 
 async def test_what_is_no_encoder_fails_the_start(tmp_path: Path) -> None:

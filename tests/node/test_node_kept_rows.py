@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from quire.core.batch import F32
 from quire.core.ids import TenantId
 from quire.engine.encoders.text import EncodedText
-from quire.node.encoders.kept_rows import KeptRows
+from quire.node.encoders.kept_rows import KeptRows, KeptRowsStatistics
 
 ANN, BOB = TenantId("ann"), TenantId("bob")
 ROW_BYTES = 4 + 200
@@ -80,7 +80,8 @@ async def test_who_comes_meanwhile_waits_for_the_row() -> None:
     rows = [(await one)[:, 0].tolist() for one in asking]
     assert rows == [[6, 7], [7, 8], [6]]
     assert (await other).tolist() == [[6]]
-    assert kept.num_bytes == 0
+    assert kept.statistics() == KeptRowsStatistics(0, 2, 4, 0)
+    assert kept.statistics().num_bytes == 0
     await kept.rows(ANN, "e", [text(1)], encoder)
     assert len(encoder.asked) == 4  # nothing was kept
 
@@ -141,6 +142,6 @@ def test_rows_are_right_and_bounded(asked: list[tuple[TenantId, int]]) -> None:
         for tenant, number in asked:
             rows = await kept.rows(tenant, "e", [text(number)], encoder)
             assert rows.tolist() == [[5 + number]]
-            assert kept.num_bytes <= 4 * ROW_BYTES
+            assert kept.statistics().num_bytes <= 4 * ROW_BYTES
 
     asyncio.run(run())

@@ -340,6 +340,9 @@ def test_what_encoders_did_is_in_the_metrics(http: httpx.Client) -> None:
         f"quire_encoder_batches_total{labels}": 1,
         f"quire_encoder_sequences_total{labels}": 2,
         f"quire_encoder_tokens_total{labels}": 7,
+        f"quire_encoder_reused_tokens_total{labels}": 0,
+        f"quire_encoder_token_cache_bytes{labels}": 0,
     }
     assert after['quire_encoder_requests_waiting{model_name="embedder"}'] == 0
     assert after['quire_encoder_sequences_pending{model_name="embedder"}'] == 0
+    assert after['quire_encoder_rows_total{source="computed"}'] == 0, "of programs alone"

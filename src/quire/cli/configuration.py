@@ -16,7 +16,9 @@ import msgspec
 
 from quire.cli.models import default_name
 from quire.core.config import (
+    TOKEN_CACHE_BYTES,
     AdapterConfig,
+    DTypeName,
     EncoderConfig,
     EngineConfig,
     TenantConfig,
@@ -116,7 +118,10 @@ _LATE = "late-interaction:"
 
 
 def encoder_configs(
-    encoders: Sequence[str], instances: Sequence[str] = ()
+    encoders: Sequence[str],
+    instances: Sequence[str] = (),
+    dtype: DTypeName = "auto",
+    token_cache_bytes: int = TOKEN_CACHE_BYTES,
 ) -> tuple[EncoderConfig, ...]:
     """One encoder per ``SOURCE`` or ``NAME=SOURCE``, where the source may follow
     ``late-interaction:``; of ``instances`` each is ``N``, for all that no other names, or
@@ -138,7 +143,12 @@ def encoder_configs(
     names = [str(config.name) for config in configs]
     counts = _counts("--encoder-instances", "encoder", instances, names)
     return tuple(
-        dataclasses.replace(config, instances=counts.get(config.name, counts.get("", 1)))
+        dataclasses.replace(
+            config,
+            instances=counts.get(config.name, counts.get("", 1)),
+            dtype=dtype,
+            token_cache_bytes=token_cache_bytes,
+        )
         for config in configs
     )
 

@@ -97,6 +97,28 @@ EncoderCacheBytes = Annotated[
         rich_help_panel=_ENGINE,
     ),
 ]
+EncoderDType = Annotated[
+    DTypeOption,
+    typer.Option(
+        "--encoder-dtype",
+        envvar="QUIRE_ENCODER_DTYPE",
+        help="Type of the weights of encoders; auto: float32. bfloat16 is faster on a processor "
+        "that has avx512_bf16, and vectors differ in the third digit.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+TokenCacheBytes = Annotated[
+    int,
+    typer.Option(
+        parser=size_or_nothing,
+        show_default="128MiB",
+        metavar="SIZE",
+        envvar="QUIRE_TOKEN_CACHE_BYTES",
+        help="Memory of each encoder process that ranks by late interaction, for vectors of tokens "
+        "of texts that it has embedded or ranked for a tenant; 0 for none.",
+        rich_help_panel=_ENGINE,
+    ),
+]
 SharedResultsBytes = Annotated[
     int,
     typer.Option(

@@ -26,6 +26,7 @@ from quire.cluster.key_files import read_key
 from quire.core.config import (
     ENCODER_CACHE_BYTES,
     SHARED_RESULTS_BYTES,
+    TOKEN_CACHE_BYTES,
     EngineConfig,
     NodeConfig,
     SandboxConfig,
@@ -57,6 +58,8 @@ def serve(
     encoder: o.Encoders = None,
     encoder_instances: o.EncoderInstances = None,
     encoder_cache_bytes: o.EncoderCacheBytes = ENCODER_CACHE_BYTES,
+    encoder_dtype: o.EncoderDType = "auto",
+    token_cache_bytes: o.TokenCacheBytes = TOKEN_CACHE_BYTES,
     shared_results_bytes: o.SharedResultsBytes = SHARED_RESULTS_BYTES,
     tensor_parallel: o.TensorParallel = _ENGINE.tensor_parallel,
     dtype: o.DType = "auto",
@@ -184,7 +187,9 @@ def serve(
         engines=with_replicas(
             engine_configs(models or (), model_name, shared, adapter or ()), replicas or ()
         ),
-        encoders=encoder_configs(encoder or (), encoder_instances or ()),
+        encoders=encoder_configs(
+            encoder or (), encoder_instances or (), encoder_dtype, token_cache_bytes
+        ),
         encoder_cache_bytes=encoder_cache_bytes,
         shared_results_bytes=shared_results_bytes,
         scheduler=sco.scheduler_config(

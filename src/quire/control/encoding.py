@@ -256,6 +256,8 @@ def _statistics(scheduler: EncoderScheduler) -> EncoderStatistics:
                 num_sequences=one.num_sequences,
                 num_tokens=one.num_tokens,
                 busy_s=one.busy_s,
+                num_reused_tokens=one.num_reused_tokens,
+                cache_bytes=one.cache_bytes,
             )
             for one in pool.instances.values()
         ),

@@ -64,7 +64,8 @@ class EngineStatistics:
 @dataclass(frozen=True, slots=True)
 class InstanceStatistics:
     """One process of an encoder. ``num_batches``, ``num_sequences``, ``num_tokens``: dispatched
-    since start; ``busy_s``: total time of its ended batches."""
+    since start; ``busy_s``: total time of its ended batches. ``num_reused_tokens``: that it had
+    kept and did not compute; ``cache_bytes``: what it keeps now."""
 
     engine: EngineId
     is_up: bool
@@ -73,6 +74,8 @@ class InstanceStatistics:
     num_sequences: int
     num_tokens: int
     busy_s: float
+    num_reused_tokens: int
+    cache_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,10 @@ class EngineConfig:
         return replace(self, adapters=tuple(replace(a, is_needed=False) for a in self.adapters))
 
 
+TOKEN_CACHE_BYTES = 128 << 20
+"""Of an encoder's process, unless said otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
     """An embedding model or cross-encoder in a process of its own.
@@ -151,6 +155,8 @@ class EncoderConfig:
     source: str
     name: ModelId
     late_interaction: bool = False
+    also_scores: bool = False
+    token_cache_bytes: int = TOKEN_CACHE_BYTES
     dtype: DTypeName = "auto"
     device: str = "auto"
     num_threads: int | None = None
@@ -166,6 +172,16 @@ class EncoderConfig:
                 f"encoder {self.name}: max_batch_tokens is {self.max_batch_tokens} and max_pending "
                 f"{self.max_pending}: choose at least 1 for each"
             )
+        if self.token_cache_bytes < 0:
+            raise ConfigError(
+                f"encoder {self.name}: token_cache_bytes is {self.token_cache_bytes}: choose 0 or "
+                "more"
+            )
+
+    @property
+    def scores_pairs(self) -> bool:
+        """By the vectors of their tokens."""
+        return self.late_interaction or self.also_scores
 
     def again(self) -> EncoderConfig:
         """The configuration for a restart."""

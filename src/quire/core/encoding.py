@@ -1,7 +1,8 @@
 """Programs' requests to encoders (embedding models, cross-encoders), and the messages between a
 node and an encoder.
 
-An encoder executes one batch at a time and, unlike an engine, keeps no state between batches.
+An encoder executes one batch at a time. Unlike an engine it keeps nothing between batches on which
+a result depends; it may keep what it has computed, so as not to compute it again.
 Shapes: S sequences, T tokens of all of them, D values of a result.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 import msgspec
+import numpy as np
 
 from quire.core.batch import F32, I32
 from quire.core.command_base import CommandBase
@@ -59,26 +61,33 @@ class Encoded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EncodeBatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """``tokens`` and ``types`` [T]: the sequences concatenated, of ``lengths`` [S]."""
+    """``tokens`` and ``types`` [T]: the sequences concatenated, of ``lengths`` [S]. ``owners`` [S]:
+    for whom each is computed; what the encoder keeps of a sequence, it uses again for the same
+    owner alone. Empty: nothing is kept."""
 
     number: int
     tokens: I32
     types: I32
     lengths: I32
+    owners: I32 = msgspec.field(default_factory=lambda: np.empty(0, np.int32))
 
 
 class EncodeResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """``rows`` [S, D], in the order of the batch, or the error that prevented them. ``elapsed_s``:
-    the encoder's own time for the batch."""
+    the encoder's own time for the batch. ``num_reused_tokens``: of texts whose vectors it had kept,
+    each text of the batch counted once. ``cache_bytes``: what it keeps now."""
 
     number: int
     rows: F32
     elapsed_s: float = 0.0
+    num_reused_tokens: int = 0
+    cache_bytes: int = 0
     error: ErrorRecord | None = None
 
 
 class EncoderCore(Protocol):
-    """Runs batches. Pure: the same batch gives the same rows. Used by one thread only."""
+    """Runs batches. Pure: the same batch gives the same rows, up to rounding. Used by one thread
+    only."""
 
     @property
     def info(self) -> EncoderInfo: ...

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from quire.control import EngineStatistics, ProcessRow, Statistics
 from quire.core.ids import EngineId, ProgramForm, ProgramId
+from quire.node.encoders.kept_rows import KeptRowsStatistics
 from quire.node.health import NodeHealth
 from quire.node.latency import EngineLatencies
 from quire.node.tracing.classes import ClassFigures
@@ -24,9 +25,9 @@ class NodeStatistics:
 
     ``latencies`` has no entry for an engine that has served no decode yet. ``recording_failure``:
     why the event log has ended early, or ``None``. ``ended_programs``: by form and outcome.
-    ``classes``: by class of program. ``sharing``: of workflows' pure primitives;
-    ``speculation``: of those that ran ahead. ``spans``: None if
-    they are sent nowhere.
+    ``classes``: by class of program. ``kept_rows``: of encoders, for programs. ``sharing``: of
+    workflows' pure primitives; ``speculation``: of those that ran ahead. ``spans``: None if they
+    are sent nowhere.
     """
 
     health: NodeHealth
@@ -38,6 +39,7 @@ class NodeStatistics:
     num_sessions: int
     num_calls: int
     uptime_s: float
+    kept_rows: KeptRowsStatistics
     sharing: SharingStatistics
     speculation: SpeculationFigures
     recording_failure: str | None = None

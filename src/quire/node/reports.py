@@ -89,6 +89,7 @@ class NodeReports:
             num_sessions=len(parts.sessions),
             num_calls=len(parts.sessions.calls()),
             uptime_s=self._life.uptime_s,
+            kept_rows=parts.services.kept_rows.statistics(),
             sharing=parts.services.shared_results.statistics(),
             speculation=parts.services.speculation.statistics(),
             recording_failure=self._life.recording_failure,

@@ -58,7 +58,7 @@ class NodeServices:
     ) -> None:
         self._fleet = fleet
         self._encoder = encoder
-        self._kept_rows = KeptRows(config.encoder_cache_bytes)
+        self.kept_rows = KeptRows(config.encoder_cache_bytes)
         self._store = Store(config.data_dir)
         self._shared = SharedServices(clock, self._store)
         self.mcp_servers = McpServers(config.mcp_servers, clock)
@@ -161,7 +161,7 @@ class NodeServices:
         return EncodingService(
             ProgramEncoders(
                 identity,
-                self._kept_rows,
+                self.kept_rows,
                 ancestry.encoded,
                 self._fleet.all,
                 self._encoder,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from quire.control import EncoderStatistics, InstanceStatistics
+from quire.node.encoders.kept_rows import KeptRowsStatistics
 
 _WAITING: tuple[tuple[str, str, Callable[[EncoderStatistics], float]], ...] = (
     (
@@ -24,6 +25,11 @@ _COUNTERS: tuple[tuple[str, str, Callable[[InstanceStatistics], float]], ...] = 
     ("batches", "Batches sent to the encoder", lambda i: i.num_batches),
     ("sequences", "Sequences sent to the encoder", lambda i: i.num_sequences),
     ("tokens", "Tokens sent to the encoder", lambda i: i.num_tokens),
+    (
+        "reused_tokens",
+        "Tokens of texts that the instance had kept and did not compute, for late interaction",
+        lambda i: i.num_reused_tokens,
+    ),
     (
         "busy_seconds",
         "Seconds that the instance has worked on batches that have ended",
@@ -47,3 +53,32 @@ def encoder_series(encoders: Sequence[EncoderStatistics]) -> Iterator[Metric]:
             for instance in encoder.instances:
                 counter.add_metric([encoder.model, instance.engine], done(instance))
         yield counter
+    kept = GaugeMetricFamily(
+        "quire_encoder_token_cache_bytes",
+        "Kept vectors of tokens, for late interaction",
+        labels=["model_name", "engine"],
+    )
+    for encoder in encoders:
+        for instance in encoder.instances:
+            kept.add_metric([encoder.model, instance.engine], instance.cache_bytes)
+    yield kept
+
+
+def kept_row_series(kept: KeptRowsStatistics) -> Iterator[Metric]:
+    """How programs had the rows that they asked encoders for, and what is kept of these."""
+    counter = CounterMetricFamily(
+        "quire_encoder_rows",
+        "Vectors and scores that programs asked for: computed, kept from an equal text, or "
+        "in_flight for an equal one",
+        labels=["source"],
+    )
+    for source, num in (
+        ("computed", kept.num_computed),
+        ("kept", kept.num_found),
+        ("in_flight", kept.num_waited),
+    ):
+        counter.add_metric([source], num)
+    yield counter
+    yield GaugeMetricFamily(
+        "quire_encoder_rows_bytes", "Kept vectors and scores", value=kept.num_bytes
+    )

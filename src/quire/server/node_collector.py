@@ -21,7 +21,7 @@ from quire.control.scheduler.timing.batch_sizes import BATCH_BOUNDS
 from quire.core.interfaces import ServedModel
 from quire.node import EngineReadiness, Node, NodeStatistics, SpanCounts
 from quire.server.class_series import class_series
-from quire.server.encoder_series import encoder_series
+from quire.server.encoder_series import encoder_series, kept_row_series
 from quire.server.histograms import buckets
 from quire.server.sharing_series import sharing_series
 from quire.server.speculation_series import speculation_series
@@ -56,6 +56,7 @@ class NodeCollector(Collector):
         yield from _latencies(statistics)
         yield from class_series(statistics.classes)
         yield from encoder_series(statistics.controller.encoders)
+        yield from kept_row_series(statistics.kept_rows)
         yield from sharing_series(statistics.sharing)
         yield from speculation_series(statistics.speculation)
 

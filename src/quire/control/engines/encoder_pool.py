@@ -1,8 +1,8 @@
 """Everything control keeps for one encoder: its instances and its waiting commands.
 
-An encoder keeps no state between batches, so its instances are equal: a command is placed on the
-pool, each of its batches on one instance. Owns what is in flight on each instance, and the number
-of pending sequences of each tenant.
+No result of an encoder depends on an earlier batch, so its instances are equal: a command is placed
+on the pool, each of its batches on one instance. Owns what is in flight on each instance, and the
+number of pending sequences of each tenant.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class EncodeMessage:
 
 class EncoderInstance:
     """One process of the encoder. ``began_s``: when the first batch in flight began. ``busy_s``:
-    the total time of its batches."""
+    the total time of its batches. ``num_reused_tokens``, ``cache_bytes``: see ``EncodeResult``."""
 
     def __init__(self, engine: EngineId) -> None:
         self.id = engine
@@ -49,6 +49,8 @@ class EncoderInstance:
         self.num_sequences = 0
         self.num_tokens = 0
         self.busy_s = 0.0
+        self.num_reused_tokens = 0
+        self.cache_bytes = 0
 
     @property
     def has_room(self) -> bool:
@@ -74,6 +76,11 @@ class EncoderPool(ControlledEngine):
         self.num_pending: dict[TenantId, int] = {}
         self.num_waiting_tokens = 0
         self.next_number = 1
+        self._owners: dict[TenantId, int] = {}
+
+    def owner(self, tenant: TenantId) -> int:
+        """The number under which encoders keep things for ``tenant``."""
+        return self._owners.setdefault(tenant, len(self._owners))
 
     def enter(self, run: EncodeRun) -> None:
         """A command has arrived."""

@@ -155,7 +155,19 @@ class EncoderScheduler:
         instance.num_batches += 1
         instance.num_sequences += message.num_sequences
         instance.num_tokens += message.num_tokens
-        self._outbox.dispatch(instance.id, _batch_of(message))
+        self._outbox.dispatch(instance.id, self._batch_of(message))
+
+    def _batch_of(self, message: EncodeMessage) -> EncodeBatch:
+        parts = message.parts
+        owners = [self.pool.owner(part.run.entry.program.tenant) for part in parts]
+        lengths = [part.run.command.lengths[part.start : part.stop] for part in parts]
+        return EncodeBatch(
+            number=message.number,
+            tokens=np.concatenate([part.cut(part.run.command.tokens) for part in parts]),
+            types=np.concatenate([part.cut(part.run.command.types) for part in parts]),
+            lengths=np.concatenate(lengths),
+            owners=np.repeat(np.asarray(owners, np.int32), list(map(len, lengths))),
+        )
 
     # -- rows back -------------------------------------------------------------------------------
 
@@ -175,6 +187,8 @@ class EncoderScheduler:
         instance.in_flight.popleft()
         instance.began_s = self._time.now_s
         instance.busy_s += result.elapsed_s
+        instance.num_reused_tokens += result.num_reused_tokens
+        instance.cache_bytes = result.cache_bytes
         if result.error is None:
             self._ahead.observe(due.num_tokens, result.elapsed_s)
         self._tracer.message_ended(
@@ -240,6 +254,7 @@ class EncoderScheduler:
     def lose(self, instance: EncoderInstance) -> None:
         """Its batches are done again, by whichever instance is free first."""
         instance.is_up = False
+        instance.cache_bytes = 0
         messages = list(instance.in_flight)
         instance.in_flight.clear()
         for message in messages:
@@ -290,17 +305,6 @@ def _append(parts: list[EncodePart], part: EncodePart) -> None:
         last.stop = part.stop
     else:
         parts.append(part)
-
-
-def _batch_of(message: EncodeMessage) -> EncodeBatch:
-    parts = message.parts
-    lengths = [part.run.command.lengths[part.start : part.stop] for part in parts]
-    return EncodeBatch(
-        number=message.number,
-        tokens=np.concatenate([part.cut(part.run.command.tokens) for part in parts]),
-        types=np.concatenate([part.cut(part.run.command.types) for part in parts]),
-        lengths=np.concatenate(lengths),
-    )
 
 
 def _fits(result: EncodeResult, message: EncodeMessage) -> bool:

@@ -24,13 +24,11 @@ from quire.engine.encoders.body import make_body
 from quire.engine.encoders.config import read_shape
 from quire.engine.encoders.heads import Head, embedding_head
 from quire.engine.encoders.known_keys import BIDIRECTIONAL, CAUSAL
-from quire.engine.encoders.late_interaction import check_late, late_scores
+from quire.engine.encoders.late_interaction import LateInteraction, check_late
 from quire.engine.encoders.late_texts import NUM_TYPES
 from quire.engine.encoders.modules import kind_of, read_modules
-from quire.engine.encoders.scores import (
-    ScoreHead,
-    is_activated,
-)
+from quire.engine.encoders.scores import ScoreHead, is_activated
+from quire.engine.encoders.token_cache import TokenCache
 from quire.engine.encoders.transformer import ignored_tensor
 from quire.engine.layers.parameters import Parameters
 from quire.engine.model_directory import ModelDirectory, locate
@@ -67,8 +65,8 @@ class TorchEncoder:
         self._shape = read_shape(reader)
         self._modules = read_modules(directory)
         self._kind = kind_of(self._shape, self._modules)
-        self._is_late = config.late_interaction
-        if self._is_late:
+        is_late, scores_pairs = config.late_interaction, config.scores_pairs
+        if scores_pairs:
             check_late(self._shape, self._modules, self._kind, directory.path)
         parameters = Parameters(self._device, _DTYPES[config.dtype])
         self._load(parameters, directory, reader, progress)
@@ -76,15 +74,20 @@ class TorchEncoder:
         self._info = EncoderInfo(
             model=str(config.name),
             family=self._shape.family,
-            kind="cross_encoder" if self._is_late else self._kind,
-            dimensions=1 if self._is_late else self._head.dimensions,
-            max_tokens=self._shape.max_tokens * (2 if self._is_late else 1),
+            kind="cross_encoder" if is_late else self._kind,
+            dimensions=1 if is_late else self._head.dimensions,
+            max_tokens=self._shape.max_tokens * (2 if scores_pairs else 1),
             vocab_size=self._shape.vocab_size,
-            num_types=NUM_TYPES if self._is_late else self._shape.num_types,
+            num_types=NUM_TYPES if scores_pairs else self._shape.num_types,
             num_parameters=sum(sizes),
             max_batch_tokens=config.max_batch_tokens,
             max_pending=config.max_pending,
         )
+        self._late: LateInteraction | None = None
+        if scores_pairs:
+            cache = TokenCache(config.token_cache_bytes, self._token_vectors)
+            embed = None if is_late else self._embedded
+            self._late = LateInteraction(cache, embed, self._info.dimensions)
 
     @property
     def info(self) -> EncoderInfo:
@@ -117,9 +120,19 @@ class TorchEncoder:
     def encode(self, batch: EncodeBatch) -> EncodeResult:
         self._check(batch)
         began_s = time.perf_counter()
-        rows = late_scores(batch, self._token_vectors) if self._is_late else self._rows(batch)
-        elapsed_s = time.perf_counter() - began_s
-        return EncodeResult(number=batch.number, rows=rows, elapsed_s=elapsed_s)
+        num_reused_tokens, cache_bytes = 0, 0
+        if self._late is None:
+            rows = self._rows(batch)
+        else:
+            rows, num_reused_tokens = self._late.rows(batch)
+            cache_bytes = self._late.num_bytes
+        return EncodeResult(
+            number=batch.number,
+            rows=rows,
+            elapsed_s=time.perf_counter() - began_s,
+            num_reused_tokens=num_reused_tokens,
+            cache_bytes=cache_bytes,
+        )
 
     def _rows(self, batch: EncodeBatch) -> F32:
         ends = np.cumsum(batch.lengths)[:-1]
@@ -136,6 +149,13 @@ class TorchEncoder:
             for row, index in enumerate(group):
                 found[index] = hidden_BLH[row, : len(sequences[index])].cpu()
         return found
+
+    def _embedded(self, vectors_LH: Tensor) -> F32:
+        visible_1L = torch.ones(1, len(vectors_LH), dtype=torch.bool, device=self._device)
+        row: F32 = (
+            self._head(vectors_LH[None].to(self._device), visible_1L)[0].float().cpu().numpy()
+        )
+        return row
 
     def _hidden(
         self, tokens: Sequence[I32], types: Sequence[I32]
@@ -160,6 +180,11 @@ class TorchEncoder:
 
     def _check(self, batch: EncodeBatch) -> None:
         lengths, info = batch.lengths, self._info
+        if len(batch.owners) not in (0, len(lengths)):
+            raise InvalidArgument(
+                f"{len(batch.owners)} owners of {len(lengths)} sequences: name one for each, or "
+                "none"
+            )
         total = int(lengths.sum())
         if not len(lengths) or total != len(batch.tokens) or total != len(batch.types):
             raise InvalidArgument(

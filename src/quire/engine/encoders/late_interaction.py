@@ -8,7 +8,8 @@ D of a document.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,7 @@ from quire.core.errors import InvalidArgument, UnsupportedModel
 from quire.engine.encoders.config import EncoderShape
 from quire.engine.encoders.late_texts import PairToken
 from quire.engine.encoders.modules import EncoderModule
-
-TokenVectors = Callable[[Sequence[I32]], list[Tensor]]
-"""Sequences of tokens to a vector for each token [L, H], as the model says it."""
+from quire.engine.encoders.token_cache import OwnedText, TokenCache
 
 
 def check_late(
@@ -46,31 +45,95 @@ def check_late(
         )
 
 
-def late_scores(batch: EncodeBatch, vectors_of: TokenVectors) -> F32:
-    """A score from -1 to 1 for each pair of ``batch`` [S, 1]. A query that stands in several pairs
-    is encoded once.
+class LateInteraction:
+    """Rows of batches, from vectors of tokens that ``cache`` computes or has kept.
 
-    Raises:
-        InvalidArgument: a sequence is not a query followed by a document.
+    A query followed by a document, told apart by the types of their tokens, is a pair: its row
+    begins with its score, from -1 to 1. A sequence of type 0 alone is a text, and its row is what
+    ``embed`` makes of its vectors; None: there are only pairs. Rows have ``dimensions`` numbers.
     """
-    texts: dict[bytes, I32] = {}
-    pairs: list[tuple[bytes, I32, bytes, I32]] = []
-    ends = np.cumsum(batch.lengths)[:-1]
-    for tokens, types in zip(
-        np.split(batch.tokens, ends), np.split(batch.types, ends), strict=True
-    ):
+
+    def __init__(
+        self, cache: TokenCache, embed: Callable[[Tensor], F32] | None, dimensions: int
+    ) -> None:
+        self._cache = cache
+        self._embed = embed
+        self._dimensions = dimensions
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the vectors that are kept."""
+        return self._cache.num_bytes
+
+    def rows(self, batch: EncodeBatch) -> tuple[F32, int]:
+        """A row for each sequence of ``batch`` [S, D], and how many tokens of its texts were not
+        computed, because they were kept. A text that stands in several pairs is computed once.
+
+        Raises:
+            InvalidArgument: a sequence that is no pair, where there are only pairs.
+        """
+        items = [self._item(*one) for one in _sequences(batch)]
+        found, num_reused = self._cache.vectors([text for one in items for text in one.texts])
+        normal: dict[OwnedText, Tensor] = {}
+        rows = np.zeros((len(items), self._dimensions), np.float32)
+        for index, item in enumerate(items):
+            if isinstance(item, _Pair):
+                for text in item.texts:
+                    if text not in normal:
+                        normal[text] = functional.normalize(found[text].float(), dim=-1)
+                rows[index, 0] = _score(item, normal)
+            elif self._embed is not None:
+                rows[index] = self._embed(found[item.text])
+        return rows, num_reused
+
+    def _item(self, owner: int | None, tokens: I32, types: I32) -> _Pair | _Text:
+        if self._embed is not None and not types.any():
+            return _Text(OwnedText(owner, tokens.tobytes()))
         num_query = _num_query_tokens(types)
-        query, document = tokens[:num_query], tokens[num_query:]
-        pairs.append((query.tobytes(), types[:num_query], document.tobytes(), types[num_query:]))
-        texts[pairs[-1][0]], texts[pairs[-1][2]] = query, document
-    found = dict(zip(texts, vectors_of(list(texts.values())), strict=True))
-    normal = {key: functional.normalize(one_LH.float(), dim=-1) for key, one_LH in found.items()}
-    scores = np.empty((len(pairs), 1), np.float32)
-    for index, (query_key, query_types, document_key, document_types) in enumerate(pairs):
-        query_QH = normal[query_key][_compared(query_types, PairToken.QUERY)]
-        document_DH = normal[document_key][_compared(document_types, PairToken.DOCUMENT)]
-        scores[index] = (query_QH @ document_DH.T).amax(1).mean().item()
-    return scores
+        return _Pair(
+            OwnedText(owner, tokens[:num_query].tobytes()),
+            OwnedText(owner, tokens[num_query:].tobytes()),
+            _compared(types[:num_query], PairToken.QUERY),
+            _compared(types[num_query:], PairToken.DOCUMENT),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    text: OwnedText
+
+    @property
+    def texts(self) -> tuple[OwnedText, ...]:
+        return (self.text,)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """``query_tokens`` and ``document_tokens``: which are compared."""
+
+    query: OwnedText
+    document: OwnedText
+    query_tokens: Tensor
+    document_tokens: Tensor
+
+    @property
+    def texts(self) -> tuple[OwnedText, ...]:
+        return self.query, self.document
+
+
+def _score(pair: _Pair, normal: Mapping[OwnedText, Tensor]) -> float:
+    query_QH = normal[pair.query][pair.query_tokens]
+    document_DH = normal[pair.document][pair.document_tokens]
+    return (query_QH @ document_DH.T).amax(1).mean().item()
+
+
+def _sequences(batch: EncodeBatch) -> Iterator[tuple[int | None, I32, I32]]:
+    """Owner, tokens and types of each."""
+    ends = np.cumsum(batch.lengths)[:-1]
+    owners: list[int | None] = [None] * len(batch.lengths)
+    if len(batch.owners):
+        owners = batch.owners.tolist()
+    yield from zip(owners, np.split(batch.tokens, ends), np.split(batch.types, ends), strict=True)
 
 
 def _compared(types: I32, wanted: PairToken) -> Tensor:

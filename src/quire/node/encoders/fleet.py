@@ -12,7 +12,9 @@ from quire.core.ids import EngineId, ModelId
 from quire.core.interfaces import Clock
 from quire.node.control_thread import ControlThread
 from quire.node.encoders.asking import EncoderRequests
+from quire.node.encoders.processes import EncoderProcesses
 from quire.node.encoders.service import EncoderService
+from quire.node.encoders.shared import shared_processes
 from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress
 from quire.node.health import EngineHealth
@@ -34,26 +36,29 @@ class EncoderFleet:
         limits: RestartLimits | None = None,
     ) -> None:
         self.requests = EncoderRequests(control)
-        self._services = {
-            config.name: EncoderService(
-                config,
+        self._processes: list[EncoderProcesses] = []
+        self._services: dict[ModelId, EncoderService] = {}
+        for shared in shared_processes(configs):
+            processes = EncoderProcesses(
+                shared.config,
                 transports,
                 control,
-                self.requests,
                 clock=clock,
                 on_change=on_change,
                 on_progress=on_progress,
                 limits=limits,
             )
-            for config in configs
-        }
+            self._processes.append(processes)
+            for name, is_late in shared.names.items():
+                self._services[name] = EncoderService(
+                    name, processes, self.requests, is_late=is_late
+                )
 
     def all(self) -> list[EncoderService]:
         return list(self._services.values())
 
     def health(self) -> Mapping[EngineId, EngineHealth]:
-        services = self._services.values()
-        return {engine: health for one in services for engine, health in one.health.items()}
+        return {engine: health for one in self._processes for engine, health in one.health.items()}
 
     def find(self, name: str | None, kind: EncoderKind) -> EncoderService:
         """The encoder called ``name``; for ``None`` the first of its kind.
@@ -92,15 +97,15 @@ class EncoderFleet:
 
     async def start(self) -> None:
         self.requests.start()
-        for service in self._services.values():
-            await service.start()
+        for processes in self._processes:
+            await processes.start()
 
     async def wait_ready(self) -> None:
         """Raises ``QuireError``: the first error that keeps one from becoming ready."""
-        await asyncio.gather(*(service.wait_ready() for service in self._services.values()))
+        await asyncio.gather(*(one.wait_ready() for one in self._processes))
 
     async def wait_idle(self) -> None:
         await self.requests.wait_idle()
 
     async def stop(self) -> None:
-        await asyncio.gather(*(service.stop() for service in self._services.values()))
+        await asyncio.gather(*(one.stop() for one in self._processes))

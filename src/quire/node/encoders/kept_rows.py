@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from quire.core.batch import F32
+from quire.core.fair_cache import FairCache
 from quire.core.ids import TenantId
 from quire.engine.encoders.text import EncodedText
 
@@ -25,19 +26,32 @@ _ROW_OVERHEAD_BYTES = 200
 """Of the key, the array and the table, beside the row's numbers."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeptRowsStatistics:
+    """``num_found``: rows that were kept; ``num_waited``: that were being computed for somebody
+    else; ``num_computed``. ``num_bytes``: kept now."""
+
+    num_found: int
+    num_waited: int
+    num_computed: int
+    num_bytes: int
+
+
 class KeptRows:
     """At most ``max_bytes`` of rows, for all tenants; 0: none are kept, and only sequences that are
     being computed are shared. Where there is no room, the row goes that was not used for longest,
     of the tenant that has most. Belongs to one loop."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._rows: dict[TenantId, OrderedDict[bytes, F32]] = {}
-        self._bytes: dict[TenantId, int] = {}
+        self._rows = FairCache[TenantId, F32](max_bytes)
         self._under_way: dict[tuple[TenantId, bytes], asyncio.Future[F32]] = {}
-        self.num_bytes = 0
-        self.num_found = 0
-        self.num_computed = 0
+        self._num_found = self._num_waited = self._num_computed = 0
+
+    def statistics(self) -> KeptRowsStatistics:
+        """From any thread."""
+        return KeptRowsStatistics(
+            self._num_found, self._num_waited, self._num_computed, self._rows.num_bytes
+        )
 
     async def rows(
         self, tenant: TenantId, encoder: str, sequences: Sequence[EncodedText], compute: Compute
@@ -64,7 +78,9 @@ class KeptRows:
                 found |= await self._computed(tenant, own, compute)
             if others:
                 await asyncio.wait(others.values())
-                found |= {key: one.result() for key, one in others.items() if _has_result(one)}
+                theirs = {key: one.result() for key, one in others.items() if _has_result(one)}
+                self._num_waited += len(theirs)
+                found |= theirs
         return np.stack([found[key] for key in keys])
 
     async def _computed(
@@ -77,37 +93,20 @@ class KeptRows:
             rows = await compute(list(own.values()))
             found = {key: row.copy() for key, row in zip(own, rows, strict=True)}
             for key, row in found.items():
-                self._keep(tenant, key, row)
+                self._rows.put(tenant, key, row, row.nbytes + _ROW_OVERHEAD_BYTES)
                 futures[key].set_result(row)
         finally:
             for key, future in futures.items():
                 del self._under_way[tenant, key]
                 future.cancel()  # nobody waits any longer, unless it has its row
-        self.num_computed += len(found)
+        self._num_computed += len(found)
         return found
 
     def _kept(self, tenant: TenantId, key: bytes) -> F32 | None:
-        rows = self._rows.get(tenant)
-        row = None if rows is None else rows.get(key)
-        if rows is not None and row is not None:
-            rows.move_to_end(key)
-            self.num_found += 1
+        row = self._rows.get(tenant, key)
+        if row is not None:
+            self._num_found += 1
         return row
-
-    def _keep(self, tenant: TenantId, key: bytes, row: F32) -> None:
-        rows = self._rows.setdefault(tenant, OrderedDict())
-        if key in rows:
-            return
-        rows[key] = row
-        self._bytes[tenant] = self._bytes.get(tenant, 0) + _size(row)
-        self.num_bytes += _size(row)
-        while self.num_bytes > self._max_bytes:
-            most = max(self._bytes, key=lambda one: self._bytes[one])
-            _, gone = self._rows[most].popitem(last=False)
-            self._bytes[most] -= _size(gone)
-            self.num_bytes -= _size(gone)
-            if not self._rows[most]:
-                del self._rows[most], self._bytes[most]
 
 
 def _key(encoder: str, sequence: EncodedText) -> bytes:
@@ -116,10 +115,6 @@ def _key(encoder: str, sequence: EncodedText) -> bytes:
     digest.update(np.asarray(sequence.tokens, "<i4").tobytes())
     digest.update(np.asarray(sequence.types, "<i4").tobytes())
     return digest.digest()
-
-
-def _size(row: F32) -> int:
-    return row.nbytes + _ROW_OVERHEAD_BYTES
 
 
 def _has_result(future: asyncio.Future[F32]) -> bool:

@@ -8,7 +8,6 @@ Must not know what a result is.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from itertools import count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from quire.core.fair_cache import FairCache
 from quire.core.ids import TenantId
 
 _OVERHEAD_BYTES = 300
@@ -24,7 +24,6 @@ _OVERHEAD_BYTES = 300
 
 class Kept(NamedTuple):
     value: Any
-    num_bytes: int
     ends_s: float
 
 
@@ -49,14 +48,13 @@ class SharedResults:
     least recently used result. For any thread."""
 
     def __init__(self, max_bytes: int, ttl_s: float, now_s: Callable[[], float]) -> None:
-        self._max_bytes, self._ttl_s, self._now_s = max_bytes, ttl_s, now_s
+        self._ttl_s, self._now_s = ttl_s, now_s
         self._lock = threading.Lock()
         self._functions: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._numbers = count(1)
-        self._kept: dict[TenantId, OrderedDict[bytes, Kept]] = {}
-        self._bytes: dict[TenantId, int] = {}
+        self._kept = FairCache[TenantId, Kept](max_bytes)
         self._under_way: dict[tuple[TenantId, bytes], Computing] = {}
-        self._num_bytes = self._num_kept = self._num_waited = self._num_computed = 0
+        self._num_kept = self._num_waited = self._num_computed = 0
 
     def begin(self, tenant: TenantId, key: bytes) -> Kept | Computing | None:
         """The kept result, or a future that ends when another caller has computed it. None: the
@@ -96,43 +94,21 @@ class SharedResults:
     def statistics(self) -> SharingStatistics:
         with self._lock:
             return SharingStatistics(
-                self._num_kept, self._num_waited, self._num_computed, self._num_bytes
+                self._num_kept, self._num_waited, self._num_computed, self._kept.num_bytes
             )
 
     def check_invariants(self) -> None:
         """Assert that the sums equal the kept bytes and are within the limit."""
         with self._lock:
-            for tenant, kept in self._kept.items():
-                assert kept, f"{tenant} keeps nothing"
-                assert self._bytes[tenant] == sum(one.num_bytes for one in kept.values())
-            assert self._num_bytes == sum(self._bytes.values()) <= self._max_bytes
+            self._kept.check_invariants()
 
     def _found(self, tenant: TenantId, key: bytes) -> Kept | None:
-        of_tenant = self._kept.get(tenant)
-        kept = None if of_tenant is None else of_tenant.get(key)
-        if of_tenant is None or kept is None:
+        kept = self._kept.get(tenant, key)
+        if kept is not None and kept.ends_s <= self._now_s():
+            self._kept.drop(tenant, key)
             return None
-        if kept.ends_s <= self._now_s():
-            self._drop(tenant, key)
-            return None
-        of_tenant.move_to_end(key)
         return kept
 
     def _keep(self, tenant: TenantId, key: bytes, value: Any, num_bytes: int) -> None:
-        num_bytes += _OVERHEAD_BYTES
-        if num_bytes > self._max_bytes:
-            return
-        made = Kept(value, num_bytes, self._now_s() + self._ttl_s)
-        self._kept.setdefault(tenant, OrderedDict())[key] = made
-        self._bytes[tenant] = self._bytes.get(tenant, 0) + num_bytes
-        self._num_bytes += num_bytes
-        while self._num_bytes > self._max_bytes:
-            most = max(self._bytes, key=lambda one: self._bytes[one])
-            self._drop(most, next(iter(self._kept[most])))
-
-    def _drop(self, tenant: TenantId, key: bytes) -> None:
-        gone = self._kept[tenant].pop(key)
-        self._bytes[tenant] -= gone.num_bytes
-        self._num_bytes -= gone.num_bytes
-        if not self._kept[tenant]:
-            del self._kept[tenant], self._bytes[tenant]
+        kept = Kept(value, self._now_s() + self._ttl_s)
+        self._kept.put(tenant, key, kept, num_bytes + _OVERHEAD_BYTES)
