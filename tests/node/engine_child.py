@@ -1,8 +1,9 @@
 """An engine process with a fake engine: ``python engine_child.py MODE``, for the transport tests.
 
 MODE: ``serve`` · ``old`` (greets with another protocol version) · ``slow`` (waits before each
-batch until its model name's file exists) · ``broken`` (fails to load) · ``crash`` (faults on the
-second batch) · ``mute`` (never answers heartbeats) · ``talk`` (a ``TalkingEngine``).
+batch until its model name's file exists) · ``broken`` (fails to load) · ``stubborn`` (so, too, and
+does not end by SIGTERM) · ``crash`` (faults on the second batch) · ``mute`` (never answers
+heartbeats) · ``talk`` (a ``TalkingEngine``).
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ class CrashingEngine(FakeEngine):
 def load(config: EngineConfig, on_progress: Callable[[str, float], None]) -> EngineCore:
     on_progress("weights", 0.5)
     print("a library prints on standard output")
+    if MODE == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise ModelFormatError("the fake shard is truncated: download it again")
     if MODE == "broken":
         atexit.register(os.kill, os.getpid(), signal.SIGTERM)  # its node ends it while it ends
         raise ModelFormatError("the fake shard is truncated: download it again")

@@ -81,6 +81,35 @@ def test_what_a_process_has_started_ends_with_it(
         assert "exited with 7" in runner.run(parent())
 
 
+OWN_SESSION = """
+import subprocess, sys
+subprocess.Popen(["sleep", "30"], start_new_session=True)
+print("last words", file=sys.stderr)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, new_event_loop])
+def test_the_end_of_a_process_is_noticed_while_others_hold_its_log(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ranks have groups of their own: they do not end with the group of their engine."""
+
+    async def parent() -> str:
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        command = (sys.executable, "-P", "-c", OWN_SESSION)
+        child = NodeChild("parent", ended.set_result, LifeLimits(last_words_s=0.5), command)
+        async with asyncio.timeout(20):
+            await child.spawn(msgspec.Struct())
+            reason = await ended
+            await child.close()
+        return reason
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        assert "exited with 7" in runner.run(parent())
+    assert "last words" in caplog.text
+
+
 async def test_what_cannot_be_started_is_lost_and_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -71,6 +71,8 @@ class Transport:
         self.error = error
         self.info = info
         self.closed = False
+        self.closing: asyncio.Event | None = None
+        """Set once its first ``close``, which then takes for ever, has begun."""
         self.owes_s = 0.0
 
     async def start(
@@ -87,6 +89,9 @@ class Transport:
         return self.owes_s
 
     async def close(self) -> None:
+        if self.closing is not None and not self.closing.is_set():
+            self.closing.set()
+            await asyncio.Event().wait()
         self.closed = True
 
 
@@ -269,6 +274,21 @@ async def test_stopping_is_idempotent_and_answers_those_who_wait(rigs: Callable[
     with pytest.raises(EngineLost, match="stopped"):
         await waiting
     assert rig.supervisor.health.state is EngineReadiness.STOPPED
+
+
+async def test_what_is_stopped_while_it_closes_is_closed_to_the_end(
+    rigs: Callable[..., Rig],
+) -> None:
+    """Two engines cannot be started: the node stops the second while that one is ended."""
+    rig = rigs()
+    await rig.supervisor.start()
+    await rig.supervisor.wait_ready()
+    [transport] = rig.transports
+    closing = transport.closing = asyncio.Event()
+    transport.lose("gone")
+    await closing.wait()
+    await rig.supervisor.stop()
+    assert transport.closed
 
 
 async def test_a_bug_in_a_transport_is_told(rigs: Callable[..., Rig]) -> None:

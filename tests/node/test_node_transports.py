@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -144,6 +145,30 @@ async def test_a_load_error_is_the_engines_own(caplog: pytest.LogCaptureFixture)
     await transport.close()
     assert "a library prints" in caplog.text
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for a process by its pidfd")
+async def test_a_process_that_cannot_load_waits_until_its_node_has_read_why() -> None:
+    """One that ended by itself might be gone before its last word is read."""
+    transport = process("broken")
+    with pytest.raises(ModelFormatError, match="truncated"):
+        await Listener().start(transport)
+    ended = os.pidfd_open(transport.pid)
+    assert not select.select([ended], [], [], 0.5)[0]
+    await transport.close()
+    assert select.select([ended], [], [], 0)[0]
+    os.close(ended)
+
+
+async def test_the_reason_of_a_process_that_has_to_be_killed_is_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """On a loaded machine the end of a process takes longer than its grace; that is no news."""
+    transport = process("stubborn", limits=LifeLimits(grace_s=0.01))
+    with pytest.raises(ModelFormatError, match="truncated"):
+        await Listener().start(transport)
+    await transport.close()
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
 
 
 async def test_progress_is_reported() -> None:

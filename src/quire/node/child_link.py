@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, cast
 
 import zmq
 
@@ -125,6 +125,21 @@ class NodeLink(Generic[Heard]):
     def hear(self) -> Heard:
         return self._decoder.decode(unpack(self._socket.recv()))
 
+    def rest(self) -> NoReturn:
+        """After a last word (``LoadFailed``, ``Faulted``): wait until the node ends the process.
+
+        A process that ended by itself could be gone before its node has read why. Ended by SIGTERM,
+        whose handler raises ``SystemExit``, or with the node.
+        """
+        # so that a signal that comes just before the wait ends it
+        signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
+        try:
+            while True:
+                if self.wait():
+                    self._socket.recv()  # sent before the node had read the word
+        finally:
+            signal.set_wakeup_fd(-1)
+
     def shake_hands(self, token: str) -> None:
         """Raises ``ProtocolMismatch`` when either side refuses the other."""
         self.say(Hello(version=PROTOCOL_VERSION, release=__version__, pid=os.getpid(), token=token))
@@ -148,8 +163,8 @@ def live(
     encoder: Codec[Any],
     serve: Callable[[NodeLink[Heard], Executing], int],
 ) -> int:
-    """The life of the process after its launch order: handshake, then ``serve``; returns the exit
-    status.
+    """The life of the process after its launch order: handshake, then ``serve``, which returns the
+    exit status behind a last word; returns it if the node refuses this process.
 
     SIGTERM ends it at once, or after the work that ``serve`` runs under ``Executing``.
     """
@@ -159,7 +174,10 @@ def live(
     link = NodeLink(order.endpoint, decoder, encoder)
     try:
         link.shake_hands(order.token)
-        return serve(link, executing)
+        status = serve(link, executing)
+        with contextlib.suppress(SystemExit):
+            link.rest()
+        return status
     except ProtocolMismatch as exc:
         logger.error("%s", exc)
         return EXIT_REFUSED

@@ -138,6 +138,8 @@ class EngineSupervisor(Generic[Config]):
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait({self._task})
+        if self.transport is not None:
+            await self.transport.close()  # it may have been cancelled while it closed
         if self._health.state is not EngineReadiness.STOPPED:
             self._move(EngineReadiness.STOPPED, "stopped")
         self._settled.set()

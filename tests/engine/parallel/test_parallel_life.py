@@ -16,7 +16,7 @@ from parallel_engines import tiny
 
 from quire.core.errors import ConfigError
 from quire.engine.parallel.channel import Gone, RankChannel
-from quire.engine.parallel.group import RankGroup
+from quire.engine.parallel.group import COMMAND, RankGroup
 
 needs_pidfd = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="waits for a process by its pidfd"
@@ -111,6 +111,15 @@ def test_ranks_end_with_their_engine_however_it_ends(owners: list[Owner]) -> Non
     rank = owners[1].ready()
     owners[1].process.kill()
     assert_ended(rank)
+
+
+def test_a_rank_whose_engine_ended_before_it_had_started_ends() -> None:
+    """The signal for the end of a parent is not sent to who asks for it afterwards."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        arguments = [str(theirs.fileno()), "1", "2", str(os.getppid())]
+        rank = subprocess.Popen([*COMMAND, *arguments], pass_fds=(theirs.fileno(),))
+        assert rank.wait(120) == 0
 
 
 def test_a_process_holds_one_group(ranks: RankGroup) -> None:

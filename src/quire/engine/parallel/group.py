@@ -174,7 +174,7 @@ class RankGroup:
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [*COMMAND, str(theirs.fileno()), str(rank), str(self.size)],
+                [*COMMAND, *map(str, (theirs.fileno(), rank, self.size, os.getpid()))],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # Ctrl-C is for the node, which then ends its engines

@@ -1,8 +1,8 @@
 """The process of every rank except rank 0: ``python -m quire.engine.parallel.rank_process``.
 
-Rank 0, its parent, passes a socket's file descriptor, the rank and the number of ranks. The process
-ends with its parent: when the socket closes, and on Linux by a signal even while stuck in native
-code. An exception also ends it, which the other ranks notice.
+Rank 0, its parent, passes a socket's file descriptor, the rank, the number of ranks and its own
+process id. The process ends with its parent: when the socket closes, and on Linux by a signal even
+while stuck in native code. An exception also ends it, which the other ranks notice.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ def run(channel: RankChannel, shard: Shard) -> None:
 
 
 def main() -> None:
+    number, rank, size, parent = map(int, sys.argv[1:5])
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the signal was asked for, while torch was imported
+        os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when its ranks end
-    number, rank, size = map(int, sys.argv[1:4])
     logging.basicConfig(
         level=logging.INFO, format=f"%(levelname)s rank {rank} %(name)s: %(message)s"
     )

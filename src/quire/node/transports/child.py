@@ -44,7 +44,7 @@ class LifeLimits:
     that is loading has ``loading_s``: libraries that are read, or compiled, may hold the
     interpreter for long. ``stuck_after_s``: longest time of one batch, as long as nothing is known
     of the process; then its own times decide, but never less than ``least_stuck_s``. ``grace_s``:
-    from SIGTERM to SIGKILL."""
+    from SIGTERM to SIGKILL. ``last_words_s``: from the end of a process to the end of its log."""
 
     heartbeat_s: float = 2.0
     frozen_after_s: float = 20.0
@@ -52,6 +52,7 @@ class LifeLimits:
     stuck_after_s: float = 600.0
     least_stuck_s: float = 120.0
     grace_s: float = 5.0
+    last_words_s: float = 2.0
 
 
 class NodeChild:
@@ -101,9 +102,10 @@ class NodeChild:
             EngineLost: the system cannot start a process now; a retry may succeed.
         """
         loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = loop.create_future()
         try:
             transport, protocol = await loop.subprocess_exec(
-                lambda: _GroupProtocol(_MAX_LINE_BYTES, loop),
+                lambda: _GroupProtocol(_MAX_LINE_BYTES, loop, self._ended),
                 *self._command,
                 env=_environment(num_threads),
                 start_new_session=True,  # Ctrl-C is for the node, which then drains its engines
@@ -120,19 +122,42 @@ class NodeChild:
         self._pulse = asyncio.create_task(self._beat(), name=f"heartbeat {self._name}")
         self._watch = asyncio.create_task(self._wait(), name=f"watch {self._name}")
 
-    async def close(self) -> None:
-        """End the process: SIGTERM, then SIGKILL after the grace. Returns when it is gone."""
+    async def close(self, *, has_told_why: bool = False) -> None:
+        """End the process: SIGTERM, then SIGKILL after the grace. Returns when it is gone.
+
+        ``has_told_why``: it ends by an error of its own, which its owner reports; that it needed
+        SIGKILL is no news then.
+        """
         self._closing = True
         self._pulse.cancel()
         if self._process.returncode is None:
             self._process.terminate()
         done, _ = await asyncio.wait({self._watch}, timeout=self._limits.grace_s)
         if not done:
-            self._kill(f"it did not end within {self._limits.grace_s:g} s of SIGTERM")
-        await self._watch
+            level = logging.DEBUG if has_told_why else logging.WARNING
+            self._kill(f"it did not end within {self._limits.grace_s:g} s of SIGTERM", level)
+        await asyncio.wait({self._watch})  # whose caller may be cancelled and close again
 
     async def _wait(self) -> None:
-        """Read the log to its end, then the exit status."""
+        """Wait for the end of the process, then for that of its log, then say how it ended."""
+        reading = asyncio.create_task(self._read_log(), name=f"log {self._name}")
+        await self._ended
+        # processes of groups of their own may hold the log open; they are not waited for
+        await asyncio.wait({reading}, timeout=self._limits.last_words_s)
+        reading.cancel()
+        self._pulse.cancel()
+        await asyncio.wait({self._pulse, reading})
+        code = cast(int, self._transport.get_returncode())
+        self._transport.close()  # its pipes, which processes that it has started may still hold
+        await asyncio.sleep(0)  # they are closed in the loop's next turn
+        if not self._closing:
+            reason = self._reason(code)
+            words = [f"{reason}; its last words:", *self._stderr] if self._stderr else [reason]
+            self._log.error("%s", "\n".join(words))
+            self._on_exit(reason)
+
+    async def _read_log(self) -> None:
+        """Read standard error to its end."""
         assert self._process.stderr is not None
         while True:
             try:
@@ -141,20 +166,10 @@ class NodeChild:
                 self._stderr.append("(a line too long to keep)")
                 continue
             if not line:
-                break
+                return
             text = line.decode("utf-8", "replace").rstrip()
             self._stderr.append(text)
             self._pass_on(text)
-        code = await self._process.wait()
-        self._pulse.cancel()
-        await asyncio.wait({self._pulse})
-        self._transport.close()  # its pipes, which processes that it has started may still hold
-        await asyncio.sleep(0)  # they are closed in the loop's next turn
-        if not self._closing:
-            reason = self._reason(code)
-            words = [f"{reason}; its last words:", *self._stderr] if self._stderr else [reason]
-            self._log.error("%s", "\n".join(words))
-            self._on_exit(reason)
 
     def _pass_on(self, line: str) -> None:
         """Log a line. A line that does not start a record belongs to the record before it, such as
@@ -210,9 +225,10 @@ class NodeChild:
             return f"one batch has been running for {busy_s:.0f} s"
         return None
 
-    def _kill(self, verdict: str) -> None:
+    def _kill(self, verdict: str, level: int = logging.ERROR) -> None:
         self._verdict = verdict
-        self._log.error("%s %s (pid %s) is killed: %s", self._kind, self._name, self.pid, verdict)
+        killed = (self._kind, self._name, self.pid, verdict)
+        self._log.log(level, "%s %s (pid %s) is killed: %s", *killed)
         if self._process.returncode is None:
             self._process.kill()
 
@@ -224,9 +240,15 @@ class NodeChild:
 class _GroupProtocol(asyncio.subprocess.SubprocessStreamProtocol):
     """For a process that leads a group: kill the rest of its group.
 
-    The processes that it has started (ranks, a compiler) hold its pipes, so its end would not be
-    noticed before theirs.
+    The processes that it has started (a compiler) hold its pipes, and have no work without it.
+    ``ended`` is set when the process itself has ended.
     """
+
+    def __init__(
+        self, limit: int, loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]
+    ) -> None:
+        super().__init__(limit, loop)
+        self._ended = ended
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -237,6 +259,8 @@ class _GroupProtocol(asyncio.subprocess.SubprocessStreamProtocol):
         with contextlib.suppress(ProcessLookupError, PermissionError):  # usually the group is empty
             os.killpg(self._group, signal.SIGKILL)
         super().process_exited()
+        if not self._ended.done():
+            self._ended.set_result(None)
 
 
 def _environment(num_threads: int | None) -> dict[str, str]:

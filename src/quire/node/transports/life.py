@@ -66,6 +66,7 @@ class ProcessLife(Generic[Said, Announced]):
         self._token = secrets.token_hex(16)
         self._welcomed = False
         self._gone = False
+        self._has_told_why = False
         self._spawned = False
         self._socket = PairSocket(self._on_frames)
         self._limits = limits or LifeLimits()
@@ -112,6 +113,7 @@ class ProcessLife(Generic[Said, Announced]):
     def lose(self, error: QuireError) -> None:
         """Stop reading its messages; before it has loaded, ``error`` becomes the error of
         ``start``."""
+        self._has_told_why = True
         self._lose(error, error.message)
 
     def out_of_turn(self, message: object) -> ProtocolMismatch:
@@ -122,7 +124,7 @@ class ProcessLife(Generic[Said, Announced]):
         """End the process and release everything. Idempotent."""
         self._gone = True
         if self._spawned:
-            await self._child.close()
+            await self._child.close(has_told_why=self._has_told_why)
         self._socket.close()
 
     def _on_frames(self, frames: list[bytes]) -> None:
