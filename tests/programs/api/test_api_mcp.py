@@ -188,7 +188,7 @@ async def test_tools_of_a_real_server(connected: Connected, url: str) -> None:
             assert "error" in await toolbox.call(Call("1", "add", '{"left": "x"}'))
 
 
-BREAKING = {
+BREAKING: dict[str, tuple[dict[str, Any], str]] = {
     "no list": ({"tools/list": {"tools": 3}}, "'tools' is no list of objects"),
     "no objects": ({"tools/list": {"tools": [3]}}, "'tools' is no list of objects"),
     "no name": ({"tools/list": {"tools": [{"name": 3}]}}, "a tool without a name"),
@@ -220,7 +220,7 @@ BREAKING = {
 @pytest.mark.parametrize("case", BREAKING)
 async def test_a_server_that_breaks_the_protocol_is_named(case: str, connected: Connected) -> None:
     answers, words = BREAKING[case]
-    server = Scripted(**answers)  # type: ignore[arg-type]
+    server = Scripted(**answers)
     async with server.api(connected).mcp_connect("http://mcp/") as session:
         with pytest.raises(ProgramError, match=f"MCP server http://mcp/ .*{words}"):
             await (session.call_tool("a") if "tools/call" in answers else session.list_tools())
