@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from cli_invoke import invoke
 
+from quire.cli.exit_codes import EXIT_ERROR
 from quire.cli.workflow_profiles import model_profile, read_profiles
 from quire.core.config import EncoderConfig, EngineConfig
 from quire.core.errors import ConfigError
@@ -84,6 +85,31 @@ def test_a_profile_that_fits_nothing_is_refused(
         read_profiles(texts, engines("llm"), encoders(*served.split()))
     with pytest.raises(ConfigError, match="cannot be read"):
         read_profiles(["none.json"])
+
+
+HOSTILE = {
+    "deep": b"[" * 100_000,
+    "digits": b'{"num_blocks":' + b"9" * 5000 + b"}",
+    "bytes": b"\xff\xfe",
+    "no times": encode_encoder_profile(msgspec.structs.replace(ENCODER, times=())).encode(),
+    "endless": None,
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_file_that_is_no_profile_is_refused(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, content = tmp_path / "p.json", HOSTILE[case]
+    if content is None:
+        file.symlink_to("/dev/zero")
+    else:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"p\.json"):
+        read_profiles([str(file)])
+    ran = invoke(capsys, "sim", "--profile", str(file), "--programs", "1")
+    assert ran.code == EXIT_ERROR
+    assert "p.json" in "".join(ran.err.split())
 
 
 def test_a_models_profile_tells_what_prompts_and_tokens_take() -> None:

@@ -20,6 +20,7 @@ from quire.cluster.nodes.addresses import read_addresses
 from quire.cluster.nodes.liveness import Hysteresis
 from quire.cluster.nodes.watch import WatchTimes
 from quire.cluster.passing.outliving import OutlivingAnswer
+from quire.cluster.routing.running import Try
 from quire.cluster.routing.strategy import StrategySource
 from quire.core.config import ServerConfig
 from quire.server.listener import Listener, make_listener
@@ -65,6 +66,10 @@ def events(text: str) -> list[dict[str, Any]]:
     return [msgspec.json.decode(one) for one in data[:-1]]
 
 
+async def not_apart(source: StrategySource) -> None:
+    """The router's own trial refuses a strategy as well, and starts no process for it."""
+
+
 @asynccontextmanager
 async def world(
     num_nodes: int = 2,
@@ -72,6 +77,7 @@ async def world(
     *,
     server: ServerConfig | None = None,
     nodes: Sequence[StandInNode] | None = None,
+    try_apart: Try | None = not_apart,
     **options: Any,
 ) -> AsyncIterator[World]:
     """``options`` are those of ``RouterConfig``."""
@@ -91,7 +97,7 @@ async def world(
         )
         config = replace(config, **options)
         server = server or ServerConfig()
-        router = await make_router(config, server)
+        router = await make_router(config, server, try_apart)
         await stack.enter_async_context(router.running())
         sock = socket.create_server(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"

@@ -356,8 +356,9 @@ async def test_its_pages_go_ahead_and_are_not_computed_again(nodes: list[RealNod
         used = await read_through(w, "a text that is read before a move. ".ljust(120))
     assert used["num_programs_moved"] == 1
     assert used["num_program_tokens_sent"] == NUM_READ + 2 * 16, "what both have goes once"
-    # its first generation ends in a page that is computed up to there, and found whole then
-    assert used["num_cached_tokens"] == (NUM_READ - 16) + 2 * 17
+    # its first generation ends in a page that is computed up to there, and found whole then; where
+    # the messages of the others end, which depends on the machine, decides what is found of those
+    assert NUM_READ <= used["num_cached_tokens"] <= (NUM_READ - 16) + 2 * 17
     assert used["num_prefilled_tokens"] < 60
 
 

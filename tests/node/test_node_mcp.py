@@ -249,6 +249,31 @@ async def test_what_is_no_message_goes_to_the_log(
     assert "no message: this is no message" in caplog.text
 
 
+async def test_others_have_their_turn_while_a_server_sends_without_end(
+    make: Make, processes: list[McpProcess], caplog: pytest.LogCaptureFixture
+) -> None:
+    servers = make()
+    assert await call(servers, "echo", text="x") == "x"
+    (process,) = processes
+    line, num_lines = b"x\n", 100_000
+    stdout = process._process.stdout
+    assert stdout is not None
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while stdout._buffer:  # type: ignore[attr-defined]
+            turns += 1
+            await asyncio.sleep(0)
+
+    stdout.feed_data(line * num_lines)  # all of it is there at once
+    await turn()
+    assert turns > num_lines / 100
+    invalid = [one for one in caplog.records if "no message" in one.getMessage()]
+    assert len(invalid) == 21, "what is no message is shown twenty times"
+    assert await call(servers, "echo", text="y") == "y"
+
+
 async def test_a_server_may_ask_too(make: Make) -> None:
     assert json.loads(await call(make(), "asks")) == [["id", "result"], ["error", "id"]]
 

@@ -41,7 +41,15 @@ from quire.core.errors import (
 from quire.core.ids import TenantId
 from quire.core.quotas import Quotas
 from quire.programs.chat.template_budget import BudgetedEnvironment
-from quire.server.errors import ErrorBoundary, body_of, headers_of, install_handlers, status_of
+from quire.server.errors import (
+    MAX_MESSAGE_CHARS,
+    ErrorBoundary,
+    body_of,
+    error_body,
+    headers_of,
+    install_handlers,
+    status_of,
+)
 
 CHAT = "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -626,3 +634,16 @@ async def test_what_nobody_expected_is_answered_in_the_usual_shape(
     await asked
     assert sent[0]["status"] == 500
     assert json.loads(sent[1]["body"])["error"]["code"] == "internal_error"
+
+
+def test_a_message_is_bounded_keeps_its_remedy_and_can_be_said() -> None:
+    said = error_body(400, "x" * 10**6 + ": send less", param="p" * 10**6)["error"]
+    assert said["message"].startswith("xxx")
+    assert said["message"].endswith(" ... " + "x" * 1013 + ": send less")
+    assert len(said["message"]) == MAX_MESSAGE_CHARS + len(" ... ")
+    assert said["param"] == "p" * 200
+    whole = "y" * MAX_MESSAGE_CHARS
+    assert error_body(400, whole)["error"]["message"] == whole
+    assert error_body(400, "a \ud800", param="\udfff")["error"] == {
+        "message": "a \\ud800", "param": "\\udfff", "type": "invalid_request_error", "code": None,
+    }  # fmt: skip

@@ -169,6 +169,43 @@ def test_what_no_query_can_be_is_refused_before_any_work(
     assert len(http.get("/v1/programs").json()["data"]) == before
 
 
+LONG = "k" * 100_000
+HOSTILE = {
+    "deep": b'{"query":' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+    "deep config": b'{"config":' + b'{"a":' * 10_000 + b"1" + b"}" * 10_000 + b"}",
+    "nan": b'{"query":{"question":"x"},"deadline_s":NaN}',
+    "infinite": b'{"query":{"question":"x"},"deadline_s":1e999}',
+    "digits": b'{"seed":' + b"9" * 5000 + b"}",
+    "twice": b'{"query":{},"query":{}}',
+    "surrogate": b'{"query":{"question":"\\ud800"}}',
+    "long input": json.dumps({"query": {**QUERY, LONG: 1}}).encode(),
+    "long component": json.dumps({"query": QUERY, "config": {LONG: {}}}).encode(),
+    "long setting": json.dumps({"query": QUERY, "config": {"chunk": {LONG: 1}}}).encode(),
+    "long value": json.dumps({"query": QUERY, "config": {"answer": {"synthesis": LONG}}}).encode(),
+    "long part": json.dumps(
+        {"query": QUERY, "config": {"answer": {"prompt": f"{{{LONG}}}"}}}
+    ).encode(),
+    "long model": json.dumps({"query": QUERY, "config": {"answer": {"model": LONG}}}).encode(),
+    "long parent": json.dumps({"query": QUERY, "parent": LONG}).encode(),
+    "parts": json.dumps(
+        {"query": QUERY, "config": {"answer": {"prompt": "{question}" * 1000}}}
+    ).encode(),
+    "documents": json.dumps({"query": {**QUERY, "documents": DOCUMENTS * 2000}}).encode(),
+    "whole": b'{"query":{"question":"' + b"x" * (17 << 20) + b'"}}',
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_query_is_refused_in_few_words(http: httpx.Client, case: str) -> None:
+    headers = {"content-type": "application/json"}
+    refused = http.post(NAIVE, content=HOSTILE[case], headers=headers)
+    assert refused.status_code in (400, 404, 413), refused.text[:1000]
+    assert len(refused.content) < 40_000
+    error = refused.json()["error"]
+    assert error["message"]
+    assert len(error["param"] or "") <= 200
+
+
 def test_a_null_of_the_configuration_is_the_default(http: httpx.Client) -> None:
     config = {"chunk": {"chunk_size": None}, "answer": {"answer_after": None, "max_tokens": None}}
     answer = http.post(NAIVE, json={"query": QUERY, "config": config})

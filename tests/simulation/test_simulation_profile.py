@@ -214,3 +214,21 @@ def test_a_profile_that_was_cut_off_is_refused(monkeypatch: pytest.MonkeyPatch) 
     text = encode_profile(fitted(times.samples, times.info))
     with pytest.raises(ConfigError, match=r"p.json is cut off or damaged at character \d+ of 200"):
         decode_profile(text[:200], "p.json")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 100_000, '{"num_blocks":' + "9" * 5000 + "}", "NaN", "[]", '{"cost":{}}', '"\ud800"'],
+)
+def test_what_is_no_profile_at_all_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"p\.json is (not a profile|cut off)"):
+        decode_profile(text, "p.json")
+
+
+def test_a_profile_of_more_memory_than_can_be_modelled_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = measured(monkeypatch, COST)
+    values = {**msgspec.to_builtins(fitted(times.samples, times.info)), "num_blocks": 10**15}
+    with pytest.raises(ConfigError, match=r"kv_tokens is \d+: choose at most"):
+        decode_profile(json.dumps(values), "p.json")

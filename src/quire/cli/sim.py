@@ -12,6 +12,7 @@ import typer
 
 from quire.cli.console import messages
 from quire.cli.exit_codes import EXIT_FAILED
+from quire.cli.profile_files import profile_text
 from quire.cli.scheduler_options import (
     Balancer,
     MaxHold,
@@ -286,11 +287,7 @@ def _recorded(log: Path) -> RecordedLoad:
 
 
 def _measured(path: Path) -> EngineSpec:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"--profile {path} cannot be read: {exc}") from exc
-    return decode_profile(text, str(path)).engines()
+    return decode_profile(profile_text(path), str(path)).engines()
 
 
 def _arrivals(kind: str, rate: float | None, width: int | None) -> Arrivals:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from quire.cli.profile_files import profile_text
 from quire.core.config import EncoderConfig, EngineConfig
 from quire.core.errors import ConfigError
 from quire.core.scheduler_config import SchedulerConfig
@@ -75,10 +76,7 @@ def _ordered(
 
 
 def _read(path: Path, name: str) -> ServedProfile:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"--profile {path} cannot be read: {exc}") from exc
+    text = profile_text(path)
     if _is_of_an_encoder(text):
         encoder = decode_encoder_profile(text, str(path))
         name = name or encoder.model
@@ -92,7 +90,7 @@ def _read(path: Path, name: str) -> ServedProfile:
 def _is_of_an_encoder(text: str) -> bool:
     try:
         found = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(found, dict) and found.get("format") == ENCODER_FORMAT
 

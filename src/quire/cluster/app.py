@@ -29,7 +29,7 @@ from quire.cluster.passing.proxy import Proxy
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.locating import Locator
 from quire.cluster.routing.loop_guard import LoopGuard
-from quire.cluster.routing.running import RunningStrategy
+from quire.cluster.routing.running import RunningStrategy, Try
 from quire.cluster.routing.strategy import Strategy, load
 from quire.core.config import ServerConfig
 from quire.server.security import Authenticator, EdgeMiddleware, KeyMiddleware, OriginPolicy
@@ -37,14 +37,20 @@ from quire.server.security import Authenticator, EdgeMiddleware, KeyMiddleware, 
 
 class Router:
     """An ASGI application over the nodes of ``config``. Use as a context manager: inside it, the
-    nodes are watched and the strategy's file is followed."""
+    nodes are watched and the strategy's file is followed. ``try_apart``: as for its strategies."""
 
-    def __init__(self, config: RouterConfig, server: ServerConfig, strategy: Strategy) -> None:
+    def __init__(
+        self,
+        config: RouterConfig,
+        server: ServerConfig,
+        strategy: Strategy,
+        try_apart: Try | None = None,
+    ) -> None:
         self._config = config
         self.pages = PageTree()
         self.fleet = Fleet(config.nodes, self._member, self.pages)
         self.moves = Moves(self.fleet)
-        self.strategy = RunningStrategy(strategy)
+        self.strategy = RunningStrategy(strategy, try_apart=try_apart)
         self.metrics = RouterMetrics(self.fleet, self.strategy)
         self._app = self._layers(server)
 
@@ -126,10 +132,12 @@ class Router:
         )
 
 
-async def make_router(config: RouterConfig, server: ServerConfig) -> Router:
+async def make_router(
+    config: RouterConfig, server: ServerConfig, try_apart: Try | None = None
+) -> Router:
     """The router of ``config``, whose strategy has been tried.
 
     Raises:
         InvalidArgument: the strategy is refused.
     """
-    return Router(config, server, await load(config.strategy))
+    return Router(config, server, await load(config.strategy), try_apart)

@@ -114,17 +114,34 @@ def status_of(error: QuireError) -> int:
     return next(status for kind, status in _STATUS if isinstance(error, kind))
 
 
+MAX_MESSAGE_CHARS = 16 << 10
+"""A message may quote what the client has sent, which may be as long as a body."""
+_NUM_LAST_CHARS = 1024
+"""Where the remedy stands."""
+_MAX_PARAM_CHARS = 200
+
+
 def error_body(
     status: int, message: str, *, code: str | None = None, param: str | None = None
 ) -> dict[str, Any]:
+    """The middle of a ``message`` that is too long is left out; what UTF-8 cannot say, escaped."""
+    if len(message) > MAX_MESSAGE_CHARS:
+        first, last = message[: MAX_MESSAGE_CHARS - _NUM_LAST_CHARS], message[-_NUM_LAST_CHARS:]
+        message = f"{first} ... {last}"
+    if param is not None:
+        param = _sayable(param[:_MAX_PARAM_CHARS])
     return {
         "error": {
-            "message": message,
+            "message": _sayable(message),
             "type": _TYPES.get(status, "server_error" if status >= 500 else _TYPES[400]),
             "param": param,
             "code": code or _CODES.get(status),
         }
     }
+
+
+def _sayable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def body_of(error: QuireError) -> dict[str, Any]:

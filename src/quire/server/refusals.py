@@ -15,6 +15,7 @@ from starlette.types import Scope
 logger = logging.getLogger("quire.requests")
 
 _MAX_PATH_CHARS = 200
+_MAX_REASON_CHARS = 2000
 
 
 def note(scope: Scope, code: str | None, message: str) -> None:
@@ -57,6 +58,6 @@ def _log(scope: Scope, status: int, code: str | None, reason: str | None) -> Non
         "tenant": state.get("tenant"),
         "status": status,
         "error": code,
-        "reason": reason,
+        "reason": None if reason is None else reason[:_MAX_REASON_CHARS],
     }
     logger.info("%s", json.dumps(line))

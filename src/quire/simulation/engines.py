@@ -15,6 +15,10 @@ from quire.simulation.step_cost import StepCost
 from quire.simulation.workloads.plan import ProgramPlan
 
 MODEL = "light"
+MAX_BLOCKS = 1 << 26
+"""Of one tier: control keeps figures of each."""
+_MAX_ENGINES = 1 << 16
+_MAX_SEQUENCES = 1 << 20
 
 IDENTICAL_STEPS = StepCost(message_s=0.0, step_s=0.02, row_s=0.0, prompt_token_s=0.0)
 """Every message takes the same time, whatever is in it (Autellix, Fig. 18)."""
@@ -43,19 +47,23 @@ class EngineSpec:
     token_bytes: int = 4096
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("num_engines", 1),
-            ("max_sequences", 1),
-            ("kv_tokens", self.page_size),
-            ("host_tokens", 0),
-            ("disk_tokens", 0),
-            ("max_batch_tokens", 1),
-            ("num_layers", 1),
-            ("token_bytes", 1),
+        most_tokens = MAX_BLOCKS * self.page_size
+        for name, least, most in (
+            ("page_size", 1, None),
+            ("num_engines", 1, _MAX_ENGINES),
+            ("max_sequences", 1, _MAX_SEQUENCES),
+            ("kv_tokens", self.page_size, most_tokens),
+            ("host_tokens", 0, most_tokens),
+            ("disk_tokens", 0, most_tokens),
+            ("max_batch_tokens", 1, None),
+            ("num_layers", 1, None),
+            ("token_bytes", 1, None),
         ):
             value = getattr(self, name)
             if value < least:
                 raise ConfigError(f"{name} is {value}: choose at least {least}")
+            if most is not None and value > most:
+                raise ConfigError(f"{name} is {value}: choose at most {most}")
         for part in fields(self.cost):
             value = getattr(self.cost, part.name)
             if not (isfinite(value) and value >= 0):

@@ -220,9 +220,11 @@ def decode_profile(text: str, name: str) -> EngineProfile:
             f"profile {name} is cut off or damaged at character {exc.pos} of {len(text)}: make it "
             "again with 'quire profile'"
         ) from exc
+    except (ValueError, RecursionError) as exc:  # a number too long for an int, or too many levels
+        raise ConfigError(f"{name} is not a profile of 'quire profile': {exc}") from exc
     try:
         profile = msgspec.convert(found, EngineProfile)
-    except msgspec.ValidationError as exc:
+    except (msgspec.ValidationError, UnicodeError) as exc:
         raise ConfigError(f"{name} is not a profile of 'quire profile': {exc}") from exc
     new = _NEW_COSTS.get(profile.format, ())
     profile.cost.update(dict.fromkeys(set(new) - profile.cost.keys(), 0.0))

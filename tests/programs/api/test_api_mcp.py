@@ -186,3 +186,54 @@ async def test_tools_of_a_real_server(connected: Connected, url: str) -> None:
                 "error: "
             )
             assert "error" in await toolbox.call(Call("1", "add", '{"left": "x"}'))
+
+
+BREAKING: dict[str, tuple[dict[str, Any], str]] = {
+    "no list": ({"tools/list": {"tools": 3}}, "'tools' is no list of objects"),
+    "no objects": ({"tools/list": {"tools": [3]}}, "'tools' is no list of objects"),
+    "no name": ({"tools/list": {"tools": [{"name": 3}]}}, "a tool without a name"),
+    "no schema": ({"tools/list": {"tools": [{"name": "a", "inputSchema": [1]}]}}, "inputSchema is"),
+    "in circles": ({"tools/list": {"nextCursor": "1"}}, "pages that lead nowhere"),
+    "no cursor": ({"tools/list": {"nextCursor": {"a": 1}}}, "pages that lead nowhere"),
+    "on and on": (
+        {"tools/list": lambda m: {"nextCursor": m["params"].get("cursor", "") + "1"}},
+        "on more than 100 pages",
+    ),
+    "more and more": (
+        {
+            "tools/list": lambda m: {
+                "tools": [{"name": "a", "description": "d" * (1 << 20)}],
+                "nextCursor": m["params"].get("cursor", "") + "1",
+            }
+        },
+        "in more than 4194304 characters",
+    ),
+    "no blocks": ({"tools/call": {"content": "text"}}, "'content' is no list of objects"),
+    "no structure": ({"tools/call": {"structuredContent": [1]}}, "is no object"),
+    "long words": (
+        {"tools/call": lambda _: httpx.Response(200, json={"error": {"message": "w" * 10**6}})},
+        "refuses tools/call: w{1000}\\.\\.\\.$",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BREAKING)
+async def test_a_server_that_breaks_the_protocol_is_named(case: str, connected: Connected) -> None:
+    answers, words = BREAKING[case]
+    server = Scripted(**answers)
+    async with server.api(connected).mcp_connect("http://mcp/") as session:
+        with pytest.raises(ProgramError, match=f"MCP server http://mcp/ .*{words}"):
+            await (session.call_tool("a") if "tools/call" in answers else session.list_tools())
+
+
+async def test_a_stream_without_end_and_without_an_answer_is_left(connected: Connected) -> None:
+    def streamed(message: dict[str, Any]) -> httpx.Response:
+        return httpx.Response(
+            200,
+            text='data: {"method":"notifications/progress"}\n\n' * 10_001,
+            headers={"content-type": "text/event-stream"},
+        )
+
+    async with Scripted(**{"tools/call": streamed}).api(connected).mcp_connect("http://mcp/") as s:
+        with pytest.raises(ProgramError, match="has sent 10000 messages and no answer"):
+            await s.call_tool("a")

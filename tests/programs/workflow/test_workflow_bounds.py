@@ -10,6 +10,7 @@ from programs_node import level
 
 from quire.core.errors import DeadlineExceeded, InvalidArgument, NeverWithinQuota, ProgramFailed
 from quire.programs.workflow import App, Engine, Node
+from quire.programs.workflow.prompts import MAX_NAMED_PARTS, Part, Prompt
 from quire.programs.workflow.query import Query
 from quire.testing.local_node import scripted_node
 
@@ -67,3 +68,21 @@ async def test_the_tokens_of_all_models_together_are_bounded() -> None:
 def test_a_bound_of_nothing_is_refused(bound: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"is 0.*: give more than 0"):
         Query(app(), {"q": "x"}, **bound)
+
+
+def test_a_prompt_has_a_bounded_number_of_parts() -> None:
+    """Its parts become nodes of a graph, so a query could bring any number of them."""
+    assert Prompt.read("{{" * 100_000, "p").parts == (Part("{" * 100_000),)
+    assert Prompt.read("a{{b}}c{q}{r}}}", "p").parts == (
+        Part("a{b}c"), Part(name="q"), Part(name="r"), Part("}"),
+    )  # fmt: skip
+    assert len(Prompt.read("{q}" * MAX_NAMED_PARTS, "p").parts) == MAX_NAMED_PARTS
+    with pytest.raises(InvalidArgument, match="the prompt has 257 named parts, 256 are allowed"):
+        Prompt.read("{q}" * (MAX_NAMED_PARTS + 1), "p")
+
+
+@pytest.mark.parametrize("prompt", ["{" + "n" * 10**6, "{n" + "-" * 10**6 + "}"])
+def test_a_prompt_that_is_refused_is_not_repeated_whole(prompt: str) -> None:
+    with pytest.raises(InvalidArgument, match="p: ") as caught:
+        Prompt.read(prompt, "p")
+    assert len(caught.value.message) < 300

@@ -24,6 +24,7 @@ class Server:
         self.parameters = parameters
         self.called: list[tuple[str, Mapping[str, Any]]] = []
         self.num_open = 0
+        self.result = "found"
 
     @asynccontextmanager
     async def mcp_connect(self, name: str, headers: Mapping[str, str]) -> AsyncIterator[Server]:
@@ -36,7 +37,7 @@ class Server:
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> McpResult:
         self.called.append((name, arguments))
-        return McpResult("found", [], None, is_error=False)
+        return McpResult(self.result, [], None, is_error=False)
 
 
 def calling() -> Graph:
@@ -80,3 +81,35 @@ async def test_a_query_that_is_refused_leaves_no_session_open() -> None:
     with pytest.raises(InvalidArgument, match="has no 'q'"):
         await calling().schedule(cast(Api, server))
     assert (server.num_open, server.called) == (0, [])
+
+
+REQUIRED: list[Any] = [3, "q", {"q": 1}, [{}, 3, None], None]
+
+
+@pytest.mark.parametrize("required", REQUIRED)
+async def test_a_tool_whose_required_inputs_are_no_names_requires_none(required: Any) -> None:
+    runner, call = runner_of(Server({"properties": {"q": {}}, "required": required}))
+    await runner.check([call])
+    await runner.close()
+
+
+async def test_a_text_that_is_nested_too_deep_to_be_read_stays_a_text() -> None:
+    server = Server({"properties": {"q": {"type": "array"}}})
+    runner, call = runner_of(server)
+    with pytest.raises(InvalidArgument, match="takes it as array: give one"):
+        await runner.run(call, {"q": "[" * 100_000})
+    await runner.close()
+
+
+async def test_a_result_that_is_nested_too_deep_is_refused() -> None:
+    app = App("app", [Engine("tool", config={"mcp": "server"})])
+    config = {"function": "look"}
+    node = Node("tool", {"q": "text"}, {"answer": "object"}, None, config, name="look")
+    app.update_template([node])
+    (call,) = Graph.optimize(app, {"q": "x"}).e_graph.primitives.values()
+    server = Server({"properties": {"q": {}}})
+    server.result = "[" * 100_000
+    runner = McpToolRunner(cast(Api, server), McpTools("server"))
+    with pytest.raises(InvalidArgument, match="gave a text, '"):
+        await runner.run(call, {"q": "x"})
+    await runner.close()

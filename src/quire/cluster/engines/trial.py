@@ -10,6 +10,7 @@ import asyncio
 import msgspec
 
 from quire.cluster.engines.interfaces import Engine, Located, Prompt, Received, Route, Sent
+from quire.cluster.engines.said import shown
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.nodes.page_tree import PageChange, PageTree
 from quire.cluster.requests.answer import Answer
@@ -129,11 +130,14 @@ def trial(route: Route) -> None:
 
 def why_no_answer(found: object) -> str | None:
     """Why what a strategy has returned is not the answer of an engine, if so."""
-    if all(hasattr(found, name) for name in ("engine", "head", "read", "close")):
-        return None
-    shown = "nothing" if found is None else repr(found)[:200]
+    try:
+        if all(hasattr(found, name) for name in ("engine", "head", "read", "close")):
+            return None
+    except BaseException:  # a class of the strategy's own may raise anything, SystemExit too
+        pass
+    said = "nothing" if found is None else shown(found)
     return (
-        f"it has returned {shown} where an engine's answer was expected: end it with "
+        f"it has returned {said} where an engine's answer was expected: end it with "
         "'return await engine.send(request)'"
     )
 

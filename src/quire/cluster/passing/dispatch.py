@@ -13,6 +13,7 @@ from http import HTTPStatus
 
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
+from quire.cluster.engines.said import is_ending, said_of
 from quire.cluster.engines.trial import why_no_answer
 from quire.cluster.nodes.node import Node
 from quire.cluster.passing.following import FollowedAnswer, is_of_program
@@ -134,13 +135,14 @@ class Dispatcher:
             raise
         except QuireError:  # an engine refuses the request, or the strategy does
             raise
-        except Exception as exc:
+        except BaseException as exc:  # it may raise anything: SystemExit would end the router
+            if is_ending(exc):
+                raise
             shift.num_failed += 1
             label = shift.strategy.label
             logger.exception("request %s: strategy %s has failed", request.request_id, label)
             raise StrategyFailed(
-                f"strategy {label} has failed for this request: {type(exc).__name__}: "
-                f"{str(exc)[:500]}"
+                f"strategy {label} has failed for this request: {said_of(exc)}"
             ) from exc
 
     # -- at a certain engine -----------------------------------------------------------------------

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from quire.cluster.engines.interfaces import Engine, Idle
+from quire.cluster.engines.said import is_ending
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.passing.opened import Opened
 from quire.cluster.requests.answer import Answer
@@ -63,7 +64,9 @@ async def _work(request: Request, idle: Idle, engines: Sequence[Engine]) -> None
     again.pages = request.pages
     try:
         await idle(again, engines)
-    except Exception:
+    except BaseException as exc:  # it may raise anything: SystemExit would end the router
+        if is_ending(exc):
+            raise
         logger.exception("request %s: the strategy's 'idle' has failed", request.request_id)
     finally:
         again.work.end()

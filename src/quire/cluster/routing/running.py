@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from quire.cluster.routing.apart import TrialApart
 from quire.cluster.routing.strategy import Strategy, StrategySource, load, read_source
 from quire.core.errors import InvalidArgument
 
@@ -20,6 +21,10 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 """How often a strategy's file is looked at: there is no portable way to be told of a change."""
+
+
+Try = Callable[[StrategySource], Awaitable[None]]
+"""Raises ``InvalidArgument`` if a strategy cannot be used."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,10 +38,17 @@ class Shift:
 
 
 class RunningStrategy:
-    """``strategy`` is in force first. Belongs to one loop."""
+    """``strategy`` is in force first. Belongs to one loop. ``try_apart``: what later ones must pass
+    before they are loaded here."""
 
-    def __init__(self, strategy: Strategy, unix_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        unix_s: Callable[[], float] = time.time,
+        try_apart: Try | None = None,
+    ) -> None:
         self._unix_s = unix_s
+        self._try_apart = try_apart or TrialApart()
         self.current = Shift(strategy, unix_s())
         self._leaving: list[Shift] = []
         self._changing = asyncio.Lock()
@@ -68,12 +80,16 @@ class RunningStrategy:
             InvalidArgument: it is refused; the present one stays.
         """
         async with self._changing:
-            strategy = await load(source)
-            if self.current.num_running:
-                self._leaving.append(self.current)
-            logger.info("strategy %s follows %s", strategy.label, self.current.strategy.label)
-            self.current = Shift(strategy, self._unix_s())
-            self.refusal = None
+            await self._change(source)
+
+    async def _change(self, source: StrategySource) -> None:
+        await self._try_apart(source)
+        strategy = await load(source)
+        if self.current.num_running:
+            self._leaving.append(self.current)
+        logger.info("strategy %s follows %s", strategy.label, self.current.strategy.label)
+        self.current = Shift(strategy, self._unix_s())
+        self.refusal = None
 
     async def follow_file(self) -> None:
         """Take over each change of the file that the strategy comes from, until cancelled."""
@@ -83,16 +99,17 @@ class RunningStrategy:
 
     async def look(self) -> None:
         """Take over what has changed in the strategy's file, if it comes from one."""
-        source = self.current.strategy.source
-        if source.path is None:
-            return
-        try:
-            found = read_source(f"{source.path}:{source.name}", source.options)
-            if found.text == source.text or found.text == self._tried_text:
+        async with self._changing:  # one that is sent meanwhile may come from no file
+            source = self.current.strategy.source
+            if source.path is None:
                 return
-            self._tried_text = found.text
-            await self.change(found)
-        except InvalidArgument as exc:
-            if exc.message != self.refusal:
-                self.refusal = exc.message
-                logger.error("the change of %s is not taken over: %s", source.path, exc.message)
+            try:
+                found = read_source(f"{source.path}:{source.name}", source.options)
+                if found.text in (source.text, self._tried_text):
+                    return
+                self._tried_text = found.text
+                await self._change(found)
+            except InvalidArgument as exc:
+                if exc.message != self.refusal:
+                    self.refusal = exc.message
+                    logger.error("the change of %s is not taken over: %s", source.path, exc.message)

@@ -7,20 +7,24 @@ happens on a thread of its own and within a time; a strategy that is refused has
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import inspect
 import itertools
 import linecache
+import os
+import stat
 import sys
 import threading
-import traceback
 import types
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from quire.cluster.engines.interfaces import Idle, Route
+from quire.cluster.engines.said import line_of, said_of
 from quire.cluster.engines.trial import trial
 from quire.cluster.strategies import SHIPPED
 from quire.core.errors import InvalidArgument
@@ -50,7 +54,7 @@ class StrategySource:
         return f"{self.path or 'the text sent'}:{self.name}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Strategy:
     """``filename`` is in the frames of its code. ``routes_sessions``: it is asked about requests of
     sessions, too. ``idle``: is told of each request whose answer calls a tool, if it wants to."""
@@ -82,11 +86,28 @@ def read_source(text: str, options: Mapping[str, Any] | None = None) -> Strategy
             f"no strategy {text[:200]!r} is shipped: name one of {', '.join(sorted(SHIPPED))}, or "
             "write FILE.py:NAME"
         )
+    return StrategySource(name or DEFAULT_NAME, _text_of(path), path, options)
+
+
+def _text_of(path: Path) -> str:
+    """Never waits, as for the writer of a pipe, and reads no more than a strategy may have."""
     try:
-        source = path.read_text("utf-8")
+        with open(path, "rb", opener=_opened_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InvalidArgument(f"the strategy's file {str(path)!r} is no regular file")
+            text = file.read(MAX_SOURCE_BYTES + 1)
+        if len(text) > MAX_SOURCE_BYTES:
+            raise InvalidArgument(
+                f"the strategy's file {str(path)!r} has more than {MAX_SOURCE_BYTES} bytes, the "
+                "most that a strategy has: import what it needs"
+            )
+        return text.decode("utf-8")
     except (OSError, ValueError) as exc:
         raise InvalidArgument(f"the strategy's file {str(path)!r} cannot be read: {exc}") from exc
-    return StrategySource(name or DEFAULT_NAME, source, path, options)
+
+
+def _opened_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 async def load(source: StrategySource, timeout_s: float = LOAD_TIMEOUT_S) -> Strategy:
@@ -100,14 +121,14 @@ async def load(source: StrategySource, timeout_s: float = LOAD_TIMEOUT_S) -> Str
     done: asyncio.Future[Strategy] = loop.create_future()
 
     def run() -> None:
+        outcome: Strategy | BaseException
         try:
             trial(_build(source).route)
-            found = _build(source)  # as it was before the trial
+            outcome = _build(source)  # as it was before the trial
         except BaseException as exc:  # a source may raise anything, SystemExit too
-            error = _refusal(source, exc)
-            loop.call_soon_threadsafe(_settle, done, error)
-        else:
-            loop.call_soon_threadsafe(_settle, done, found)
+            outcome = _refusal(source, exc)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, nobody waits
+            loop.call_soon_threadsafe(_settle, done, outcome)
 
     threading.Thread(target=run, name="quire-strategy", daemon=True).start()
     try:
@@ -129,16 +150,36 @@ def _settle(done: asyncio.Future[Strategy], outcome: Strategy | BaseException) -
 
 
 def _build(source: StrategySource) -> Strategy:
-    filename = ""
     if source.text is None:
         found: Any = SHIPPED[source.name]
-        filename = inspect.getfile(found)
-    else:
-        filename = str(source.path or f"<strategy {next(_numbers)}>")
-        module = _executed(source.text, filename)
+        return _strategy(source, found, inspect.getfile(found))
+    filename = str(source.path or f"<strategy {next(_numbers)}>")
+    module = types.ModuleType(f"quire_strategy_{next(_numbers)}")
+    module.__file__ = filename
+    lines = (len(source.text), None, source.text.splitlines(keepends=True), filename)
+    # dataclasses look their module up; tracebacks show the lines
+    sys.modules[module.__name__], linecache.cache[filename] = module, lines
+    try:
+        exec(compile(source.text, filename, "exec"), module.__dict__)
         found = getattr(module, source.name, None)
         if found is None:
             raise InvalidArgument(f"strategy {source.label}: the text defines no {source.name!r}")
+        made = _strategy(source, found, filename)
+    except BaseException:
+        _forget(module.__name__, filename, lines)
+        raise
+    weakref.finalize(made, _forget, module.__name__, filename, lines)
+    return made
+
+
+def _forget(module: str, filename: str, lines: object) -> None:
+    """Nobody refers to the strategy any more, and a router may load many."""
+    sys.modules.pop(module, None)
+    if linecache.cache.get(filename) is lines:  # a later one of the same file has its own
+        del linecache.cache[filename]
+
+
+def _strategy(source: StrategySource, found: Any, filename: str) -> Strategy:
     if inspect.isclass(found):
         found = _instance(source, found)
     elif source.options:
@@ -158,20 +199,9 @@ def _build(source: StrategySource) -> Strategy:
     return Strategy(source, found, filename, routes_sessions, idle)
 
 
-def _executed(text: str, filename: str) -> types.ModuleType:
-    module = types.ModuleType(f"quire_strategy_{next(_numbers)}")
-    module.__file__ = filename
-    code = compile(text, filename, "exec")
-    # dataclasses look their module up; tracebacks show the lines
-    sys.modules[module.__name__] = module
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    exec(code, module.__dict__)
-    return module
-
-
 def _instance(source: StrategySource, found: type) -> Any:
+    signature = inspect.signature(found)
     try:
-        signature = inspect.signature(found)
         signature.bind(**source.options)
     except TypeError as exc:
         raise InvalidArgument(
@@ -192,14 +222,9 @@ def _instance(source: StrategySource, found: type) -> Any:
 
 
 def _refusal(source: StrategySource, error: BaseException) -> InvalidArgument:
-    if isinstance(error, InvalidArgument):
-        said = (
-            error.message if source.label in error.message else f"{source.label}: {error.message}"
-        )
-        return InvalidArgument(said)
-    last = traceback.extract_tb(error.__traceback__)[-1:]
-    line = getattr(error, "lineno", None) or (last[0].lineno if last else None)
+    if type(error) is InvalidArgument:
+        message = error.message
+        return InvalidArgument(message if source.label in message else f"{source.label}: {message}")
+    line = line_of(error)
     where = f" (line {line})" if line else ""
-    return InvalidArgument(
-        f"strategy {source.label} is refused: {type(error).__name__}: {str(error)[:500]}{where}"
-    )
+    return InvalidArgument(f"strategy {source.label} is refused: {said_of(error)}{where}")

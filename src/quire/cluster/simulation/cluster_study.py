@@ -15,6 +15,7 @@ from math import inf, isfinite
 import msgspec
 
 from quire.cluster.engines.interfaces import Route
+from quire.cluster.engines.said import said_of
 from quire.cluster.engines.trial import why_no_answer
 from quire.cluster.requests.request import COMPLETIONS, Request
 from quire.cluster.routing.strategy import StrategySource, load
@@ -140,7 +141,7 @@ class _Run:
         except QuireError as exc:
             error = exc.message
         except Exception as exc:  # whatever a strategy raises fails its request alone
-            error = f"{type(exc).__name__}: {exc}"
+            error = said_of(exc)
         finally:
             request.work.end()
         self._num_over += 1

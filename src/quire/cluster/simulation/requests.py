@@ -20,7 +20,11 @@ from quire.simulation.workloads.plan import CallPlan, ProgramPlan
 
 SHAPES = ("normal", "lognormal")
 _LARGEST = 16
-"""The largest log-normal length, in multiples of the mean."""
+"""The largest log-normal length, and the largest spread of a normal one, in multiples of the
+mean."""
+_MOST_TOKENS = 1 << 20
+"""Of a mean length and of a prefix: every text is made."""
+_MOST_REQUESTS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,11 @@ class Lengths:
             raise ConfigError(f"lengths are {self.shape!r}: choose from {list(SHAPES)}")
         if self.mean < 1:
             raise ConfigError(f"a mean length is {self.mean}: choose at least 1 token")
-        if not (isfinite(self.spread) and self.spread >= 0):
-            raise ConfigError(f"a spread of lengths is {self.spread}: choose 0 or more")
+        if self.mean > _MOST_TOKENS:
+            raise ConfigError(f"a mean length is {self.mean}: choose at most {_MOST_TOKENS} tokens")
+        most = _LARGEST * self.mean
+        if not 0 <= self.spread <= most:
+            raise ConfigError(f"a spread of lengths is {self.spread}: choose 0 to {most}")
         if self.shape == "lognormal" and (self.mean < 2 or not self.spread):
             raise ConfigError(
                 f"log-normal lengths of {self.mean} tokens with spread {self.spread}: choose a "
@@ -85,14 +92,19 @@ class RequestLoad:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.num_requests < 1:
-            raise ConfigError(f"{self.num_requests} requests: choose at least 1")
+        if not 1 <= self.num_requests <= _MOST_REQUESTS:
+            raise ConfigError(f"{self.num_requests} requests: choose 1 to {_MOST_REQUESTS}")
         if not (isfinite(self.rate) and self.rate > 0):
             raise ConfigError(f"the rate is {self.rate} requests/s: choose a number above 0")
         if (self.num_prefixes > 0) != (self.prefix_tokens > 0) or self.num_prefixes < 0:
             raise ConfigError(
                 f"{self.num_prefixes} prefixes of {self.prefix_tokens} tokens: give both, above 0, "
                 "or neither"
+            )
+        if max(self.num_prefixes, self.prefix_tokens) > _MOST_TOKENS:
+            raise ConfigError(
+                f"{self.num_prefixes} prefixes of {self.prefix_tokens} tokens: choose at most "
+                f"{_MOST_TOKENS} of each"
             )
         if not (isfinite(self.zipf) and self.zipf >= 0):
             raise ConfigError(f"the exponent of prefixes is {self.zipf}: choose 0 or more")

@@ -23,6 +23,10 @@ from quire.programs.services import mcp_protocol as protocol
 GRACE_S = 2.0
 _SHOWN = 200
 """Characters of an invalid line that are logged."""
+_MAX_SHOWN_LINES = 20
+"""Invalid lines of one process that are logged."""
+_LINES_AT_ONCE = 64
+"""After so many lines others have their turn: a server may send without end."""
 _DEAF = "it did not read what it was sent"
 
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
@@ -44,6 +48,7 @@ class McpProcess:
         self._writing = asyncio.Lock()
         self._verdict: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._num_invalid = 0
         self._process: asyncio.subprocess.Process
         self._watch: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
@@ -205,7 +210,9 @@ class McpProcess:
     async def _read_answers(self) -> None:
         stdout = self._process.stdout
         assert stdout is not None
-        while True:
+        for number in count(1):
+            if number % _LINES_AT_ONCE == 0:
+                await asyncio.sleep(0)  # lines that are there already are read without a wait
             try:
                 line = await stdout.readline()
             except ValueError:
@@ -223,7 +230,7 @@ class McpProcess:
         try:
             message = protocol.parsed(self._config.name, line)
         except ProgramError:
-            self._log.warning("no message: %s", line[:_SHOWN].decode("utf-8", "replace").rstrip())
+            self._note_invalid(line)
             return
         number = message.get("id")
         if "method" in message:
@@ -235,6 +242,13 @@ class McpProcess:
         answer = self._waiting.get(number) if isinstance(number, int) else None
         if answer is not None and not answer.done():
             answer.set_result(message)
+
+    def _note_invalid(self, line: bytes) -> None:
+        self._num_invalid += 1
+        if self._num_invalid <= _MAX_SHOWN_LINES:
+            self._log.warning("no message: %s", line[:_SHOWN].decode("utf-8", "replace").rstrip())
+        elif self._num_invalid == _MAX_SHOWN_LINES + 1:
+            self._log.warning("further lines that are no messages are not shown")
 
     async def _read_log(self) -> None:
         stderr = self._process.stderr

@@ -6,6 +6,7 @@ Owns the program's view: tools and their results. A ``McpChannel`` speaks the pr
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
@@ -13,6 +14,8 @@ from typing import Any, Protocol, Self
 from quire.core.errors import ProgramError
 
 _MAX_PAGES = 100
+_MAX_LISTED_CHARS = 4 << 20
+"""Of all tools that a server lists."""
 
 
 class McpChannel(Protocol):
@@ -74,18 +77,28 @@ class McpServer:
         await self._channel.close()
 
     async def list_tools(self) -> list[McpTool]:
-        """The tools that the server offers now."""
+        """The tools that the server offers now.
+
+        Raises:
+            ProgramError: it lists too many, or its answer breaks the protocol.
+        """
         tools: list[McpTool] = []
         cursor: str | None = None
+        num_chars = 0
         for _ in range(_MAX_PAGES):
             result = await self._channel.list_tools(cursor)
-            tools += [_tool(entry) for entry in result.get("tools", [])]
-            if not result.get("nextCursor"):
+            for entry in self._objects(result, "tools"):
+                num_chars += len(json.dumps(entry))
+                tools.append(self._tool(entry))
+            if num_chars > _MAX_LISTED_CHARS:
+                raise self._broken(f"lists tools in more than {_MAX_LISTED_CHARS} characters")
+            following = result.get("nextCursor") or None
+            if following is None:
                 return tools
-            cursor = result["nextCursor"]
-        raise ProgramError(
-            f"MCP server {self._channel.server} lists tools on more than {_MAX_PAGES} pages"
-        )
+            if following == cursor or not isinstance(following, str):
+                raise self._broken("lists tools on pages that lead nowhere")
+            cursor = following
+        raise self._broken(f"lists tools on more than {_MAX_PAGES} pages")
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any] | None = None) -> McpResult:
         """Call a tool.
@@ -94,19 +107,29 @@ class McpServer:
             ProgramError: the server refuses the call, or its answer breaks the protocol.
         """
         result = await self._channel.call_tool(name, dict(arguments or {}))
-        content = result.get("content", [])
+        content = self._objects(result, "content")
         texts = [str(block.get("text", "")) for block in content if block.get("type") == "text"]
+        structured = result.get("structuredContent")
+        if not isinstance(structured, dict | None):
+            raise self._broken("gave a result whose structuredContent is no object")
         return McpResult(
             text="\n".join(texts),
             content=content,
-            structured=result.get("structuredContent"),
+            structured=structured,
             is_error=bool(result.get("isError", False)),
         )
 
+    def _objects(self, result: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
+        found = result.get(field) or []
+        if not (isinstance(found, list) and all(isinstance(one, dict) for one in found)):
+            raise self._broken(f"gave a result whose {field!r} is no list of objects")
+        return found
 
-def _tool(entry: Mapping[str, Any]) -> McpTool:
-    return McpTool(
-        name=str(entry["name"]),
-        description=str(entry.get("description") or ""),
-        parameters=dict(entry.get("inputSchema") or {"type": "object"}),
-    )
+    def _tool(self, entry: Mapping[str, Any]) -> McpTool:
+        name, parameters = entry.get("name"), entry.get("inputSchema") or {"type": "object"}
+        if not isinstance(name, str) or not isinstance(parameters, dict):
+            raise self._broken("lists a tool without a name, or whose inputSchema is no object")
+        return McpTool(name, str(entry.get("description") or ""), dict(parameters))
+
+    def _broken(self, what: str) -> ProgramError:
+        return ProgramError(f"MCP server {self._channel.server} {what}")

@@ -19,6 +19,10 @@ Request = Callable[[str, str, bytes | None, Mapping[str, str]], StreamedReply]
 """``request(method, url, body, headers)``: the program's own ``http_stream``."""
 
 
+_MAX_MESSAGES = 10_000
+"""Of a stream, before the answer: reports of progress and other requests of the server."""
+
+
 class HttpChannel:
     """``McpChannel`` to the server at ``url``. ``headers`` are sent with every request."""
 
@@ -71,7 +75,13 @@ class HttpChannel:
     async def _answer(self, reply: StreamedReply, number: int) -> dict[str, Any] | None:
         if not reply.headers.get("content-type", "").startswith("text/event-stream"):
             return protocol.parsed(self._url, await reply.text())
+        num_messages = 0
         async for event in reply.events():
+            num_messages += 1
+            if num_messages > _MAX_MESSAGES:
+                raise ProgramError(
+                    f"MCP server {self._url} has sent {_MAX_MESSAGES} messages and no answer"
+                )
             message = protocol.parsed(self._url, event.data)
             if message.get("id") == number and "method" not in message:
                 return message

@@ -16,6 +16,8 @@ from quire.core.errors import ProgramError
 PROTOCOL_VERSION = "2025-06-18"
 UNDERSTOOD = ("2025-06-18", "2025-03-26")
 METHOD_NOT_FOUND = -32601
+_MAX_SHOWN_CHARS = 1000
+"""Of a server's words in errors."""
 
 INITIALIZE: Mapping[str, Any] = {
     "protocolVersion": PROTOCOL_VERSION,
@@ -55,7 +57,7 @@ def result_of(server: str, method: str, answer: Mapping[str, Any]) -> dict[str, 
     if "error" in answer:
         error = answer["error"]
         words = error.get("message", error) if isinstance(error, dict) else error
-        raise ProgramError(f"MCP server {server} refuses {method}: {words}")
+        raise ProgramError(f"MCP server {server} refuses {method}: {_shown(words)}")
     result = answer.get("result")
     if not isinstance(result, dict):
         raise ProgramError(f"MCP server {server} answered {method} without a result")
@@ -71,16 +73,21 @@ def agreed(server: str, result: Mapping[str, Any]) -> tuple[str, str]:
     version = result.get("protocolVersion")
     if version not in UNDERSTOOD:
         raise ProgramError(
-            f"MCP server {server} speaks version {version!r} of the protocol; supported are "
-            f"{', '.join(UNDERSTOOD)}"
+            f"MCP server {server} speaks version {_shown(version)!r} of the protocol; supported "
+            f"are {', '.join(UNDERSTOOD)}"
         )
     info = result.get("serverInfo")
     return version, str(info.get("name", "")) if isinstance(info, dict) else ""
+
+
+def _shown(words: Any) -> str:
+    text = str(words)
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."
 
 
 def reply_to(request: Mapping[str, Any]) -> dict[str, Any]:
     """The reply to a request of the server. This client answers pings and offers nothing else."""
     if request["method"] == "ping":
         return {"id": request["id"], "result": {}}
-    error = {"code": METHOD_NOT_FOUND, "message": f"{request['method']} is not offered"}
+    error = {"code": METHOD_NOT_FOUND, "message": f"{_shown(request['method'])} is not offered"}
     return {"id": request["id"], "error": error}

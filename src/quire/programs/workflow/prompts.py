@@ -10,6 +10,9 @@ from string import Formatter
 
 from quire.core.errors import InvalidArgument
 
+MAX_NAMED_PARTS = 256
+"""Of one prompt, which may come with a query."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -32,28 +35,39 @@ class Prompt:
 
     @classmethod
     def read(cls, text: str, where: str) -> Prompt:
-        """Raises ``InvalidArgument`` if a part has no name, or something beside its name."""
+        """Raises ``InvalidArgument`` if a part has no name, or something beside its name, or there
+        are more than ``MAX_NAMED_PARTS``."""
         parts: list[Part] = []
         try:
             pieces = list(Formatter().parse(text))
         except ValueError as exc:
             raise InvalidArgument(
-                f"{where}: the prompt {text!r} cannot be read ({exc}): write {{name}} for a part, "
-                "{{ and }} for braces",
+                f"{where}: the prompt {text!r:.60} cannot be read ({exc}): write {{name}} for "
+                "a part, {{ and }} for braces",
                 param=where,
             ) from exc
+        literals: list[str] = []
+        num_named = 0
         for literal, name, spec, conversion in pieces:
-            if literal:
-                parts.append(Part(literal))
+            literals.append(literal)  # a brace ends a piece
             if name is None:
                 continue
             if not name.isidentifier() or spec or conversion:
                 raise InvalidArgument(
-                    f"{where}: {{{name}}} is not the name of a part: write a name alone, or "
+                    f"{where}: {{{name:.60}}} is not the name of a part: write a name alone, or "
                     "{{ and }} for braces",
                     param=where,
                 )
-            parts.append(Part(name=name))
+            num_named += 1
+            parts += [*_literal(literals), Part(name=name)]
+            literals.clear()
+        if num_named > MAX_NAMED_PARTS:
+            raise InvalidArgument(
+                f"{where}: the prompt has {num_named} named parts, {MAX_NAMED_PARTS} are allowed: "
+                "name each once, or write fewer",
+                param=where,
+            )
+        parts += _literal(literals)
         if not parts:
             raise InvalidArgument(f"{where}: the prompt is empty: write one", param=where)
         return cls(tuple(parts))
@@ -62,3 +76,8 @@ class Prompt:
     def names(self) -> tuple[str, ...]:
         """The names of its parts, each once."""
         return tuple(dict.fromkeys(part.name for part in self.parts if part.name is not None))
+
+
+def _literal(pieces: list[str]) -> list[Part]:
+    text = "".join(pieces)
+    return [Part(text)] if text else []

@@ -179,6 +179,11 @@ def _properties(tool: McpTool) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _required(tool: McpTool) -> set[str]:
+    found = tool.parameters.get("required")
+    return {one for one in found if isinstance(one, str)} if isinstance(found, list) else set()
+
+
 def _check_arguments(primitive: Primitive, server: str, offered: Mapping[str, McpTool]) -> None:
     name: str = primitive.config["function"]
     if name not in offered:
@@ -189,7 +194,7 @@ def _check_arguments(primitive: Primitive, server: str, offered: Mapping[str, Mc
         )
     tool = offered[name]
     given = {one for one in primitive.inputs if not one.startswith("done.")}
-    known, needed = _properties(tool), set(tool.parameters.get("required") or ())
+    known, needed = _properties(tool), _required(tool)
     unknown = given - known.keys() if tool.parameters.get("additionalProperties", False) is False \
         else set()  # fmt: skip
     if unknown or needed - given:
@@ -212,7 +217,7 @@ def _typed(primitive: Primitive, name: str, value: Any, schema: Any) -> Any:
     if isinstance(value, str):
         try:
             found = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = value
     if not _is_of(found, kinds):
         raise InvalidArgument(
@@ -244,7 +249,7 @@ def _value(where: str, kind: ValueType, result: McpResult) -> Any:
     if inner is None:
         try:
             inner = json.loads(result.text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InvalidArgument(
                 f"{where} gave a text, {result.text!r:.60}, and no {kind}: make the component's "
                 "output text, or have the server give structured content"
