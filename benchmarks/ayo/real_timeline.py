@@ -1,6 +1,6 @@
 """Where the time of one query over real engines goes.
 
-    python benchmarks/ayo/timeline.py --encoder ~/models/minilm --workflow advanced-rag
+    python benchmarks/ayo/real_timeline.py --encoder ~/models/minilm --workflow advanced-rag
 
 Asks the queries of ``real.py`` one after the other, each of a tenant of its own, and shows of the
 last one for each primitive when it began and how long it took, in milliseconds, and for each time
@@ -177,7 +177,7 @@ def main() -> None:
     made.add_argument("--max-batch-tokens", type=int, help="of the models")
     made.add_argument("--seed", type=int, default=0)
     arguments = made.parse_args()
-    emit("ayo/timeline", arguments.out, **asyncio.run(run(arguments)))
+    emit("ayo/real_timeline", arguments.out, **asyncio.run(run(arguments)))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_invoke import invoke
+from msgspec.structs import replace
+
+from quire.simulation.profile import EngineProfile, FitErrors, encode_profile
 
 Capture = pytest.CaptureFixture[str]
 
@@ -113,6 +117,53 @@ def test_what_cannot_be_simulated_is_refused(
     ran = invoke(capsys, *SMALL, *arguments)
     assert ran.code == 2
     assert told in " ".join(ran.err.split())
+
+
+PROFILE = EngineProfile(
+    model="m", machine="x", date="d", release="r", device="cpu", backend="cpu", dtype="float32",
+    page_size=16, num_blocks=512, num_host_blocks=0, max_sequences=4, max_batch_tokens=64,
+    cost={
+        "message_s": 0.001, "step_s": 0.01, "row_s": 0.0, "context_token_s": 0.0, "prompt_s": 0.0,
+        "prompt_token_s": 0.0001, "moved_block_s": 0.0, "gap_s": 0.0, "gap_row_s": 0.0,
+        "behind_s": 0.0, "behind_row_s": 0.0,
+    },
+    num_messages=50, most={}, errors=FitErrors(0.0, 0.0, 0.0), num_layers=3, token_bytes=500,
+)  # fmt: skip
+
+
+def profiled(capsys: Capture, folder: Path, profile: EngineProfile, *more: str) -> tuple[Any, str]:
+    """The engine of the study, and what was said beside it."""
+    file, out = folder / "m.json", folder / "out.json"
+    file.write_text(encode_profile(profile), encoding="utf-8")
+    given = ("--profile", str(file), "--strategy", "balanced:ratio=0.25,num_prefill=1")
+    ran = invoke(capsys, *SMALL, *SHORT, *given, *more, "--load", "0.5", "--json", str(out))
+    assert ran.code == 0, ran.err
+    written = json.loads(out.read_text(encoding="utf-8"))
+    (one,) = written["strategies"]
+    assert one["summary"]["num_sent_bytes"] % written["study"]["engine"]["token_bytes"] == 0
+    return written["study"]["engine"], " ".join(ran.err.split())
+
+
+def test_transfers_are_those_of_the_engine_that_was_measured(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    engine, said = profiled(capsys, tmp_path, PROFILE)
+    assert (engine["num_layers"], engine["token_bytes"]) == (3, 500)
+    assert "is assumed" not in said
+    engine, _ = profiled(capsys, tmp_path, PROFILE, "--link", "token_bytes=700")
+    assert (engine["num_layers"], engine["token_bytes"]) == (3, 700)
+
+
+def test_of_an_older_profile_it_is_told_what_is_assumed(capsys: Capture, tmp_path: Path) -> None:
+    old = replace(PROFILE, format="quire profile 3", num_layers=None, token_bytes=None)
+    engine, said = profiled(capsys, tmp_path, old)
+    assert (engine["num_layers"], engine["token_bytes"]) == (32, 4096)
+    assert "does not say num_layers and token_bytes" in said
+    assert "say it with --link num_layers=32,token_bytes=4096" in said
+    _, said = profiled(capsys, tmp_path, old, "--link", "token_bytes=700")
+    assert "num_layers=32 is assumed" in said
+    _, said = profiled(capsys, tmp_path, old, "--link", "token_bytes=700,num_layers=2")
+    assert "is assumed" not in said
 
 
 @pytest.mark.parametrize("option", ["strategy", "requests", "link"])

@@ -29,7 +29,8 @@ COST = {
 MODEL = EngineProfile(
     model="large", machine="m", date="d", release="r", device="cpu", backend="x", dtype="float32",
     page_size=16, num_blocks=64, num_host_blocks=0, max_sequences=4, max_batch_tokens=1024,
-    cost=COST, num_messages=64, most={}, errors=FitErrors(0.0, 0.0, 0.0),
+    cost=COST, num_messages=64, most={}, num_layers=2, token_bytes=64,
+    errors=FitErrors(0.0, 0.0, 0.0),
 )  # fmt: skip
 
 

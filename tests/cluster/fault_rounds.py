@@ -67,11 +67,15 @@ async def _ask(w: World, prompt: str, chance: Random) -> bool:
     if path != "/v1/completions":
         body = {"messages": [{"role": "user", "content": prompt}]}
         rendered = f"<user>{prompt}<assistant>"
-    body |= {"stream": True, "max_tokens": NUM_TOKENS}
+    is_stream = chance.random() < 0.6
+    body |= {"stream": is_stream, "max_tokens": NUM_TOKENS}
     answer = await w.http.post(path, json=body)
     if answer.status_code != 200:
         assert answer.status_code in (500, 503), answer.text
         return False
+    if not is_stream:
+        assert answer.json()["text"] == continuation(rendered, NUM_TOKENS)
+        return True
     lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
     events = [msgspec.json.decode(line) for line in lines]
     texts = [event.get("text") or _text(event) for event in events]

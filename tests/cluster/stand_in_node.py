@@ -19,6 +19,7 @@ import msgspec
 from http_peer import Asked, Cut, HttpPeer, Said, refused, said
 
 from quire.server.going_on import COMMENT, TELLS_HEADER, Generated, Told
+from quire.server.told_whole import WHOLE, WholeHead
 
 MODEL = "stand-in"
 CLUSTER_KEY = "the-cluster-key"
@@ -72,12 +73,18 @@ class StandInNode:
         """Cleared: it accepts requests and answers none, as a stopped process does."""
         self.cut_after: int | None = None
         """Its next answers break off after so many tokens."""
+        self.padding = ""
+        """In the body of each told answer that is not streamed."""
+        self.failure: tuple[int, str] | None = None
+        """Status and code with which told answers that are not streamed end."""
         self.num_streams = 0
         self.begun_behind: list[str] = []
         """What of each told stream was generated elsewhere."""
         self.refusal: Said | None = None
         self.tokens: asyncio.Semaphore | None = None
         """Streamed answers take one of it for each token."""
+        self.whole_tokens: asyncio.Semaphore | None = None
+        """And told ones that are not streamed, of this."""
 
     # -- its API -----------------------------------------------------------------------------------
 
@@ -101,11 +108,10 @@ class StandInNode:
         if asked.method == "GET":
             name = asked.path.rpartition("/")[2]
             return said({"id": name}) if name in self.stored else refused(404, "x", "not here")
+        if asked.headers.get(TELLS_HEADER):
+            return self._told(asked)
         if asked.path == "/v1/completions":
             return self._generate(asked.json["prompt"], asked.json, 0)
-        if asked.headers.get(TELLS_HEADER) and asked.json.get("stream"):
-            pieces = self._told_events(asked, asked.json.get("max_tokens", 16))
-            return Said(pieces=pieces, kind="text/event-stream", headers={TELLS_HEADER: "1"})
         if asked.json.get("messages"):
             self._prefill(_rendered(asked.json))
         return said({"node": self.name, "path": asked.target})
@@ -127,6 +133,9 @@ class StandInNode:
             await self.call_gates[call].wait()
         if call in self.call_cuts:
             raise Cut
+        if call == "start_generate" and asked.headers.get(TELLS_HEADER):
+            self._start_generate(body)  # takes its lease
+            return self._told(asked)
         answer: Said = getattr(self, f"_{call}")(body)
         return answer
 
@@ -242,21 +251,58 @@ class StandInNode:
             yield _event({"id": f"cmpl-{number_of_stream}", "choices": [], "usage": usage})
         yield b"data: [DONE]\n\n"
 
-    async def _told_events(self, asked: Asked, num_tokens: int) -> AsyncIterator[bytes]:
-        """A chat's stream that another node can go on with. Two events for each token; where it is
-        cut, one of them."""
+    def _told(self, asked: Asked) -> Said:
+        """An answer that another node can go on with."""
         self.num_streams += 1
         prompt, before, key = _rendered(asked.json), "", f"key-{next(_numbers)}"
-        numbers = itertools.count()
-        name = b"event: told\n" if asked.path == "/v1/responses" else b""
         if asked.told:
             generated = msgspec.msgpack.decode(asked.told, type=Generated)
             (choice,) = generated.choices
             before = "".join(map(chr, array("i", zlib.decompress(choice.tokens))))
             key = generated.key
         self.begun_behind.append(before)
+        num_tokens = asked.json.get("max_tokens", 16)
         answer = continuation(prompt + before, num_tokens - len(before))
         assert continuation(prompt, num_tokens) == before + answer
+        tell = self._told_events if asked.json.get("stream") else self._told_whole
+        return Said(
+            pieces=tell(asked, prompt, before, answer, key),
+            kind="text/event-stream",
+            headers={TELLS_HEADER: "1"},
+        )
+
+    async def _told_whole(
+        self, asked: Asked, prompt: str, before: str, answer: str, key: str
+    ) -> AsyncIterator[bytes]:
+        """Cut behind the last token, it is cut in the middle of its body."""
+        cut_after = self.cut_after
+        for number, token in enumerate(answer):
+            if self.whole_tokens is not None:
+                await self.whole_tokens.acquire()
+            if cut_after == number:
+                raise Cut
+            ids = tuple(map(ord, prompt + before)) if number == 0 else ()
+            if number < len(answer) - 1:
+                yield COMMENT + msgspec.json.encode(Told(key, 1, 2, [ord(token)], ids)) + b"\n\n"
+        said = {"id": key, "text": before + answer, "padding": self.padding}
+        body = msgspec.json.encode(said)
+        head = WholeHead(len(body))
+        if self.failure is not None:
+            status, code = self.failure
+            body = refused(status, code, "it has failed").body
+            head = WholeHead(len(body), status, {"retry-after": "1"}, code)
+        end = WHOLE + msgspec.json.encode(head) + b"\n\n" + body
+        if cut_after is not None and cut_after >= len(answer):
+            yield end[:-2]
+            raise Cut
+        yield end
+
+    async def _told_events(
+        self, asked: Asked, prompt: str, before: str, answer: str, key: str
+    ) -> AsyncIterator[bytes]:
+        """Two events for each token; where it is cut, one of them."""
+        numbers = itertools.count()
+        name = b"event: told\n" if asked.path == "/v1/responses" else b""
         cut_after = self.cut_after
         for number, token in enumerate(answer):
             if self.tokens is not None:
@@ -292,6 +338,8 @@ def _text(prompt: Any) -> str:
 
 
 def _rendered(body: dict[str, Any]) -> str:
+    if "prompt" in body:
+        return _text(body["prompt"])
     if "input" in body:
         return f"<user>{body['input']}<assistant>"
     turns = [f"<{turn['role']}>{turn['content']}" for turn in body["messages"]]

@@ -1,4 +1,5 @@
-"""A node process is killed in the middle of streams, and their clients see the same texts."""
+"""A node process is killed in the middle of answers, and their clients see the same texts and log
+probabilities."""
 
 from __future__ import annotations
 
@@ -15,72 +16,104 @@ NUM_TOKENS = 1_800
 """Of each choice, as many as the model takes: some hundred are there within a tenth of a second."""
 NUM_BEFORE = 75
 """Events of a stream before its node is killed."""
-SHARED = {"model": MODEL, "stream": True, "temperature": 0.8, "seed": 7}
-ASKED: dict[str, dict[str, Any]] = {
-    "/v1/completions": {"prompt": TEXT, "n": 2, "max_tokens": NUM_TOKENS, "ignore_eos": True},
-    "/v1/chat/completions": {
-        "messages": [{"role": "user", "content": TEXT}],
-        "n": 3,
-        "max_tokens": NUM_TOKENS,
-        "ignore_eos": True,
-    },
+NUM_TOLD_BYTES = 20_000
+"""Of an answer that is not streamed, told to the router before its node is killed."""
+SHARED = {"model": MODEL, "temperature": 0.8, "seed": 7}
+CHAT = {
+    "messages": [{"role": "user", "content": TEXT}],
+    "max_tokens": NUM_TOKENS,
+    "ignore_eos": True,
 }
+ASKED: tuple[tuple[str, dict[str, Any]], ...] = (
+    (
+        "/v1/completions",
+        {"prompt": TEXT, "n": 2, "max_tokens": NUM_TOKENS, "ignore_eos": True, "stream": True},
+    ),
+    (
+        "/v1/chat/completions",
+        {**CHAT, "n": 2, "logprobs": True, "top_logprobs": 2, "stream": True},
+    ),
+    ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 2, "n": 2}),
+)
 
 
 class Reader:
-    """Reads one stream; ``texts``: of its choices. ``is_begun``: some of it is here, and much is
-    still to come."""
+    """Reads one answer; ``texts`` and ``logprobs``: of its choices. ``is_begun``: some of a stream
+    is here, and much is still to come."""
 
     def __init__(self) -> None:
         self.texts: dict[int, str] = {}
-        self.node = ""
+        self.logprobs: dict[int, list[float]] = {}
         self.is_begun = asyncio.Event()
 
-    async def read(self, url: str, path: str) -> dict[int, str]:
-        body = {**ASKED[path], **SHARED}
+    async def read(self, url: str, path: str, asked: dict[str, Any]) -> Reader:
         num_events = 0
         async with (
             httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, verify=False) as http,
-            http.stream("POST", path, json=body) as answer,
+            http.stream("POST", path, json={**asked, **SHARED}) as answer,
         ):
             assert answer.status_code == 200
-            self.node = answer.headers.get("x-quire-node", "")
+            if not asked.get("stream"):
+                await answer.aread()
+                self._take(answer.json())
+                return self
             async for line in answer.aiter_lines():
                 if line.startswith("data: {"):
                     num_events += 1
                     self._take(msgspec.json.decode(line[6:]))
                     if num_events == NUM_BEFORE:
                         self.is_begun.set()
-        self.is_begun.set()
-        return self.texts
+        return self
 
     def _take(self, event: dict[str, Any]) -> None:
         assert "error" not in event, event
         for choice in event.get("choices", ()):
-            text = choice.get("text") or choice.get("delta", {}).get("content") or ""
+            said = choice.get("message") or choice.get("delta") or {}
             index = choice["index"]
+            text = choice.get("text") or said.get("content") or ""
             self.texts[index] = self.texts.get(index, "") + text
+            shown = (choice.get("logprobs") or {}).get("content") or ()
+            for one in shown:
+                of_tops = [top["logprob"] for top in one["top_logprobs"]]
+                self.logprobs.setdefault(index, []).extend((one["logprob"], *of_tops))
 
 
-async def killed(cluster: ClusterProcesses, path: str) -> None:
+async def killed(cluster: ClusterProcesses, path: str, asked: dict[str, Any]) -> None:
+    """The node that answers is found by what comes back from it."""
+    links = cluster.links
     name, *_ = cluster.nodes
-    expected = await Reader().read(cluster.nodes[name].url, path)
-    assert len(expected) == ASKED[path].get("n", 1)
+    expected = await Reader().read(cluster.nodes[name].url, path, asked)
+    assert len(expected.texts) == asked.get("n", 1)
+    before = {name: link.num_bytes_back for name, link in links.items()}
     reader = Reader()
-    reading = asyncio.create_task(reader.read(cluster.url, path))
-    await reader.is_begun.wait()
+    reading = asyncio.create_task(reader.read(cluster.url, path, asked))
+
+    def told() -> list[str]:
+        return [n for n, link in links.items() if link.num_bytes_back - before[n] > NUM_TOLD_BYTES]
+
+    while not told():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    if asked.get("stream"):
+        await reader.is_begun.wait()
     assert not reading.done()
-    victim = cluster.nodes[reader.node]
+    (answering,) = told()
+    victim = cluster.nodes[answering]
     victim.kill()
-    assert await reading == expected
+    num_moves = cluster.router.log.read_text().count("goes on at")
+    got = await reading
+    assert cluster.router.log.read_text().count("goes on at") == num_moves + 1
+    assert got.texts == expected.texts
+    assert got.logprobs.keys() == expected.logprobs.keys()
+    for index, logprobs in got.logprobs.items():
+        assert logprobs == pytest.approx(expected.logprobs[index], abs=1e-3)
     victim.start()
     await victim.ready()
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_its_clients_see_the_same_texts() -> None:
     async with cluster_processes(2, kv_cache_bytes="64MiB") as cluster:
-        for path in ASKED:
-            await killed(cluster, path)
+        for path, asked in ASKED:
+            await killed(cluster, path, asked)
         await cluster.settled()

@@ -125,11 +125,11 @@ async def test_without_resume_nothing_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        (PATHS[0], {"stream": False}),
+        ("/v1/completions", {"prompt": ["one", "two"]}),
+        ("/v1/completions", {"prompt": [[1], [2]], "stream": False}),
         ("/v1/responses", {"previous_response_id": "resp_1"}),
         ("/v1/responses", {"conversation": "conv_1"}),
         ("/v1/responses", {"background": True}),
-        ("/v1/responses", {"include": ["message.output_text.logprobs"]}),
         ("/v1/embeddings", {}),
     ],
 )
@@ -182,8 +182,9 @@ def test_of_choices_that_have_ended_nothing_moves() -> None:
         ({"prompt": ["one"], "n": 3}, True),
         ({"prompt": [1, 2], "n": 3}, True),
         ({"prompt": ["one", "two"]}, False),
-        ({"n": 2, "logprobs": 1}, False),
-        ({"n": 2, "stream": False}, False),
+        ({"n": 2, "logprobs": 1}, True),
+        ({"n": 2, "stream": False}, True),
+        ({"stream": False}, True),
     ],
 )
 def test_completions_of_one_prompt_are_told(fields: dict[str, object], is_told: bool) -> None:

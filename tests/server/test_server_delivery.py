@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from quire.core.errors import EngineLost, QuireError
+from quire.programs.builtin import ChoiceChunk
 from quire.server.delivery import GenerationResponse, SlowReader, WriteLimit
+from quire.server.frame import Frame
+from quire.server.generation import PromptChunk
+from quire.server.going_on import Telling
+from quire.server.told_whole import WHOLE, WholeHead
 
 LOST = EngineLost("the engine is gone: retry")
 
@@ -19,13 +24,15 @@ LOST = EngineLost("the engine is gone: retry")
 class Generation:
     """Says ``num_chunks`` things and then fails."""
 
+    num_choices = 1
+
     def __init__(self, num_chunks: int) -> None:
         self._num_chunks = num_chunks
         self.reasons: list[str] = []
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         for number in range(self._num_chunks):
-            yield SimpleNamespace(chunk=number)
+            yield PromptChunk(0, ChoiceChunk(0, str(number), (number,)))
         raise LOST
 
     def cancel(self, reason: str) -> None:
@@ -34,7 +41,7 @@ class Generation:
 
 class Formatter:
     def feed(self, item: Any) -> Sequence[bytes]:
-        return [b"%d" % item.chunk]
+        return [item.chunk.text.encode()]
 
     def last_events(self) -> Sequence[bytes]:
         return []
@@ -56,7 +63,9 @@ class Observer:
         self.ended = self.ended or (outcome, error, reason)
 
 
-async def delivered(num_chunks: int, *, stream: bool) -> tuple[bytes, Observer]:
+async def delivered(
+    num_chunks: int, *, stream: bool, telling: Telling | None = None, path: str = "/v1/completions"
+) -> tuple[bytes, Observer]:
     """The body, and what the observer was told."""
     observer, sent = Observer(), []
 
@@ -74,9 +83,12 @@ async def delivered(num_chunks: int, *, stream: bool) -> tuple[bytes, Observer]:
         write_timeout_s=600.0,
         on_finished=lambda: pytest.fail("it has failed"),
         headers={},
+        telling=telling,
     )
-    with nullcontext() if stream and num_chunks else pytest.raises(EngineLost):
-        await response({"type": "http"}, receive, send)
+    has_begun = num_chunks and (stream or telling is not None)
+    with nullcontext() if has_begun else pytest.raises(EngineLost):
+        scope = {"type": "http", "path": path, "state": {"request_id": "req-1"}}
+        await response(scope, receive, send)
     return b"".join(sent), observer
 
 
@@ -91,6 +103,34 @@ async def test_a_failure_is_told_to_who_watches_with_its_error(
         assert body == b"", "the request has a status of its own"
     else:
         assert LOST.message.encode() in body
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/v1/chat/completions", "service_unavailable_error"), ("/v1/messages", "overloaded_error")],
+)
+async def test_a_told_answer_that_fails_ends_with_the_error_that_a_client_would_get(
+    path: str, kind: str
+) -> None:
+    telling = Telling(Frame("key", 1, "model", "print"), seed=3)
+    body, observer = await delivered(2, stream=False, telling=telling, path=path)
+    assert observer.ended == ("failed", LOST, "")
+    first, second, head, answer = body.split(b"\n\n")
+    assert b'"tokens":[0]' in first
+    assert b'"tokens":[1]' in second
+    said = msgspec.json.decode(head.removeprefix(WHOLE), type=WholeHead)
+    assert said == WholeHead(len(answer), 503, {"retry-after": "1"}, "engine_lost")
+    error = msgspec.json.decode(answer)
+    assert error["error"]["type"] == kind
+    assert error["error"]["message"] == LOST.message
+    assert error.get("request_id", "req-1") == "req-1"
+
+
+async def test_a_told_answer_that_fails_before_its_first_chunk_has_a_status_of_its_own() -> None:
+    telling = Telling(Frame("key", 1, "model", "print"), seed=3)
+    body, observer = await delivered(0, stream=False, telling=telling)
+    assert body == b""
+    assert observer.ended == ("failed", LOST, "")
 
 
 async def test_who_is_cancelled_while_it_writes_was_not_slow() -> None:

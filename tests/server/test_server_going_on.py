@@ -1,4 +1,4 @@
-"""A stream that breaks off anywhere goes on, on another request, as if nothing had happened."""
+"""An answer that breaks off anywhere goes on, on another request, as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import pytest
 from scripted_server import RunningServer, running_server
 
 from quire.core.config import ServerConfig
+from quire.core.decoding import TokenLogprobs
 from quire.server.going_on import COMMENT, TELLS_HEADER, Told, ToldTokens
 from quire.server.strict_json import GENERATED_HEADER, MAX_GENERATED_BYTES
+from quire.server.told_logprobs import MAX_LOGPROBS_BYTES, packed_logprobs
+from quire.server.told_whole import WHOLE, WholeHead
 
 KEY = "0123456789abcdef"
 CONFIG = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False, cluster_key=KEY)
@@ -41,13 +44,40 @@ CHATS: dict[str, dict[str, Any]] = {
     "calls": {"said": CALLS, "tools": TOOLS},
     "usage": {"said": "say Some.", "stream_options": {"include_usage": True}},
     "choices": {"said": "say A few words.", "n": 3, "temperature": 1.0, "max_tokens": 12},
-}
+    "logprobs": {
+        "said": "say Größe.", "n": 2, "logprobs": True, "top_logprobs": 3, "temperature": 1.0
+    },
+    "schema": {
+        "said": 'say {"a": 12, "b": "x"}',
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {
+                "name": "ab",
+                "schema": {
+                    "type": "object",
+                    "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
+                    "required": ["a", "b"],
+                    "additionalProperties": False,
+                },
+            },
+        },
+    },
+    "penalties": {
+        "said": "say A few words.", "frequency_penalty": 0.7, "temperature": 1.0, "seed": 5,
+        "max_tokens": 12,
+    },
+}  # fmt: skip
 COMPLETIONS: dict[str, dict[str, Any]] = {
     "choices": {"prompt": "say A few words.", "n": 3},
     "echo": {"prompt": [40, 50, 60], "echo": True, "temperature": 1.0, "n": 2},
     "usage": {"prompt": "say Some.", "n": 2, "stream_options": {"include_usage": True}},
     "tokens": {"prompt": "say Some.", "n": 2, "return_token_ids": True},
-}
+    "logprobs": {"prompt": "say Größe.", "logprobs": 2, "temperature": 1.0},
+    "echo with logprobs": {
+        "prompt": [40, 50, 60], "echo": True, "logprobs": 1, "temperature": 1.0, "n": 2
+    },
+    "best of": {"prompt": "say A few words.", "n": 2, "best_of": 2, "stop": ["rd"]},
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +99,48 @@ def response_of(body: dict[str, Any]) -> dict[str, Any]:
         asked["max_output_tokens"] = body["max_tokens"]
     if "tools" in body:
         asked["tools"] = [{"type": "function", **tool["function"]} for tool in body["tools"]]
+    if "top_logprobs" in body:
+        asked["top_logprobs"] = body["top_logprobs"]
+        asked["include"] = ["message.output_text.logprobs"]
+    if "response_format" in body:
+        form = body["response_format"]
+        asked["text"] = {"format": {"type": form["type"], **form["json_schema"]}}
     return asked
 
 
-def blocks_of(
+def message_of(body: dict[str, Any]) -> dict[str, Any]:
+    """The chat ``body`` as a message."""
+    asked = {**body, "max_tokens": body.get("max_tokens", 500)}
+    unknown = ("stream_options", "logprobs", "top_logprobs", "frequency_penalty", "seed")
+    for name in unknown:
+        asked.pop(name, None)
+    if "stop" in body:
+        asked["stop_sequences"] = asked.pop("stop")
+    if "tools" in body:
+        asked["tools"] = [{"name": "add", "input_schema": TOOLS[0]["function"]["parameters"]}]
+    if "response_format" in body:
+        schema = asked.pop("response_format")["json_schema"]["schema"]
+        asked["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+    return asked
+
+
+def asked_of(path: str, name: str) -> dict[str, Any]:
+    """The request of ``CHATS`` for ``path``."""
+    body = body_of(name)
+    if path != "/v1/chat/completions":
+        body.pop("n", None)
+    return (
+        message_of(body)
+        if path == "/v1/messages"
+        else response_of(body)
+        if path == "/v1/responses"
+        else body
+    )
+
+
+def told_answer(
     node: RunningServer, path: str, body: dict[str, Any], generated: bytes = b""
-) -> list[bytes]:
+) -> bytes:
     headers = {**CLUSTER, TELLS_HEADER: "1", "content-type": "application/json"}
     if generated:
         headers[GENERATED_HEADER] = str(len(generated))
@@ -82,7 +148,30 @@ def blocks_of(
     answer = httpx.post(node.url + path, content=content, headers=headers, timeout=60)
     assert answer.status_code == 200, answer.text
     assert answer.headers[TELLS_HEADER] == "1"
-    return [block for block in answer.content.split(b"\n\n") if block]
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    return answer.content
+
+
+def blocks_of(
+    node: RunningServer, path: str, body: dict[str, Any], generated: bytes = b""
+) -> list[bytes]:
+    return [block for block in told_answer(node, path, body, generated).split(b"\n\n") if block]
+
+
+def whole_of(
+    node: RunningServer, path: str, body: dict[str, Any], generated: bytes = b""
+) -> tuple[list[Told], WholeHead, Any]:
+    """What is told of an answer that is not streamed, its head and its body."""
+    said, _, end = told_answer(node, path, body, generated).partition(WHOLE)
+    told = [
+        msgspec.json.decode(block[len(COMMENT) :], type=Told)
+        for block in said.split(b"\n\n")
+        if block
+    ]
+    head, _, whole = end.partition(b"\n\n")
+    read = msgspec.json.decode(head, type=WholeHead)
+    assert read.length == len(whole)
+    return told, read, msgspec.json.decode(whole)
 
 
 def parts(blocks: list[bytes]) -> list[Any]:
@@ -120,6 +209,9 @@ def _parts(event: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
         yield (name, event[name]), None
     for choice in event["choices"]:
         number = choice["index"]
+        for name, values in (choice.get("logprobs") or {}).items():
+            for value in values or ():
+                yield ("logprobs", number, name), msgspec.json.encode(value).decode() + "\n"
         if "text" in choice:
             yield ("text", number), choice["text"]
         for name in ("token_ids", "prompt_token_ids"):
@@ -145,6 +237,8 @@ def _parts_of_response(event: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     """With all ids: those of items and calls are the same in every event. Numbers are the
     router's."""
     event.pop("sequence_number")
+    for one in event.get("logprobs", ()):
+        yield (event["type"], "logprobs"), msgspec.json.encode(one).decode() + "\n"
     if "delta" in event:
         yield (event["type"], event["item_id"]), event["delta"]
         return
@@ -168,22 +262,77 @@ def without_repeats(found: list[Any]) -> list[Any]:
     return [sorted(seen.items(), key=str), rest]
 
 
+PATHS = ["/v1/chat/completions", "/v1/messages", "/v1/responses"]
+
+
 @pytest.mark.parametrize("name", CHATS)
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+@pytest.mark.parametrize("path", PATHS)
 def test_it_goes_on_behind_any_chunk(node: RunningServer, path: str, name: str) -> None:
-    body = body_of(name)
-    if path != "/v1/chat/completions":
-        body.pop("n", None)
-    if path == "/v1/messages":
-        body.pop("stream_options", None)
-        body |= {"max_tokens": body.get("max_tokens", 500)}
-        if "stop" in body:
-            body["stop_sequences"] = body.pop("stop")
-        if "tools" in body:
-            body["tools"] = [{"name": "add", "input_schema": TOOLS[0]["function"]["parameters"]}]
-    if path == "/v1/responses":
-        body = response_of(body)
-    check_goes_on(node, path, body)
+    check_goes_on(node, path, asked_of(path, name))
+
+
+@pytest.mark.parametrize("name", CHATS)
+@pytest.mark.parametrize("path", PATHS)
+def test_a_whole_answer_goes_on_behind_any_chunk(node: RunningServer, path: str, name: str) -> None:
+    body = asked_of(path, name)
+    body.pop("stream_options", None)
+    check_whole_goes_on(node, path, body)
+
+
+@pytest.mark.parametrize("name", COMPLETIONS)
+def test_a_whole_completion_goes_on_behind_any_chunk(node: RunningServer, name: str) -> None:
+    body = {**COMPLETIONS[name], "seed": 3}
+    body.pop("stream_options", None)
+    check_whole_goes_on(node, "/v1/completions", body)
+
+
+def test_the_log_probabilities_of_a_chats_prompt_are_told_once(node: RunningServer) -> None:
+    body = {**body_of("logprobs"), "prompt_logprobs": 1}
+    check_whole_goes_on(node, "/v1/chat/completions", body)
+
+
+def check_whole_goes_on(node: RunningServer, path: str, body: dict[str, Any]) -> None:
+    """Behind every comment, the answer is the one that was never interrupted, which in turn is the
+    one that nothing is told of."""
+    body = {**body, "stream": False}
+    told, head, whole = whole_of(node, path, body)
+    assert told
+    assert head == WholeHead(head.length)
+    untold = httpx.post(node.url + path, json={**body, **seeded(path, told[0].seed)}, timeout=60)
+    assert comparable(untold.json(), with_ids=False) == comparable(whole, with_ids=False)
+    kept = ToldTokens()
+    for at, one in enumerate(told):
+        kept.add(one)
+        if at % 3 and body.get("n"):  # many
+            continue
+        generated = kept.packed()
+        assert generated is not None
+        _, head, rest = whole_of(node, path, body, generated)
+        assert comparable(rest) == comparable(whole)
+
+
+def seeded(path: str, seed: int) -> dict[str, Any]:
+    """Messages and responses have no seed; their scripts need none."""
+    return {"seed": seed} if path.endswith("completions") else {}
+
+
+def comparable(answer: Any, *, with_ids: bool = True) -> Any:
+    """Without what may differ: ids of calls, which are random; times of ends; what of a prompt was
+    cached; how many tokens count as reasoning, which the end of a chunk decides."""
+    if isinstance(answer, list):
+        return [comparable(one, with_ids=with_ids) for one in answer]
+    if not isinstance(answer, dict):
+        return answer
+    left_out = {"completed_at", "input_tokens_details", "output_tokens_details"}
+    left_out |= {"prompt_tokens_details", "completion_tokens_details", "call_id"}
+    left_out |= {"cache_read_input_tokens", "input_tokens"}
+    if not with_ids or answer.get("type") in ("function", "tool_use", "function_call", "message"):
+        left_out |= {"id", "created", "created_at"}
+    return {
+        key: comparable(value, with_ids=with_ids)
+        for key, value in answer.items()
+        if key not in left_out
+    }
 
 
 @pytest.mark.parametrize("name", COMPLETIONS)
@@ -273,12 +422,49 @@ def test_what_cannot_have_been_generated_is_refused(
     assert said in answer.text
 
 
-@pytest.mark.parametrize("fields", [{"stream": False}])
-def test_others_are_told_as_ever(node: RunningServer, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize("stream", [True, False])
+def test_completions_of_several_prompts_are_told_as_ever(node: RunningServer, stream: bool) -> None:
     answer = httpx.post(
-        f"{node.url}/v1/chat/completions",
-        json={**body_of("text"), **fields},
+        f"{node.url}/v1/completions",
+        json={"prompt": ["say A.", "say B."], "stream": stream},
         headers={**CLUSTER, TELLS_HEADER: "1"},
     )
     assert TELLS_HEADER not in answer.headers
     assert COMMENT not in answer.content
+    assert WHOLE not in answer.content
+
+
+def test_log_probabilities_that_are_missing_are_refused(node: RunningServer) -> None:
+    kept = ToldTokens()
+    kept.add(Told("k", 1, 2, [5, 6]))
+    packed = kept.packed() or b""
+    answer = httpx.post(
+        f"{node.url}/v1/chat/completions",
+        content=packed + msgspec.json.encode(body_of("logprobs")),
+        headers={
+            **CLUSTER, GENERATED_HEADER: str(len(packed)), "content-type": "application/json"
+        },
+    )  # fmt: skip
+    assert answer.status_code == 400
+    assert "0 log probabilities of choice 0, which needs 2" in answer.text
+
+
+def test_of_too_many_log_probabilities_nobody_goes_on() -> None:
+    kept = ToldTokens()
+    many = packed_logprobs([TokenLogprobs(n, -0.5, [n] * 20, [-0.25] * 20) for n in range(2000)])
+    most = MAX_LOGPROBS_BYTES // len(many)
+    for _ in range(most):
+        kept.add(Told("k", 1, 2, list(range(2000)), logprobs=many))
+    assert kept.packed() is not None
+    kept.add(Told("k", 1, 2, list(range(2000)), logprobs=many))
+    assert kept.packed() is None
+
+
+def test_a_prompts_log_probabilities_may_come_before_any_token(node: RunningServer) -> None:
+    body = {**COMPLETIONS["echo with logprobs"], "seed": 3}
+    told, _, whole = whole_of(node, "/v1/completions", body)
+    first = next(one for one in told if one.index == 0)
+    kept = ToldTokens()
+    kept.add(Told(first.key, first.created, 3, [], prompt_logprobs=first.prompt_logprobs))
+    _, _, rest = whole_of(node, "/v1/completions", body, kept.packed() or b"")
+    assert comparable(rest) == comparable(whole)

@@ -115,6 +115,25 @@ def test_overheads_are_means_and_never_negative(monkeypatch: pytest.MonkeyPatch)
     assert fitted(early, times.info).cost["behind_s"] == 0.0
 
 
+def test_a_profile_says_how_k_and_v_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = measured(monkeypatch, COST, num_layers=7, token_bytes=1234)
+    profile = fitted(times.samples, times.info)
+    assert (profile.num_layers, profile.token_bytes, profile.missing) == (7, 1234, ())
+    engines = decode_profile(encode_profile(profile), "p").engines()
+    assert (engines.num_layers, engines.token_bytes) == (7, 1234)
+
+
+def test_one_of_an_older_format_names_what_it_does_not_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = measured(monkeypatch, COST, num_layers=7, token_bytes=1234)
+    values = msgspec.to_builtins(fitted(times.samples, times.info))
+    del values["num_layers"], values["token_bytes"]
+    profile = decode_profile(json.dumps({**values, "format": "quire profile 3"}), "p")
+    assert profile.missing == ("num_layers", "token_bytes")
+    assert profile.engines().num_layers == EngineSpec().num_layers
+
+
 @pytest.mark.parametrize(
     ("number", "new"),
     [(1, ("gap_row_s", "behind_s", "behind_row_s", "prompt_s")), (2, ("prompt_s",))],
@@ -197,6 +216,8 @@ def test_engines_of_two_kinds_make_no_profile() -> None:
         ({"errors": {"mean": float("inf"), "p95": 0.1, "total": 0.1}}, "error of the fit is inf"),
         ({"num_blocks": 0}, "kv_tokens is 0: choose at least 16"),
         ({"format": "quire profile 9"}, "not a profile of 'quire profile'"),
+        ({"num_layers": None}, "lacks num_layers: make it again"),
+        ({"token_bytes": 0}, "token_bytes is 0: choose at least 1"),
         ({"speed": 3}, "unknown field `speed`"),
     ],
 )

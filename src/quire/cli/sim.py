@@ -39,7 +39,7 @@ from quire.core.interpreter import collect_seldom
 from quire.core.scheduler_config import PausingConfig, SchedulerConfig
 from quire.simulation.arrivals import ARRIVALS, Arrivals
 from quire.simulation.engines import IDENTICAL_STEPS, EngineSpec, costs_named
-from quire.simulation.profile import decode_profile
+from quire.simulation.profile import EngineProfile, decode_profile
 from quire.simulation.studies import SIMULATED_POLICIES, Finding, Study, examine
 from quire.simulation.workloads import WORKLOADS
 from quire.simulation.workloads.recorded import RecordedLoad
@@ -192,7 +192,8 @@ def sim(
     if identical_steps and (cost or profile is not None):
         other = "--cost" if cost else "--profile"
         raise ConfigError(f"{other} beside --identical-steps: leave one of them out")
-    base = _ENGINES if profile is None else _measured(profile)
+    measured = None if profile is None else _measured(profile)
+    base = _ENGINES if measured is None else measured.engines()
     given = {
         "max_sequences": max_sequences,
         "kv_tokens": kv_tokens,
@@ -243,6 +244,8 @@ def sim(
                 load=_load(kind, rate, load),
                 seed=seed or 0,
                 engine=spec,
+                profile=profile,
+                profile_lacks=() if measured is None else measured.missing,
                 scheduler=schedulers[0],
                 json_file=json_file,
             )
@@ -286,8 +289,8 @@ def _recorded(log: Path) -> RecordedLoad:
     return read_load(log)
 
 
-def _measured(path: Path) -> EngineSpec:
-    return decode_profile(profile_text(path), str(path)).engines()
+def _measured(path: Path) -> EngineProfile:
+    return decode_profile(profile_text(path), str(path))
 
 
 def _arrivals(kind: str, rate: float | None, width: int | None) -> Arrivals:

@@ -45,8 +45,8 @@ Links = Annotated[
         metavar="NAME=VALUE,...",
         help="With --nodes, the ways: bytes_per_s, layer_s and way_s of K and V between nodes, "
         "call_s from the router to a node and back; K and V have num_layers and token_bytes "
-        "[default: bytes_per_s=1e10,layer_s=0,way_s=0,call_s=0.001,num_layers=32,"
-        "token_bytes=4096].",
+        "[default: bytes_per_s=1e10,layer_s=0,way_s=0,call_s=0.001, and of K and V what --profile "
+        "says, or num_layers=32,token_bytes=4096].",
     ),
 ]
 

@@ -37,14 +37,15 @@ _REQUESTS: dict[str, Any] = {
     "zipf": 1.0,
 }  # fmt: skip
 _SPREADS = {"normal": 0.0, "lognormal": 1.0}
-_LINK = {"bytes_per_s": 1e10, "layer_s": 0.0, "way_s": 0.0, "call_s": 0.001, "num_layers": 32,
-         "token_bytes": 4096}  # fmt: skip
+_LINK = {"bytes_per_s": 1e10, "layer_s": 0.0, "way_s": 0.0, "call_s": 0.001}
+_SHAPE = ("num_layers", "token_bytes")
 
 
 @dataclass(frozen=True, slots=True)
 class NodesAsked:
     """What ``quire sim --nodes`` was given. ``load``: a share of the capacity instead of
-    ``rate``."""
+    ``rate``; ``profile_lacks``: what ``profile``, from which ``engine`` is, does not say of K and
+    V."""
 
     num_nodes: int
     strategies: Sequence[str]
@@ -55,6 +56,8 @@ class NodesAsked:
     load: float | None
     seed: int
     engine: EngineSpec
+    profile: Path | None
+    profile_lacks: Sequence[str]
     scheduler: SchedulerConfig
     json_file: Path | None
 
@@ -63,7 +66,7 @@ class NodesAsked:
         Raises:
             ConfigError: an option that makes no cluster.
         """
-        link = _named("--link", self.link, _LINK)
+        link = self._link()
         study = ClusterStudy(
             load=self._requests(self.rate or 1.0),
             num_nodes=self.num_nodes,
@@ -78,6 +81,19 @@ class NodesAsked:
             return study
         share = 0.8 if self.load is None else self.load
         return replace(study, load=replace(study.load, rate=share * study.capacity()))
+
+    def _link(self) -> dict[str, Any]:
+        shape = {name: getattr(self.engine, name) for name in _SHAPE}
+        return _named("--link", self.link, {**_LINK, **shape})
+
+    def assumed(self) -> list[str]:
+        """What neither the profile nor --link says of K and V, with the values that stand in."""
+        said = {part.partition("=")[0] for part in (self.link or "").split(",")}
+        return [
+            f"{name}={getattr(self.engine, name)}"
+            for name in self.profile_lacks
+            if name not in said
+        ]
 
     def _requests(self, rate: float) -> RequestLoad:
         given = _named("--requests", self.requests, _REQUESTS)
@@ -105,6 +121,13 @@ def play_cluster(asked: NodesAsked) -> None:
     """
     sources = [_source(text) for text in dict.fromkeys(asked.strategies)]
     study = asked.study()
+    if assumed := asked.assumed():
+        messages().print(
+            f"{asked.profile} does not say {' and '.join(asked.profile_lacks)}, because an older "
+            f"'quire profile' has written it: {', '.join(assumed)} is assumed. Measure again, or "
+            f"say it with --link {','.join(assumed)}",
+            markup=False,
+        )
     findings = [_examine(study, source) for source in sources]
     _show(study, findings)
     if asked.json_file is not None:

@@ -21,6 +21,7 @@ from quire.server.events import DATA_EVENTS, EVENT_HEADERS, EventStyle
 from quire.server.generation import GenerationStream, PromptChunk
 from quire.server.going_on import Telling
 from quire.server.observation import RequestObserver
+from quire.server.told_whole import told_failure, told_whole
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,8 @@ class GenerationResponse(Response):
     the writer wait, so a slow reader delays the calls, and after this time ends them.
     ``on_finished`` is called after a complete answer, before its last bytes are sent. ``style``:
     how the formatter's events are framed. ``telling``: tells other nodes' routers of each chunk
-    what they need to go on; the last chunk comes with the end of the stream, or not at all.
+    what they need to go on; the last chunk comes with the end of the stream, or not at all. With it
+    a whole answer is sent as ``told_whole`` says.
     """
 
     def __init__(
@@ -108,9 +110,10 @@ class GenerationResponse(Response):
         style: EventStyle = DATA_EVENTS,
         telling: Telling | None = None,
     ) -> None:
+        is_told = stream or telling is not None
         super().__init__(
-            headers={**EVENT_HEADERS, **headers} if stream else headers,
-            media_type="text/event-stream" if stream else "application/json",
+            headers={**EVENT_HEADERS, **headers} if is_told else headers,
+            media_type="text/event-stream" if is_told else "application/json",
         )
         del self.headers["content-length"]  # of the empty body; the real length is set later
         self._generation = generation
@@ -126,8 +129,10 @@ class GenerationResponse(Response):
         """Deliver; raises the call's ``QuireError`` if nothing has been sent yet."""
         # a token's event need not pass the middlewares, which look at the start of a response alone
         self._send_body: Send = scope.get("state", {}).get("send_body", send)
-        deliver = self._deliver_stream if self._stream else self._deliver_whole
-        work = asyncio.create_task(deliver(send))
+        if self._stream or self._telling is not None:
+            work = asyncio.create_task(self._deliver_stream(scope, receive, send))
+        else:
+            work = asyncio.create_task(self._deliver_whole(send))
         gone = asyncio.create_task(disconnected(receive))
         self._writes.watch(work)
         try:
@@ -165,8 +170,8 @@ class GenerationResponse(Response):
         headers = [*self.raw_headers, (b"content-length", str(len(body)).encode())]
         await self._write(send, body, headers=headers, more=False)
 
-    async def _deliver_stream(self, send: Send) -> None:
-        started, frame, telling = False, self._style.frame, self._telling
+    async def _deliver_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started, telling = False, self._telling
         num_running = 0 if telling is None else self._generation.num_choices
         try:
             async with aclosing(aiter(self._generation)) as items:
@@ -174,7 +179,7 @@ class GenerationResponse(Response):
                     if telling is not None:
                         item = telling.placed(item)
                     self._observer.on_chunk(item.chunk)
-                    events = b"".join(map(frame, self._formatter.feed(item)))
+                    events = self._events(self._formatter.feed(item))
                     if telling is not None:
                         num_running -= item.chunk.finish_reason is not None
                         if num_running:  # the last chunk comes with the end
@@ -182,14 +187,25 @@ class GenerationResponse(Response):
                     await self._write(send, events, headers=None if started else self.raw_headers)
                     started = True
             self._finish()
-            events = b"".join(map(frame, self._formatter.last_events())) + self._style.done
-            await self._write(send, events, more=False)
+            await self._write(send, self._last(), more=False)
         except QuireError as error:
             if not started:
                 raise
             self._observer.end("failed", error)
-            events = b"".join(self._style.errors(error)) + self._style.done
-            await self._write(send, events, more=False)
+            if self._stream:
+                failure = b"".join(self._style.errors(error)) + self._style.done
+            else:
+                failure = await told_failure(error, scope, receive)
+            await self._write(send, failure, more=False)
+
+    def _events(self, payloads: Sequence[bytes]) -> bytes:
+        """``payloads`` for a streaming client, framed; nothing for others."""
+        return b"".join(map(self._style.frame, payloads)) if self._stream else b""
+
+    def _last(self) -> bytes:
+        if not self._stream:
+            return told_whole(self._formatter.whole())
+        return self._events(self._formatter.last_events()) + self._style.done
 
     def _finish(self) -> None:
         self._observer.end("finished")

@@ -1,7 +1,9 @@
-"""Streams that outlive their node: what is told of one beside its events, and how another goes on.
+"""Answers that outlive their node: what is told of one beside its events, and how another goes on.
 
 A router that may have to go on elsewhere asks for it (``x-quire-tells``, beside the cluster key).
-Behind the events of each chunk, but the last, then stands a comment with the chunk's tokens.
+Behind the events of each chunk, but the last, then stands a comment with the chunk's tokens and, if
+the client asked for them, their log probabilities. An answer that is not streamed has no events:
+``told_whole`` says how it ends.
 Another node gets the same request with all that was told, before its body (``x-quire-generated``
 says how many bytes of it): it reads the tokens as if it had sampled them, tells nothing of them
 again, and samples what follows. Owns both forms. Must not know what events look like.
@@ -25,7 +27,14 @@ from quire.programs.builtin import ChoiceChunk, CompletionRequest
 from quire.programs.chat.detokenize import TextStream
 from quire.server.frame import Frame, new_frame
 from quire.server.generation import PromptChunk
-from quire.server.strict_json import GENERATED_HEADER, generated_of
+from quire.server.strict_json import GENERATED_HEADER, MAX_GENERATED_BYTES, generated_of
+from quire.server.told_logprobs import (
+    MAX_LOGPROBS_BYTES,
+    Logprobs,
+    joined,
+    logprobs_of,
+    packed_logprobs,
+)
 
 TELLS_HEADER = "x-quire-tells"
 COMMENT = b": quire "
@@ -36,9 +45,10 @@ _SEED_BITS = 62
 
 
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a comment says: ``tokens`` of the chunk before it, of choice ``index``; how that has
-    ended, if it has. The rest is that of the stream; ``prompt`` stands in its first comment alone,
-    and not where images are among its tokens."""
+    """What a comment says: ``tokens`` of the chunk before it, of choice ``index``, with their log
+    probabilities, packed; how that has ended, if it has. The rest is that of the answer; ``prompt``
+    stands in its first comment alone, and not where images are among its tokens. Log probabilities
+    of the prompt stand in the first comment of choice 0."""
 
     key: str
     created: int
@@ -48,32 +58,40 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     index: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    logprobs: bytes = b""
+    prompt_logprobs: bytes = b""
 
 
 class ToldChoice(msgspec.Struct, array_like=True):
-    """All that was told of one choice. ``tokens``: compressed, four bytes each."""
+    """All that was told of one choice. ``tokens``: compressed, four bytes each; ``logprobs``:
+    compressed."""
 
     tokens: bytes
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    logprobs: bytes = b""
 
 
 class Generated(msgspec.Struct, frozen=True, array_like=True):
-    """What another node has told of a stream that goes on here. ``choices``: up to the last one of
-    which something was told."""
+    """What another node has told of an answer that goes on here. ``choices``: up to the last one of
+    which something was told. ``prompt_logprobs``: compressed."""
 
     key: str
     created: int
     seed: int
     choices: list[ToldChoice]
+    prompt_logprobs: bytes = b""
 
 
 class ToldTokens:
-    """What a stream has told by now: four bytes for each token."""
+    """What an answer has told by now: four bytes for each token, and the log probabilities."""
 
     def __init__(self) -> None:
         self.first: Told | None = None
         self._tokens: list[array[int]] = []
+        self._logprobs: list[list[bytes]] = []
+        self._prompt_logprobs = b""
+        self._num_logprob_bytes = 0
         self._ends: dict[int, Told] = {}
         self.num_tokens = 0
 
@@ -81,11 +99,19 @@ class ToldTokens:
         self.first = self.first or told
         while len(self._tokens) <= told.index:
             self._tokens.append(array("i"))
+            self._logprobs.append([])
         self.num_tokens += len(told.tokens)
-        if self.num_tokens <= MAX_TOKENS:
+        self._num_logprob_bytes += len(told.logprobs) + len(told.prompt_logprobs)
+        if not self._is_too_much():
             self._tokens[told.index].extend(told.tokens)
+            self._prompt_logprobs = self._prompt_logprobs or told.prompt_logprobs
+            if told.logprobs:
+                self._logprobs[told.index].append(told.logprobs)
         if told.finish_reason is not None:
             self._ends[told.index] = told
+
+    def _is_too_much(self) -> bool:
+        return self.num_tokens > MAX_TOKENS or self._num_logprob_bytes > MAX_LOGPROBS_BYTES
 
     def running(self) -> list[Sequence[int]]:
         """The tokens of each choice that has not ended, of those that have any."""
@@ -94,36 +120,44 @@ class ToldTokens:
     def packed(self) -> bytes | None:
         """What another node needs to go on; None: nothing was told, or too much."""
         first = self.first
-        if first is None or self.num_tokens > MAX_TOKENS:
+        if first is None or self._is_too_much():
             return None
         choices = []
         for index, tokens in enumerate(self._tokens):
             choice = ToldChoice(zlib.compress(tokens.tobytes()))
+            choice.logprobs = joined(self._logprobs[index])
             if (end := self._ends.get(index)) is not None:
                 choice.finish_reason, choice.stop_reason = end.finish_reason, end.stop_reason
             choices.append(choice)
-        return msgspec.msgpack.encode(Generated(first.key, first.created, first.seed, choices))
+        prompt = [self._prompt_logprobs] if self._prompt_logprobs else []
+        generated = msgspec.msgpack.encode(
+            Generated(first.key, first.created, first.seed, choices, joined(prompt))
+        )
+        return generated if len(generated) <= MAX_GENERATED_BYTES else None
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedChoice:
-    """One choice, as far as another node has told it."""
+    """One choice, as far as another node has told it. ``logprobs``: none, or one of each token."""
 
     tokens: tuple[int, ...] = ()
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    logprobs: Logprobs = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """A stream of ``frame`` that can go on elsewhere. ``choices``: what another node has told of
-    them. ``prompt``: see ``Told``. ``running``: the choice of each request that goes on."""
+    """An answer of ``frame`` that can go on elsewhere. ``choices``: what another node has told of
+    them. ``prompt``: see ``Told``. ``running``: the choice of each request that goes on.
+    ``prompt_logprobs``: of the prompt, if they were told."""
 
     frame: Frame
     seed: int
     choices: tuple[GeneratedChoice, ...] = ()
     prompt: tuple[int, ...] = ()
     running: tuple[int, ...] = ()
+    prompt_logprobs: Logprobs = ()
 
     def comment(self, chunk: ChoiceChunk, *, is_first: bool = False) -> bytes:
         """What stands behind the events of ``chunk``."""
@@ -136,6 +170,8 @@ class Telling:
             chunk.index,
             chunk.finish_reason,
             chunk.stop_reason,
+            packed_logprobs(chunk.logprobs),
+            packed_logprobs(chunk.prompt_logprobs),
         )
         return COMMENT + msgspec.json.encode(told) + b"\n\n"
 
@@ -161,12 +197,25 @@ class Telling:
                 f"{len(known)} choices were generated elsewhere, of which {len(running)} have not "
                 f"ended, and {asked.num_choices} are asked for: nothing is left to generate"
             )
-        requests = [_behind(asked, known[index].tokens, self.seed + index) for index in running]
+        requests = []
+        for index in running:
+            behind = _behind(asked, known[index].tokens, self.seed + index)
+            if index or self.prompt_logprobs:  # choice 0 tells them, and tells them once
+                behind = replace(behind, num_prompt_logprobs=None)
+            requests.append(behind)
         return replace(self, running=tuple(running)), requests
 
     def before(self, asked: CompletionRequest, model: ServedModel) -> Iterator[ChoiceChunk]:
-        """What was told of the tokens before, each as a chunk."""
+        """What was told of the tokens before, each as a chunk.
+
+        Raises:
+            InvalidArgument: log probabilities are asked for, and not as many as tokens were told.
+        """
         for index, choice in enumerate(self.choices):
+            _check_logprobs(index, choice, asked)
+            scores = (self.prompt_logprobs or None) if index == 0 else None
+            if scores and not choice.tokens:
+                yield ChoiceChunk(index, "", (), prompt_logprobs=scores)
             text = TextStream(
                 model.tokenizer,
                 stop=asked.stop,
@@ -174,9 +223,15 @@ class Telling:
                 skip_special=asked.skip_special,
                 shown=asked.shown_special,
             )
-            for number, token in enumerate(choice.tokens, 1):
-                is_end = number == len(choice.tokens) and choice.stop_reason == token
-                yield ChoiceChunk(index, "" if is_end else text.add((token,)), (token,))
+            for number, token in enumerate(choice.tokens):
+                is_end = number == len(choice.tokens) - 1 and choice.stop_reason == token
+                yield ChoiceChunk(
+                    index,
+                    "" if is_end else text.add((token,)),
+                    (token,),
+                    logprobs=choice.logprobs[number : number + 1] or None,
+                    prompt_logprobs=None if number else scores,
+                )
             if choice.finish_reason is not None:
                 yield ChoiceChunk(
                     index,
@@ -185,6 +240,15 @@ class Telling:
                     finish_reason=choice.finish_reason,
                     stop_reason=choice.stop_reason,
                 )
+
+
+def _check_logprobs(index: int, choice: GeneratedChoice, asked: CompletionRequest) -> None:
+    num_wanted = 0 if asked.num_logprobs is None else len(choice.tokens)
+    if len(choice.logprobs) != num_wanted:
+        raise InvalidArgument(
+            f"{GENERATED_HEADER} has {len(choice.logprobs)} log probabilities of choice {index}, "
+            f"which needs {num_wanted}: its nodes must run one version of Quire"
+        )
 
 
 def _seeded(asked: CompletionRequest, seed: int) -> CompletionRequest:
@@ -210,7 +274,7 @@ def _behind(asked: CompletionRequest, tokens: tuple[int, ...], seed: int) -> Com
 
 
 def telling_of(request: Request, model: ServedModel) -> Telling | None:
-    """How ``request``, which comes from a member of the cluster, wants its stream told.
+    """How ``request``, which comes from a member of the cluster, wants its answer told.
 
     Raises:
         InvalidArgument: what it says was generated cannot be read.
@@ -226,6 +290,7 @@ def _going_on(packed: bytes, model: ServedModel) -> Telling:
     try:
         generated = msgspec.msgpack.decode(packed, type=Generated)
         choices = tuple(map(_read_choice, generated.choices))
+        scores = logprobs_of(generated.prompt_logprobs)
     except (ValueError, zlib.error, msgspec.MsgspecError) as exc:
         raise InvalidArgument(f"{GENERATED_HEADER} is not what a router sends: {exc}") from exc
     for choice in choices:
@@ -233,9 +298,10 @@ def _going_on(packed: bytes, model: ServedModel) -> Telling:
         if tokens and not 0 <= min(tokens) <= max(tokens) < model.info.vocab_size:
             raise InvalidArgument(f"{GENERATED_HEADER} has tokens that {model.id!r} does not have")
     frame = replace(new_frame(model), key=generated.key, created_unix_s=generated.created)
-    return Telling(frame, generated.seed, choices)
+    return Telling(frame, generated.seed, choices, prompt_logprobs=scores)
 
 
 def _read_choice(told: ToldChoice) -> GeneratedChoice:
     tokens = array("i", zlib.decompressobj().decompress(told.tokens, 4 * MAX_TOKENS))
-    return GeneratedChoice(tuple(tokens), told.finish_reason, told.stop_reason)
+    logprobs = logprobs_of(told.logprobs)
+    return GeneratedChoice(tuple(tokens), told.finish_reason, told.stop_reason, logprobs)

@@ -136,7 +136,7 @@ class Work:
 
     ``turns``: the conversation so far, from which the session is inferred. ``on_finished`` is
     called with the session after a complete answer. ``style``: how events are framed. ``telling``:
-    its stream can go on at another node.
+    it can go on at another node.
     """
 
     fields: GenerationFields
@@ -187,7 +187,7 @@ def begin(request: Request, work: Work) -> GenerationResponse:
 
 
 def told_stream(request: Request, model: ServedModel) -> Telling | None:
-    """How ``request`` wants its stream told, if a router of the cluster may go on with it.
+    """How ``request`` wants its answer told, if a router of the cluster may go on with it.
 
     Raises:
         Unauthorized, Forbidden: it does not come from the cluster.
@@ -199,12 +199,12 @@ def told_stream(request: Request, model: ServedModel) -> Telling | None:
 
 
 def _told(work: Work) -> Work:
-    """``work``, behind what another node has sampled of it. Only the stream of one prompt can be
+    """``work``, behind what another node has sampled of it. Only the answer to one prompt can be
     told so that it goes on elsewhere."""
     telling = work.telling
     if telling is None:
         return work
-    if not work.fields.stream or len(work.requests) > 1:
+    if len(work.requests) > 1:
         return replace(work, telling=None)
     (asked,) = work.requests
     if asked.sampler.seed is not None:

@@ -36,6 +36,9 @@ _NEW_COSTS = {
 """What profiles of older formats have not. In the first a message behind another one began at
 once, in both a prompt of one token cost as little as a token of a long one."""
 
+_SHAPE = ("num_layers", "token_bytes")
+"""How K and V lie, which matters where they are sent. Profiles of formats 1 to 3 do not say it."""
+
 _NUM_WEIGHINGS = 4
 
 F64 = NDArray[np.float64]
@@ -52,9 +55,12 @@ class FitErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``cost``: by the names of ``StepCost``. ``most``: the largest value of each feature that was
-    measured; beyond it the profile is a guess, and a cost whose feature never occurred is 0."""
+    measured; beyond it the profile is a guess, and a cost whose feature never occurred is 0.
+    ``num_layers`` and ``token_bytes``: of K and V; None in older formats."""
 
-    format: Literal["quire profile 1", "quire profile 2", "quire profile 3"] = "quire profile 3"
+    format: Literal["quire profile 1", "quire profile 2", "quire profile 3", "quire profile 4"] = (
+        "quire profile 4"
+    )
     model: str
     machine: str
     date: str
@@ -71,12 +77,21 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     num_messages: int
     most: dict[str, int]
     errors: FitErrors
+    num_layers: int | None = None
+    token_bytes: int | None = None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What it does not say of K and V, because it is of an older format."""
+        return tuple(name for name in _SHAPE if getattr(self, name) is None)
 
     def step_cost(self) -> StepCost:
         return StepCost(**self.cost)
 
     def engines(self, num_engines: int = 1) -> EngineSpec:
-        """Engines like the one that was measured."""
+        """Engines like the one that was measured; what is ``missing`` is as in any ``EngineSpec``
+        that does not say it."""
+        said = {name: getattr(self, name) for name in _SHAPE if name not in self.missing}
         return EngineSpec(
             num_engines=num_engines,
             max_sequences=self.max_sequences,
@@ -85,6 +100,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             max_batch_tokens=self.max_batch_tokens,
             page_size=self.page_size,
             cost=self.step_cost(),
+            **said,
         )
 
 
@@ -125,6 +141,8 @@ def fit(
         most={name: int(most) for name, most in zip(_COSTS, features.max(axis=0), strict=True)}
         | _most_commands(samples),
         errors=_errors(features @ costs, times_s),
+        num_layers=info.num_layers,
+        token_bytes=sum(one.bytes_per_block for one in pool.groups) // pool.page_size,
     )
 
 
@@ -241,6 +259,11 @@ def _check(profile: EngineProfile, name: str) -> None:
     for cost, value in profile.cost.items():
         if not (isfinite(value) and value >= 0):
             raise ConfigError(f"profile {name}: {cost} is {value}; it must be seconds, 0 or more")
+    if profile.missing and profile.format == "quire profile 4":
+        raise ConfigError(
+            f"profile {name} lacks {' and '.join(profile.missing)}: make it again with "
+            "'quire profile'"
+        )
     for figure in msgspec.structs.astuple(profile.errors):
         if not isfinite(figure):
             raise ConfigError(f"profile {name}: an error of the fit is {figure}")

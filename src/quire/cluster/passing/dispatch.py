@@ -23,6 +23,7 @@ from quire.cluster.passing.outliving import OutlivingAnswer
 from quire.cluster.passing.resuming import ResumingAnswer
 from quire.cluster.passing.retelling import RetoldAnswer
 from quire.cluster.passing.tool_calls import ToolCalls
+from quire.cluster.passing.whole_answers import WholeAnswer
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.locating import Locator
 from quire.cluster.requests.places import Free, Holder, Home, Pinned, Spread, program_lookups
@@ -216,13 +217,20 @@ class Dispatcher:
                 f"node {engine.name}, which has what was asked for, is lost: {liveness.reason}; "
                 "try again when it is back"
             )
-        return unopened(self._resuming(request, await engine.send(request, may_repeat=False)))
+        return unopened(await self._begun(request, await engine.send(request, may_repeat=False)))
 
     # -- going on elsewhere -----------------------------------------------------------------------
 
     async def _opened(self, request: Request, answer: Answer) -> Opened:
         """``answer``, begun; one that can go on elsewhere does."""
-        return await open_answer(self._resuming(request, answer))
+        return await open_answer(await self._begun(request, answer))
+
+    async def _begun(self, request: Request, answer: Answer) -> Answer:
+        """``answer``, or in its place one that can go on elsewhere, as soon as its head is here."""
+        answer = self._resuming(request, answer)
+        if isinstance(answer, WholeAnswer):
+            await answer.arrive()
+        return answer
 
     def _resuming(self, request: Request, answer: Answer) -> Answer:
         if not answer.head.get(b"content-type").startswith(EVENTS):
@@ -233,7 +241,8 @@ class Dispatcher:
             return answer
         movable: OutlivingAnswer
         if answer.head.get(TELLS_HEADER.encode()):
-            movable = RetoldAnswer(answer, request, self._send_on)
+            kind = RetoldAnswer if request.streams else WholeAnswer
+            movable = kind(answer, request, self._send_on)
         elif request.path == COMPLETIONS:
             movable = ResumingAnswer(answer, request, self._go_on)
         else:
@@ -263,7 +272,7 @@ class Dispatcher:
                 answer = await engine.send(request)
             except EngineLost:
                 continue
-            if answer.head.status == HTTPStatus.OK:
+            if answer.head.get(TELLS_HEADER.encode()):
                 return answer
             answer.close()
         raise self._nobody(request)

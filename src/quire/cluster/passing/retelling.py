@@ -1,5 +1,5 @@
-"""Streamed chats, messages, responses and completions of several choices that outlive their node:
-another one goes on behind the last token of each choice.
+"""Chats, messages, responses and completions that outlive their node: another one goes on behind
+the last token of each choice.
 
 Owns what must be known to go on (the tokens, which the node tells in comments between the events)
 and what of a stream may be passed on: the events of a chunk only with its tokens, so that nothing
@@ -49,9 +49,9 @@ _OWN = {name.encode() for name in (TELLS_HEADER, GENERATED_HEADER, CLUSTER_KEY_H
 
 
 def retold(request: Request, cluster_key: str) -> Request:
-    """``request``, asking for what is needed to go on elsewhere, if it is a streamed chat, message
-    or response, or a completion that is not resumable by itself; else ``request``."""
-    if request.path not in _ENDS or not request.streams or request.is_resumable:
+    """``request``, asking for what is needed to go on elsewhere, if it is a chat, message or
+    response, or a completion that is not resumable by itself; else ``request``."""
+    if request.path not in _ENDS or request.is_resumable:
         return request
     if not _can_go_on(request.path, request.fields):
         return request
@@ -61,19 +61,12 @@ def retold(request: Request, cluster_key: str) -> Request:
 
 
 def _can_go_on(path: str, fields: Mapping[str, Any]) -> bool:
-    """Whether any node can tell the rest. The last event of a response repeats the whole of it,
-    with log probabilities that only those nodes know which computed them; those of a completion
-    count the characters before them."""
+    """Whether any node can tell the rest."""
     if path == COMPLETIONS:
         prompt = fields.get("prompt")
-        is_one = not isinstance(prompt, list) or len(prompt) == 1 or isinstance(prompt[0], int)
-        return is_one and fields.get("logprobs") is None
-    if path != _RESPONSES:
-        return True
-    if any(fields.get(name) for name in (*_AT_ITS_NODE, "top_logprobs")):
-        return False
-    include = fields.get("include")
-    return not (isinstance(include, list) and "message.output_text.logprobs" in include)
+        is_one_text = not isinstance(prompt, list) or len(prompt) == 1
+        return is_one_text or any(type(first) is int for first in prompt[:1])
+    return path != _RESPONSES or not any(fields.get(name) for name in _AT_ITS_NODE)
 
 
 def _with(request: Request, body: bytes, own: list[tuple[str, str]]) -> Request:
