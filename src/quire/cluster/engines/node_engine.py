@@ -241,7 +241,13 @@ class NodeEngine(NodeFigures):
         node.began()
         try:
             exchange = await node.ask(
-                request.method, target, headers, body, length=length, may_repeat=may_repeat
+                request.method,
+                target,
+                headers,
+                body,
+                length=length,
+                may_repeat=may_repeat,
+                is_stream=request.streams,
             )
             head = await exchange.head()
         except EngineLost:

@@ -166,6 +166,11 @@ class LeaseRequest(RequestModel):
     kv_addr_info: KvAddrInfo
 
 
+class ChannelLeaveRequest(RequestModel):
+    channel: Name
+    stream: Annotated[int, Field(gt=0, lt=1 << 32, description="Its number in the channel")]
+
+
 class HandedOver(RequestModel):
     is_taken: bool = Field(description="Another node goes on with the program")
 
