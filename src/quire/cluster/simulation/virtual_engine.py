@@ -252,6 +252,14 @@ class VirtualEngine(NodeFigures):
         call_s = self._now_s() - began_s
         return Sent(sent.num_tokens, sent.num_bytes, sent.elapsed_s, call_s)
 
+    async def settle(self, request: Request, received: Received) -> None:
+        lease = self._addresses.find(received.kv_addr_info).leased.lease
+        asked = LeaseRequest(self.virtual.model_id, lease, when_arrived=True)
+        async with self._calling():
+            await self._result(change_lease, asked)
+        request.work.leases.pop(received.kv_addr_info, None)
+        self._addresses.forget(received.kv_addr_info)
+
     async def pin(
         self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None
     ) -> int:

@@ -80,7 +80,8 @@ async def renew_lease(request: Request, body: RenewRequest) -> Response:
 @router.delete("/v1/microserving/leases", status_code=204)
 async def cancel_lease(request: Request, body: LeaseRequest) -> Response:
     """End a lease in any state. What it holds is free when the engine writes it no more."""
-    await exchanges_of(request).cancel(request, body.kv_addr_info)
+    exchanges = exchanges_of(request)
+    await exchanges.cancel(request, body.kv_addr_info, when_arrived=body.when_arrived)
     return Response(status_code=204)
 
 
