@@ -6,8 +6,9 @@ One node, one router before it, both on this machine; the same client asks one a
 interleaved rounds. First token: requests one after the other, each over a new connection, with a
 prompt that the node has cached; the cost is the difference of a round's medians. Tokens per second:
 concurrent streams with one event per token; the cost is the ratio. The router's processor time per
-request is that of its process during the first part, and per event during the second. Strategies
-that ask a node for a prompt's pages need ``--with-key``.
+request is that of its process during the first part, and per event during the second. Node and
+router share a key, with which all streams have one connection between them; ``--without-key`` each
+has its own.
 
 Other work on the machine disturbs times by more than a router costs. Processor time is disturbed
 less: ``cpu_ratio`` is what node and client take for the streams without a router, over what node,
@@ -75,7 +76,7 @@ def run(
 def measure(arguments: Any, model: str) -> dict[str, Any]:
     with ExitStack() as stack:
         shared: tuple[str, ...] = ()
-        if arguments.with_key or arguments.resume:
+        if not arguments.without_key:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             shared = ("--cluster-key-file", str(new_key(scratch)))
         options = list(shared)
@@ -101,6 +102,7 @@ def measure(arguments: Any, model: str) -> dict[str, Any]:
         "num_requests": arguments.requests,
         "strategy": arguments.strategy,
         "resume": arguments.resume,
+        "has_key": not arguments.without_key,
         "first_token_node_ms": figure(of("node", "first_s")).scaled(1e3).rounded(),
         "first_token_router_ms": figure(of("router", "first_s")).scaled(1e3).rounded(),
         "first_token_cost_ms": figure(extra_s).scaled(1e3).rounded(),
@@ -136,13 +138,13 @@ def main() -> None:
     made = parser(__doc__)
     made.add_argument("--requests", type=int, default=32, help="at once (default: %(default)s)")
     made.add_argument("--strategy", default="least_used", help="default: %(default)s")
-    made.add_argument(
-        "--with-key", action="store_true", help="node and router share a key, as several nodes do"
-    )
+    made.add_argument("--without-key", action="store_true", help="node and router share no key")
     made.add_argument("--resume", action="store_true", help="the router resumes streams")
     made.add_argument("--node-core", type=int, help="the core of the node")
     made.add_argument("--router-core", type=int, help="the core of router and client")
     arguments = made.parse_args()
+    if arguments.resume and arguments.without_key:
+        made.error("--resume needs the key: leave --without-key out")
     rows = [measure(arguments, model) for model in arguments.models]
     print_table("A router's cost", rows)
     emit("microserving/router_cost", arguments.out, results=rows)

@@ -124,6 +124,8 @@ class StandInNode:
             return said({"engines": [self._described()]})
         if call == "index":
             return refused(404, "not_found", "it tells nothing of its cache")
+        if call == "channel":
+            return refused(404, "not_found", "its streams come over their own connections")
         body = asked.json
         self.calls.append((call, body))
         self.has_been_called.set()

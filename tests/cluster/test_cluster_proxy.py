@@ -49,7 +49,7 @@ async def test_the_request_id_is_the_same_on_both_sides() -> None:
 
 
 async def test_connections_to_a_node_are_kept() -> None:
-    async with world(1) as w:
+    async with world(1, cluster_key=None) as w:  # which asks the node for nothing else
         before = w.nodes[0].peer.num_connections
         for _ in range(5):
             await w.complete()

@@ -13,7 +13,10 @@ from http_peer import said
 from real_nodes import MODEL, RealNode, real_nodes
 from router_world import until, world
 
+from quire.cluster.engines.interfaces import Received, Sent
 from quire.cluster.engines.node_engine import NodeEngine
+from quire.cluster.engines.pages_ahead import HeldText, send_ahead
+from quire.cluster.engines.trial import TrialEngine
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.passing.opened import Opened
 from quire.cluster.passing.tool_calls import ToolCalls
@@ -123,6 +126,36 @@ async def test_idle_has_to_be_a_coroutine() -> None:
         await load(StrategySource("Tells", text))
 
 
+class Settling(TrialEngine):
+    """Notes what becomes of a lease."""
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        super().__init__(name)
+        self.notes = notes
+
+    async def prep_recv(self, request: Request, end: int, **_: object) -> Received:
+        request.work.leases["lease"] = lambda _: self.notes.append("given up")
+        return Received("lease", 0, num_tokens=end, end=end)
+
+    async def remote_send(
+        self, request: Request, received: Received, *, begin: int, end: int, **_: object
+    ) -> Sent:
+        self.notes.append("sent")
+        return Sent(end - begin)
+
+    async def settle(self, request: Request, received: Received) -> None:
+        self.notes.append("settled")
+        del request.work.leases[received.kv_addr_info]
+
+
+async def test_a_lease_is_not_given_up_before_its_receiver_knows_that_all_is_there() -> None:
+    """It may hear of that later than the sender does; what it then holds would be dropped."""
+    notes: list[str] = []
+    source, target = Settling("a", notes), Settling("b", notes)
+    assert await send_ahead([HeldText(MODEL, [1] * 32)], source, target, 30.0) == 32
+    assert notes == ["sent", "settled"]
+
+
 NUM_FULL = 320
 """Of its prompt's tokens, those that fill pages."""
 
@@ -156,10 +189,9 @@ async def test_the_pages_are_where_it_goes_on(nodes: list[RealNode]) -> None:
         for _ in range(50):
             source.node.began()
         strategy = Quire(call_s=1e-6, bytes_per_s=1e15)
+        await strategy.idle(request, [source, target])
         async with asyncio.timeout(60):
-            while await at(target) < NUM_FULL:
-                # as at each tool call: one that finds figures of a moment ago may bring nothing
-                await strategy.idle(request, [source, target])
-                await asyncio.sleep(0.1)
+            while await at(target) < NUM_FULL:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         for _ in range(50):
             source.node.ended()

@@ -317,6 +317,24 @@ def test_leases_renew_are_cancelled_and_taken_once(run: Callable[[Calls], Any]) 
     run(calls)
 
 
+def test_a_lease_that_ends_when_all_has_arrived_waits_for_it(run: Callable[[Calls], Any]) -> None:
+    prompt = new_prompt(62, 6 * SIZE)
+
+    async def calls(sender: Microserving, receiver: Microserving) -> None:
+        ready = await receiver.prep_recv(prompt, 6 * SIZE)
+        ending = asyncio.create_task(receiver.cancel(ready["kv_addr_info"], when_arrived=True))
+        done, _ = await asyncio.wait([ending], timeout=0.05)
+        assert not done
+        await sender.remote_send(prompt, ready["kv_addr_info"], 0, 6 * SIZE)
+        await ending
+        again = await receiver.prep_recv(prompt, 6 * SIZE)
+        assert again["matched_len"] == 6 * SIZE
+        with pytest.raises(QuireError, match="was taken"):
+            await receiver.cancel(ready["kv_addr_info"], when_arrived=True)
+
+    run(calls)
+
+
 def test_a_lease_expires(run: Callable[[Calls], Any]) -> None:
     async def calls(sender: Microserving, receiver: Microserving) -> None:
         prompt = new_prompt(70, 100)

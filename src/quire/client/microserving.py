@@ -112,9 +112,10 @@ class Microserving:
         body = {"kv_addr_info": kv_addr_info, "ttl_s": ttl_s}
         return await self._call("POST", "/leases/renew", body)
 
-    async def cancel(self, kv_addr_info: str) -> None:
+    async def cancel(self, kv_addr_info: str, *, when_arrived: bool = False) -> None:
         """End the lease, in whatever state it is."""
-        await self._call("DELETE", "/leases", {"kv_addr_info": kv_addr_info})
+        body = {"kv_addr_info": kv_addr_info, "when_arrived": when_arrived}
+        await self._call("DELETE", "/leases", body)
 
     async def pin(
         self, prompt: Prompt, price: float, ttl_s: float, **fields: Any

@@ -85,7 +85,12 @@ class Router:
 
     def _member(self, address: NodeAddress) -> Member:
         config, cluster_key = self._config, ClusterKey(self._config.cluster_key)
-        node = Node(address, node_key=config.node_key, hysteresis=config.hysteresis)
+        node = Node(
+            address,
+            node_key=config.node_key,
+            hysteresis=config.hysteresis,
+            cluster_headers=cluster_key.headers(),
+        )
         watch = NodeWatch(node, config.times, cluster_key.headers())
         return Member(
             NodeEngine(node, cluster_key, watch.suspect, self.pages, self._move),

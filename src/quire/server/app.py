@@ -31,6 +31,7 @@ from quire.server.files.store import FileLimits, FileStore
 from quire.server.live_changes import LiveChanges
 from quire.server.metrics import ServerMetrics
 from quire.server.microserving.addresses import KvAddresses
+from quire.server.microserving.channels import Channels
 from quire.server.microserving.live_index import LiveIndex
 from quire.server.microserving.once import OnceByRequest
 from quire.server.page import read_page_files
@@ -48,13 +49,17 @@ _DESCRIPTION = (
 
 
 class Application(FastAPI):
-    """FastAPI's application, except that response bodies can bypass its layers: see
-    ``GenerationResponse``."""
+    """FastAPI's application, except that response bodies can bypass its layers (see
+    ``GenerationResponse``), and go over a router's channel."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            scope.setdefault("state", {})["send_body"] = send
-        await super().__call__(scope, receive, send)
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        channels: Channels = self.state.quire.channels
+        with channels.over(scope, send) as sending:
+            scope.setdefault("state", {})["send_body"] = sending
+            await super().__call__(scope, receive, sending)
 
 
 def create_app(
@@ -135,6 +140,7 @@ def _context(
         index=LiveIndex(node.index_changes, node.is_over),
         addresses=KvAddresses(config.cluster_key, time.time),
         once=OnceByRequest(),
+        channels=Channels(),
         page=read_page_files(),
         workflows=workflows,
         started_unix_s=started_unix_s,

@@ -18,6 +18,7 @@ from quire.server.files.store import FileStore
 from quire.server.live_changes import LiveChanges
 from quire.server.metrics import ServerMetrics
 from quire.server.microserving.addresses import KvAddresses
+from quire.server.microserving.channels import Channels
 from quire.server.microserving.live_index import LiveIndex
 from quire.server.microserving.once import OnceByRequest
 from quire.server.page import PageFile
@@ -41,6 +42,7 @@ class ServerContext:
     index: LiveIndex
     addresses: KvAddresses
     once: OnceByRequest
+    channels: Channels
     page: Mapping[str, PageFile]
     workflows: Applications
     started_unix_s: int

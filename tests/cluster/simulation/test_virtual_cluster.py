@@ -33,12 +33,18 @@ def test_one_request_takes_what_its_messages_cost() -> None:
 
 
 def test_the_way_to_a_node_takes_its_time() -> None:
-    """There and back to the first token; what comes behind that was on its way meanwhile."""
+    """There once, and back for each token: the last one is as late as the first."""
     [one] = examine(study(load(), call_s=0.5), "least_used").outcomes
     assert one.ttft_s == pytest.approx(33 / 4 + 1.5)
-    assert one.jct_s == pytest.approx(33 / 4 + 5.25), (
-        "what comes behind the first token is late once"
-    )
+    assert one.tpot_s == pytest.approx(1.0)
+    assert one.jct_s == pytest.approx(33 / 4 + 5.5)
+
+
+def test_an_answer_that_ends_before_its_first_token_has_come_is_late_once() -> None:
+    """Four steps of a second, and a way back of two hours."""
+    [one] = examine(study(load(), call_s=4 * 3600.0), "least_used").outcomes
+    assert one.ttft_s == pytest.approx(33 / 4 + 1 + 4 * 3600)
+    assert one.tpot_s == pytest.approx(1.0)
 
 
 def test_a_divided_request_is_sent_while_it_is_computed() -> None:

@@ -168,6 +168,22 @@ def test_a_lease_is_renewed_and_cancelled() -> None:
     asyncio.run(main())
 
 
+def test_a_lease_that_ends_when_all_has_arrived_leaves_its_pages_in_the_cache() -> None:
+    async def main() -> None:
+        network = FakeNetwork()
+        async with node(network) as sender, node(network) as receiver:
+            lease = await leased(receiver, PROMPT[:100])
+            asked = LeaseRequest(MODEL, lease.lease, when_arrived=True)
+            await results(sender, remote_send, send(lease, PROMPT[:100]))
+            await results(receiver, change_lease, asked)
+            await receiver.idle()
+            (figures,) = receiver.controller.statistics().engines
+            assert (figures.pool.num_held, figures.pool.num_cached) == (0, 100 // 4)
+            assert (await leased(receiver, PROMPT[:100])).num_matched == 100
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -28,6 +28,7 @@ class Member:
     feed: IndexFeed | None
     watching: asyncio.Task[None] | None = None
     feeding: asyncio.Task[None] | None = None
+    streaming: asyncio.Task[None] | None = None
     leaving: asyncio.Task[None] | None = None
 
     @property
@@ -126,6 +127,8 @@ class Fleet:
             member.watching = asyncio.create_task(member.watch.run())
         if member.feeding is None and member.feed is not None:
             member.feeding = asyncio.create_task(member.feed.run())
+        if member.streaming is None and member.node.channel is not None:
+            member.streaming = asyncio.create_task(member.node.channel.run())
 
     def _let_go(self, member: Member) -> None:
         member.node.is_draining = True
@@ -148,9 +151,12 @@ class Fleet:
         self._leaving.discard(member)
         if member.watching is not None:
             member.watching.cancel()
+        if member.streaming is not None:
+            member.streaming.cancel()
+            member.streaming = None
         member.node.pool.retire()
 
 
 def _tasks(member: Member) -> list[asyncio.Task[None]]:
-    tasks = (member.watching, member.feeding, member.leaving)
+    tasks = (member.watching, member.feeding, member.streaming, member.leaving)
     return [task for task in tasks if task is not None]

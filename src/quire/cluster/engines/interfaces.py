@@ -136,6 +136,16 @@ class Engine(Protocol):
         """
         ...
 
+    async def settle(self, request: Request, received: Received) -> None:
+        """End the lease of ``received`` when all has arrived that was sent to it; the full pages
+        are in the prefix cache then. ``remote_send`` does not wait for that: the receiver's control
+        hears of the end a moment later, and a lease that is given up before leaves nothing.
+
+        Raises:
+            QuireError: the lease has ended before.
+        """
+        ...
+
     async def pin(
         self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None
     ) -> int:

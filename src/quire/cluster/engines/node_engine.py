@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -143,7 +144,9 @@ class NodeEngine(NodeFigures):
         received = await self._call(
             request, f"{_CALLS}/prep_recv", body, self._headers(request), Received
         )
-        request.work.leases[received.kv_addr_info] = self._end_lease
+        request.work.leases[received.kv_addr_info] = partial(
+            self._end_lease, self._headers(request)
+        )
         return replace(received, call_s=_now_s() - began_s)
 
     async def remote_send(
@@ -170,6 +173,10 @@ class NodeEngine(NodeFigures):
         except UnknownHandle as exc:
             raise TransferFailed(f"the lease has ended: {exc.message}") from exc
         return replace(sent, call_s=_now_s() - began_s)
+
+    async def settle(self, request: Request, received: Received) -> None:
+        await self._delete_lease(self._headers(request), received.kv_addr_info, when_arrived=True)
+        request.work.leases.pop(received.kv_addr_info, None)
 
     async def pin(
         self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None
@@ -241,7 +248,13 @@ class NodeEngine(NodeFigures):
         node.began()
         try:
             exchange = await node.ask(
-                request.method, target, headers, body, length=length, may_repeat=may_repeat
+                request.method,
+                target,
+                headers,
+                body,
+                length=length,
+                may_repeat=may_repeat,
+                is_stream=request.streams,
             )
             head = await exchange.head()
         except EngineLost:
@@ -317,24 +330,31 @@ class NodeEngine(NodeFigures):
             code, message = "", answer[:200].decode(errors="replace")
         return from_record(ErrorRecord(code, f"{path} at {self.name} ({status}): {message}"))
 
-    def _end_lease(self, kv_addr_info: str) -> None:
+    def _end_lease(self, headers: RawHeaders, kv_addr_info: str) -> None:
         """In the background: its client need not wait, and the lease expires anyway."""
-        task = asyncio.create_task(self._cancel_lease(kv_addr_info))
+        task = asyncio.create_task(self._cancel_lease(headers, kv_addr_info))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    async def _cancel_lease(self, kv_addr_info: str) -> None:
-        headers = [
-            (name.encode(), value.encode()) for name, value in self._cluster_key.headers().items()
-        ]
-        headers.append((b"content-type", b"application/json"))
-        body = msgspec.json.encode({"kv_addr_info": kv_addr_info})
+    async def _cancel_lease(self, headers: RawHeaders, kv_addr_info: str) -> None:
         try:
             async with asyncio.timeout(_LEASE_END_S):
-                with await self._node.ask("DELETE", f"{_CALLS}/leases", headers, body) as exchange:
-                    await exchange.head()
-        except (EngineLost, TimeoutError) as exc:
+                await self._delete_lease(headers, kv_addr_info, when_arrived=False)
+        except UnknownHandle:
+            pass  # it has ended by itself
+        except (QuireError, TimeoutError) as exc:
             logger.warning("a lease at %s stays until it expires: %s", self.name, exc)
+
+    async def _delete_lease(
+        self, headers: RawHeaders, kv_addr_info: str, *, when_arrived: bool
+    ) -> None:
+        path = f"{_CALLS}/leases"
+        body = {"kv_addr_info": kv_addr_info, "when_arrived": when_arrived}
+        with await self._node.ask("DELETE", path, headers, msgspec.json.encode(body)) as exchange:
+            status = (await exchange.head()).status
+            answer = await exchange.read_all(_MAX_BYTES)
+        if status >= HTTPStatus.BAD_REQUEST:
+            raise self._refusal(path, status, answer)
 
 
 def _now_s() -> float:

@@ -63,6 +63,7 @@ async def _sent(text: HeldText, source: Engine, target: Engine, headers: RawHead
         sent = await source.remote_send(
             request, received, begin=received.matched_len, end=received.end
         )
+        await target.settle(request, received)
         return sent.num_tokens
     except QuireError as exc:
         logger.warning(

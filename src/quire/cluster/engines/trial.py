@@ -81,6 +81,9 @@ class TrialEngine:
     ) -> Sent:
         return Sent(end - begin)
 
+    async def settle(self, request: Request, received: Received) -> None:
+        pass
+
     async def pin(
         self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None
     ) -> int:

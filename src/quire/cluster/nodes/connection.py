@@ -1,20 +1,26 @@
 """One HTTP/1.1 connection to a node, which carries one exchange at a time.
 
 Owns the bytes of the exchange: what is written, the answer's head, the pieces of its body as they
-arrive, and how much of them may wait for their reader. Must not know which connection is used for
-what: ``pool`` does.
+arrive, and how much of them may wait for their reader. The pieces of a stream may come over a lane
+of the node's channel; those that the connection brings are behind them. Must not know which
+connection is used for what: ``pool`` does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass
 from typing import cast
 
 import httptools
 
+from quire.cluster.nodes.lane import Lane
 from quire.core.errors import EngineLost
+from quire.server.microserving.channels import CHANNEL_HEADER
+
+logger = logging.getLogger(__name__)
 
 Sink = Callable[[bytes], bool]
 """Takes a piece at once, or returns False: then it waits for ``read``. An empty piece asks whether
@@ -25,6 +31,11 @@ Headers = list[tuple[bytes, bytes]]
 MAX_HEAD_BYTES = 64 << 10
 MAX_WAITING_BYTES = 256 << 10
 """Of an answer whose reader is slow; beyond it the node has to wait."""
+
+_MAX_LANE_BYTES = 4 * MAX_WAITING_BYTES
+"""What may wait of a lane, which the node has to leave first."""
+
+_CHANNEL_HEADER = CHANNEL_HEADER.encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,7 @@ class NodeConnection(asyncio.Protocol):
         self._lost: EngineLost | None = None
         self._may_write = asyncio.Event()
         self._may_write.set()
+        self._lane: Lane | None = None
         self._begin(is_head=False)
         self._is_complete = True
         self.has_received = False
@@ -73,16 +85,32 @@ class NodeConnection(asyncio.Protocol):
         self._is_head = is_head
         self._waiter: asyncio.Future[None] | None = None
         self._sink: Sink | None = None
+        self._is_over_lane = False
+        self._is_leaving = False
+        self._lane_is_lost = False
+        self._behind: list[bytes] = []
+        """What the connection has brought of an answer that still comes over its lane."""
+        self._num_behind = 0
+        self._is_whole_behind = False
         self.has_received = False
 
     async def send(
-        self, head: bytes, body: bytes | AsyncIterable[bytes], *, is_head: bool = False
+        self,
+        head: bytes,
+        body: bytes | AsyncIterable[bytes],
+        *,
+        is_head: bool = False,
+        lane: Lane | None = None,
     ) -> None:
-        """Write a request. ``is_head``: its answer has no body, whatever its headers say."""
+        """Write a request. ``is_head``: its answer has no body, whatever its headers say. ``lane``:
+        its pieces may come over it."""
         self._begin(is_head=is_head)
         self._loop = asyncio.get_running_loop()
         self.active_s = self._loop.time()
         transport = self._open()
+        if lane is not None:
+            self._lane = lane
+            lane.open(self)
         if isinstance(body, bytes):
             transport.write(head + body if body else head)
             return
@@ -127,11 +155,54 @@ class NodeConnection(asyncio.Protocol):
         self.was_failed = True
         self._wake()
         self.close()
+        self.close_lane()
 
     def close(self) -> None:
         """Close at once: for a node, that is how a client says that it wants no more."""
         if self._transport is not None:
             self._transport.abort()
+
+    def close_lane(self) -> None:
+        """The exchange is over, or never had one."""
+        lane, self._lane = self._lane, None
+        self._is_over_lane = False
+        if lane is not None:
+            lane.close()
+
+    # -- its lane ----------------------------------------------------------------------------------
+
+    def take_from_lane(self, piece: bytes) -> None:
+        self.has_received = True
+        self.active_s = self._loop.time()
+        try:
+            self._take(piece)
+        except Exception as exc:  # of the sink: the other streams of the channel must not suffer
+            logger.exception("node %s: a piece of an answer cannot be passed on", self._node)
+            self.fail(EngineLost(f"node {self._node} tells what cannot be passed on ({exc})"))
+
+    def lane_left(self) -> None:
+        if self._head is None:  # it comes later than the lane's pieces
+            self._lane = None
+            return
+        self.close_lane()
+        behind, self._behind, self._num_behind = self._behind, [], 0
+        for piece in behind:
+            self.take_from_lane(piece)
+        if self._is_paused and not self._pieces and self.is_open:
+            self._is_paused = False
+            self._open().resume_reading()
+        if self._is_whole_behind:
+            self._is_complete = True
+            self._wake()
+
+    def lane_lost(self) -> None:
+        if self._head is None:  # its answer may still come over this connection
+            self._lane_is_lost = True
+        elif self._is_over_lane:
+            self._fail_without_lane()
+
+    def _fail_without_lane(self) -> None:
+        self.fail(EngineLost(f"node {self._node} has ended the connection of its streams"))
 
     # -- asyncio -----------------------------------------------------------------------------------
 
@@ -146,6 +217,7 @@ class NodeConnection(asyncio.Protocol):
         if not self._is_complete and self._head is not None and self._ends_with_connection():
             self._is_complete = exc is None
         self._wake()
+        self.close_lane()
 
     def pause_writing(self) -> None:
         self._may_write.clear()
@@ -186,25 +258,60 @@ class NodeConnection(asyncio.Protocol):
         self._head = AnswerHead(status, self._headers)
         self._is_kept_alive = self._parser.should_keep_alive() and not self._is_head
         self._is_complete = self._is_head
+        if self._lane is not None:
+            if not self._head.get(_CHANNEL_HEADER):
+                self.close_lane()
+            elif self._lane_is_lost:
+                self._fail_without_lane()
+            else:
+                self._is_over_lane = True
         self._wake()
 
     def on_body(self, body: bytes) -> None:
-        if self._is_head:
+        if self._is_head or self._lost is not None:
             return
-        # a read that has been woken has pieces that come first
-        if self._sink is not None and self._is_awaited and self._sink(body):
+        if not self._is_over_lane:
+            self._take(body)
             return
-        self._pieces.append(body)
-        self._num_waiting += len(body)
-        if self._num_waiting > MAX_WAITING_BYTES and not self._is_paused:
-            self._is_paused = True
-            self._open().pause_reading()
-        self._wake()
+        self._behind.append(body)
+        self._num_behind += len(body)
+        if self._num_behind > MAX_WAITING_BYTES:
+            self._pause()
 
     def on_message_complete(self) -> None:
-        if self._head is not None:
+        if self._lost is not None:
+            return  # of its beginning, something is missing
+        if self._is_over_lane:
+            self._is_whole_behind = True
+        elif self._head is not None:
             self._is_complete = True
             self._wake()
+
+    # -- what waits for its reader -----------------------------------------------------------------
+
+    def _take(self, piece: bytes) -> None:
+        # a read that has been woken has pieces that come first
+        if self._sink is not None and self._is_awaited and self._sink(piece):
+            return
+        self._pieces.append(piece)
+        self._num_waiting += len(piece)
+        if self._num_waiting > MAX_WAITING_BYTES:
+            self._hold_back()
+        self._wake()
+
+    def _hold_back(self) -> None:
+        if not self._is_over_lane:
+            self._pause()
+        elif self._num_waiting > _MAX_LANE_BYTES:
+            self.fail(EngineLost(f"node {self._node} does not hold back a slow stream"))
+        elif self._lane is not None and not self._is_leaving:
+            self._is_leaving = True
+            self._lane.leave()
+
+    def _pause(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._open().pause_reading()
 
     # -- waiting -----------------------------------------------------------------------------------
 

@@ -6,12 +6,15 @@ Owns the form of a request on its way to the node. Must not know which node is a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass
 
 from quire.cluster.nodes.addresses import NodeAddress
+from quire.cluster.nodes.channel import NodeChannel
+from quire.cluster.nodes.lane import Lane
 from quire.cluster.nodes.liveness import Hysteresis, Liveness
 from quire.cluster.nodes.pool import ConnectionPool, Exchange
+from quire.server.microserving.channels import CHANNEL_HEADER
 
 _OWN_HEADERS = frozenset(
     {
@@ -28,6 +31,7 @@ _OWN_HEADERS = frozenset(
         b"trailer",
         b"transfer-encoding",
         b"upgrade",
+        CHANNEL_HEADER.encode(),  # only the router's own
     }
 )
 """Headers of a client that are not passed on."""
@@ -50,7 +54,8 @@ class NodeFigures:
 
 
 class Node:
-    """``node_key``: the API key that its requests carry in place of the client's, if any."""
+    """``node_key``: the API key that its requests carry in place of the client's, if any.
+    ``cluster_headers`` show the cluster's key, without which there is no channel."""
 
     def __init__(
         self,
@@ -58,11 +63,15 @@ class Node:
         *,
         node_key: str | None = None,
         hysteresis: Hysteresis | None = None,
+        cluster_headers: Mapping[str, str] | None = None,
     ) -> None:
         self.address = address
         self.name = address.name
         self.liveness = Liveness(hysteresis)
         self.pool = ConnectionPool(address)
+        self.channel = (
+            NodeChannel(address.name, self.ask, cluster_headers) if cluster_headers else None
+        )
         self.figures = NodeFigures()
         self.num_others = 0
         """Requests that the node had from elsewhere when it was asked last."""
@@ -118,11 +127,13 @@ class Node:
         *,
         length: int | None = None,
         may_repeat: bool = True,
+        is_stream: bool = False,
     ) -> Exchange:
         """Send a request; the answer's head has arrived when this returns.
 
         ``length``: that of a ``body`` in pieces (None: not known). ``may_repeat``: it may reach the
-        node twice.
+        node twice. ``is_stream``: its answer is to be a stream of events, which may come over the
+        channel.
 
         Raises:
             EngineLost: the node cannot be reached, or ends the connection before it answers.
@@ -133,8 +144,11 @@ class Node:
         else:
             pieces = body if length is not None else _chunked(body)
         has_body = method not in ("GET", "HEAD", "DELETE") or bool(length)
-        head = self._head(method, target, headers, length, has_body=has_body)
-        return await self.pool.send(head, pieces, may_repeat=may_repeat, is_head=method == "HEAD")
+        lane = self.channel.lane() if is_stream and self.channel is not None else None
+        head = self._head(method, target, headers, length, has_body=has_body, lane=lane)
+        return await self.pool.send(
+            head, pieces, may_repeat=may_repeat, is_head=method == "HEAD", lane=lane
+        )
 
     def _head(
         self,
@@ -144,6 +158,7 @@ class Node:
         length: int | None,
         *,
         has_body: bool,
+        lane: Lane | None,
     ) -> bytes:
         lines = [f"{method} {target} HTTP/1.1\r\nhost: {self.address.netloc}\r\n".encode()]
         for name, value in headers:
@@ -151,6 +166,8 @@ class Node:
                 lines += (name, b": ", value, b"\r\n")
         if self._key:
             lines += (b"authorization: ", self._key, b"\r\n")
+        if lane is not None:
+            lines.append(b"%b: %b\r\n" % lane.header)
         if has_body and length is not None:
             lines.append(b"content-length: %d\r\n" % length)
         elif has_body:

@@ -14,6 +14,7 @@ from typing import Self
 
 from quire.cluster.nodes.addresses import NodeAddress
 from quire.cluster.nodes.connection import AnswerHead, NodeConnection, Sink
+from quire.cluster.nodes.lane import Lane
 from quire.core.errors import EngineLost
 
 IDLE_S = 20.0
@@ -95,8 +96,10 @@ class ConnectionPool:
         *,
         may_repeat: bool = True,
         is_head: bool = False,
+        lane: Lane | None = None,
     ) -> Exchange:
-        """Send a request whose answer is then read from the exchange.
+        """Send a request whose answer is then read from the exchange. ``lane``: over which it may
+        come.
 
         A node may close an idle connection at the moment at which the next request is written to
         it. Where the request may be repeated, it is then sent again over a new connection; others
@@ -109,7 +112,7 @@ class ConnectionPool:
         if connection is not None:
             exchange = Exchange(connection, self)
             try:
-                await connection.send(head, body, is_head=is_head)
+                await connection.send(head, body, is_head=is_head, lane=lane)
                 await connection.head()
                 return exchange
             except EngineLost:
@@ -122,7 +125,7 @@ class ConnectionPool:
         connection = await self._connect()
         exchange = Exchange(connection, self)
         try:
-            await connection.send(head, body, is_head=is_head)
+            await connection.send(head, body, is_head=is_head, lane=lane)
             await connection.head()
         except BaseException:
             exchange.close()
@@ -131,6 +134,7 @@ class ConnectionPool:
 
     def give_back(self, connection: NodeConnection) -> None:
         self._busy.discard(connection)
+        connection.close_lane()
         if connection.is_reusable and len(self._idle) < self._max_idle:
             self._idle.append((connection, asyncio.get_running_loop().time()))
         else:

@@ -113,3 +113,4 @@ class Moves:
                     await source.remote_send(
                         request, received, begin=begin, end=received.end, prompt=tokens
                     )
+                    await target.settle(request, received)

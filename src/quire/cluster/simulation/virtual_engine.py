@@ -80,20 +80,31 @@ class Addresses:
 
 
 class VirtualAnswer:
-    """Four bytes for each token: the first piece is the first token, the second all others."""
+    """Four bytes for each token: the first piece is the first token, the second all others. Both
+    take ``way_s`` from the node to the router; the first one is on its way when this is made."""
 
     head = AnswerHead(200, [])
 
-    def __init__(self, engine: str, generation: Generation, on_close: Callable[[], None]) -> None:
+    def __init__(
+        self, engine: str, generation: Generation, on_close: Callable[[], None], way_s: float
+    ) -> None:
         self.engine = engine
         self._generation = generation
         self._on_close: Callable[[], None] | None = on_close
+        self._num_first = generation.num_tokens
         self._num_told = 0
+        self._rest = asyncio.create_task(self._come(way_s))
+
+    async def _come(self, way_s: float) -> None:
+        """The rest has been generated, and has come."""
+        await self._generation.whole()
+        await _passed(way_s)
 
     async def read(self) -> bytes:
         if self._num_told:
-            await self._generation.whole()
-        num_new = self._generation.num_tokens - self._num_told
+            await self._rest
+        num_there = self._generation.num_tokens if self._num_told else self._num_first
+        num_new = num_there - self._num_told
         self._num_told += num_new
         return bytes(4 * num_new)
 
@@ -101,6 +112,8 @@ class VirtualAnswer:
         """Read the whole answer."""
 
     def close(self) -> None:
+        if not self._rest.cancel() and not self._rest.cancelled():
+            self._rest.exception()  # nobody has read so far
         self._generation.close()
         if self._on_close is not None:
             on_close, self._on_close = self._on_close, None
@@ -162,7 +175,7 @@ class VirtualEngine(NodeFigures):
             await self._pass()
             max_tokens = int(request.fields["max_tokens"])
             generation = await generate(self.virtual, tokens, max_tokens, taken)
-            answer = VirtualAnswer(self.name, generation, self._node.ended)
+            answer = VirtualAnswer(self.name, generation, self._node.ended, self._way_s)
         except BaseException:
             self._node.ended()
             raise
@@ -252,6 +265,14 @@ class VirtualEngine(NodeFigures):
         call_s = self._now_s() - began_s
         return Sent(sent.num_tokens, sent.num_bytes, sent.elapsed_s, call_s)
 
+    async def settle(self, request: Request, received: Received) -> None:
+        lease = self._addresses.find(received.kv_addr_info).leased.lease
+        asked = LeaseRequest(self.virtual.model_id, lease, when_arrived=True)
+        async with self._calling():
+            await self._result(change_lease, asked)
+        request.work.leases.pop(received.kv_addr_info, None)
+        self._addresses.forget(received.kv_addr_info)
+
     async def pin(
         self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None
     ) -> int:
@@ -275,8 +296,7 @@ class VirtualEngine(NodeFigures):
 
     async def _pass(self) -> None:
         """Wait for the time from router to node, or back."""
-        if self._way_s:
-            await asyncio.sleep(self._way_s)
+        await _passed(self._way_s)
 
     @asynccontextmanager
     async def _calling(self) -> AsyncIterator[None]:
@@ -310,6 +330,11 @@ class VirtualEngine(NodeFigures):
         self._addresses.forget(kv_addr_info)
         with suppress(UnknownHandle):  # it has ended by itself
             await self._result(change_lease, LeaseRequest(self.virtual.model_id, lease))
+
+
+async def _passed(way_s: float) -> None:
+    if way_s:
+        await asyncio.sleep(way_s)
 
 
 def _tokens(request: Request, prompt: Prompt | None) -> list[int]:

@@ -22,6 +22,7 @@ from quire.programs.builtin.leases import (
     pin_prefix,
     renew_lease,
     send_pages,
+    take_lease,
 )
 from quire.programs.builtin.requests import PromptImage
 from quire.programs.builtin.seeing import see_image
@@ -63,11 +64,13 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """``ttl_s``: from now on; None ends the lease."""
+    """``ttl_s``: from now on; None ends the lease: at once, or ``when_arrived`` all has come that
+    it waits for."""
 
     model: ModelId
     lease: LeaseName
     ttl_s: float | None = None
+    when_arrived: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +99,18 @@ async def prepare_receive(api: Api, request: PrepareRequest) -> AsyncGenerator[L
 
 
 async def change_lease(api: Api, request: LeaseRequest) -> AsyncGenerator[None, None]:
-    """Renew the lease, or end it.
+    """Renew the lease, or end it. A lease that ends when all has arrived leaves its full pages in
+    the prefix cache; one that ends before leaves nothing.
 
     Raises:
         UnknownHandle: there is no such lease, or no more.
     """
     queue = _queue(api, request.model, 0)
     try:
-        if request.ttl_s is None:
+        if request.ttl_s is None and request.when_arrived:
+            _, taken = take_lease(api, queue, request.lease, 1)
+            await taken
+        elif request.ttl_s is None:
             await close_lease(api, queue, request.lease)
         else:
             await renew_lease(api, queue, request.lease, request.ttl_s)

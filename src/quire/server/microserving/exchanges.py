@@ -208,8 +208,9 @@ class Exchanges:
         renewed = msgspec.structs.replace(address, expires_unix_s=self.addresses.unix_s() + ttl_s)
         return RenewAnswer(kv_addr_info=self.addresses.seal(renewed), expires_in_s=ttl_s)
 
-    async def cancel(self, request: Request, kv_addr_info: str) -> None:
-        await self._change(request, self._opened(request, kv_addr_info), None)
+    async def cancel(self, request: Request, kv_addr_info: str, *, when_arrived: bool) -> None:
+        address = self._opened(request, kv_addr_info)
+        await self._change(request, address, None, when_arrived=when_arrived)
 
     async def pin(self, request: Request, body: PinRequest) -> PinAnswer:
         """Have what is cached of the prompt evicted later than the rest."""
@@ -243,10 +244,17 @@ class Exchanges:
     def _opened(self, request: Request, kv_addr_info: str) -> KvAddress:
         return self.addresses.open(kv_addr_info, caller_of(request))
 
-    async def _change(self, request: Request, address: KvAddress, ttl_s: float | None) -> None:
+    async def _change(
+        self,
+        request: Request,
+        address: KvAddress,
+        ttl_s: float | None,
+        *,
+        when_arrived: bool = False,
+    ) -> None:
         model = self.node.model(address.model)
         caller = Caller(request, IdentityFields.model_construct(), model, 0)
-        asked = LeaseRequest(model.id, self.addresses.lease(address), ttl_s)
+        asked = LeaseRequest(model.id, self.addresses.lease(address), ttl_s, when_arrived)
         await result_of(caller, change_lease, asked)
 
 

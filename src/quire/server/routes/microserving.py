@@ -15,12 +15,15 @@ from quire.node import Node
 from quire.server.completion_fields import completion_work
 from quire.server.context import context_of
 from quire.server.direct_routes import MSGPACK
+from quire.server.microserving.channels import NAME_HEADER, ChannelStream
 from quire.server.microserving.exchanges import exchanges_of
 from quire.server.microserving.live_index import IndexStream
+from quire.server.piece_writer import STATE_KEY
 from quire.server.planning import begin
 from quire.server.schemas.base import ResponseModel, Responses
 from quire.server.schemas.completions import Completion
 from quire.server.schemas.microserving import (
+    ChannelLeaveRequest,
     EngineRow,
     EngineRows,
     LeaseRequest,
@@ -40,6 +43,7 @@ from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["microserving"])
 
+_FRAMES: Responses = {200: {"content": {"application/octet-stream": {}}}}
 _EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
 
@@ -76,7 +80,8 @@ async def renew_lease(request: Request, body: RenewRequest) -> Response:
 @router.delete("/v1/microserving/leases", status_code=204)
 async def cancel_lease(request: Request, body: LeaseRequest) -> Response:
     """End a lease in any state. What it holds is free when the engine writes it no more."""
-    await exchanges_of(request).cancel(request, body.kv_addr_info)
+    exchanges = exchanges_of(request)
+    await exchanges.cancel(request, body.kv_addr_info, when_arrived=body.when_arrived)
     return Response(status_code=204)
 
 
@@ -99,6 +104,30 @@ async def index(request: Request) -> Response:
     exchanges_of(request)  # checks the cluster key
     context = context_of(request)
     return IndexStream(context.index, context.config.write_timeout_s)
+
+
+@router.get("/v1/microserving/channel", response_class=StreamingResponse, responses=_FRAMES)
+async def channel(request: Request) -> Response:
+    """A connection for the events of many streams: those of requests that name it in
+    `x-quire-channel`. Before each piece come the stream's number and the piece's length, four bytes
+    each, the lowest first; length 0: the stream goes on over its request's connection."""
+    node = exchanges_of(request).node
+    context = context_of(request)
+    return ChannelStream(
+        context.channels,
+        request.headers.get(NAME_HEADER, ""),
+        request.scope["state"][STATE_KEY],
+        context.config.write_timeout_s,
+        node.is_over,
+    )
+
+
+@router.post("/v1/microserving/channel/leave", status_code=204)
+async def leave_channel(request: Request, body: ChannelLeaveRequest) -> Response:
+    """Have a stream go on over its request's connection."""
+    exchanges_of(request)  # checks the cluster key
+    context_of(request).channels.leave(body.channel, body.stream)
+    return Response(status_code=204)
 
 
 @router.get("/v1/microserving/engines", response_model=EngineRows)

@@ -164,6 +164,15 @@ class PinAnswer(ResponseModel):
 
 class LeaseRequest(RequestModel):
     kv_addr_info: KvAddrInfo
+    when_arrived: bool = Field(
+        default=False,
+        description="End it when all has arrived; full pages then stay in the prefix cache",
+    )
+
+
+class ChannelLeaveRequest(RequestModel):
+    channel: Name
+    stream: Annotated[int, Field(gt=0, lt=1 << 32, description="Its number in the channel")]
 
 
 class HandedOver(RequestModel):
