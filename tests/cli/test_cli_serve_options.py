@@ -195,10 +195,10 @@ def test_every_setting_of_pauses_has_its_option(
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--pause-above", "1.5", "above 1.5 of memory"),
-        ("--resume-below", "0.99", "go on below 0.99"),
-        ("--max-pause", "0", "paused for 0 s"),
-        ("--max-hold", "nan", "kept for nan s"),
+        ("--pause-above", "1.5", "--pause-above is 1.5, a share of memory"),
+        ("--resume-below", "0.99", "--resume-below is 0.99 and --pause-above 0.95"),
+        ("--max-pause", "0", "--max-pause is 0:"),
+        ("--max-hold", "nan", "--max-hold is nan:"),
     ],
 )
 def test_limits_of_pauses_that_are_none_are_refused(

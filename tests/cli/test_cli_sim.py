@@ -83,7 +83,7 @@ def test_a_program_that_fails_shows_in_the_status(capsys: Capture) -> None:
         (("--policy", "sjf"), "srpt"),
         (("--arrivals", "bursty"), "poisson"),
         (("--programs", "0"), "0 programs"),
-        (("--engines", "0"), "num_engines is 0"),
+        (("--engines", "0"), "--engines is 0"),
         (("--rate", "-1"), "-1.0 programs/s"),
         (("--load", "0"), "the load is 0.0"),
         (("--load", "1", "--rate", "1"), "--load 1 beside --rate 1"),
@@ -95,7 +95,7 @@ def test_a_program_that_fails_shows_in_the_status(capsys: Capture) -> None:
         (("--cost", "step_s=1", "--identical-steps"), "--identical-steps"),
         (("--policy-beta", "2"), "not for --policy fcfs"),
         (("--policy", "plas", "--policy-thresholds", "9,3"), "[9.0, 3.0]"),
-        (("--resume-below", "0"), "go on below 0:"),
+        (("--resume-below", "0"), "--resume-below is 0 and --pause-above"),
         (("--json", "missing-folder/out.json"), "no folder missing-folder"),
     ],
 )

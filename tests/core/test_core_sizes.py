@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.core.errors import ConfigError
-from quire.core.sizes import format_size, parse_size, size_or_nothing
+from quire.core.sizes import format_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -44,9 +44,3 @@ def test_formatting_loses_at_most_one_part_in_ten(num_bytes: int) -> None:
 )
 def test_formatting(num_bytes: int, text: str) -> None:
     assert format_size(num_bytes) == text
-
-
-def test_nothing_is_a_size_where_a_cache_may_be_left_out() -> None:
-    assert [size_or_nothing(value) for value in (0, "0", "1KiB")] == [0, 0, 1024]
-    with pytest.raises(ConfigError):
-        size_or_nothing("0MiB")

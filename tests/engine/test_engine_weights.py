@@ -431,8 +431,8 @@ def test_the_pool_is_sized_by_bytes(model: Path, backend: str, head_dim: int) ->
     [
         ({"num_blocks": None, "kv_cache_bytes": 10}, "kv_cache_bytes is 10"),
         ({"max_model_len": 10_000}, "max_model_len"),
-        ({"device": "cuda:77"}, "device 'cuda:77' cannot be used"),
-        ({"device": "abacus"}, "device 'abacus' cannot be used"),
+        ({"device": "cuda:77"}, "device is 'cuda:77', which cannot be used"),
+        ({"device": "abacus"}, "device is 'abacus': choose cpu"),
         ({"num_threads": 0}, "num_threads"),
         ({"num_blocks": 1 << 50}, "cannot be allocated"),
     ],

@@ -464,10 +464,10 @@ def test_a_host_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
         raise socket.gaierror("it has no address")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(ConfigError, match=r"at tcp://engine\.example:7000: it has no address"):
+    with pytest.raises(ConfigError, match=r"engine\.example:7000, .*: it has no address"):
         TcpTransport("tcp://engine.example:7000")
 
 
 def test_a_port_that_is_taken(transport: TcpTransport) -> None:
-    with pytest.raises(ConfigError, match="cannot be received at"):
+    with pytest.raises(ConfigError, match="no K and V can be received"):
         TcpTransport(transport.address)

@@ -12,12 +12,13 @@ from typing import Annotated
 
 import typer
 
-from quire.cli.commands import PANELS, UnloadedCommand
+from quire.cli.commands import PANELS, SUBCOMMANDS, UnloadedCommand
 from quire.cli.compiled_control import choose_form
 from quire.cli.console import print_error
 from quire.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
 from quire.cli.foreign_options import refuse_foreign
-from quire.core.errors import QuireError
+from quire.cli.option_words import in_options
+from quire.core.errors import ConfigError, ModelError, QuireError
 
 
 def build_app() -> typer.Typer:
@@ -68,8 +69,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if given[:1] == ["serve"]:
             refuse_foreign(given[1:])
         build_app()(given, prog_name="quire")
+    except (ConfigError, ModelError) as exc:
+        print_error(type(exc)(in_options(exc.message, _options(given))))
+        sys.exit(EXIT_ERROR)
     except QuireError as exc:
         print_error(exc)
         sys.exit(EXIT_ERROR)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+
+
+def _options(given: Sequence[str]) -> dict[str, str]:
+    """The options of the command in ``given``, by the names of their parameters."""
+    name = next((one for one in given if one in SUBCOMMANDS), None)
+    if name is None:
+        return {}
+    parameters = SUBCOMMANDS[name].load().params
+    return {one.name: max(one.opts, key=len) for one in parameters if one.opts[0][0] == "-"}

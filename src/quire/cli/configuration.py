@@ -62,6 +62,8 @@ def engine_configs(
         ConfigError: ``model_name`` is given for several models, or an adapter names no model.
     """
     models = list(models) or [SHIPPED_MODEL]
+    if model_name is not None and not model_name.strip():
+        raise ConfigError("--model-name is empty: give the name that clients send as 'model'")
     if model_name is not None and len(models) > 1:
         raise ConfigError(
             f"--model-name {model_name} with {len(models)} models: name each as NAME=SOURCE instead"
@@ -155,6 +157,8 @@ def encoder_configs(
 
 def _counts(option: str, kind: str, texts: Sequence[str], names: Sequence[str]) -> dict[str, int]:
     """How many of each of ``names``; under no name: of all others."""
+    if texts and not names:
+        raise ConfigError(f"{option} {texts[0]}: there is no {kind}; name one, or leave it out")
     counts: dict[str, int] = {}
     for text in texts:
         name, _, number = text.rpartition("=")
@@ -205,11 +209,13 @@ def _read_tenants(path: Path) -> list[TenantConfig]:
         parsed = msgspec.convert(tomllib.loads(path.read_text("utf-8")), TenantsFile)
     except (OSError, ValueError) as exc:
         raise ConfigError(
-            f"{path} is not a tenants file ({exc}): it needs [tenants.NAME] tables with "
-            "keys = [...]"
+            f"--api-keys-file {path} is not a tenants file ({exc}): it needs "
+            "[tenants.NAME] tables with keys = [...]"
         ) from exc
     if not any(entry.keys for entry in parsed.tenants.values()):
-        raise ConfigError(f"{path} has no API key: give at least one tenant keys = [...]")
+        raise ConfigError(
+            f"--api-keys-file {path} has no API key: give at least one tenant keys = [...]"
+        )
     return [
         TenantConfig(
             TenantId(name),

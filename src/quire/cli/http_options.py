@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from quire.cli.size_values import size_value
 from quire.core.config import KVTransportName, ServerConfig
-from quire.core.sizes import format_size, size_value
+from quire.core.sizes import format_size
 
 _HTTP = "HTTP"
 _ACCESS = "Access"

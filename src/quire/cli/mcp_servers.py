@@ -49,8 +49,8 @@ def read_mcp_servers(
         parsed = msgspec.convert(tomllib.loads(path.read_text("utf-8")), ServersFile)
     except (OSError, ValueError) as exc:
         raise ConfigError(
-            f"{path} is not a file of MCP servers ({exc}): it needs [servers.NAME] tables with "
-            "command = ..."
+            f"--mcp-servers {path} is not a file of MCP servers ({exc}): it needs "
+            "[servers.NAME] tables with command = ..."
         ) from exc
     return tuple(
         _server(path, name, entry, tenants) for name, entry in sorted(parsed.servers.items())

@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from quire.cli.size_values import size_or_nothing, size_value
 from quire.core.config import DEFAULT_CACHE_BYTES, EngineConfig
 from quire.core.ids import ModelId
-from quire.core.sizes import format_size, size_or_nothing, size_value
+from quire.core.sizes import format_size
 
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
 BackendOption = Literal["auto", "cpu", "cuda", "torch"]

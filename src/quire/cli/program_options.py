@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quire.core.sizes import size_value
+from quire.cli.size_values import size_value
 
 _PROGRAMS = "Programs"
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from quire.cli.http_options import AllowUpload
+from quire.cli.size_values import size_value
 from quire.core.config import SandboxConfig
-from quire.core.sizes import format_size, size_value
+from quire.core.sizes import format_size
 
 _DEFAULTS = SandboxConfig()
 _PANEL = "Sandbox"
@@ -138,3 +141,38 @@ UploadBytes = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxOptions:
+    """Whether clients' programs are run, and within which bounds."""
+
+    sandbox: Sandbox = True
+    sandbox_processes: Processes = _DEFAULTS.processes
+    sandbox_warm: Warm = _DEFAULTS.num_warm
+    sandbox_memory: Memory = _DEFAULTS.max_memory_bytes
+    sandbox_turn_ms: TurnMs = _DEFAULTS.max_turn_ms
+    sandbox_cpu_ms: CpuMs = _DEFAULTS.max_cpu_ms
+    sandbox_calls: Calls = _DEFAULTS.max_calls_per_s
+    sandbox_requests: Requests = _DEFAULTS.max_outstanding_io
+    sandbox_host: Hosts = None
+    sandbox_private_hosts: PrivateHosts = False
+    sandbox_cache_dir: CacheDir = None
+    max_upload_bytes: UploadBytes = _DEFAULTS.max_upload_bytes
+    allow_upload: AllowUpload = False
+
+    def config(self) -> SandboxConfig:
+        """The bounds."""
+        return SandboxConfig(
+            processes=self.sandbox_processes,
+            cache_dir=self.sandbox_cache_dir,
+            num_warm=self.sandbox_warm,
+            max_upload_bytes=self.max_upload_bytes,
+            max_memory_bytes=self.sandbox_memory,
+            max_turn_ms=self.sandbox_turn_ms,
+            max_cpu_ms=self.sandbox_cpu_ms,
+            max_calls_per_s=self.sandbox_calls,
+            max_outstanding_io=self.sandbox_requests,
+            hosts=tuple(self.sandbox_host) if self.sandbox_host else None,
+            allow_private_hosts=self.sandbox_private_hosts,
+        )

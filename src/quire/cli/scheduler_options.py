@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import typer
@@ -28,6 +29,7 @@ UnitOption = Literal["tokens", "seconds"]
 WITH_LEVELS = ("mlfq", "plas", "atlas")
 
 _DEFAULTS = LevelsConfig()
+_PAUSING = PausingConfig()
 _PANEL = "Scheduler"
 
 Policy = Annotated[
@@ -149,60 +151,86 @@ MaxHold = Annotated[
 ]
 
 
-def scheduler_config(
-    policy: PolicyOption,
-    priority_scope: PriorityScopeOption,
-    balancer: BalancerOption = "quire",
-    *,
-    thresholds: str | None,
-    quanta: str | None,
-    unit: UnitOption | None,
-    beta: float | None,
-    pausing: PausingConfig | None = None,
-) -> SchedulerConfig:
-    """The configuration that the options describe.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelsOptions:
+    """The queues of policies that have some."""
 
-    Raises:
-        ConfigError: a list that cannot be read, figures that make no queues, or an option of the
-            queues beside a policy that has none.
-    """
-    levels = levels_config([policy], thresholds=thresholds, quanta=quanta, unit=unit, beta=beta)
-    return SchedulerConfig(
-        policy=policy,
-        levels=levels,
-        balancer=balancer,
-        priority_scope=priority_scope,
-        pausing=pausing or PausingConfig(),
-    )
+    policy_thresholds: PolicyThresholds = None
+    policy_quanta: PolicyQuanta = None
+    policy_unit: PolicyUnit = None
+    policy_beta: PolicyBeta = None
+
+    def config(self, policies: Sequence[str]) -> LevelsConfig:
+        """The queues, for those of ``policies`` that have any.
+
+        Raises:
+            ConfigError: a list that cannot be read, figures that make no queues, or an option
+                beside policies that have none.
+        """
+        queues = {
+            "--policy-thresholds": self.policy_thresholds,
+            "--policy-quanta": self.policy_quanta,
+            "--policy-unit": self.policy_unit,
+        }
+        _require(policies, WITH_LEVELS, queues)
+        _require(policies, (*WITH_LEVELS, "quire"), {"--policy-beta": self.policy_beta})
+        beta = self.policy_beta
+        return LevelsConfig(
+            thresholds=_numbers("--policy-thresholds", self.policy_thresholds)
+            or _DEFAULTS.thresholds,
+            quanta=_numbers("--policy-quanta", self.policy_quanta),
+            unit=self.policy_unit or _DEFAULTS.unit,
+            beta=_DEFAULTS.beta if beta is None else (beta or None),
+        )
 
 
-def levels_config(
-    policies: Sequence[str],
-    *,
-    thresholds: str | None,
-    quanta: str | None,
-    unit: UnitOption | None,
-    beta: float | None,
-) -> LevelsConfig:
-    """The queues that the options describe, for those of ``policies`` that have any.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingOptions:
+    """How engines and tenants share the work."""
 
-    Raises:
-        ConfigError: a list that cannot be read, figures that make no queues, or an option beside
-            policies that have none.
-    """
-    queues = {
-        "--policy-thresholds": thresholds,
-        "--policy-quanta": quanta,
-        "--policy-unit": unit,
-    }
-    _require(policies, WITH_LEVELS, queues)
-    _require(policies, (*WITH_LEVELS, "quire"), {"--policy-beta": beta})
-    return LevelsConfig(
-        thresholds=_numbers("--policy-thresholds", thresholds) or _DEFAULTS.thresholds,
-        quanta=_numbers("--policy-quanta", quanta),
-        unit=unit or _DEFAULTS.unit,
-        beta=_DEFAULTS.beta if beta is None else (beta or None),
-    )
+    replicas: Replicas = None
+    balancer: Balancer = "quire"
+    priority_scope: PriorityScope = "tenant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PausingOptions:
+    """When programs are paused for lack of memory."""
+
+    pause_above: PauseAbove = _PAUSING.above
+    resume_below: ResumeBelow = _PAUSING.resume_below
+    max_pause: MaxPause = _PAUSING.max_s
+    max_hold: MaxHold = _PAUSING.max_hold_s
+
+    def config(self) -> PausingConfig:
+        """
+        Raises:
+            ConfigError: shares that are none, or in the wrong order, or no time.
+        """
+        return PausingConfig(self.pause_above, self.resume_below, self.max_pause, self.max_hold)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingOptions:
+    """All of them."""
+
+    policy: Policy = "fcfs"
+    levels: LevelsOptions
+    sharing: SharingOptions
+    pausing: PausingOptions
+
+    def config(self) -> SchedulerConfig:
+        """
+        Raises:
+            ConfigError: options that make no scheduler, or none for the policy.
+        """
+        return SchedulerConfig(
+            policy=self.policy,
+            levels=self.levels.config([self.policy]),
+            balancer=self.sharing.balancer,
+            priority_scope=self.sharing.priority_scope,
+            pausing=self.pausing.config(),
+        )
 
 
 def _require(

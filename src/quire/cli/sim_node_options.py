@@ -7,6 +7,7 @@ and most simulations have no nodes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -51,20 +52,40 @@ Links = Annotated[
 ]
 
 
-def refuse_beside_nodes(asked: Mapping[str, object], engines: int, policies: Sequence[str]) -> None:
-    given = [f"--{name} {value}" for name, value in asked.items() if value is not None]
-    if given:
-        raise ConfigError(f"{given[0]} beside --nodes: say with --requests what comes")
-    if engines != 1:
-        raise ConfigError(f"--engines {engines} beside --nodes: a node has one")
-    if len(policies) > 1 or policies[0] not in POLICIES:
-        raise ConfigError(
-            f"--policy {' --policy '.join(policies)} beside --nodes: nodes have one policy, of "
-            f"{sorted(POLICIES)}"
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """Requests to a router over nodes, instead of programs on one node."""
 
+    nodes: Nodes = None
+    strategy: Strategies = None
+    requests: Requests = None
+    link: Links = None
 
-def refuse_without_nodes(asked: Mapping[str, object]) -> None:
-    given = [name for name, value in asked.items() if value is not None]
-    if given:
-        raise ConfigError(f"--{given[0]} without --nodes: say how many nodes there are")
+    def refuse_beside(
+        self, asked: Mapping[str, object], engines: int, policies: Sequence[str]
+    ) -> None:
+        """``asked``: options of programs, with what was given; ``engines`` of a node.
+
+        Raises:
+            ConfigError: one of them cannot stand beside ``--nodes``.
+        """
+        given = [f"--{name} {value}" for name, value in asked.items() if value is not None]
+        if given:
+            raise ConfigError(f"{given[0]} beside --nodes: say with --requests what comes")
+        if engines != 1:
+            raise ConfigError(f"--engines {engines} beside --nodes: a node has one")
+        if len(policies) > 1 or policies[0] not in POLICIES:
+            raise ConfigError(
+                f"--policy {' --policy '.join(policies)} beside --nodes: nodes have one policy, of "
+                f"{sorted(POLICIES)}"
+            )
+
+    def refuse_alone(self) -> None:
+        """
+        Raises:
+            ConfigError: an option of nodes is given, and no number of them.
+        """
+        asked = {"strategy": self.strategy, "requests": self.requests, "link": self.link}
+        given = [name for name, value in asked.items() if value is not None]
+        if given:
+            raise ConfigError(f"--{given[0]} without --nodes: say how many nodes there are")

@@ -6,15 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import msgspec
 import typer
 
-from quire.cli.console import messages, output, table
+from quire.cli.console import output, table
 from quire.cli.exit_codes import EXIT_FAILED
 from quire.cli.router_options import strategy_options
+from quire.cli.sim_progress import SimProgress
 from quire.cluster.routing.strategy import StrategySource, read_source
 from quire.cluster.simulation import (
     ClusterFinding,
@@ -29,8 +29,6 @@ from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.engines import EngineSpec
 from quire.simulation.exchange import LinkCost
 from quire.simulation.outcomes import plain
-
-_SILENT_S = 5.0
 
 _REQUESTS: dict[str, Any] = {
     "prompt": 200, "answer": 260, "spread": 1.0, "shape": "lognormal", "prefixes": 0, "prefix": 0,
@@ -161,18 +159,9 @@ def _named(option: str, text: str | None, defaults: Mapping[str, Any]) -> dict[s
 
 
 def _examine(study: ClusterStudy, source: StrategySource) -> ClusterFinding:
-    console, label = messages(), _label(source)
-    began = told = monotonic()
-
-    def progress(num_over: int, now_s: float) -> None:
-        nonlocal told
-        if monotonic() - told >= _SILENT_S:
-            told = monotonic()
-            total = study.load.num_requests
-            console.print(f"{label}: {num_over} of {total} requests, {now_s:.0f} s")
-
-    found = examine_cluster(study, source, progress=progress if console.is_terminal else None)
-    console.print(f"{label}: {study.load.num_requests} requests in {monotonic() - began:.1f} s")
+    progress = SimProgress(_label(source), study.load.num_requests, "requests")
+    found = examine_cluster(study, source, progress=progress.callback)
+    progress.end(f"{study.load.num_requests} requests")
     return found
 
 

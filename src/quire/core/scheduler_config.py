@@ -38,23 +38,25 @@ class LevelsConfig:
         thresholds = self.thresholds
         if not thresholds or not all(isfinite(one) and one > 0 for one in thresholds):
             raise ConfigError(
-                f"thresholds are {list(thresholds)}: give at least one finite number above 0"
+                f"levels.thresholds are {list(thresholds)}: give at least one finite number above 0"
             )
         if any(one >= other for one, other in pairwise(thresholds)):
             raise ConfigError(
-                f"thresholds are {list(thresholds)}: each has to be above the one before it"
+                f"levels.thresholds are {list(thresholds)}: each has to be above the one before it"
             )
         if self.quanta is not None and len(self.quanta) != len(thresholds):
             raise ConfigError(
-                f"{len(self.quanta)} quanta for {len(thresholds)} thresholds: give one for each "
-                "(the last queue has no quantum)"
+                f"levels.quanta: {len(self.quanta)} quanta for {len(thresholds)} thresholds: give "
+                "one for each (the last queue has no quantum)"
             )
         if self.quanta is not None and not all(isfinite(one) and one > 0 for one in self.quanta):
-            raise ConfigError(f"quanta are {list(self.quanta)}: choose finite numbers above 0")
+            raise ConfigError(
+                f"levels.quanta are {list(self.quanta)}: choose finite numbers above 0"
+            )
         if self.unit not in ("tokens", "seconds"):
             raise ConfigError(f"unit is {self.unit!r}: choose 'tokens' or 'seconds'")
         if self.beta is not None and not (isfinite(self.beta) and self.beta > 0):
-            raise ConfigError(f"beta is {self.beta}: choose a finite number above 0")
+            raise ConfigError(f"levels.beta is {self.beta}: choose a finite number above 0")
         if not 0 < self.promoted_share <= 1:
             raise ConfigError(
                 f"promoted_share is {self.promoted_share}: choose above 0 and at most 1"
@@ -83,19 +85,19 @@ class PausingConfig:
     def __post_init__(self) -> None:
         if not 0.0 <= self.above <= 1.0:
             raise ConfigError(
-                f"programs are paused above {self.above:g} of memory: choose a share above 0 and "
-                "at most 1, or 0 for never"
+                f"pausing.above is {self.above:g}, a share of memory: choose above 0 and at most "
+                "1, or 0 for never"
             )
         if self.above and not 0.0 < self.resume_below <= self.above:
             raise ConfigError(
-                f"programs are paused above {self.above:g} of memory and go on below "
-                f"{self.resume_below:g}: choose above 0 for the second, and not more than the first"
+                f"pausing.resume_below is {self.resume_below:g} and pausing.above {self.above:g}: "
+                "choose above 0 for the first, and not more than the second"
             )
         if not (isfinite(self.max_s) and self.max_s > 0):
-            raise ConfigError(f"a program is paused for {self.max_s:g} s: choose seconds above 0")
+            raise ConfigError(f"pausing.max_s is {self.max_s:g}: choose seconds above 0")
         if not (isfinite(self.max_hold_s) and self.max_hold_s >= 0):
             raise ConfigError(
-                f"room is kept for {self.max_hold_s:g} s: choose seconds above 0, or 0 for never"
+                f"pausing.max_hold_s is {self.max_hold_s:g}: choose seconds above 0, or 0 for never"
             )
 
 

@@ -28,16 +28,6 @@ def parse_size(text: str) -> int:
     return size
 
 
-def size_value(value: object) -> int:
-    """The parser of size options: typer gives it the default, a number, as well."""
-    return parse_size(str(value))
-
-
-def size_or_nothing(value: object) -> int:
-    """The parser of options about something that may be left out: 0 is a size, too."""
-    return 0 if str(value).strip() == "0" else size_value(value)
-
-
 def format_size(num_bytes: int) -> str:
     """``num_bytes`` with the largest unit that keeps it above one: ``256 MiB``, ``1.5 GiB``."""
     value, unit = float(num_bytes), "B"

@@ -36,9 +36,11 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as exc:
+        # torch lists all kinds of devices that it knows, which are not those of Quire
         reason = str(exc).splitlines()[0]
+        why = "" if reason.startswith("Expected one of") else f", which cannot be used ({reason})"
         raise ConfigError(
-            f"device {name!r} cannot be used ({reason}): choose cpu, or cuda with a CUDA build"
+            f"device is {name!r}{why}: choose cpu, auto, or with a CUDA build cuda or cuda:1"
         ) from exc
     return device
 

@@ -139,8 +139,15 @@ def _is_code_of_its_architecture(config: dict[str, Any]) -> bool:
     )
 
 
-def locate(source: str) -> ModelDirectory:
-    """The directory for a path or a hub id (which is downloaded into the hub's cache).
+_MODEL_WANTED = (
+    "give the path of a directory with config.json and *.safetensors, or a shipped model "
+    "('quire models')"
+)
+
+
+def locate(source: str, wanted: str = _MODEL_WANTED) -> ModelDirectory:
+    """The directory for a path or a hub id (which is downloaded into the hub's cache). ``wanted``:
+    what the error of a name that is neither asks for.
 
     Raises:
         ModelNotFound: neither a directory nor a repository that can be reached.
@@ -152,8 +159,7 @@ def locate(source: str) -> ModelDirectory:
         raise ModelNotFound(f"{source!r} is in llama.cpp's format, {GGUF_REMEDY}")
     if path.exists() or source.startswith((".", "~")) or not _HUB_ID.fullmatch(source):
         raise ModelNotFound(
-            f"{source!r} is neither a directory nor a hub id like 'org/name': give the path of a "
-            "directory with config.json and *.safetensors, or a shipped model ('quire models')"
+            f"{source!r} is neither a directory nor a hub id like 'org/name': {wanted}"
         )
     from quire.engine.hub import download  # imported late: a local directory needs no hub client
 

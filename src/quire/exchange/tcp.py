@@ -247,8 +247,8 @@ def _listen(address: str) -> tuple[socket.socket, str]:
     host, port = _parse(address, ConfigError)
     if host in ("0.0.0.0", "::"):
         raise ConfigError(
-            f"{address} names no host: other engines send to this address, so name the one that "
-            "they reach this machine at"
+            f"data_address is {address}, which names no host: other engines send to this address, "
+            "so name the one that they reach this machine at"
         )
     listener: socket.socket | None = None
     try:
@@ -260,7 +260,9 @@ def _listen(address: str) -> tuple[socket.socket, str]:
     except OSError as exc:
         if listener is not None:
             listener.close()
-        raise ConfigError(f"K and V cannot be received at {address}: {exc}") from exc
+        raise ConfigError(
+            f"data_address is {address}, where no K and V can be received: {exc}"
+        ) from exc
     listener.setblocking(False)
     name = f"[{host}]" if ":" in host else host
     return listener, f"tcp://{name}:{listener.getsockname()[1]}"

@@ -99,7 +99,7 @@ class EventRecorder:
             self._write(_header(config))
             self._file.flush()
         except OSError as exc:
-            raise ConfigError(f"the event log {path} cannot be written: {exc}") from exc
+            raise ConfigError(f"record_path is {path}, which cannot be written: {exc}") from exc
 
     @property
     def failure(self) -> str | None:

@@ -56,8 +56,12 @@ def test_an_adapter_that_is_not_required_keeps_its_index_and_its_problem(directo
     assert (missing.name, missing.rank, missing.digest) == ("gone", 0, "")
     assert str(gone) in missing.problem
     assert (there.name, there.rank, there.problem) == ("here", 4, "")
-    with pytest.raises(ModelNotFound, match=f"adapter gone: {gone} is no directory"):
-        load_adapters([AdapterConfig("gone", str(gone))], SHAPES)
+
+
+@pytest.mark.parametrize("source", ["/no/such/adapter", "formal", "./formal", "a/b/c"])
+def test_an_adapter_that_is_not_there_is_not_called_a_model(source: str) -> None:
+    with pytest.raises(ModelNotFound, match=r"adapter gone: .* nor a hub id .*: an adapter is a"):
+        load_adapters([AdapterConfig("gone", source)], SHAPES)
 
 
 def test_an_adapter_is_served_and_its_digest_covers_its_configuration(directory: Path) -> None:

@@ -70,5 +70,7 @@ async def test_a_database_that_cannot_be_reached_is_named() -> None:
 
 def test_other_stores_are_refused() -> None:
     assert isinstance(vector_store("exact", None), ExactStore)
-    with pytest.raises(ConfigError, match="vector store 'chroma': give exact, lance, or the addr"):
+    with pytest.raises(
+        ConfigError, match="vector_store is 'chroma': give exact, lance, or the addr"
+    ):
         vector_store("chroma", None)

@@ -17,11 +17,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from quire.core.config import AdapterConfig
-from quire.core.errors import ModelError, ModelFormatError, ModelNotFound, UnsupportedModel
+from quire.core.errors import ModelError, ModelFormatError, UnsupportedModel
 from quire.engine.adapters.peft_config import CONFIG_FILE, MAX_RANK, PeftConfig, read_peft_config
 from quire.engine.model_directory import ModelDirectory, locate
 
 WEIGHTS_FILE = "adapter_model.safetensors"
+_WANTED = "an adapter is a directory as PEFT's save_pretrained writes it"
 MAX_WEIGHTS_BYTES = 16 << 30
 
 _TENSOR = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight")
@@ -94,7 +95,7 @@ def load_adapter(adapter: AdapterConfig, shapes: Mapping[str, ModuleShape]) -> A
         ModelFormatError: files missing or damaged, or made for another model.
         UnsupportedModel: a form of adapter that is not served.
     """
-    directory = _locate(adapter.source)
+    directory = locate(adapter.source, _WANTED)
     if not directory.has(CONFIG_FILE):
         raise ModelFormatError(
             f"{directory.path} has no {CONFIG_FILE}: an adapter is a directory as PEFT's "
@@ -110,15 +111,6 @@ def load_adapter(adapter: AdapterConfig, shapes: Mapping[str, ModuleShape]) -> A
             f"{path} cannot be read ({exc}): it is truncated or damaged; fetch it again"
         ) from exc
     return AdapterWeights(adapter.name, _digest(directory, path), modules)
-
-
-def _locate(source: str) -> ModelDirectory:
-    if source.startswith(("/", "./", "../")) and not Path(source).is_dir():
-        raise ModelNotFound(
-            f"{source} is no directory: an adapter is one as PEFT's save_pretrained writes it, or "
-            "a hub id like 'org/name'"
-        )
-    return locate(source)
 
 
 def _weights_path(directory: ModelDirectory) -> Path:

@@ -96,9 +96,7 @@ def load_kernel(isa: str | None = None, folder: Path = FOLDER) -> KernelLibrary:
     if wanted is None:
         raise ConfigError(f"{report.fallback_reason()}. {REBUILD}, or choose the backend torch")
     if wanted not in INSTRUCTION_SETS:
-        raise ConfigError(
-            f"no instruction set is called {wanted!r}: choose one of {', '.join(INSTRUCTION_SETS)}"
-        )
+        raise ConfigError(f"kernel_isa is {wanted!r}: choose one of {', '.join(INSTRUCTION_SETS)}")
     state = next(state for state in report.states if state.isa == wanted)
     if state.problem is not None:
         usable = [state.isa for state in report.states if state.problem is None]

@@ -27,6 +27,6 @@ def vector_store(choice: str, data_dir: Path | None) -> VectorStore:
 
         return PostgresStore(choice)
     raise ConfigError(
-        f"vector store {choice!r}: give exact, lance, or the address of a PostgreSQL database "
+        f"vector_store is {choice!r}: give exact, lance, or the address of a PostgreSQL database "
         "(postgresql://...)"
     )

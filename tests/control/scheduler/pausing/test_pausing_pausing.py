@@ -332,13 +332,13 @@ def test_a_paused_program_outlives_its_engine() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"above": 1.5}, "above 1.5 of memory: choose a share"),
-        ({"above": float("nan")}, "above nan"),
-        ({"resume_below": 0.96}, "above 0.95 of memory and go on below 0.96"),
-        ({"resume_below": 0.0}, "go on below 0:"),
-        ({"max_s": 0.0}, "paused for 0 s"),
-        ({"max_s": float("inf")}, "paused for inf s"),
-        ({"max_hold_s": -1.0}, "kept for -1 s"),
+        ({"above": 1.5}, "pausing.above is 1.5, a share"),
+        ({"above": float("nan")}, "above is nan"),
+        ({"resume_below": 0.96}, "pausing.resume_below is 0.96 and pausing.above 0.95"),
+        ({"resume_below": 0.0}, "resume_below is 0 and"),
+        ({"max_s": 0.0}, "max_s is 0:"),
+        ({"max_s": float("inf")}, "max_s is inf"),
+        ({"max_hold_s": -1.0}, "max_hold_s is -1:"),
     ],
 )
 def test_limits_that_are_none_are_refused(fields: dict[str, float], message: str) -> None:

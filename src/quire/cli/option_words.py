@@ -1,0 +1,48 @@
+"""The words of an error in the spelling that the user of a command has typed.
+
+Configurations name their fields, as programs in Python write them; on the command line the same
+field is an option: ``kv_cache_bytes`` is ``--kv-cache-bytes``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_RENAMED = {
+    "levels.thresholds": "--policy-thresholds",
+    "levels.quanta": "--policy-quanta",
+    "levels.beta": "--policy-beta",
+    "pausing.above": "--pause-above",
+    "pausing.resume_below": "--resume-below",
+    "pausing.max_s": "--max-pause",
+    "pausing.max_hold_s": "--max-hold",
+    "data_address": "--data-host",
+    "num_engines": "--engines",
+    "record_path": "--record",
+}
+"""Fields whose options are not called after them."""
+
+_PLAIN = ("backend", "device", "replicas", "weights")
+"""Fields that are words of other meanings, too: they are meant only before a value."""
+
+_BESIDE = r"[\w./'-]"
+"""What a path or a quoted value has beside a word."""
+
+
+def in_options(message: str, options: Mapping[str, str]) -> str:
+    """``message`` with the options of a command in place of the fields that they set.
+
+    ``options``: of the command, by the names of their fields.
+    """
+    known = {field: option for field, option in options.items() if "_" in field}
+    known |= {field: option for field, option in _RENAMED.items() if option in options.values()}
+    plain = {field: options[field] for field in _PLAIN if field in options}
+    patterns = [rf"{re.escape(field)}(?!{_BESIDE})" for field in known]
+    patterns += [rf"{field}(?= is | ')" for field in plain]
+    if not patterns:
+        return message
+    every = known | plain
+    return re.sub(
+        rf"(?<!{_BESIDE})(?:{'|'.join(patterns)})", lambda found: every[found[0]], message
+    )

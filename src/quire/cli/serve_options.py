@@ -1,0 +1,180 @@
+"""The options of ``quire serve``, as groups (``option_groups``) that make the configurations of
+node and server.
+
+Groups that are about engines, scheduling, the sandbox or the limits of HTTP have modules of their
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.cli import http_options as ho
+from quire.cli import options as o
+from quire.cli import program_options as po
+from quire.cli.engine_options import EngineOptions, ExchangeOptions, ModelOptions
+from quire.cli.http_groups import AccessOptions, LimitOptions
+from quire.cli.mcp_servers import read_mcp_servers
+from quire.cli.sandbox_options import SandboxOptions
+from quire.cli.scheduler_options import SchedulingOptions
+from quire.cli.workflow_profiles import read_profiles
+from quire.core.config import NodeConfig, ServerConfig, TenantConfig
+from quire.core.kept_queries_config import KeptQueriesConfig
+from quire.programs.workflow.applications import APPLICATIONS, Applications, find_applications
+from quire.programs.workflow.profiles import use_profiles
+
+_SERVER = ServerConfig()
+_KEPT = KeptQueriesConfig()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramOptions:
+    """What the programs of the node find there beside models, and what is kept of them."""
+
+    record: o.Record = None
+    data_dir: po.DataDir = None
+    kept_query_ttl_s: po.KeptQueryTtl = _KEPT.ttl_s
+    kept_query_bytes: po.KeptQueryBytes = _KEPT.max_bytes
+    vector_store: po.VectorStore = "exact"
+    search: po.Search = None
+    mcp_servers: po.McpServers = None
+
+    def settings(self, tenants: Sequence[TenantConfig]) -> Mapping[str, Any]:
+        """The fields of ``NodeConfig`` that they give.
+
+        Raises:
+            ConfigError: the file of MCP servers cannot be read.
+        """
+        return {
+            "record_path": self.record,
+            "data_dir": self.data_dir,
+            "kept_queries": KeptQueriesConfig(self.kept_query_ttl_s, self.kept_query_bytes),
+            "vector_store": self.vector_store,
+            "search": self.search,
+            "mcp_servers": read_mcp_servers(self.mcp_servers, [one.id for one in tenants]),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowOptions:
+    """Which workflows are served."""
+
+    workflow: po.Workflows = None
+    profile: po.Profiles = None
+
+    def applications(self, node: NodeConfig) -> Applications | None:
+        """None: all that are shipped, as they are.
+
+        Raises:
+            ConfigError, InvalidArgument: no such workflow, or a profile of another model.
+        """
+        if not self.workflow and not self.profile:
+            return None
+        profiles = read_profiles(self.profile or (), node.engines, node.encoders)
+        found = find_applications(self.workflow or list(APPLICATIONS))
+        return Applications.of({name: use_profiles(app, profiles) for name, app in found.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenOptions:
+    """Where the node listens, and for whom."""
+
+    host: ho.Host = _SERVER.host
+    port: ho.Port = _SERVER.port
+    allowed_host: ho.AllowedHosts = None
+    cors_origin: ho.CorsOrigins = None
+
+    def settings(self) -> Mapping[str, Any]:
+        """The fields of ``ServerConfig`` that they give."""
+        return {
+            "host": self.host,
+            "port": self.port,
+            "allowed_hosts": tuple(self.allowed_host or ()),
+            "cors_origins": tuple(self.cors_origin or ()),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepingOptions:
+    """How long the node keeps what clients leave, and waits for them at its end."""
+
+    session_ttl: ho.SessionTtl = _SERVER.session_ttl_s
+    max_session_ttl: ho.MaxSessionTtl = _SERVER.max_session_ttl_s
+    response_ttl: ho.ResponseTtl = _SERVER.response_ttl_s
+    max_stored_responses: ho.MaxStoredResponses = _SERVER.max_stored_responses
+    drain_timeout: ho.DrainTimeout = _SERVER.drain_timeout_s
+
+    def settings(self) -> Mapping[str, Any]:
+        """The fields of ``ServerConfig`` that they give."""
+        return {
+            "session_ttl_s": self.session_ttl,
+            "max_session_ttl_s": self.max_session_ttl,
+            "response_ttl_s": self.response_ttl,
+            "max_stored_responses": self.max_stored_responses,
+            "drain_timeout_s": self.drain_timeout,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """What the node tells, and to whom."""
+
+    otlp_endpoint: o.OtlpEndpoint = None
+    log_level: o.LogLevel = "info"
+    log_requests: ho.LogRequests = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """All of them, in the order of ``quire serve --help``."""
+
+    models: ModelOptions
+    engines: EngineOptions
+    scheduling: SchedulingOptions
+    programs: ProgramOptions
+    workflows: WorkflowOptions
+    listen: ListenOptions
+    limits: LimitOptions
+    keeping: KeepingOptions
+    access: AccessOptions
+    exchange: ExchangeOptions
+    sandbox: SandboxOptions
+    log: LogOptions
+
+    def configs(self) -> tuple[NodeConfig, ServerConfig]:
+        """
+        Raises:
+            ConfigError: options that make no node.
+        """
+        tenants = self.access.tenants_at(self.listen.host)
+        cluster_key = self.exchange.cluster_key()
+        return self._node(tenants), self._server(cluster_key)
+
+    def _node(self, tenants: tuple[TenantConfig, ...]) -> NodeConfig:
+        replicas = self.scheduling.sharing.replicas
+        receives_at = self.exchange.receives_at(replicas)
+        shared = self.engines.shared(receives_at, self.exchange.kv_transport)
+        return NodeConfig(
+            engines=self.models.engines(shared, replicas),
+            encoders=self.models.encoders(),
+            encoder_cache_bytes=self.models.encoder_cache_bytes,
+            shared_results_bytes=self.models.shared_results_bytes,
+            scheduler=self.scheduling.config(),
+            tenants=tenants,
+            sandbox=self.sandbox.config(),
+            otlp_endpoint=self.log.otlp_endpoint,
+            **self.programs.settings(tenants),
+        )
+
+    def _server(self, cluster_key: str | None) -> ServerConfig:
+        return ServerConfig(
+            data_dir=self.programs.data_dir,
+            sandbox_upload=self.sandbox.sandbox,
+            allow_native_upload=self.sandbox.allow_upload,
+            cluster_key=cluster_key,
+            **self.listen.settings(),
+            **self.limits.settings(),
+            **self.keeping.settings(),
+        )
