@@ -91,7 +91,7 @@ class OccupiedMemory:
         num_tokens = len(placing.prompt)
 
         def share(engine: EngineState) -> float:
-            occupied = occupied_tokens(engine) + num_tokens - cached[engine.id]
+            occupied = occupied_tokens(engine) + num_tokens - cached.get(engine.id, 0)
             return occupied / (engine.memory.device.size * engine.page_size)
 
         return min(engines, key=share)
@@ -104,7 +104,8 @@ class CachedAgainstLoad:
 
     def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
         cached = cached_tokens(placing, engines)
-        return min(engines, key=lambda one: num_calls(one) * TOKENS_PER_CALL - cached[one.id])
+        costs = [num_calls(one) * TOKENS_PER_CALL - cached.get(one.id, 0) for one in engines]
+        return engines[costs.index(min(costs))]
 
 
 BALANCERS: Mapping[str, Callable[[], Balancer]] = MappingProxyType(
@@ -132,10 +133,18 @@ def create_balancer(name: str) -> Balancer:
 def num_calls(engine: EngineState) -> int:
     """Queues that wait for the engine, and commands that it has begun or that are on their way."""
     running, unfinished = engine.running, engine.unfinished
-    num_begun = len(running) + len(unfinished)  # no command is both
+    num_calls = len(engine.ready) + len(running) + len(unfinished)  # no command has begun twice
+    for message in engine.in_flight:
+        if message.parts:
+            return num_calls + _num_sent(engine)
+    return num_calls
+
+
+def _num_sent(engine: EngineState) -> int:
+    """Commands in its messages in flight that have neither begun nor stand among the others."""
+    running, unfinished = engine.running, engine.unfinished
     sent = {part.entry for message in engine.in_flight for part in message.parts}
-    num_sent = sum([entry not in running and entry not in unfinished for entry in sent])
-    return len(engine.ready) + num_begun + num_sent
+    return sum([entry not in running and entry not in unfinished for entry in sent])
 
 
 def occupied_tokens(engine: EngineState) -> int:
@@ -157,15 +166,25 @@ def least_used(engines: Sequence[EngineState]) -> EngineState:
 
 
 def cached_tokens(placing: Placing, engines: Sequence[EngineState]) -> dict[EngineId, int]:
-    """Of the prompt's tokens, how many each engine's prefix index has. Keys are computed once, and
-    only as far as any engine has them; engines of one model have the same keys. ``placing`` gets
-    them, as the engine that is chosen looks for the same."""
+    """Of the prompt's tokens, how many each engine's prefix index has, of those that have any. Keys
+    are computed once, and only as far as any engine has them; engines of one model have the same
+    keys. ``placing`` gets them, as the engine that is chosen looks for the same."""
     if not placing.prompt:
-        return dict.fromkeys([engine.id for engine in engines], 0)
+        return {}
     first = engines[0]
     adapter = first.adapter_index(placing.adapter)
     root = first.memory.index.root_key(placing.queue.program.tenant, adapter)
     known = placing.keys = PromptKeys(placing.prompt, root)
-    size, indexes = first.page_size, {engine.id: engine.memory.index for engine in engines}
+    size = first.page_size
     num_pages = len(placing.prompt) // size
-    return {name: index.num_found(known, num_pages) * size for name, index in indexes.items()}
+    if not num_pages:
+        return {}
+    known.keys.append(first.memory.index.next_key(root, placing.prompt[:size]))
+    holders = first.memory.heads.holders(known.keys[0])
+    if not holders:
+        return {}
+    return {
+        engine.id: engine.memory.index.num_found(known, num_pages) * size
+        for engine in engines
+        if engine.id in holders
+    }

@@ -24,37 +24,42 @@ def charge(entries: Sequence[Entry], num_tokens: Sequence[int], elapsed_s: float
     """A message took the engine ``elapsed_s`` and computed so many tokens for each of ``entries``:
     for its command, or pages of its program again."""
     total = sum(num_tokens) or 1
+    for index, entry in enumerate(entries):
+        entry.program.cost_s += elapsed_s * num_tokens[index] / total
+        _count_tokens(entry, num_tokens[index])
     families = {entry.program.family for entry in entries}
     if len(families) == len(entries):  # as mostly; then no figures are met twice
-        for index, entry in enumerate(entries):
+        for entry in entries:
             entry.service_s += elapsed_s
-            for figures in _serve(entry, num_tokens[index], total, elapsed_s):
-                figures.service_s += elapsed_s
+            program = entry.program
+            program.figures.service_s += elapsed_s
+            program.family_figures.service_s += elapsed_s
+            thread_figures(entry).service_s += elapsed_s
         return
     served: dict[int, ServiceFigures] = {}
-    for index, entry in enumerate(entries):
-        of_entry = _serve(entry, num_tokens[index], total, elapsed_s)
-        served |= {id(figures): figures for figures in of_entry}
+    for entry in entries:
+        for figures in (entry.program.figures, entry.program.family_figures, thread_figures(entry)):
+            served[id(figures)] = figures
     for figures in served.values():
         figures.service_s += elapsed_s
     for entry in set(entries):
         entry.service_s += elapsed_s
 
 
-def _serve(
-    entry: Entry, num_tokens: int, total: int, elapsed_s: float
-) -> tuple[ServiceFigures, ServiceFigures, ServiceFigures]:
-    """``num_tokens`` of the ``total`` of a message are of ``entry``; the figures that this is
-    counted in."""
-    program = entry.program
-    program.cost_s += elapsed_s * num_tokens / total
+def _count_tokens(entry: Entry, num_tokens: int) -> None:
     entry.service_tokens += num_tokens
-    own, family = program.figures, program.family_figures
-    thread = program.threads.figures(entry.queue.thread)
-    own.service_tokens += num_tokens
-    family.service_tokens += num_tokens
-    thread.service_tokens += num_tokens
-    return own, family, thread
+    program = entry.program
+    program.figures.service_tokens += num_tokens
+    program.family_figures.service_tokens += num_tokens
+    thread_figures(entry).service_tokens += num_tokens
+
+
+def thread_figures(entry: Entry) -> ServiceFigures:
+    """Of the thread that ``entry`` serves."""
+    view = entry.view
+    if view is not None:  # it is at hand once the command could be scheduled
+        return view.thread_figures
+    return entry.program.threads.figures(entry.queue.thread)
 
 
 def note_path(entry: Entry) -> None:
@@ -96,5 +101,5 @@ def note_waited(entry: Entry, now_s: float) -> None:
         program = entry.program
         program.figures.waiting_s += waited_s
         program.family_figures.waiting_s += waited_s
-        program.threads.figures(entry.queue.thread).waiting_s += waited_s
+        thread_figures(entry).waiting_s += waited_s
         entry.waiting_s += waited_s
