@@ -153,8 +153,7 @@ def occupied_tokens(engine: EngineState) -> int:
     num_left = 0
     for entry in engine.unfinished:
         run = entry.run
-        # until its first message has ended, a prompt still counts among those that may start
-        if isinstance(run, DecodeRun) and entry.queue not in engine.ready:
+        if isinstance(run, DecodeRun):
             num_left += run.num_to_run
     memory = engine.memory
     num_held = (memory.device.num_taken - memory.index.num_cached) * engine.page_size

@@ -209,7 +209,7 @@ class Completion:
         if has_token_bound(entry.program):
             tokens, over_quota = self._within_quota(entry, tokens)
         else:  # as mostly
-            count_tokens(entry.program, len(tokens))
+            count_tokens(entry, len(tokens))
         self._append(run, tokens)
         logprobs = None
         if run.num_logprobs is not None:
@@ -235,7 +235,7 @@ class Completion:
     ) -> tuple[list[int], ErrorRecord | None]:
         """``tokens`` as far as the program's quotas go, and its error if that cuts them."""
         allowed = tokens[: num_tokens_left(entry.program)]
-        count_tokens(entry.program, len(allowed))
+        count_tokens(entry, len(allowed))
         try:
             require_tokens(entry.program, len(tokens) - len(allowed))
         except (NeverWithinQuota, QuotaExceeded) as error:

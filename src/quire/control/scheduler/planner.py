@@ -296,6 +296,7 @@ class MessagePlanner:
             if outcome is _PARTIAL:
                 window.close()
                 self._engine.unfinished[current] = None
+                self._engine.ready.discard(queue)  # it has begun: nothing of it may start now
                 self._again[current] = None
                 break
             self._engine.unfinished.pop(current, None)

@@ -98,13 +98,16 @@ class Ranking:
 
     def served(self, entry: Entry, num_tokens: int, service_s: float) -> None:
         """The engine has worked for ``entry``. One that has ended may have stood in the message
-        behind its last one. Its key may be another one from now on, but mostly is not."""
+        behind its last one. Its key may be another one from now on, but mostly is not. Of spare
+        time the policy is not told: it is nothing that a program has had instead of others."""
         view = entry.view
         if not self._keeps_state or view is None or entry.state in ENDS:
             return
         view.ready_s = self._time.now_s
         view.service_tokens = entry.service_tokens
         view.service_s = entry.service_s
+        if entry.queue.is_spare:
+            return
         self.policy.on_served(view, num_tokens, service_s, self._time.now_s)
         self._ask_again(entry, view)
 
