@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quire.core.interpreter import collect_seldom
+from quire.core.interpreter import collect_seldom, collection_paused
 
 
 @pytest.fixture(autouse=True)
@@ -29,3 +29,12 @@ def test_a_thousand_launches_do_not_trigger_garbage_collection() -> None:
     assert num_collections() == before
     made += [[] for _ in range(80_000)]
     assert num_collections() == before + 1, "garbage is still found"
+
+
+def test_a_pause_ends_as_it_began() -> None:
+    with collection_paused():
+        assert not gc.isenabled()
+        with collection_paused():
+            pass
+        assert not gc.isenabled(), "the outer one goes on"
+    assert gc.isenabled()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from math import inf
 from typing import Any
 
@@ -158,3 +159,18 @@ def test_a_listener_is_told_of_the_calls() -> None:
     SimulationRun([plan], [0.0], engines, SCHEDULER, listener=calls).run()
     assert [one.num_generated_tokens for one in calls.records] == [9, 3]
     assert [one.service_s for one in calls.records] == [9.0, 3.0]
+
+
+def test_a_trial_leaves_no_cycles_since_nothing_collects_them_meanwhile() -> None:
+    plans = draw_programs(create_workload("mixed"), 3, 0)
+    engines = EngineSpec(kv_tokens=8000, host_tokens=4000, max_sequences=4, cost=STEPS)
+    run = SimulationRun(plans, [0.0] * 3, engines, SchedulerConfig(policy="quire"))
+    gc.collect()
+    gc.disable()
+    try:
+        result = run.run()
+        assert gc.collect() == 0
+        assert not gc.isenabled(), "what was off stays off"
+    finally:
+        gc.enable()
+    assert all(one.error is None for one in result.outcomes)

@@ -167,9 +167,7 @@ class Calls:
             engine = self._engines[queue.placed_on]
             self._schedulers[queue.placed_on].anticipation.forget(queue)
             engine.tables.drop_queue(queue.serial, engine.operations)
-            self._flow.advance(queue)
-            engine.stalled.pop(queue, None)
-            engine.starved.pop(queue, None)
+            self._flow.advance(queue)  # it waits for nothing any more
 
     # -- commands --------------------------------------------------------------------------------
 

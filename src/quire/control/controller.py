@@ -23,6 +23,7 @@ from quire.control.event_time import EventTime
 from quire.control.feed import Feed, ProcessChanges
 from quire.control.held_texts import HeldText, held_texts
 from quire.control.index_reader import EngineIndex, IndexPlace, new_of_indexes
+from quire.control.memory.chain_heads import ChainHeads
 from quire.control.moves import Moves
 from quire.control.outbox import Outbox
 from quire.control.placement.balancers import create_balancer
@@ -137,6 +138,7 @@ class Controller:
             schedulers=self._schedulers,
             by_number=self._by_number,
             awake=self._awake,
+            heads=ChainHeads(),
             table=self._table,
             flow=self._flow,
             host=self._host,

@@ -17,6 +17,7 @@ from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
+from quire.control.memory.chain_heads import ChainHeads
 from quire.control.moves import Moves
 from quire.control.outbox import Outbox
 from quire.control.placement.deployments import Deployments
@@ -50,7 +51,7 @@ them, and would take one replica after the other."""
 class EngineLife:
     """Handles ``EngineUp`` and ``EngineDown`` of engines with memory. ``engines``, ``places``
     (everything on which queues can be placed), ``schedulers`` (``by_number`` in the order in which
-    they came up first) and ``awake`` are shared with the controller."""
+    they came up first) and ``awake`` are shared with the controller; ``heads`` with all engines."""
 
     config: SchedulerConfig
     engines: dict[EngineId, EngineState]
@@ -60,6 +61,7 @@ class EngineLife:
     schedulers: dict[EngineId, EngineScheduler]
     by_number: list[EngineScheduler]
     awake: Awake
+    heads: ChainHeads
     table: ProcessTable
     flow: Flow
     host: HostCommands
@@ -89,7 +91,7 @@ class EngineLife:
             self.moves.join(known)
             return
         number = len(self.schedulers)
-        engine = EngineState(event.engine, event.model, info, number, self.awake)
+        engine = EngineState(event.engine, event.model, info, number, self.awake, self.heads)
         admission = Admission(engine, self.table, self.config.output_share)
         chunk_time = ChunkTime(self.config.chunk_steps)
         gate = ProgramGate(engine, self.config.pausing, admission, chunk_time, self.time)

@@ -18,6 +18,7 @@ from quire.control.memory.relocation import relocate
 from quire.control.outbox import Outbox
 from quire.control.placement.deployments import Deployments
 from quire.control.placement.stay import Stay, stays_on
+from quire.control.programs.call_notes import forget_messages
 from quire.control.programs.program import CommandQueue
 from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.engine_scheduler import EngineScheduler
@@ -126,7 +127,7 @@ class Moves:
         planner = self._schedulers[target.id].planner
         for run in stay.begun:
             run.entry.ready_s = self._time.now_s
-            run.entry.messages.clear()  # each engine numbers its own
+            forget_messages(run.entry)
             planner.take_over(run)
         for queue in stay.queues:
             self._flow.advance(queue)

@@ -44,25 +44,27 @@ class Outbox:
         if program != self._program:
             self._tell_done()
             self._program = program
-        self._done.append(command)
-        if reply is not None or not last:
-            self._tell(reply, last)
+        if reply is None and last:
+            self._done.append(command)
+        else:
+            self._tell(command, reply, last)
 
     def _tell_done(self) -> None:
         if self._done:
-            self._tell(None, True)
+            self._tell(self._done.pop(), None, True)
 
-    def _tell(self, reply: Reply, last: bool) -> None:
-        """Report ``reply`` for the last command of ``_done``, and that the others are done."""
-        done, self._done = self._done, []
-        command = done.pop()
+    def _tell(self, command: CommandId, reply: Reply, last: bool) -> None:
+        """Report ``reply`` for ``command``, and that those of ``_done`` are done."""
+        done_before: tuple[CommandId, ...] = ()
+        if self._done:
+            done_before, self._done = tuple(self._done), []
         self._actions.append(
             Deliver(
                 program=self._program,
                 command=command,
                 reply=reply,
                 last=last,
-                done_before=tuple(done),
+                done_before=done_before,
             )
         )
 

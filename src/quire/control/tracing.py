@@ -14,6 +14,7 @@ from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.memory.transfers import Transfer
+from quire.control.programs.call_notes import message_spans
 from quire.control.programs.program import Entry, Program
 from quire.control.programs.states import ENDS, CommandState
 from quire.core.events import ProgramStarted
@@ -110,7 +111,6 @@ class Tracer:
         if isinstance(run, DecodeRun):
             first_token_s, num_cached = run.first_token_s, run.num_cached
             num_generated = run.num_generated
-        spans = entry.messages
         return CallRecord(
             program=entry.program.id,
             command=entry.id,
@@ -129,7 +129,7 @@ class Tracer:
             num_generated_tokens=num_generated,
             num_preemptions=entry.num_preemptions,
             idle_since_s=entry.idle_since_s,
-            messages=tuple([(spans[i], spans[i + 1]) for i in range(0, len(spans), 2)]),
+            messages=message_spans(entry),
             outcome=_OUTCOMES.get(entry.state),
             error=entry.error if entry.state is CommandState.FAILED else None,
         )

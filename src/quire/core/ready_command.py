@@ -55,16 +55,16 @@ class GraphPlace:
     remaining_us: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class ReadyCommand:
     """What a policy may know of a command (or running decode) that could be scheduled now.
 
-    One object for the command's whole life: control keeps it up to date, a policy only reads it and
-    may keep it. ``family_figures``, ``program_figures`` and ``thread_figures`` are live too, and
-    shared by all commands of the family, the program and the thread. A family is a root program
-    with all programs below it, those that have ended included; ``family`` is the root, ``kind``
-    what programs like it are called (the root's program's name; of a session what its client
-    says, "" if nothing).
+    One object for the command's whole life, equal to itself alone: control keeps it up to date, a
+    policy only reads it and may keep it, also as a key. ``family_figures``, ``program_figures`` and
+    ``thread_figures`` are live too, and shared by all commands of the family, the program and the
+    thread. A family is a root program with all programs below it, those that have ended included;
+    ``family`` is the root, ``kind`` what programs like it are called (the root's program's name; of
+    a session what its client says, "" if nothing).
     ``depth``, ``invocation`` and ``remaining_us``: its ``GraphPlace``, which never changes.
     ``arrival_s``: when it was issued.
     ``ready_s``: when it became schedulable, or was last served. ``service_tokens`` and

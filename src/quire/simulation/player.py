@@ -184,12 +184,13 @@ class Player:
         """A part of an answer."""
         number, reply = action.command // 2, action.reply
         call = self._calls.get(number)
-        if call is None or not isinstance(reply, DecodeChunk):
+        if call is None or type(reply) is not DecodeChunk:
             return
         if not call.answer:
             self._works.prompt_done(self._work, self.plan.calls[number])
-        call.answer += reply.token_ids
-        self._work.done += len(reply.token_ids)
+        tokens = reply.token_ids
+        call.answer += tokens
+        self._work.done += len(tokens)
         if action.last:
             self._finish(number)
 

@@ -18,6 +18,7 @@ from quire.control import Controller
 from quire.core.actions import Action, Deliver, Fail, ProgramClosed, Terminate
 from quire.core.events import Event
 from quire.core.ids import ModelId, ProgramId
+from quire.core.interpreter import collection_paused
 from quire.core.policy import Policy
 from quire.core.scheduler_config import SchedulerConfig
 from quire.core.tracing import TraceListener
@@ -114,7 +115,8 @@ class SimulationRun:
             if not isinf(at_s):
                 self._simulation.at(at_s, lambda number=number: self._begin(number))  # type: ignore[misc]
         began_s, began_processor_s = perf_counter(), process_time()
-        self._simulation.run()
+        with collection_paused():  # control and players make no cycles
+            self._simulation.run()
         processor_share = (process_time() - began_processor_s) / (perf_counter() - began_s)
         outcomes = tuple(self._outcome(number) for number in range(len(self._plans)))
         return Result(outcomes, self._num_messages, self._control.seconds * processor_share)
@@ -165,9 +167,9 @@ class SimulationRun:
         player = self._players.get(action.program)
         if player is None:
             return
-        if isinstance(action, Deliver):
+        if type(action) is Deliver:
             player.delivered(action)
-        else:
+        elif isinstance(action, Fail | Terminate):
             player.fail(action.error.message)
 
     def _closed(self, action: ProgramClosed) -> None:

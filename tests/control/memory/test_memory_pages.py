@@ -42,3 +42,20 @@ def test_two_pages_that_were_written_from_one_list_do_not_share_it() -> None:
         page.write(positions)
     pages[0].write_next(6)
     assert [[*page.positions] for page in pages] == [[4, 5, 6], [4, 5]]
+
+
+def test_positions_that_follow_one_another_are_a_range_and_are_not_kept_one_by_one() -> None:
+    page = Page(PageId(0), EngineId("engine"), QueueId(0))
+    assert page.positions == range(0)
+    page.write_next(30)
+    page.write_next(31)
+    page.write(range(32, 35))
+    assert page.positions == range(30, 35)
+    page.truncate(2)
+    page.write_next(32)
+    assert page.positions == range(30, 33)
+    page.write(range(40, 42))
+    assert page.positions == [30, 31, 32, 40, 41]
+    page.truncate(0)
+    page.write(range(7, 9))
+    assert page.positions == range(7, 9)

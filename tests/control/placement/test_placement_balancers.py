@@ -246,6 +246,19 @@ def test_the_rest_of_a_prompt_that_has_begun_counts() -> None:
     assert replicas.ask(3, prompt_of(3, 200)) == OTHER, "200 against 512"
 
 
+def test_a_prompt_in_pieces_is_one_call() -> None:
+    """From its first message on, whose result is not there yet."""
+    replicas = Replicas("least_used", max_batch_tokens=64)
+    assert replicas.ask(1, prompt_of(1, 512)) == ENGINE
+    assert replicas.ask(2, prompt_of(2, 512)) == OTHER
+    assert replicas.ask(3, prompt_of(3, 16)) == ENGINE
+    assert replicas.ask(4, prompt_of(4, 16)) == OTHER
+    replicas.world.run()
+    assert replicas.ask(5, prompt_of(5, 512)) == ENGINE
+    assert replicas.ask(6, prompt_of(6, 16)) == OTHER
+    assert replicas.ask(7, prompt_of(7, 16)) == ENGINE, "one call each"
+
+
 def test_what_is_kept_for_the_cache_alone_occupies_nothing() -> None:
     replicas = Replicas("occupied_kv")
     assert replicas.ask(1, prompt_of(1, 1024)) == ENGINE

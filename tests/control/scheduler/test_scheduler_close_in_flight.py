@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from control_world import World
+
 from quire.control import Controller
 from quire.core.calls import CloseQueue, CreateQueue
-from quire.core.commands import AllocPages, Decode
+from quire.core.commands import AllocPages, Decode, ExportPages
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import Called, ProgramStarted
 from quire.core.ids import CommandId, EngineId, ModelId, PageId, ProgramId, QueueId, TenantId
@@ -41,3 +43,18 @@ def test_closing_a_queue_with_a_decode_in_flight() -> None:
     harness.run_until_idle()
     assert decode.status == "cancelled"
     assert harness.controller.statistics().engines[0].pool.num_held == 0  # type: ignore[attr-defined]
+
+
+def test_a_closed_queue_waits_for_nothing() -> None:
+    """Its export waited for the decode of another queue, which goes on."""
+    world = World()
+    world.program(1, queues=2)
+    world.issue(1, world.alloc([1, 2, 3]), world.decode([1, 2, 3], [4, 5], 8))
+    world.harness.step()
+    [waiting] = world.issue(1, ExportPages(id=world.id(), pages=[1], name="kept"), queue=2)
+    engine = world.controller._engines[ENGINE]
+    assert len(engine.stalled) == 1
+    world.harness.call(PROGRAM, CloseQueue(QueueId(2)))
+    assert waiting.status == "cancelled"
+    assert not engine.stalled
+    world.run()

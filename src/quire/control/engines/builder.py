@@ -209,20 +209,25 @@ class BatchBuilder:
             advance=advance,
         )
 
-    def in_flight(self, num_steps: int, max_steps: list[int]) -> InFlight:
-        runs = self.opened + self.advanced
+    def in_flight(
+        self, num_steps: int, max_steps: list[int], number: int, sent_s: float
+    ) -> InFlight:
+        """What control remembers of it; ``number``, ``sent_s``: see there."""
+        num_opened = len(self.opened)
         return InFlight(
             step=self.step,
             num_steps=num_steps,
             parts=self.parts,
-            runs=runs,
-            steps=[num_steps] * len(self.opened) + max_steps,
-            num_opened=len(self.opened),
+            runs=self.opened + self.advanced if num_opened else self.advanced,
+            steps=[num_steps] * num_opened + max_steps if num_opened else max_steps,
+            num_opened=num_opened,
             pins=self.pins,
             filled=self.filled,
             restores=self.restores,
             num_tokens=self.num_tokens + sum(max_steps),
             num_commands=self.num_commands,
+            number=number,
+            sent_s=sent_s,
         )
 
     def _forward_rows(self) -> ForwardRows | None:

@@ -77,13 +77,12 @@ class InFlight:
 
     ``filled``: contents that are full and canonical once it has run. ``restores``: forward rows
     that recompute lost contents. ``runs``: in the order of the result; the first ``num_opened``
-    were opened in this message. ``steps`` and ``epochs``: the largest number of steps of each run
-    in this message, and the epoch of its sequence. ``number``: of those for this engine, which goes
-    on counting when the engine is lost; ``sent_s``: when it was sent.
+    were opened in this message. ``steps``: the largest number of steps of each run in it.
+    ``number``: of those for this engine, which goes on counting when the engine is lost;
+    ``sent_s``: when it was sent.
     """
 
     __slots__ = (
-        "epochs",
         "filled",
         "num_commands",
         "num_opened",
@@ -112,21 +111,22 @@ class InFlight:
         restores: list[Restored],
         num_tokens: int,
         num_commands: int,
+        number: int,
+        sent_s: float,
     ) -> None:
         self.step = step
         self.num_steps = num_steps
         self.parts = parts
         self.runs = runs
         self.steps = steps
-        self.epochs = [run.epoch for run in runs]
         self.num_opened = num_opened
         self.pins = pins
         self.filled = filled
         self.restores = restores
         self.num_tokens = num_tokens
         self.num_commands = num_commands
-        self.number = 0
-        self.sent_s = 0.0
+        self.number = number
+        self.sent_s = sent_s
 
     @property
     def is_empty(self) -> bool:

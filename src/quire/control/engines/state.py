@@ -23,6 +23,7 @@ from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.in_flight import InFlight
 from quire.control.memory.append_cursor import AppendCursor, Prefix, Spans
 from quire.control.memory.blocks import NumberPool
+from quire.control.memory.chain_heads import ChainHeads
 from quire.control.memory.content import Content
 from quire.control.memory.exports import ExportTable
 from quire.control.memory.leases import LeaseTable
@@ -62,11 +63,12 @@ class EngineState(ControlledEngine):
         info: EngineInfo,
         number: int = 0,
         awake: Awake | None = None,
+        heads: ChainHeads | None = None,
     ) -> None:
         super().__init__(engine, model, number, awake)
         self.info = info
         self.operations = OperationList()
-        self.memory = Memory(engine, info, self.operations)
+        self.memory = Memory(engine, info, self.operations, heads)
         self.tables = TableCache()
         self.embeds = NumberPool(info.pool.num_embeds)
         self.token_slots = NumberPool(info.pool.num_token_slots)

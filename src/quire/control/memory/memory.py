@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from quire.control.memory.blocks import NumberPool
+from quire.control.memory.chain_heads import ChainHeads
 from quire.control.memory.content import ChainNode, Content
 from quire.control.memory.disk_tier import DiskTier
 from quire.control.memory.index_journal import IndexJournal
@@ -30,10 +31,18 @@ from quire.core.ids import BlockId, DiskBlockId, EngineId, HostBlockId, ProgramI
 
 
 class Memory:
-    """The blocks of one engine. Operations are appended to ``operations``, in order."""
+    """The blocks of one engine. Operations are appended to ``operations``, in order. ``heads``:
+    those of all engines, if there are others."""
 
-    def __init__(self, engine: EngineId, info: EngineInfo, operations: OperationList) -> None:
+    def __init__(
+        self,
+        engine: EngineId,
+        info: EngineInfo,
+        operations: OperationList,
+        heads: ChainHeads | None = None,
+    ) -> None:
         self._engine = engine
+        self.heads = heads or ChainHeads()
         self._operations = operations
         self.transfers = TransferTable()
         self.promises = Promises()
@@ -71,8 +80,15 @@ class Memory:
         )
         adapters = [adapter.digest for adapter in info.adapters]
         self._journal.forget()
-        size = self.device.size
-        self.index = PrefixIndex(info.content, self.page_size, adapters, self._journal, size)
+        self.index = PrefixIndex(
+            info.content,
+            self.page_size,
+            adapters,
+            self._journal,
+            self.device.size,
+            self._engine,
+            self.heads,
+        )
 
     @property
     def num_available(self) -> int:

@@ -18,7 +18,7 @@ class Page:
 
     ``owner``     the queue of its program on which it was allocated.
     ``fill``      number of written slots, as this holder sees it; ``positions`` has one entry for
-                  each, and is a range where they follow one another from the first slot on.
+                  each. Where they follow one another, as mostly, only the first is kept.
     ``mask``      bit i set: the holder does not hide slot i. Bits from ``fill`` on are set.
     ``num_pins``  unfinished commands that name it; a freed page stays until they have ended.
     ``is_counted``  it counts against the quotas of its program and that program's ancestors.
@@ -34,6 +34,8 @@ class Page:
     """
 
     __slots__ = (
+        "_first_position",
+        "_positions",
         "appender",
         "content",
         "engine",
@@ -49,7 +51,6 @@ class Page:
         "num_pins",
         "orphan_of",
         "owner",
-        "positions",
     )
 
     def __init__(self, page_id: PageId, engine: EngineId, owner: QueueId) -> None:
@@ -58,7 +59,8 @@ class Page:
         self.owner = owner
         self.content: Content | None = None
         self.fill = 0
-        self.positions: Sequence[int] = ()
+        self._first_position = 0
+        self._positions: list[int] | None = None
         self.mask = -1
         self.num_pins = 0
         self.appender: int | None = None
@@ -69,6 +71,20 @@ class Page:
         self.is_lost = False
         self.is_void = False
         self.orphan_of: QueueId | None = None
+
+    @property
+    def positions(self) -> Sequence[int]:
+        if self._positions is None:
+            return range(self._first_position, self._first_position + self.fill)
+        return self._positions
+
+    @positions.setter
+    def positions(self, positions: Sequence[int]) -> None:
+        """One for each written slot: whoever changes their number sets ``fill`` too."""
+        if isinstance(positions, range) and positions.step == 1:
+            self._first_position, self._positions = positions.start, None
+        else:
+            self._positions = list(positions)
 
     @property
     def visible(self) -> int:
@@ -104,22 +120,33 @@ class Page:
 
     def write(self, positions: Sequence[int]) -> None:
         """The next slots are written, one for each position."""
-        if self.fill or not isinstance(positions, range):
-            positions = [*self.positions, *positions]
-        self.positions = positions
-        self.fill = len(positions)
+        if not self.fill:
+            self.positions = positions
+        elif not self._goes_on(positions):
+            self._positions = [*self.positions, *positions]
+        self.fill += len(positions)
+
+    def _goes_on(self, positions: Sequence[int]) -> bool:
+        """Whether they follow those that are written, so that none has to be kept."""
+        if self._positions is not None or not isinstance(positions, range):
+            return False
+        return positions.step == 1 and positions.start == self._first_position + self.fill
 
     def write_next(self, position: int) -> None:
         """The next slot is written."""
-        if isinstance(self.positions, list):  # as in most steps
-            self.positions.append(position)
-        else:
-            self.positions = [*self.positions, position]
+        listed = self._positions
+        if listed is not None:
+            listed.append(position)
+        elif not self.fill:
+            self._first_position = position
+        elif position != self._first_position + self.fill:
+            self._positions = [*self.positions, position]
         self.fill += 1
 
     def truncate(self, fill: int) -> None:
         self.fill = fill
-        self.positions = self.positions[:fill]
+        if self._positions is not None:
+            del self._positions[fill:]
         self.mask |= -1 << fill
 
     def visible_flags(self, page_size: int) -> list[bool]:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import islice, takewhile
 
+from quire.control.memory.chain_heads import ChainHeads
 from quire.control.memory.content import ChainNode, Content, PromptKeys, page_key, root_key
 from quire.control.memory.index_journal import IndexChanges, IndexJournal
 from quire.control.memory.price_list import PriceList
-from quire.core.ids import TenantId
+from quire.core.ids import EngineId, TenantId
 
 MAX_PRICED_SHARE = 0.25
 """Of an engine's blocks, so many pages may have a price: the rest is evicted by its last use."""
@@ -39,7 +40,8 @@ class PrefixIndex:
 
     ``kv_content``: ``EngineInfo.content``. ``adapter_digests``: those of the engine's adapters, by
     index; index -1 means no adapter. ``journal``: is told of each key that comes and goes while
-    somebody reads it. ``num_blocks``: of the engine.
+    somebody reads it. ``num_blocks``: of the ``engine``, whose first pages of prompts ``heads`` are
+    told.
 
     A prompt mostly goes on as one before it did. So behind each page the index remembers the page
     that was indexed last: to compare its tokens takes less time than to compute its key.
@@ -52,11 +54,15 @@ class PrefixIndex:
         adapter_digests: Sequence[str] = (),
         journal: IndexJournal | None = None,
         num_blocks: int = 0,
+        engine: EngineId | None = None,
+        heads: ChainHeads | None = None,
     ) -> None:
         self._kv_content = kv_content
         self._page_size = page_size
         self._adapter_digests = tuple(adapter_digests)
         self._journal = IndexJournal() if journal is None else journal
+        self._engine = EngineId("") if engine is None else engine
+        self._heads = ChainHeads() if heads is None else heads
         self._roots: dict[tuple[TenantId, int], bytes] = {}
         self._contents: dict[bytes, Content] = {}
         self._latest: dict[bytes, ChainNode] = {}
@@ -155,7 +161,9 @@ class PrefixIndex:
         if node.key in self._contents:
             return False
         self._contents[node.key] = content
-        if node.parent is not None:
+        if node.parent is None:
+            self._heads.add(node.key, self._engine)
+        else:
             self._latest[node.parent.key] = node
         content.indexed = True
         if self._journal.is_on:
@@ -170,7 +178,9 @@ class PrefixIndex:
         self._cached.pop(node.key, None)
         self._priced.pop(node.key, None)
         self._prices.drop(node.key)
-        if node.parent is not None and self._latest.get(node.parent.key) is node:
+        if node.parent is None:
+            self._heads.remove(node.key, self._engine)
+        elif self._latest.get(node.parent.key) is node:
             del self._latest[node.parent.key]
         content.indexed = False
         if self._journal.is_on:
@@ -279,6 +289,8 @@ class PrefixIndex:
         only cached."""
         for content in self._contents.values():
             content.indexed = False
+            if content.node is not None and content.node.parent is None:
+                self._heads.remove(content.node.key, self._engine)
         cached = [*self._cached.values(), *self._priced.values()]
         self._contents.clear()
         self._priced.clear()
@@ -321,6 +333,8 @@ class PrefixIndex:
         assert self._cached.keys() <= self._contents.keys()
         assert self._priced.keys() <= self._contents.keys()
         self._prices.check_invariants()
+        heads = {key for key, one in self._contents.items() if one.node and not one.node.parent}
+        assert heads == self._heads.of(self._engine), "a balancer would look for other first pages"
         for key in self._cached:
             assert key not in self._prices, "a price is not regarded"
         assert all(key in self._prices for key in self._priced)

@@ -6,7 +6,7 @@ program) is decided in ``deployments`` before a balancer is asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
@@ -14,7 +14,7 @@ from typing import Protocol
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.state import EngineState
 from quire.control.memory.content import PromptKeys
-from quire.control.programs.program import CommandQueue
+from quire.control.programs.program import CommandQueue, Entry
 from quire.core.errors import ConfigError
 from quire.core.ids import EngineId
 
@@ -94,7 +94,7 @@ class OccupiedMemory:
         num_tokens = len(placing.prompt)
 
         def share(engine: EngineState) -> float:
-            occupied = occupied_tokens(engine) + num_tokens - cached[engine.id]
+            occupied = occupied_tokens(engine) + num_tokens - cached.get(engine.id, 0)
             return occupied / (engine.memory.device.size * engine.page_size)
 
         return min(engines, key=share)
@@ -109,10 +109,12 @@ class CachedAgainstLoad:
     def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
         cached = cached_tokens(placing, engines)
         is_spare = placing.queue.is_spare
-        calls = {one.id: num_calls(one, for_spare=is_spare) for one in engines}
-        costs = {one: num * TOKENS_PER_CALL - cached[one] for one, num in calls.items()}
-        least = min(costs.values())
-        equals = [one for one in engines if costs[one.id] == least]
+        costs = [
+            num_calls(one, for_spare=is_spare) * TOKENS_PER_CALL - cached.get(one.id, 0)
+            for one in engines
+        ]
+        least = min(costs)
+        equals = [one for one, cost in zip(engines, costs, strict=True) if cost == least]
         if len(equals) == 1:
             return equals[0]
         return min(equals, key=lambda one: deepest_beside(placing.queue, one))
@@ -145,12 +147,24 @@ def num_calls(engine: EngineState, *, for_spare: bool = False) -> int:
     Those of spare queues give way at once, so that they count only ``for_spare``, and there any
     other counts as many: beside it no spare call runs."""
     running, unfinished = engine.running, engine.unfinished
-    sent = {part.entry for message in engine.in_flight for part in message.parts}
-    begun = {*running, *unfinished, *sent}
-    num_all = len(engine.ready) + len(begun)
-    num_spare = engine.ready.num_spare + sum([entry.queue.is_spare for entry in begun])
+    sent = _sent(engine)
+    num_all = len(engine.ready) + len(running) + len(unfinished) + len(sent)
+    num_spare = engine.ready.num_spare + sum(map(_num_spare, (running, unfinished, sent)))
     num_others = num_all - num_spare
     return num_spare + SPARE_CALLS * num_others if for_spare else num_others
+
+
+def _num_spare(entries: Iterable[Entry]) -> int:
+    return sum([entry.queue.is_spare for entry in entries])
+
+
+def _sent(engine: EngineState) -> Collection[Entry]:
+    """Commands in its messages in flight that have neither begun nor stand among the others."""
+    if not any(message.parts for message in engine.in_flight):
+        return ()
+    running, unfinished = engine.running, engine.unfinished
+    sent = {part.entry for message in engine.in_flight for part in message.parts}
+    return [entry for entry in sent if entry not in running and entry not in unfinished]
 
 
 def occupied_tokens(engine: EngineState) -> int:
@@ -159,8 +173,7 @@ def occupied_tokens(engine: EngineState) -> int:
     num_left = 0
     for entry in engine.unfinished:
         run = entry.run
-        # until its first message has ended, a prompt still counts among those that may start
-        if isinstance(run, DecodeRun) and entry.queue not in engine.ready:
+        if isinstance(run, DecodeRun):
             num_left += run.num_to_run
     memory = engine.memory
     num_held = (memory.device.num_taken - memory.index.num_cached) * engine.page_size
@@ -181,15 +194,25 @@ def least_used(engines: Sequence[EngineState], *, for_spare: bool = False) -> En
 
 
 def cached_tokens(placing: Placing, engines: Sequence[EngineState]) -> dict[EngineId, int]:
-    """Of the prompt's tokens, how many each engine's prefix index has. Keys are computed once, and
-    only as far as any engine has them; engines of one model have the same keys. ``placing`` gets
-    them, as the engine that is chosen looks for the same."""
+    """Of the prompt's tokens, how many each engine's prefix index has, of those that have any. Keys
+    are computed once, and only as far as any engine has them; engines of one model have the same
+    keys. ``placing`` gets them, as the engine that is chosen looks for the same."""
     if not placing.prompt:
-        return dict.fromkeys([engine.id for engine in engines], 0)
+        return {}
     first = engines[0]
     adapter = first.adapter_index(placing.adapter)
     root = first.memory.index.root_key(placing.queue.program.tenant, adapter)
     known = placing.keys = PromptKeys(placing.prompt, root)
-    size, indexes = first.page_size, {engine.id: engine.memory.index for engine in engines}
+    size = first.page_size
     num_pages = len(placing.prompt) // size
-    return {name: index.num_found(known, num_pages) * size for name, index in indexes.items()}
+    if not num_pages:
+        return {}
+    known.keys.append(first.memory.index.next_key(root, placing.prompt[:size]))
+    holders = first.memory.heads.holders(known.keys[0])
+    if not holders:
+        return {}
+    return {
+        engine.id: engine.memory.index.num_found(known, num_pages) * size
+        for engine in engines
+        if engine.id in holders
+    }

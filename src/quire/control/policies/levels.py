@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from quire.control.policies.promotions import Promotions, RankedCall
-from quire.core.ids import CommandId, ProgramId
+from quire.core.ids import ProgramId
 from quire.core.policy import ReadyCommand
 from quire.core.scheduler_config import LevelsConfig
 
@@ -27,7 +27,7 @@ class LevelQueues:
         self._in_seconds = config.unit == "seconds"
         self._promotions = Promotions(config.beta, config.promoted_share)
         self._num_entered = 0
-        self._calls: dict[tuple[ProgramId, CommandId], RankedCall] = {}
+        self._calls: dict[ReadyCommand, RankedCall] = {}
 
     # -- what a policy defines -------------------------------------------------------------------
 
@@ -50,18 +50,17 @@ class LevelQueues:
         return True
 
     def key(self, command: ReadyCommand) -> tuple[float, ...]:
-        call = self._calls[command.program, command.command]
+        call = self._calls[command]
         return (call.level, call.order)
 
     def on_arrival(self, command: ReadyCommand, now_s: float) -> None:
-        call = RankedCall(command)
-        self._calls[command.program, command.command] = call
+        call = self._calls[command] = RankedCall(command)
         self._enter(call, bisect_right(self._thresholds, self.attained(command)))
 
     def on_served(
         self, command: ReadyCommand, num_tokens: int, service_s: float, now_s: float
     ) -> None:
-        call = self._calls[command.program, command.command]
+        call = self._calls[command]
         self._promotions.served(call, service_s, now_s)
         call.left -= self.amount(num_tokens, service_s)
         level, left = call.level, call.left
@@ -74,7 +73,7 @@ class LevelQueues:
             call.left = left
 
     def on_ended(self, command: ReadyCommand, now_s: float) -> None:
-        self._promotions.ended(self._calls.pop((command.program, command.command)))
+        self._promotions.ended(self._calls.pop(command))
 
     def on_program_ended(self, program: ProgramId, now_s: float) -> None:
         pass

@@ -7,7 +7,7 @@ from math import floor, inf, log2
 
 from quire.control.policies.promotions import Promotions, RankedCall
 from quire.control.policies.remaining import UNKNOWN, KindOfProgram, Kinds
-from quire.core.ids import CommandId, ProgramId
+from quire.core.ids import ProgramId
 from quire.core.policy import ReadyCommand, ServiceFigures
 from quire.core.scheduler_config import LevelsConfig
 
@@ -81,6 +81,16 @@ class _Family:
         return log2(max(attained, UNKNOWN)) if rank is None else rank
 
 
+class _Call(RankedCall):
+    """With its family at hand, since it is looked for with each message."""
+
+    __slots__ = ("family",)
+
+    def __init__(self, command: ReadyCommand, family: _Family) -> None:
+        super().__init__(command)
+        self.family = family
+
+
 class LeastLeft:
     """A call's level is the logarithm of the tokens that its program's end costs (``remaining``),
     in half octaves. Within a level the oldest program goes first, so that equals are not served in
@@ -94,7 +104,7 @@ class LeastLeft:
         self._families: dict[ProgramId, _Family] = {}
         self._family_of: dict[ProgramId, ProgramId] = {}
         self._empty: dict[ProgramId, None] = {}
-        self._calls: dict[tuple[ProgramId, CommandId], RankedCall] = {}
+        self._calls: dict[ReadyCommand, _Call] = {}
         self._num_arrived = 0
 
     @property
@@ -106,7 +116,7 @@ class LeastLeft:
         return True
 
     def key(self, command: ReadyCommand) -> tuple[float, ...]:
-        call = self._calls[command.program, command.command]
+        call = self._calls[command]
         return (call.level, command.family_figures.arrival_s, command.family, call.order)
 
     def on_arrival(self, command: ReadyCommand, now_s: float) -> None:
@@ -122,26 +132,26 @@ class LeastLeft:
         self._family_of[command.program] = command.family
         family.num_calls += 1
         self._num_arrived += 1
-        call = self._calls[command.program, command.command] = RankedCall(command)
+        call = self._calls[command] = _Call(command, family)
         call.order = self._num_arrived
         call.urgent_s = _urgent_s(command)
-        self._rank(call, family)
+        self._rank(call)
 
     def on_served(
         self, command: ReadyCommand, num_tokens: int, service_s: float, now_s: float
     ) -> None:
-        call = self._calls[command.program, command.command]
+        call = self._calls[command]
         self._promotions.served(call, service_s, now_s)
-        family = self._families[command.family]
-        family.served_s = now_s
+        call.family.served_s = now_s
         call.left -= num_tokens
         if not call.is_promoted or call.left <= 0:
             self._promotions.had_its_turn(call)
-            self._rank(call, family)
+            self._rank(call)
 
     def on_ended(self, command: ReadyCommand, now_s: float) -> None:
-        self._promotions.ended(self._calls.pop((command.program, command.command)))
-        self._families[command.family].num_calls -= 1
+        call = self._calls.pop(command)
+        self._promotions.ended(call)
+        call.family.num_calls -= 1
 
     def on_program_ended(self, program: ProgramId, now_s: float) -> None:
         root = self._family_of.pop(program, program)
@@ -174,8 +184,8 @@ class LeastLeft:
             call.level, call.left = 0, float(TURN_TOKENS)
         return [call.command for call in promoted]
 
-    def _rank(self, call: RankedCall, family: _Family) -> None:
-        call.level = 1 + floor(LEVELS_PER_OCTAVE * family.rank())
+    def _rank(self, call: _Call) -> None:
+        call.level = 1 + floor(LEVELS_PER_OCTAVE * call.family.rank())
         self._promotions.watch(call)
 
 

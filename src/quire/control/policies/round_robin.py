@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.core.ids import CommandId, ProgramId
+from quire.core.ids import ProgramId
 from quire.core.policy import ReadyCommand
 
 TURN_TOKENS = 256
@@ -31,7 +31,7 @@ class RoundRobin:
         self._turn = 0
         self._num_services = 0
         self._next_turn: dict[ProgramId, int] = {}
-        self._places: dict[tuple[ProgramId, CommandId], _Place] = {}
+        self._places: dict[ReadyCommand, _Place] = {}
 
     @property
     def name(self) -> str:
@@ -42,13 +42,13 @@ class RoundRobin:
         return True
 
     def key(self, command: ReadyCommand) -> tuple[float, ...]:
-        place = self._places[command.program, command.command]
+        place = self._places[command]
         return (place.turn, place.last)
 
     def on_arrival(self, command: ReadyCommand, now_s: float) -> None:
         turn = self._take_turn(command.program)
         self._num_services += 1
-        self._places[command.program, command.command] = _Place(turn, self._num_services)
+        self._places[command] = _Place(turn, self._num_services)
 
     def _take_turn(self, program: ProgramId) -> int:
         turn = max(self._turn + 1, self._next_turn.get(program, 0))
@@ -58,7 +58,7 @@ class RoundRobin:
     def on_served(
         self, command: ReadyCommand, num_tokens: int, service_s: float, now_s: float
     ) -> None:
-        place = self._places[command.program, command.command]
+        place = self._places[command]
         self._turn = max(self._turn, place.turn)
         self._num_services += 1
         place.last = self._num_services
@@ -68,7 +68,7 @@ class RoundRobin:
             place.turn = self._take_turn(command.program)
 
     def on_ended(self, command: ReadyCommand, now_s: float) -> None:
-        del self._places[command.program, command.command]
+        del self._places[command]
 
     def on_program_ended(self, program: ProgramId, now_s: float) -> None:
         self._next_turn.pop(program, None)

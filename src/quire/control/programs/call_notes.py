@@ -26,11 +26,27 @@ def note_call_end(entry: Entry, now_s: float) -> None:
 
 def note_message(entry: Entry, number: int, now_s: float) -> None:
     """A message with ``entry``, the one with this ``number``, is sent."""
-    spans = entry.messages
-    if not spans:
+    last = entry.last_message
+    if 0 <= last >= number - 1:  # as with most messages
+        entry.last_message = number
+    elif last < 0:
         entry.sent_s = now_s
-        spans += (number, number)
-    elif number - spans[-1] <= 1 or len(spans) >= 2 * MAX_SPANS:
-        spans[-1] = number
+        entry.first_message = entry.last_message = number
+    elif len(entry.messages) < MAX_SPANS - 1:
+        entry.messages.append((entry.first_message, last))
+        entry.first_message = entry.last_message = number
     else:
-        spans += (number, number)
+        entry.last_message = number
+
+
+def message_spans(entry: Entry) -> tuple[tuple[int, int], ...]:
+    """The numbers of the messages that have carried it, as first and last of each run of them."""
+    if entry.last_message < 0:
+        return ()
+    return (*entry.messages, (entry.first_message, entry.last_message))
+
+
+def forget_messages(entry: Entry) -> None:
+    """It goes to another engine, which numbers its own."""
+    entry.messages.clear()
+    entry.last_message = -1

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from quire.control.programs.program import Program
+from quire.control.programs.program import Entry, Program
 from quire.core.errors import NeverWithinQuota, QuotaExceeded
 
 HeldQuota = Literal["max_pages", "max_embeds", "max_exported_pages", "max_queues", "max_exports"]
@@ -66,11 +66,14 @@ def num_pages_left(program: Program) -> int | None:
     return max(0, min(left)) if left else None
 
 
-def count_tokens(program: Program, num_tokens: int) -> None:
-    """``num_tokens`` were generated for ``program``: sampled by a decode or by ``Sample``, or left
-    to it to choose from a distribution."""
+def count_tokens(entry: Entry, num_tokens: int) -> None:
+    """``num_tokens`` were generated for ``entry``: sampled by a decode or by ``Sample``, or left
+    to its program to choose from a distribution. What was generated in spare time is none of what
+    the family was served."""
+    program = entry.program
     program.num_generated_tokens += num_tokens
-    program.family_figures.generated_tokens += num_tokens
+    if not entry.queue.is_spare:
+        program.family_figures.generated_tokens += num_tokens
     owner: Program | None = program
     while owner is not None:
         owner.num_family_tokens += num_tokens

@@ -252,8 +252,9 @@ class Entry:
     the messages that carried it ·
     ``path_tokens``, ``path_s``  its program's critical path when it could be scheduled first ·
     ``num_in_flight``  messages in flight that carry it ·
-    ``messages``  the numbers of those that have carried it, as first and last of each run of
-    numbers; the first was sent at ``sent_s`` ·
+    ``first_message``, ``last_message``  the numbers of those that have carried it, as far as they
+    follow one another, -1 if none has; ``messages`` has the runs before, the first was sent at
+    ``sent_s`` ·
     ``idle_since_s``  since when its program had had no call when it was issued ·
     ``num_losses``  engines that were lost under it ·
     ``error``  set when it has to fail as soon as it is out of flight ·
@@ -261,8 +262,9 @@ class Entry:
     ``on_end``  control itself has issued it, and is told of its end instead of the program ·
     ``reply``  what will be delivered once it is at the front ·
     ``rank``  its place in the order, once it could be scheduled, among those of its ``rank_class``;
-    ``rank_number`` no other has, ``placed_in`` is the backlog that keeps its place, ``view`` what
-    the policy sees, ``stage`` what a policy with stages says of it.
+    ``policy_key`` is what the policy says of it now, ``rank_number`` no other has, ``placed_in`` is
+    the backlog that keeps its place, ``view`` what the policy sees, ``stage`` what a policy with
+    stages says of it.
     """
 
     __slots__ = (
@@ -271,11 +273,13 @@ class Entry:
         "dependents",
         "embeds",
         "error",
+        "first_message",
         "freed",
         "id",
         "idle_since_s",
         "is_answered",
         "is_cancelled",
+        "last_message",
         "messages",
         "num_blockers",
         "num_generated_tokens",
@@ -290,6 +294,7 @@ class Entry:
         "path_tokens",
         "place",
         "placed_in",
+        "policy_key",
         "program",
         "queue",
         "rank",
@@ -331,7 +336,8 @@ class Entry:
         self.path_s = 0.0
         self.idle_since_s: float | None = None
         self.sent_s: float | None = None
-        self.messages: list[int] = []
+        self.messages: list[tuple[int, int]] = []
+        self.first_message = self.last_message = -1
         self.num_tokens_next = 1
         self.is_cancelled = False
         self.is_answered = False
@@ -342,6 +348,7 @@ class Entry:
         self.reply: Reply = None
         self.error: ErrorRecord | None = None
         self.rank: tuple[float, ...] | None = None
+        self.policy_key: tuple[float, ...] = ()
         self.rank_class = 0
         self.rank_number = 0
         self.stage = 0.0

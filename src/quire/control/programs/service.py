@@ -4,7 +4,8 @@ Owns how a message's time and tokens are divided among whom it carried, when a c
 waiting, and how critical paths grow. Two measures of time: *service* is the time of the messages
 that carried anything of a command, thread, program or family, each message once (Autellix 4.2 takes
 a call's execution time so); *cost* is its share of those messages by tokens, which adds up to the
-engine's time.
+engine's time. What a command got in spare time, or waited for it, is its own alone: nobody else
+would have had that time, so it must not put its program behind others.
 
 A critical path (Autellix 4.2.1, algorithm 1) is one number for each program. A call takes it over
 when it arrives, and raises it when it ends, if its own service behind that is longer. A program
@@ -24,41 +25,53 @@ def charge(entries: Sequence[Entry], num_tokens: Sequence[int], elapsed_s: float
     """A message took the engine ``elapsed_s`` and computed so many tokens for each of ``entries``:
     for its command, or pages of its program again."""
     total = sum(num_tokens) or 1
+    for index, entry in enumerate(entries):
+        entry.program.cost_s += elapsed_s * num_tokens[index] / total
+        entry.service_tokens += num_tokens[index]
+        if not entry.queue.is_spare:
+            _count_tokens(entry, num_tokens[index])
     families = {entry.program.family for entry in entries}
     if len(families) == len(entries):  # as mostly; then no figures are met twice
-        for index, entry in enumerate(entries):
+        for entry in entries:
             entry.service_s += elapsed_s
-            for figures in _serve(entry, num_tokens[index], total, elapsed_s):
-                figures.service_s += elapsed_s
+            if entry.queue.is_spare:
+                continue
+            program = entry.program
+            program.figures.service_s += elapsed_s
+            program.family_figures.service_s += elapsed_s
+            thread_figures(entry).service_s += elapsed_s
         return
     served: dict[int, ServiceFigures] = {}
-    for index, entry in enumerate(entries):
-        of_entry = _serve(entry, num_tokens[index], total, elapsed_s)
-        served |= {id(figures): figures for figures in of_entry}
+    for entry in entries:
+        if entry.queue.is_spare:
+            continue
+        for figures in (entry.program.figures, entry.program.family_figures, thread_figures(entry)):
+            served[id(figures)] = figures
     for figures in served.values():
         figures.service_s += elapsed_s
     for entry in set(entries):
         entry.service_s += elapsed_s
 
 
-def _serve(
-    entry: Entry, num_tokens: int, total: int, elapsed_s: float
-) -> tuple[ServiceFigures, ServiceFigures, ServiceFigures]:
-    """``num_tokens`` of the ``total`` of a message are of ``entry``; the figures that this is
-    counted in."""
+def _count_tokens(entry: Entry, num_tokens: int) -> None:
     program = entry.program
-    program.cost_s += elapsed_s * num_tokens / total
-    entry.service_tokens += num_tokens
-    own, family = program.figures, program.family_figures
-    thread = program.threads.figures(entry.queue.thread)
-    own.service_tokens += num_tokens
-    family.service_tokens += num_tokens
-    thread.service_tokens += num_tokens
-    return own, family, thread
+    program.figures.service_tokens += num_tokens
+    program.family_figures.service_tokens += num_tokens
+    thread_figures(entry).service_tokens += num_tokens
+
+
+def thread_figures(entry: Entry) -> ServiceFigures:
+    """Of the thread that ``entry`` serves."""
+    view = entry.view
+    if view is not None:  # it is at hand once the command could be scheduled
+        return view.thread_figures
+    return entry.program.threads.figures(entry.queue.thread)
 
 
 def note_path(entry: Entry) -> None:
     """``entry`` has ended."""
+    if entry.queue.is_spare:
+        return
     program = entry.program
     path_s = entry.path_s + entry.service_s
     path_tokens = entry.path_tokens + entry.service_tokens
@@ -93,8 +106,10 @@ def note_waited(entry: Entry, now_s: float) -> None:
     """``entry`` could have gone on since ``ready_s`` and does so now."""
     waited_s = now_s - entry.ready_s
     if waited_s > 0:
+        entry.waiting_s += waited_s
+        if entry.queue.is_spare:
+            return
         program = entry.program
         program.figures.waiting_s += waited_s
         program.family_figures.waiting_s += waited_s
-        program.threads.figures(entry.queue.thread).waiting_s += waited_s
-        entry.waiting_s += waited_s
+        thread_figures(entry).waiting_s += waited_s

@@ -78,10 +78,11 @@ class Completion:
         failures = {(failure.stage, failure.index): failure.error for failure in result.failures}
         for part in message.parts:
             part.entry.num_in_flight -= 1
+        steps, num_opened = message.steps, message.num_opened
         for index, run in enumerate(message.runs):
-            run.num_outstanding -= message.steps[index]
-        for run in message.runs[message.num_opened :]:
-            run.entry.num_in_flight -= 1
+            run.num_outstanding -= steps[index]
+            if index >= num_opened:
+                run.entry.num_in_flight -= 1
         if not any(stage == "forward" for stage, _ in failures):
             self._engine.memory.add_to_index(message.filled)
         if failures:  # what was sent ahead may stand on what is not there
@@ -186,9 +187,7 @@ class Completion:
         starts, all_tokens = reported.token_starts.tolist(), reported.tokens.tolist()
         epochs, ends = reported.epochs.tolist(), reported.ends.tolist()
         for index, run in enumerate(message.runs):
-            epoch = message.epochs[index]
-            is_current = run.entry.run is run and run.is_open and run.epoch == epoch
-            if is_current and epochs[index] == epoch:
+            if run.entry.run is run and run.is_open and run.epoch == epochs[index]:
                 advanced = index - message.num_opened
                 error = failures.get(("advance", advanced)) if failures else None
                 tokens = all_tokens[starts[index] : starts[index + 1]]
@@ -206,7 +205,11 @@ class Completion:
         entry = run.entry
         if run.first_token_s is None:
             run.first_token_s = self._time.now_s
-        tokens, over_quota = self._within_quota(entry, tokens)
+        over_quota: ErrorRecord | None = None
+        if has_token_bound(entry.program):
+            tokens, over_quota = self._within_quota(entry, tokens)
+        else:  # as mostly
+            count_tokens(entry, len(tokens))
         self._append(run, tokens)
         logprobs = None
         if run.num_logprobs is not None:
@@ -231,11 +234,8 @@ class Completion:
         self, entry: Entry, tokens: list[int]
     ) -> tuple[list[int], ErrorRecord | None]:
         """``tokens`` as far as the program's quotas go, and its error if that cuts them."""
-        if not has_token_bound(entry.program):  # as most have none
-            count_tokens(entry.program, len(tokens))
-            return tokens, None
         allowed = tokens[: num_tokens_left(entry.program)]
-        count_tokens(entry.program, len(allowed))
+        count_tokens(entry, len(allowed))
         try:
             require_tokens(entry.program, len(tokens) - len(allowed))
         except (NeverWithinQuota, QuotaExceeded) as error:

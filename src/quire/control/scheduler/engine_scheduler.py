@@ -256,17 +256,18 @@ class EngineScheduler:
         engine.memory.transfers.note_sent(self._time.now_s)
         if engine.fenced:  # free when it has run
             builder.pins += engine.take_fenced()
-        message = builder.in_flight(num_steps, max_steps)
-        message.number, message.sent_s = self.num_batches, self._time.now_s
+        number, now_s = self.num_batches, self._time.now_s
+        message = builder.in_flight(num_steps, max_steps, number, now_s)
         for part in message.parts:
-            note_sent(part.entry, self.num_batches, self._time.now_s)
-        for run in builder.advanced:
-            note_sent(run.entry, self.num_batches, self._time.now_s)
-        for index, run in enumerate(message.runs):
-            run.num_outstanding += message.steps[index]
+            note_sent(part.entry, number, now_s)
+        for run in builder.opened:
+            run.num_outstanding += num_steps
+        for index, run in enumerate(builder.advanced):
+            note_sent(run.entry, number, now_s)
+            run.num_outstanding += max_steps[index]
         engine.next_step += 1
         if not engine.in_flight:
-            self._prompts.began(self._time.now_s)
+            self._prompts.began(now_s)
         engine.in_flight.append(message)
         self.num_batches += 1
         self.num_rows += builder.num_commands

@@ -240,8 +240,14 @@ class MessagePlanner:
         self, runs: Sequence[DecodeRun], num_steps: Sequence[int], num_charged: int
     ) -> None:
         """The steps of decodes that a message takes, beyond those that its plan has charged."""
-        tenants = [run.entry.program.tenant for run in runs]
-        self._fairness.charge_all(tenants, [steps - num_charged for steps in num_steps])
+        by_tenant: dict[TenantId, int] = {}
+        for index, run in enumerate(runs):
+            num_more = num_steps[index] - num_charged
+            if num_more:
+                tenant = run.entry.program.tenant
+                by_tenant[tenant] = by_tenant.get(tenant, 0) + num_more
+        for tenant, num_tokens in by_tenant.items():
+            self._fairness.charge(tenant, num_tokens)
 
     def _add_decode(self, entry: Entry) -> bool:
         run = self._engine.running.get(entry)
@@ -290,6 +296,7 @@ class MessagePlanner:
             if outcome is _PARTIAL:
                 window.close()
                 self._engine.unfinished[current] = None
+                self._engine.ready.discard(queue)  # it has begun: nothing of it may start now
                 self._again[current] = None
                 break
             self._engine.unfinished.pop(current, None)

@@ -10,7 +10,7 @@ from control_world import World, alone
 
 from quire.core.calls import SPARE_PRIORITY, Cancel, CloseQueue, SetQueuePriority
 from quire.core.config import TenantConfig
-from quire.core.ids import CommandId, ProgramId, QueueId, TenantId
+from quire.core.ids import CommandId, ProgramId, QueueId, TenantId, ThreadId
 from quire.core.quotas import Quotas
 from quire.testing.harness import Outcome
 
@@ -194,3 +194,36 @@ def test_everything_is_answered_as_if_it_ran_alone(policy: str, seed: int) -> No
             world.harness.step()
     world.run()
     assert all(is_answered(*one) for one in asked), asked
+
+
+def test_spare_time_counts_neither_as_service_nor_as_waiting() -> None:
+    """Nobody else would have had it, so policies do not put the program behind others for it."""
+    world = world_of(policy="plas")
+    begin(world, 1)
+    begin(world, 2, tenant="u")
+    other = ask(world, 2, OTHER, 10)
+    spare = ask(world, 1, SPARE, LONG)
+    world.run()
+    assert other.status == "done"
+    assert is_answered(spare, 1, SPARE, LONG)
+    program = world.controller._table.get(ProgramId(1))
+    assert program is not None
+    thread = program.threads.figures(ThreadId(0))
+    for figures in (program.figures, program.family_figures, thread):
+        assert (figures.service_s, figures.service_tokens, figures.waiting_s) == (0.0, 0, 0.0)
+        assert (figures.generated_tokens, figures.path_s, figures.path_tokens) == (0, 0.0, 0)
+    assert program.cost_s > 0, "what it took of the engine"
+    assert program.num_generated_tokens == LONG
+
+
+@pytest.mark.parametrize("queue", [SPARE, OTHER])
+def test_a_message_with_two_commands_of_a_program_counts_what_is_not_spare(queue: int) -> None:
+    world = world_of()
+    begin(world, 1)
+    one, two = (ask(world, 1, SPARE, 6), ask(world, 1, queue, 6, first=50))
+    world.run()
+    assert one.status == two.status == "done"
+    program = world.controller._table.get(ProgramId(1))
+    assert program is not None
+    assert (program.figures.service_s > 0) == (queue == OTHER)
+    assert program.figures.service_tokens == (6 + 5 if queue == OTHER else 0)

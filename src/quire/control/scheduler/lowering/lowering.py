@@ -140,7 +140,7 @@ class Lowering:
         embeds = find_embeds(entry, command.embeds, written=True)
         require_tokens(entry.program, len(embeds))
         entry.num_generated_tokens += len(embeds)
-        count_tokens(entry.program, len(embeds))
+        count_tokens(entry, len(embeds))
         top_k = min(command.top_k, self._engine.info.vocab_size)
         builder.dists(entry, [slot_of(embed) for embed in embeds], top_k)
         return _ADDED
@@ -152,7 +152,7 @@ class Lowering:
         if command.token_slots is not None:
             token_slots = self._engine.token_slots_for(entry.queue, command.token_slots)
         entry.num_generated_tokens += len(embeds)
-        count_tokens(entry.program, len(embeds))
+        count_tokens(entry, len(embeds))
         builder.samples(
             entry,
             [slot_of(embed) for embed in embeds],

@@ -13,7 +13,7 @@ from quire.control.event_time import EventTime
 from quire.control.programs.program import Entry
 from quire.control.programs.states import ENDS
 from quire.control.scheduler.order.buckets import Rank, in_rounds
-from quire.core.ids import CommandId, ProgramId
+from quire.core.ids import ProgramId
 from quire.core.policy import Policy, ReadyCommand, StagedPolicy
 
 
@@ -54,7 +54,7 @@ class Ranking:
         self._stages = policy if isinstance(policy, StagedPolicy) else None
         self._across_tenants = across_tenants
         self._num_arrived = 0
-        self._entries: dict[tuple[ProgramId, CommandId], Entry] = {}
+        self._entries: dict[ReadyCommand, Entry] = {}
         self._num_of: dict[ProgramId, int] = {}
         self._over: set[ProgramId] = set()
 
@@ -74,9 +74,10 @@ class Ranking:
             entry.stage = self._stages.stage(entry.view)
         if self._keeps_state:
             program = entry.program.id
-            self._entries[program, entry.id] = entry
+            self._entries[entry.view] = entry
             self._num_of[program] = self._num_of.get(program, 0) + 1
             self.policy.on_arrival(entry.view, self._time.now_s)
+        entry.policy_key = self.policy.key(entry.view)
         self.set_rank(entry, self.rank_now(entry))
 
     def set_rank(self, entry: Entry, rank: Rank) -> None:
@@ -87,31 +88,41 @@ class Ranking:
 
     def rank_now(self, entry: Entry) -> Rank:
         """The rank that ``entry`` would get now."""
-        assert entry.view is not None
-        return (-priority_of(entry), *self.policy.key(entry.view), entry.rank_number)
+        return (-priority_of(entry), *entry.policy_key, entry.rank_number)
 
     def note_priority(self, entry: Entry) -> None:
         if entry.view is not None:
             entry.view.priority = priority_of(entry)
+            entry.policy_key = self.policy.key(entry.view)
             self.changed[entry] = None
 
     def served(self, entry: Entry, num_tokens: int, service_s: float) -> None:
         """The engine has worked for ``entry``. One that has ended may have stood in the message
-        behind its last one."""
+        behind its last one. Its key may be another one from now on, but mostly is not. Of spare
+        time the policy is not told: it is nothing that a program has had instead of others."""
         view = entry.view
         if not self._keeps_state or view is None or entry.state in ENDS:
             return
         view.ready_s = self._time.now_s
         view.service_tokens = entry.service_tokens
         view.service_s = entry.service_s
+        if entry.queue.is_spare:
+            return
         self.policy.on_served(view, num_tokens, service_s, self._time.now_s)
-        self.changed[entry] = None
+        self._ask_again(entry, view)
+
+    def _ask_again(self, entry: Entry, view: ReadyCommand) -> None:
+        """The policy was told something that concerns ``entry``."""
+        key = self.policy.key(view)
+        if key != entry.policy_key:
+            entry.policy_key = key
+            self.changed[entry] = None
 
     def ended(self, entry: Entry) -> None:
         self.changed.pop(entry, None)
         if self._keeps_state and entry.view is not None:
             program = entry.program.id
-            del self._entries[program, entry.id]
+            del self._entries[entry.view]
             self.policy.on_ended(entry.view, self._time.now_s)
             self._num_of[program] -= 1
             if not self._num_of[program]:
@@ -140,9 +151,9 @@ class Ranking:
 
     def _note(self, commands: Iterable[ReadyCommand]) -> None:
         for command in commands:
-            entry = self._entries.get((command.program, command.command))
+            entry = self._entries.get(command)
             if entry is not None:
-                self.changed[entry] = None
+                self._ask_again(entry, command)
 
     def order_of(self, entries: Collection[Entry]) -> Callable[[Entry], Rank]:
         """By what a message of these few, all of which have arrived, sorts them."""

@@ -177,13 +177,13 @@ class Reclaimer:
         )
 
     def _move_out(self, programs: Iterable[Program], num_blocks: int, claim: Claim) -> bool:
-        """Move contents of ``programs`` out, one program after the other."""
+        """Move contents of ``programs`` out, one program after the other, until it is enough."""
         num_freed = 0
         for program in programs:
-            if num_freed >= num_blocks:
-                break
             movable = self._movable(program, claim)
             num_freed += self._move_out_contents(movable, num_blocks - num_freed, program)
+            if num_freed >= num_blocks:
+                return True
         return num_freed > 0
 
     def _move_out_contents(

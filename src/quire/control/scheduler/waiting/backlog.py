@@ -133,7 +133,7 @@ class Backlog:
     def _move(self, entry: Entry) -> None:
         """If its rank is another: take it from where it stands and put it there again."""
         rank = self._ranking.rank_now(entry)
-        if rank == entry.rank:  # as after most messages that carried it
+        if rank == entry.rank:
             return
         in_work, in_claims = self.work.discard(entry), self.claims.discard(entry)
         is_paused = self.paused.discard(entry)
