@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 
 from quire.cli import http_options as ho
@@ -41,6 +42,7 @@ from quire.programs.workflow.applications import (
     Applications,
     find_applications,
 )
+from quire.programs.workflow.keys import use_keys
 from quire.programs.workflow.profiles import use_profiles
 from quire.server.serve import run as run_server
 
@@ -257,7 +259,9 @@ def _applications(
         return None
     served = read_profiles(profiles or (), node.engines, node.encoders)
     apps = find_applications(names or list(APPLICATIONS))
-    return Applications.of({name: use_profiles(app, served) for name, app in apps.items()})
+    for app in apps.values():
+        use_profiles(use_keys(app, os.environ), served)
+    return Applications.of(apps)
 
 
 def _run(node: NodeConfig, server: ServerConfig, workflows: Applications | None) -> None:
