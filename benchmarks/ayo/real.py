@@ -126,7 +126,7 @@ def node_config(arguments: Namespace, core: Path, tenants: Sequence[TenantId]) -
     encoder = arguments.encoder
     encoders = tuple(
         dataclasses.replace(one, num_threads=len(arguments.other_cores))
-        for one in encoder_configs((encoder, f"rank=late-interaction:{encoder}"))
+        for one in encoder_configs((f"embed={encoder}", f"rank=late-interaction:{encoder}"))
     )
     return NodeConfig(
         engines,

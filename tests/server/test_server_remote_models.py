@@ -12,7 +12,7 @@ from scripted_server import MODEL, RunningServer, running_server
 from quire.core.config import TenantConfig
 from quire.core.errors import ProgramFailed
 from quire.core.ids import TenantId
-from quire.programs.workflow import App, Engine, Node, StepLog, workflow
+from quire.programs.workflow import App, Engine, Node, StepLog, use_keys, workflow
 from quire.programs.workflow.answer_text import Said
 from quire.programs.workflow.running import run_query
 from quire.testing import LocalNode
@@ -24,7 +24,7 @@ def server() -> Iterator[RunningServer]:
         yield running
 
 
-def app_of(server: RunningServer, **config: Any) -> App:
+def app_of(server: RunningServer, key: str = "its-key", **config: Any) -> App:
     """Asked about each of some texts, then about all answers together."""
     remote = {"base_url": f"{server.url}/v1", "model": MODEL, "api_key_env": "REMOTE_KEY"}
     app = App("remote", [Engine("llm", config={**remote, **config})])
@@ -38,7 +38,7 @@ def app_of(server: RunningServer, **config: Any) -> App:
     )  # fmt: skip
     each >> every
     app.update_template([each, every])
-    return app
+    return use_keys(app, {"REMOTE_KEY": key})
 
 
 class Words(StepLog):
@@ -52,10 +52,7 @@ class Words(StepLog):
         self.text += said.text
 
 
-async def test_a_node_asks_another_one(
-    server: RunningServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("REMOTE_KEY", "its-key")
+async def test_a_node_asks_another_one(server: RunningServer) -> None:
     query = {"items": ["one", "two", "three"]}
     watcher = Words()
 
@@ -86,12 +83,10 @@ async def test_a_node_asks_another_one(
 )
 async def test_what_the_endpoint_refuses_is_one_clear_error(
     server: RunningServer,
-    monkeypatch: pytest.MonkeyPatch,
     key: str,
     config: dict[str, Any],
     message: str,
 ) -> None:
-    monkeypatch.setenv("REMOTE_KEY", key)
     async with LocalNode() as local:
         with pytest.raises(ProgramFailed, match=message):
-            await local.run(workflow(app_of(server, **config)), json.dumps({"items": ["one"]}))
+            await local.run(workflow(app_of(server, key, **config)), json.dumps({"items": ["one"]}))

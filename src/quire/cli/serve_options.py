@@ -7,6 +7,7 @@ own.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from quire.cli.workflow_profiles import read_profiles
 from quire.core.config import NodeConfig, ServerConfig, TenantConfig
 from quire.core.kept_queries_config import KeptQueriesConfig
 from quire.programs.workflow.applications import APPLICATIONS, Applications, find_applications
+from quire.programs.workflow.keys import use_keys
 from quire.programs.workflow.profiles import use_profiles
 
 _SERVER = ServerConfig()
@@ -74,7 +76,9 @@ class WorkflowOptions:
             return None
         profiles = read_profiles(self.profile or (), node.engines, node.encoders)
         found = find_applications(self.workflow or list(APPLICATIONS))
-        return Applications.of({name: use_profiles(app, profiles) for name, app in found.items()})
+        for app in found.values():
+            use_profiles(use_keys(app, os.environ), profiles)
+        return Applications.of(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import typer
 
-from quire.cli.console import output, table
+from quire.cli.console import messages, output, table
 from quire.cli.exit_codes import EXIT_FAILED
 from quire.cli.router_options import strategy_options
 from quire.cli.sim_progress import SimProgress

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any
 
 import typer
 
@@ -13,10 +14,8 @@ from quire.cli import options as o
 from quire.cli import program_options as po
 from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
-from quire.cli.console import escaped, messages, output, print_error, print_result, table
-from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
-from quire.cli.loading import loading_progress
-from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
+from quire.cli.console import escaped, output, table
+from quire.cli.log_output import configure_logging
 from quire.cli.mcp_servers import read_mcp_servers
 from quire.cli.workflow_graphs import draw_measured, explain
 from quire.cli.workflow_inputs import (
@@ -26,27 +25,17 @@ from quire.cli.workflow_inputs import (
     settings_by_component,
     with_document_texts,
 )
+from quire.cli.workflow_options import Action, kept_as, refuse_given, refuse_unread
 from quire.cli.workflow_profiles import read_profiles
+from quire.cli.workflow_running import Bounds, ShownLog, finish, run_here, run_remote
 from quire.client import Client
 from quire.core.config import NodeConfig
-from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, ProgramTerminated
-from quire.node import SHIPPED_READER, Node
-from quire.programs.workflow import Graph, OptPass, StepLog, find_application
+from quire.core.errors import InvalidArgument
+from quire.node import SHIPPED_READER
+from quire.programs.workflow import App, Graph, OptPass, find_application, use_keys
 from quire.programs.workflow.applications import APPLICATIONS
-from quire.programs.workflow.durable import QueryId
 from quire.programs.workflow.profiles import use_profiles
 from quire.programs.workflow.query import Query
-from quire.programs.workflow.speculation import SpeculationFigures
-
-Action = Literal["list", "run", "explain"]
-
-
-class Bounds(TypedDict):
-    """Of one query."""
-
-    deadline_s: float | None
-    max_generated_tokens: int | None
-    speculate: bool
 
 
 def workflow(
@@ -132,6 +121,7 @@ def workflow(
     model: o.ModelOption = None,
     encoder: o.Encoders = None,
     encoder_instances: o.EncoderInstances = None,
+    encoder_dtype: o.EncoderDType = "auto",
     vector_store: po.VectorStore = "exact",
     search: po.Search = None,
     mcp_servers: po.McpServers = None,
@@ -143,10 +133,10 @@ def workflow(
     """List the workflows, run one, or explain what the optimiser makes of it.
 
     'run' prints the answer to --question from --documents. It starts a node for the query, which
-    --model, --encoder, --encoder-instances, --vector-store, --search and --mcp-servers configure,
-    or with --url uses a running one. naive-rag needs an embedding model, advanced-rag and
-    contextual-retrieval also a cross-encoder, search-generation what is searched. 'list' shows with
-    --url what that node serves.
+    --model, --encoder, --encoder-instances, --encoder-dtype, --vector-store, --search and
+    --mcp-servers configure, or with --url uses a running one. naive-rag needs an embedding model,
+    advanced-rag and contextual-retrieval also a cross-encoder, search-generation what is searched.
+    'list' shows with --url what that node serves.
 
     Without --model a node of its own serves the shipped quire-reader, which is trained to answer
     from what a search has found.
@@ -186,7 +176,7 @@ def workflow(
         quire workflow explain advanced-rag --profile minilm.profile.json --svg graph.svg
     """
     configure_logging(log_level, log_requests=False)
-    _refuse_unread(context, action)
+    refuse_unread(context, action)
     if action == "list":
         _show_list(_served(url, api_key) if url else _shipped())
         return
@@ -196,128 +186,61 @@ def workflow(
         )
     config = settings_by_component(settings or [])
     query = query_inputs(inputs or [], question, documents)
-    kept_as = _kept_as(query_id, resume, repeat_interrupted)
+    if action == "explain":
+        app = use_profiles(find_application(name), read_profiles(profile or ()))
+        _explain(app, query, config, passes=_passes(passes, speculate), svg=svg)
+        return
+    kept = kept_as(query_id, resume, repeat_interrupted)
     asked_for = None if resume is not None and not query else query
     bounds: Bounds = {
         "deadline_s": deadline_s,
         "max_generated_tokens": max_generated_tokens,
         "speculate": speculate,
     }
-    if action == "run" and url is not None:
-        _refuse_given(context, url)
-        _finish(_run_remote(Client(url, api_key), name, asked_for, config, bounds, kept_as))
-        return
-    app = find_application(name)
-    if action == "explain":
-        use_profiles(app, read_profiles(profile or ()))
-        read = asyncio.run(with_document_texts(app, {**example_inputs(app), **query}, config))
-        chosen = _passes(passes).speculating() if speculate else _passes(passes)
-        explain(Graph.optimize(app, read, config, chosen), svg)
+    if url is not None:
+        refuse_given(context, url)
+        finish(run_remote(Client(url, api_key), name, asked_for, config, bounds, kept))
         return
     node = NodeConfig(
         engine_configs(model or (SHIPPED_READER,), None),
-        encoders=encoder_configs(encoder or (), encoder_instances or ()),
+        encoders=encoder_configs(encoder or (), encoder_instances or (), encoder_dtype),
         vector_store=vector_store,
         search=search,
         data_dir=data_dir,
         mcp_servers=read_mcp_servers(mcp_servers, [DEFAULT_TENANT]),
     )
+    app = use_keys(find_application(name), os.environ)
     use_profiles(app, read_profiles(profile or (), node.engines, node.encoders))
-    if asked_for is not None:
-        require_inputs(app, asked_for)
-    asked = Query(
-        app, asked_for, config, passes=_passes(passes), name=kept_as, log=ShownLog(), **bounds
-    )
-    asked.prepare()
+    log = ShownLog()
+    asked = Query(app, asked_for, config, passes=_passes(passes), name=kept, log=log, **bounds)
+    _ask(node, asked, asked_for, svg)
+
+
+def _explain(
+    app: App,
+    query: Mapping[str, Any],
+    config: Mapping[str, dict[str, Any]],
+    *,
+    passes: OptPass,
+    svg: Path | None,
+) -> None:
+    inputs = {**example_inputs(app), **query}
+    read = asyncio.run(with_document_texts(app, inputs, config))
+    explain(Graph.optimize(app, read, config, passes), svg)
+
+
+def _ask(
+    node: NodeConfig, query: Query, inputs: Mapping[str, Any] | None, svg: Path | None
+) -> None:
+    """``inputs``: of the query; None if they are kept."""
+    if inputs is not None:
+        require_inputs(query.app, inputs)
+    query.prepare()
     if svg is not None and not svg.parent.is_dir():
         raise InvalidArgument(f"{svg} cannot be written: there is no folder {svg.parent}")
-    _finish(_run(node, asked))
+    finish(run_here(node, query))
     if svg is not None:
-        draw_measured(svg, asked)
-
-
-_READ_BY: Mapping[Action, frozenset[str]] = {
-    "list": frozenset({"action", "url", "api_key", "log_level"}),
-    "run": frozenset(
-        {
-            "action", "name", "documents", "question", "inputs", "settings", "passes", "model",
-            "encoder", "encoder_instances", "vector_store", "search", "profile", "svg", "url",
-            "api_key", "log_level", "deadline_s", "max_generated_tokens", "speculate", "query_id",
-            "resume", "repeat_interrupted", "data_dir", "mcp_servers",
-        }
-    ),
-    "explain": frozenset(
-        {
-            "action", "name", "documents", "question", "inputs", "settings", "passes", "speculate",
-            "svg", "profile", "log_level",
-        }
-    ),
-}  # fmt: skip
-
-
-_SHOWN: Mapping[str, str] = {"query_id": "id"}
-"""Options whose names are not those of their parameters."""
-
-
-class ShownLog(StepLog):
-    """Tells on stderr that a query goes on."""
-
-    async def resumed(self, num_kept: int, num_primitives: int) -> None:
-        await super().resumed(num_kept, num_primitives)
-        _show_kept(num_kept, num_primitives)
-
-    async def speculated(self, figures: SpeculationFigures) -> None:
-        await super().speculated(figures)
-        messages().print(
-            f"{figures.num_begun} primitives ran ahead, {figures.num_kept} were used, and "
-            f"{figures.num_dropped_tokens} tokens were dropped"
-        )
-
-
-def _show_kept(num_kept: int, num_primitives: int) -> None:
-    messages().print(f"{num_kept} of {num_primitives} primitives were there")
-
-
-def _kept_as(query_id: str | None, resume: str | None, repeat: bool) -> QueryId | None:
-    if query_id is not None and resume not in (None, query_id):
-        raise InvalidArgument(f"--id {query_id} and --resume {resume} are two queries: give one")
-    key = resume if resume is not None else query_id
-    if key is None:
-        if repeat:
-            raise InvalidArgument("--repeat-interrupted is for a query with an --id: give it too")
-        return None
-    return QueryId(key, resume is not None, repeat)
-
-
-def _refuse_unread(context: typer.Context, action: Action) -> None:
-    """Refuse what the action does not read, unless it stands in the environment."""
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        if name not in _READ_BY[action] and source is not None and source.name == "COMMANDLINE":
-            shown = "a name" if name == "name" else f"--{_SHOWN.get(name, name).replace('_', '-')}"
-            raise InvalidArgument(f"'quire workflow {action}' does not take {shown}: leave it out")
-
-
-def _refuse_given(context: typer.Context, url: str) -> None:
-    """Refuse what only a node of this command takes, unless it stands in the environment."""
-    for name in (
-        "passes",
-        "model",
-        "encoder",
-        "encoder_instances",
-        "vector_store",
-        "search",
-        "profile",
-        "svg",
-        "data_dir",
-        "mcp_servers",
-    ):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise InvalidArgument(
-                f"--{name.replace('_', '-')} is for a node that 'quire workflow run' starts, and "
-                f"{url} runs already: leave it out, or leave out --url (QUIRE_URL)"
-            )
+        draw_measured(svg, query)
 
 
 def _shipped() -> Iterator[tuple[str, list[str], str]]:
@@ -340,63 +263,8 @@ def _show_list(workflows: Iterable[tuple[str, list[str], str]]) -> None:
     output().print(listed)
 
 
-def _finish(running: Coroutine[Any, Any, dict[str, Any]]) -> None:
-    """Wait for the results of a query and print its answer, or all of them if it has none of that
-    name."""
-    try:
-        results = asyncio.run(running)
-    except ProgramCancelled as exc:
-        print_error(exc)
-        raise typer.Exit(EXIT_INTERRUPTED) from exc
-    except (ProgramFailed, ProgramTerminated) as exc:
-        print_error(exc)
-        raise typer.Exit(EXIT_FAILED) from exc
-    print_result(results.get("answer", results))
-
-
-async def _run(config: NodeConfig, query: Query) -> dict[str, Any]:
-    node = Node(config)
-    with errors_of_starting_raised_only(), loading_progress() as progress:
-        await node.start(progress)
-    try:
-        results: dict[str, Any] = await node.launch(query.program(), tenant=DEFAULT_TENANT).result()
-        return results
-    except ProgramFailed as exc:
-        raise exc if query.error is None else ProgramFailed(query.error.message) from exc
-    finally:
-        await node.stop()
-
-
-async def _run_remote(
-    node: Client,
-    name: str,
-    query: Mapping[str, Any] | None,
-    config: Mapping[str, Any],
-    bounds: Bounds,
-    kept_as: QueryId | None,
-) -> dict[str, Any]:
-    async with node:
-        if kept_as is None:
-            return await node.query(name, query, config=config, **bounds)
-        events = node.query_events(
-            name,
-            query,
-            config=config or None,
-            query_id=kept_as.key,
-            resume=kept_as.resume,
-            repeat_interrupted=kept_as.repeat_interrupted,
-            **bounds,
-        )
-        results: dict[str, Any] = {}
-        async for event in events:
-            if event["type"] == "resumed":
-                _show_kept(event["num_kept"], event["num_primitives"])
-            elif event["type"] == "ended":
-                results = event["results"]
-        return results
-
-
-def _passes(given: str | None) -> OptPass:
-    if given is None:
-        return OptPass()
-    return OptPass([] if given == "none" else [name.strip() for name in given.split(",")])
+def _passes(given: str | None, speculate: bool = False) -> OptPass:
+    chosen = OptPass()
+    if given is not None:
+        chosen = OptPass([] if given == "none" else [name.strip() for name in given.split(",")])
+    return chosen.speculating() if speculate else chosen

@@ -51,7 +51,7 @@ def calling() -> Graph:
 
 def runner_of(server: Server) -> tuple[McpToolRunner, Primitive]:
     (call,) = calling().e_graph.primitives.values()
-    return McpToolRunner(cast(Api, server), McpTools("server")), call
+    return McpToolRunner(cast(Api, server), McpTools("server"), None), call
 
 
 NO_PROPERTIES: list[dict[str, Any]] = [{}, {"properties": None}, {"properties": ["q"]}]

@@ -11,10 +11,11 @@ import httpx
 import pytest
 
 from quire.core.errors import ConfigError, EngineFault, InvalidArgument, QuireError
-from quire.programs.workflow import App, Engine, Graph, Node, Profile
+from quire.programs.workflow import App, Engine, Graph, Node, Profile, use_keys
 from quire.programs.workflow.answer_text import Said
 from quire.programs.workflow.durations import seconds_alone
 from quire.programs.workflow.endpoint import Endpoint
+from quire.programs.workflow.keys import key_of
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.runners import remote
 from quire.programs.workflow.runners.calls import Streamed
@@ -62,6 +63,7 @@ async def asked(
     endpoint: Endpoint | None = None,
     watcher: Words | None = None,
     pauses: list[float] | None = None,
+    key: str | None = None,
     **ask: Any,
 ) -> Any:
     async def sleep(pause_s: float) -> None:
@@ -73,7 +75,7 @@ async def asked(
     if streamed is not None:
         streamed.outputs = {primitive.id: "answer"}
     transport = httpx.MockTransport(answers)
-    runner = RemoteRunner(endpoint or Endpoint(**REMOTE), streamed, transport, sleep)
+    runner = RemoteRunner(endpoint or Endpoint(**REMOTE), streamed, transport, sleep, key=key)
     try:
         return (await runner.run(primitive, {"question": "why"}))["out"]
     finally:
@@ -114,12 +116,12 @@ def test_a_call_is_one_primitive() -> None:
     assert seconds_alone(primitive_of(max_tokens=10), {"llm": profile}) == pytest.approx(1.5)
 
 
-async def test_the_request_is_openais(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REMOTE_KEY", " secret ")
+async def test_the_request_is_openais() -> None:
     answers, requests = in_turn(said("Because. Answer: so"))
+    written = {"system": "Be short.", "answer_after": "Answer:"}
     parameters = {"temperature": None, "max_tokens": None, "max_completion_tokens": 9}
     endpoint = Endpoint(**REMOTE, api_key_env="REMOTE_KEY", parameters=parameters)
-    assert await asked(answers, endpoint, system="Be short.", answer_after="Answer:") == "so"
+    assert await asked(answers, endpoint, key="secret", **written) == "so"
     (request,) = requests
     assert str(request.url) == f"{URL}/chat/completions"
     assert request.headers["authorization"] == "Bearer secret"
@@ -233,10 +235,21 @@ async def test_a_stream_that_breaks_off_begins_again() -> None:
         await asked(in_turn(broken)[0], watcher=Words())
 
 
-def test_a_key_that_is_not_set_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
-    with pytest.raises(ConfigError, match="environment variable NO_SUCH_KEY, which is not set"):
-        RemoteRunner(Endpoint(**REMOTE, api_key_env="NO_SUCH_KEY"))
+KEYED = {**REMOTE, "api_key_env": "REMOTE_KEY"}
+
+
+def test_a_key_comes_from_whoever_starts_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And from no environment that nobody has given."""
+    monkeypatch.setenv("REMOTE_KEY", "of the environment")
+    app = App("one", [Engine("llm", config=KEYED), Engine("chunker")])
+    for missing in ({}, {"REMOTE_KEY": " "}, {"OTHER_KEY": "x"}):
+        use_keys(app, missing)
+        with pytest.raises(ConfigError, match="variable REMOTE_KEY, which is not set: set it"):
+            key_of(app.engines["llm"], URL)
+    use_keys(app, {"REMOTE_KEY": " secret "})
+    assert key_of(app.engines["llm"], URL) == "secret"
+    assert key_of(app.engines["chunker"], URL) is None
+    assert "secret" not in repr(app.engines["llm"])
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from quire.programs.workflow.applications import find_application
 from quire.programs.workflow.engines import Engine, Profile
 from quire.programs.workflow.graph_cache import GraphCache
 from quire.programs.workflow.growth import Growth
+from quire.programs.workflow.keys import use_keys
 from quire.programs.workflow.optimizer import Graph
 from quire.programs.workflow.passes import Note, OptPass, Rewritten
 from quire.programs.workflow.running import run_query, workflow
@@ -32,5 +33,6 @@ __all__ = [
     "Watcher",
     "find_application",
     "run_query",
+    "use_keys",
     "workflow",
 ]

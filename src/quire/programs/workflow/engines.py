@@ -112,7 +112,7 @@ class Engine:
     tool, in their place, ``mcp`` (the name of an MCP server of the node, or its URL) or ``program``
     (the name of an uploaded program), with ``timeout_s`` and, for a URL, ``api_key_env``.
     ``resources`` and ``instances`` belong to the node, which serves all workflows with the same
-    engines; here they can only be left as they are.
+    engines; here they can only be left as they are. ``api_key``: see ``use_keys``.
 
     Raises:
         InvalidArgument: an unknown kind, or a field that this engine does not take.
@@ -124,6 +124,7 @@ class Engine:
     instances: int = 1
     profile: Profile = NO_PROFILE
     name: str = ""
+    api_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind in OTHERWISE:

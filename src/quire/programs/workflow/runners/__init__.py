@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
 from quire.programs.workflow.engines import Engine
+from quire.programs.workflow.keys import key_of
 from quire.programs.workflow.primitives import PREFILLS, Primitive
 from quire.programs.workflow.runners.calls import Streamed
 from quire.programs.workflow.runners.encoding import (
@@ -37,11 +38,14 @@ def runner_of(
 
     Raises:
         InvalidArgument: the node does not serve a model that the engine or a component names.
-        ConfigError: the key of a model behind HTTP is not set.
+        ConfigError: the key of a model or tool behind HTTP is not set.
     """
     match engine.kind:
         case "llm" if engine.endpoint is not None:
-            return RemoteRunner(engine.endpoint, streamed, sleep=api.sleep, sharing=sharing)
+            key = key_of(engine, engine.endpoint.base_url)
+            return RemoteRunner(
+                engine.endpoint, streamed, sleep=api.sleep, sharing=sharing, key=key
+            )
         case "llm":
             return ModelRunner(_models(engine, api, primitives), streamed, sharing)
         case "embedding" | "rerank":
@@ -51,7 +55,8 @@ def runner_of(
         case "search":
             return SearchRunner(api)
         case "tool" if isinstance(engine.tools_elsewhere, McpTools):
-            return McpToolRunner(api, engine.tools_elsewhere)
+            key = key_of(engine, engine.tools_elsewhere.server)
+            return McpToolRunner(api, engine.tools_elsewhere, key)
         case "tool" if isinstance(engine.tools_elsewhere, ProgramTool):
             return ProgramRunner(api, engine.tools_elsewhere)
         case "tool":

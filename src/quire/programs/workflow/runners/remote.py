@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import httpx
 
-from quire.core.errors import ConfigError, EngineFault, InvalidArgument
+from quire.core.errors import EngineFault, InvalidArgument
 from quire.programs.services.server_sent_events import EventParser
 from quire.programs.workflow.answer_text import AnswerText, Said, behind
 from quire.programs.workflow.endpoint import Endpoint
@@ -43,24 +42,9 @@ class _TryAgain(Exception):
         self.pause_s = pause_s
 
 
-def _key(endpoint: Endpoint) -> str | None:
-    if endpoint.api_key_env is None:
-        return None
-    key = os.environ.get(endpoint.api_key_env, "").strip()
-    if not key:
-        raise ConfigError(
-            f"the key of {endpoint.base_url} should stand in the environment variable "
-            f"{endpoint.api_key_env}, which is not set: set it where the node is started"
-        )
-    return key
-
-
 class RemoteRunner:
-    """``Runner`` of an engine of kind llm with an endpoint. ``transport``: None for the network.
-
-    Raises:
-        ConfigError: the environment variable that the endpoint names is not set.
-    """
+    """``Runner`` of an engine of kind llm with an endpoint. ``key``: that is sent to it; None: none
+    is. ``transport``: None for the network."""
 
     def __init__(
         self,
@@ -69,9 +53,9 @@ class RemoteRunner:
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         sharing: Sharing | None = None,
+        key: str | None = None,
     ) -> None:
         self._sharing = sharing
-        key = _key(endpoint)
         self._endpoint, self._streamed, self._sleep = endpoint, streamed, sleep
         self._slots = asyncio.Semaphore(MAX_REQUESTS)
         self._client = httpx.AsyncClient(

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 from quire.core.errors import (
-    ConfigError,
     InvalidArgument,
     ProgramError,
     ProgramTerminated,
@@ -36,10 +34,11 @@ _JSON_TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 class McpToolRunner:
-    """``Runner`` of the tools of one MCP server. One session serves the query."""
+    """``Runner`` of the tools of one MCP server. One session serves the query. ``key``: that is
+    sent to the server; None: none is."""
 
-    def __init__(self, api: Api, tools: McpTools) -> None:
-        self._api, self._tools = api, tools
+    def __init__(self, api: Api, tools: McpTools, key: str | None) -> None:
+        self._api, self._tools, self._key = api, tools, key
         self._stack = AsyncExitStack()
         self._opening = asyncio.Lock()
         self._server: McpServer | None = None
@@ -85,14 +84,8 @@ class McpToolRunner:
         async with self._opening:
             if self._server is None:
                 headers: dict[str, str] = {}
-                if self._tools.api_key_env is not None:
-                    key = os.environ.get(self._tools.api_key_env)
-                    if not key:
-                        raise ConfigError(
-                            f"the environment variable {self._tools.api_key_env} with the key of "
-                            f"{self._tools.server} is not set: set it for the node"
-                        )
-                    headers["authorization"] = f"Bearer {key}"
+                if self._key is not None:
+                    headers["authorization"] = f"Bearer {self._key}"
                 session = self._api.mcp_connect(self._tools.server, headers)
                 server = await self._stack.enter_async_context(session)
                 self._offered = {tool.name: tool for tool in await server.list_tools()}
