@@ -10,7 +10,7 @@ from programs_node import level, node_of
 from quire.core.errors import ErrorRecord, ProgramCancelled
 from quire.core.ids import EngineId
 from quire.core.interfaces import ProgramPort, ReplySink
-from quire.programs.inferlet import Main
+from quire.programs.inferlet import Inferlet, Main
 from quire.programs.runtime.replay_log import ReplayLog
 from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.runtime.running import Connect, RunningProgram
@@ -33,11 +33,13 @@ def recorded(node: LocalNode, log: ReplayLog) -> Connect:
 
 
 class Restartable:
-    """A program that begins again whenever it is told that ``node`` has lost its engine."""
+    """A program that begins again whenever it is told that ``node`` has lost its engine. ``args``
+    are those of its launch."""
 
-    def __init__(self, node: LocalNode, main: Main) -> None:
+    def __init__(self, node: LocalNode, main: Main | Inferlet, *args: str) -> None:
         self._node = node
         self._main = main
+        self._args = args
         self.num_again = 0
         self.log = ReplayLog()
         self.log.on_loss = self._begin_again
@@ -48,7 +50,8 @@ class Restartable:
         return self._running.state.ended
 
     def _launch(self) -> RunningProgram:
-        return self._node.launch(self._main, connect=recorded(self._node, self.log))
+        connect = recorded(self._node, self.log)
+        return self._node.launch(self._main, *self._args, connect=connect)
 
     def _begin_again(self, error: ErrorRecord) -> None:
         self._running.cancel("it begins again")
@@ -69,9 +72,9 @@ class Restartable:
 async def lose_engine(node: LocalNode) -> None:
     """It is gone, and another one with empty memory is there, which takes its time: whoever does
     not wait for it runs ahead."""
-    pool = node.harness.engines[_ENGINE].info.pool
+    engine = node.harness.engines[_ENGINE]
     node.harness.lose_engine(_ENGINE)
-    node.harness.start_engine(_ENGINE, FakeEngine(pool))
+    node.harness.start_engine(_ENGINE, FakeEngine(engine.info.pool, script=engine._script))
     node.hold = True
     await turns(_SLOW_TURNS)
     node.hold = False

@@ -59,11 +59,26 @@ def split(texts: Sequence[str]) -> Given:
     return Given(args, named)
 
 
-def show_help(program: str, description: str, parameters: Sequence[Parameter] | None) -> None:
-    """A program's description and parameters; ``parameters`` is ``None`` if the program does not
-    declare them."""
+_RESTARTABLE = (
+    "restartable: it goes on from its record if its engine is lost, and at another node if its own "
+    "is drained"
+)
+_NOT_RESTARTABLE = "not restartable: it may end with an error if its engine is lost"
+
+
+def show_help(
+    program: str,
+    description: str,
+    parameters: Sequence[Parameter] | None,
+    *,
+    restartable: bool,
+) -> None:
+    """A program's description, what becomes of it when its engine is lost, and its parameters;
+    ``parameters`` is ``None`` if the program does not declare them."""
     console = output()
     console.print(escaped(description or program))
+    console.print()
+    console.print(_RESTARTABLE if restartable else _NOT_RESTARTABLE)
     console.print()
     shown = "[ARGUMENT ...]" if parameters is None else usage(parameters)
     console.print(escaped(f"usage: quire run {program} -- {shown}"))

@@ -279,7 +279,7 @@ def _help(program: str, node: NodeClient | None) -> None:
     if node is None:
         is_folder = program not in library.LIBRARY and Path(program).is_dir()
         found = load_folder(Path(program)) if is_folder else library.find(program)
-        show_help(program, found.description, found.parameters)
+        show_help(program, found.description, found.parameters, restartable=found.restartable)
         return
     with node:
         known = {one["name"]: one for one in [*reversed(node.uploads()), *node.library()]}
@@ -290,4 +290,5 @@ def _help(program: str, node: NodeClient | None) -> None:
         )
     parameters = known[program]["parameters"]
     kinds = None if parameters is None else msgspec.convert(parameters, list[Parameter])
-    show_help(program, known[program]["description"], kinds)
+    restartable = known[program]["restartable"]
+    show_help(program, known[program]["description"], kinds, restartable=restartable)

@@ -282,7 +282,7 @@ class Controller:
         for queue in list(program.queues.values()):
             self._calls.close_queue(queue, reason)
         self._encoding.cancel_all(program, reason)
-        self._host.owner_ended(program)
+        self._host.owner_ended(program, begins_again=reason == e.ENGINE_WAS_LOST)
         self._table.end(program)
         leave_family(program)
         self._ranking.program_ended(program.id)

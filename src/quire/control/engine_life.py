@@ -180,6 +180,7 @@ class EngineLife:
         self.tracer.transfers_ended(engine, list(engine.memory.transfers), is_lost=True)
         planner.exchange.lose(error)
         engine.lose_memory(programs, self.host.exports)
+        self.host.memory_lost(engine.id)
         for program in programs:
             if program.home_engines.get(engine.model) == engine.id:
                 del program.home_engines[engine.model]

@@ -37,6 +37,13 @@ technique gains: pages, steps or tokens that it saves, or a result that plain gr
 not find. Where a program has `--compare`, `plain` is the output of greedy decoding for the same
 prompt; it costs a second generation, so it is computed only on request.
 
+All programs of the library are [restartable](restarting.md): if their engine is lost they go on
+from their record, and when a node is drained they move to another one. Their answers stay the same;
+figures that tell what was cached or how long something took are those of the restarted run.
+`modular_caching` and `movable_modules` stay at a node that is drained, because they export pages by
+name. If a module that another program has exported is lost with the engine they end with an error
+that says so; launch them again.
+
 In the pictures `[ ]` is a page. In attention masks `#` is a visible token, `.` a hidden one.
 
 ## Building blocks

@@ -9,7 +9,7 @@ from quire.control.memory.exports import Export, ExportTable, PageSnapshot
 from quire.core import commands as c
 from quire.core.calls import CloseQueue
 from quire.core.decoding import SamplerSpec, StopSpec
-from quire.core.events import Called, ProgramEnded, Tick
+from quire.core.events import ENGINE_WAS_LOST, Called, ProgramEnded, Tick
 from quire.core.ids import ProgramId, QueueId, TenantId
 from quire.core.quotas import Quotas
 from quire.testing import FakeEngine
@@ -359,3 +359,35 @@ def test_exports_are_listed_to_their_tenant_alone() -> None:
     world.do(1, c.ReleaseExport(id=world.id(), name="x"))
     (gone,) = world.do(1, c.ListExports(id=world.id()))
     assert gone.reply.exports == []
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+def test_an_export_that_nobody_can_compute_again_goes_with_its_engine(is_text: bool) -> None:
+    """Its name is free for whoever makes the pages anew; one of plain text stays."""
+    world = exported()
+    if not is_text:
+        world.do(1, world.alloc([30]), c.MaskPage(id=world.id(), page=0, visible=[False] * 4))
+        read = world.decode([30], [9, 9, 9, 9], stop=StopSpec(max_tokens=0), context=[0, 1])
+        world.do(1, read, export(world, [30], "opaque"))
+    name = "x" if is_text else "opaque"
+    world.harness.lose_engine(ENGINE)
+    world.harness.start_engine(ENGINE, FakeEngine(fake_pool(page_size=4)))
+    outcome = world.do(2, load(world, [40, 41], name))[0]
+    if is_text:
+        assert outcome.status == "done"
+        return
+    assert outcome.error is not None
+    assert outcome.error.code == "unknown_handle"
+    assert "lost with their engine" in outcome.error.message
+    world.do(1, world.alloc([31]), world.decode([31], [9], stop=StopSpec(max_tokens=0)))
+    assert world.do(1, export(world, [31], "opaque"))[0].status == "done"
+
+
+@pytest.mark.parametrize("reason", ["finished", ENGINE_WAS_LOST])
+def test_of_a_program_that_begins_again_no_export_is_left(reason: str) -> None:
+    world = exported()
+    world.do(1, export(world, [0], "for a time", ttl_s=600.0))
+    ended = ProgramEnded(time_s=world.harness.now_s, program=ProgramId(1), reason=reason)
+    world.harness.post(ended)
+    outcome = world.do(2, load(world, [40], "for a time"))[0]
+    assert outcome.status == ("done" if reason == "finished" else "failed")

@@ -38,3 +38,13 @@ def test_readings_behind_those_that_are_kept_are_new(
         assert read == [0.0, 0.0, first]
         assert clock.unix_s() == EPOCH_S + first
         virtual.advance(10.0)
+
+
+def test_what_is_read_when_it_is_over_is_not_recorded() -> None:
+    virtual, kept = VirtualClock(), list[float]()
+    clock = RecordedClock(LocalClock(virtual), kept)
+    clock.now_s()
+    clock.end()
+    virtual.advance(5.0)
+    assert clock.now_s() == 5.0
+    assert kept == [0.0]

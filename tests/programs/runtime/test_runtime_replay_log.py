@@ -57,3 +57,30 @@ async def test_an_incarnation_that_fills_the_log_goes_on(monkeypatch: pytest.Mon
     for number in range(4):
         await second.ask((f"{number}",), counter)
     assert counter.num_asked == 4
+
+
+async def test_what_is_asked_when_it_is_over_is_refused_and_not_recorded() -> None:
+    """The cleaning up of a program whose engine was lost."""
+    asked: list[Asked] = []
+    questions, counter = Questions(asked, "service"), Counter()
+    await questions.ask(("0",), counter)
+    questions.end()
+    with pytest.raises(ProgramTerminated, match="begins again"):
+        await questions.ask(("goodbye",), counter)
+    assert counter.num_asked == 1
+    again = Questions(asked, "service")
+    assert [await again.ask((one,), counter) for one in ("0", "1")] == ["answer"] * 2
+    assert [one.what for one in asked] == [("0",), ("1",)]
+
+
+async def test_what_is_cut_off_by_the_end_is_asked_again() -> None:
+    asked: list[Asked] = []
+    questions = Questions(asked, "service")
+
+    async def cut_off() -> None:
+        questions.end()
+        raise ProgramTerminated("the program has ended")
+
+    with pytest.raises(ProgramTerminated):
+        await questions.ask(("0",), cut_off)
+    assert await Questions(asked, "service").ask(("0",), Counter()) == "answer"

@@ -121,3 +121,24 @@ async def finds_prefixes(api: Api) -> list[Any]:
 
 async def test_pages_of_a_prefix_that_was_found_are_computed_again() -> None:
     await everywhere(finds_prefixes)
+
+
+async def tidies(api: Api) -> list[Any]:
+    """Asks and reads the clock when it cleans up, as it would after any failure."""
+    said: list[Any] = []
+    for number in range(2):
+        context = Context(api).fill([5, 6, 7 + number])
+        try:
+            await context.prefill()
+            context.evict(1, 2)
+            said.append(await context.generate_until(max_tokens=4, ignore_eos=True))
+            said.append(await api.store_get("tidy"))
+        finally:
+            is_late = api.now() > 0
+            await api.store_put("tidy", f"{number} {is_late}")
+            context.drop()
+    return said
+
+
+async def test_what_an_incarnation_asks_when_it_is_over_is_not_in_the_record() -> None:
+    await everywhere(tidies)

@@ -184,8 +184,8 @@ class HostCommands:
         export = self.exports.get(entry.program.tenant, name)
         if export is None:
             raise UnknownHandle(
-                f"no export is called {name!r}: it was never made, was released, or its time is "
-                "over",
+                f"no export is called {name!r}: it was never made, was released, its time is "
+                "over, or its pages were lost with their engine",
                 name=name,
             )
         return export
@@ -217,15 +217,23 @@ class HostCommands:
             )
         self.remove_export(export)
 
-    def owner_ended(self, program: Program) -> None:
-        """What it exported for a time is left to its tenant; the rest goes with it."""
+    def owner_ended(self, program: Program, *, begins_again: bool = False) -> None:
+        """What it exported for a time is left to its tenant; the rest goes with it. One that
+        ``begins_again`` will export again what it had."""
         for export in self.exports.owned_by(program.id):
-            if export.ttl_s is None:
+            if export.ttl_s is None or begins_again:
                 self.remove_export(export)
             else:
                 self.exports.leave(export)
         for export in self.exports.surplus(program.tenant):
             self.remove_export(export)
+
+    def memory_lost(self, engine: EngineId) -> None:
+        """Remove the exports of pages that were on ``engine`` and that nobody can compute again, so
+        that their names are free for whoever makes the pages anew."""
+        for export in [one for one in self.exports.exports() if one.engine == engine]:
+            if any(map(_is_gone, export.pages)):
+                self.remove_export(export)
 
     def remove_export(self, export: Export) -> None:
         self.exports.remove(export)
@@ -250,7 +258,7 @@ class HostCommands:
             page.positions = snapshot.positions
             if snapshot.content is not None:
                 page.content = memory.retain(snapshot.content)
-                page.is_lost = snapshot.content.is_lost and not snapshot.content.canonical
+                page.is_lost = _is_gone(snapshot)
         return self._imported(entry, len(export.pages), export.tokens)
 
     def _check_import(self, entry: Entry, command: c.ImportPages, num_pages: int) -> None:
@@ -341,3 +349,8 @@ class HostCommands:
                 f"page {page.id} is filled to {page.fill}; it cannot be truncated to {command.fill}"
             )
         page.truncate(command.fill)
+
+
+def _is_gone(snapshot: PageSnapshot) -> bool:
+    content = snapshot.content
+    return content is not None and content.is_lost and not content.canonical

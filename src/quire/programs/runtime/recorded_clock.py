@@ -20,6 +20,12 @@ class RecordedClock:
         self._clock = clock
         self._readings = readings
         self._num_read = 0
+        self._is_over = False
+
+    def end(self) -> None:
+        """The incarnation ends because another one follows: what it reads while it cleans up is
+        not recorded."""
+        self._is_over = True
 
     def now_s(self) -> float:
         return self._read(self._clock.now_s)
@@ -32,6 +38,8 @@ class RecordedClock:
 
     def _read(self, look: Callable[[], float]) -> float:
         """The next reading: recorded, or new."""
+        if self._is_over:
+            return look()
         place, self._num_read = self._num_read, self._num_read + 1
         if place < len(self._readings):
             return self._readings[place]

@@ -20,6 +20,10 @@ class RecordedNetwork(Network):
         self._network = network
         self._questions = Questions(asked, "request")
 
+    def end(self) -> None:
+        """See ``Questions.end``."""
+        self._questions.end()
+
     async def request(
         self,
         method: str,

@@ -138,13 +138,24 @@ class Questions:
         self._next = 0
         self._num_bytes = sum(_size((entry.what, entry.answer)) for entry in asked)
         self._is_beyond = False
+        self._is_over = False
+
+    def end(self) -> None:
+        """The incarnation ends because another one follows: what it asks while it cleans up is
+        refused, so that the next one neither hears of it nor does it twice."""
+        self._is_over = True
 
     async def ask(self, what: tuple[Any, ...], carry_out: Callable[[], Any]) -> Any:
         """The recorded answer to the next question, or that of ``carry_out()``.
 
         Raises:
-            ProgramTerminated: the recorded question is another one, or was not recorded.
+            ProgramTerminated: the recorded question is another one, or was not recorded; or this
+                incarnation is over.
         """
+        if self._is_over:
+            raise ProgramTerminated(
+                f"{self._name} {what[0]}: the program begins again, because its engine was lost"
+            )
         entry = self._place(what)
         if entry is None:
             return await carry_out()
@@ -154,6 +165,8 @@ class Questions:
             try:
                 entry.answer = await carry_out()
             except Exception as exc:
+                if self._is_over:  # it was cut off: the next incarnation asks again
+                    raise
                 entry.error = exc
             entry.answered = True
             self._num_bytes += _size(entry.answer)

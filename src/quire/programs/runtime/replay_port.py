@@ -81,6 +81,7 @@ class ReplayPort:
         self._turn_open = False
         self._over = False
         self._calls = Questions(log.calls, "service")
+        self._network: RecordedNetwork | None = None
 
     def attach(self, port: ProgramPort) -> None:
         """Set the node's own port, before anything is asked."""
@@ -97,7 +98,8 @@ class ReplayPort:
         return self._log.record
 
     def network(self, network: Network) -> RecordedNetwork:
-        return RecordedNetwork(network, self._log.requests)
+        self._network = RecordedNetwork(network, self._log.requests)
+        return self._network
 
     # -- ProgramPort -------------------------------------------------------------------------------
 
@@ -267,6 +269,10 @@ class ReplayPort:
 
     def _begin_again(self, error: ErrorRecord) -> None:
         self._over = True
+        self._calls.end()
+        self._clock.end()
+        if self._network is not None:
+            self._network.end()
         self._port.close(ENGINE_WAS_LOST)
         self._log.on_loss(error)
 

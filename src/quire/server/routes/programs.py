@@ -89,6 +89,7 @@ async def list_library() -> Response:
             summary=summary_of(program),
             description=program.description,
             parameters=parameters_body(program.parameters),
+            restartable=program.restartable,
         )
         for name, program in LIBRARY.items()
     ]

@@ -64,6 +64,7 @@ def _shown(upload: UploadRecord) -> UploadedProgram:
         num_bytes=len(upload.code),
         traits=manifest.traits,
         hosts=list(manifest.hosts),
+        restartable=manifest.restartable,
         parameters=(None if manifest.parameters is None else parameters_body(manifest.parameters)),
         created=upload.created_s,
     )

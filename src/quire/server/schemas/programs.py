@@ -217,7 +217,8 @@ class Parameter(ResponseModel):
 
 
 class LibraryProgram(ResponseModel):
-    """``summary`` is the first sentence of ``description``."""
+    """``summary`` is the first sentence of ``description``; ``restartable``: it survives the loss
+    of its engine and moves when its node is drained."""
 
     name: str
     object: Literal["library_program"]
@@ -225,6 +226,7 @@ class LibraryProgram(ResponseModel):
     summary: str
     description: str
     parameters: list[Parameter]
+    restartable: bool
 
 
 class Library(ResponseModel):
@@ -233,7 +235,8 @@ class Library(ResponseModel):
 
 
 class UploadedProgram(ResponseModel):
-    """``id`` is the SHA-256 of the code; ``hosts`` and ``traits`` are those of its manifest.
+    """``id`` is the SHA-256 of the code; ``hosts``, ``traits`` and ``restartable`` are those of its
+    manifest.
     ``parameters`` is null for a program that does not declare them."""
 
     id: str
@@ -244,6 +247,7 @@ class UploadedProgram(ResponseModel):
     num_bytes: int
     traits: dict[str, int]
     hosts: list[str]
+    restartable: bool
     parameters: list[Parameter] | None
     created: float
 

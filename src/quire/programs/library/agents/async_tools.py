@@ -148,7 +148,7 @@ def toolbox(delay_s: float) -> Toolbox:
     return Toolbox([get_time, get_price])
 
 
-@inferlet("async_tools", traits={"Decode": 1, "Tokenize": 1})
+@inferlet("async_tools", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def async_tools(
     api: Api,
     question: str = "What is the price of KLM? What time is it in Oslo?",

@@ -52,7 +52,7 @@ INTERPRETER = '''
 import contextlib, io, json, traceback
 from quire.programs.sdk import inferlet
 
-@inferlet("interpreter")
+@inferlet("interpreter", restartable=True)
 async def interpreter(api):
     """Run each message as Python with one set of variables; answer with what it printed."""
     names = {"__name__": "__main__"}
@@ -150,7 +150,7 @@ async def codeact_loop(
     return "", blocks
 
 
-@inferlet("codeact", traits={"Decode": 1, "Tokenize": 1})
+@inferlet("codeact", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def codeact(
     api: Api, question: str, system: str = SYSTEM, *, compare: Compare = False
 ) -> dict[str, Any]:

@@ -115,7 +115,7 @@ async def calculate(expression: str) -> str:
     return calc(expression)
 
 
-@inferlet("react", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1})
+@inferlet("react", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1}, restartable=True)
 async def react(
     api: Api,
     question: str,

@@ -164,7 +164,7 @@ class PostOffice:
         raise InvalidArgument(f"agent {agent.name!r} ended without an answer")
 
 
-@inferlet("swarm", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1})
+@inferlet("swarm", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1}, restartable=True)
 async def swarm(
     api: Api, question: str, facts: str = "", role: str = "", *, compare: Compare = False
 ) -> dict[str, Any] | None:

@@ -24,7 +24,7 @@ from quire.programs.library.attention.windowed_attention import windowed_answer
 from quire.programs.sdk import inferlet
 
 
-@inferlet("attention_sink", traits={"OutputText": 1, "Tokenize": 1})
+@inferlet("attention_sink", traits={"OutputText": 1, "Tokenize": 1}, restartable=True)
 async def attention_sink(
     api: Api,
     question: str,

@@ -69,7 +69,7 @@ async def heavy_hitter_steps(
         yield step.dists[-1]
 
 
-@inferlet("heavy_hitters", traits={"Scores": 1, "OutputText": 1, "Tokenize": 1})
+@inferlet("heavy_hitters", traits={"Scores": 1, "OutputText": 1, "Tokenize": 1}, restartable=True)
 async def heavy_hitters(
     api: Api, question: str, budget: int = 4, max_tokens: int = 64, *, compare: Compare = False
 ) -> dict[str, object]:

@@ -78,7 +78,9 @@ async def read_tree(ctx: Context, parts: Sequence[Section], question: str) -> in
     )
 
 
-@inferlet("hierarchical_attention", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
+@inferlet(
+    "hierarchical_attention", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1}, restartable=True
+)
 async def hierarchical_attention(
     api: Api, text: str, question: str, max_tokens: int = 32, *, compare: Compare = False
 ) -> dict[str, object]:

@@ -50,7 +50,7 @@ async def compress(ctx: Context, *, budget: int, window: int = 8) -> list[int]:
     return [*sorted(old[:num_kept]), *recent]
 
 
-@inferlet("snapkv", traits={"Scores": 1, "Decode": 1, "Tokenize": 1})
+@inferlet("snapkv", traits={"Scores": 1, "Decode": 1, "Tokenize": 1}, restartable=True)
 async def snapkv(
     api: Api,
     question: str,

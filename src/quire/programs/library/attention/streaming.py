@@ -24,7 +24,7 @@ from quire.programs.api import Api
 from quire.programs.sdk import Context, StreamingWindow, inferlet
 
 
-@inferlet("streaming", traits={"Reposition": 1, "Decode": 1, "Tokenize": 1})
+@inferlet("streaming", traits={"Reposition": 1, "Decode": 1, "Tokenize": 1}, restartable=True)
 async def streaming(
     api: Api, text: str, max_tokens: int = 256, num_sinks: int = 4, window: int = 128
 ) -> dict[str, object]:

@@ -83,7 +83,7 @@ async def windowed_answer(
         }
 
 
-@inferlet("windowed_attention", traits={"OutputText": 1, "Tokenize": 1})
+@inferlet("windowed_attention", traits={"OutputText": 1, "Tokenize": 1}, restartable=True)
 async def windowed_attention(
     api: Api, question: str, max_tokens: int = 64, window: int = 48, *, compare: Compare = False
 ) -> dict[str, object]:

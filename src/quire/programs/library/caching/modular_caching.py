@@ -119,7 +119,7 @@ async def compose(
 Schema = Annotated[dict[str, str], 'Texts by name, e.g. {"begin": "Read this: "}']
 
 
-@inferlet("modular_caching", traits={"Decode": 1, "Tokenize": 1})
+@inferlet("modular_caching", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def modular_caching(api: Api, schema: Schema, *prompts: str) -> list[dict[str, object]]:
     """Answer prompts (``NAME NAME: question``) after modules of a schema (JSON: name to text); how
     many tokens of each prompt were imported."""

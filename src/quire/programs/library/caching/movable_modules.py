@@ -63,7 +63,7 @@ async def compose(
     return decoded.token_ids, num_imported
 
 
-@inferlet("movable_modules", traits={"Reposition": 1, "Decode": 1, "Tokenize": 1})
+@inferlet("movable_modules", traits={"Reposition": 1, "Decode": 1, "Tokenize": 1}, restartable=True)
 async def movable_modules(api: Api, schema: Schema, *prompts: str) -> list[dict[str, object]]:
     """Answer prompts (``NAME NAME: question``) after modules in any order; the tokens reused."""
     modules = {name: Module(tuple(api.tokenize(text)), 0) for name, text in schema.items()}

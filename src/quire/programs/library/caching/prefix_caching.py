@@ -21,7 +21,7 @@ from quire.programs.api import Api
 from quire.programs.sdk import Context, inferlet
 
 
-@inferlet("prefix_caching", traits={"Decode": 1, "Tokenize": 1})
+@inferlet("prefix_caching", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def prefix_caching(api: Api, prefix: str, *questions: str) -> list[dict[str, Any]]:
     """Answer questions after one prefix; for each, how many tokens came from the cache."""
     answers = []

@@ -18,7 +18,7 @@ from quire.programs.api import Api
 from quire.programs.sdk import inferlet
 
 
-@inferlet("low_level_completion", traits={"OutputText": 1, "Tokenize": 1})
+@inferlet("low_level_completion", traits={"OutputText": 1, "Tokenize": 1}, restartable=True)
 async def low_level_completion(
     api: Api, prompt: str = "Hello,", max_tokens: int = 32
 ) -> dict[str, object]:

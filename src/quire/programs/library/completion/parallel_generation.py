@@ -22,7 +22,7 @@ from quire.programs.api import Api
 from quire.programs.sdk import Context, inferlet
 
 
-@inferlet("parallel_generation", traits={"Decode": 1, "Tokenize": 1})
+@inferlet("parallel_generation", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def parallel_generation(api: Api, prompt: str, *branches: str) -> dict[str, object]:
     """Continue ``prompt`` after each branch; the texts, separate and joined, and the pages that
     this took, and would have taken without forks."""

@@ -16,7 +16,7 @@ from quire.programs.api import Api
 from quire.programs.sdk import Context, inferlet
 
 
-@inferlet("text_completion", traits={"Decode": 1, "Tokenize": 1})
+@inferlet("text_completion", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def text_completion(api: Api, prompt: str = "Hello,", max_tokens: int = 32) -> str:
     """Continue a prompt, greedily, and stream the text to the client."""
     ctx = Context(api)

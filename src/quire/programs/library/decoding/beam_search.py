@@ -118,7 +118,7 @@ def extend(running: Sequence[Beam], going_on: Sequence[Candidate]) -> list[Beam]
     return [Beam(ctx.fill([one.token]), one.score) for ctx, one in extended]
 
 
-@inferlet("beam_search", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
+@inferlet("beam_search", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1}, restartable=True)
 async def beam_search(
     api: Api,
     question: str,

@@ -62,7 +62,7 @@ def mean_log_prob(generated: Generated) -> float:
     return sum(log_probs) / max(len(log_probs), 1)
 
 
-@inferlet("best_of_n", traits={"Decode": 1, "Tokenize": 1})
+@inferlet("best_of_n", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def best_of_n(
     api: Api,
     question: str,

@@ -39,7 +39,9 @@ async def generate_aware(
     return list(informed.tokens[start:])
 
 
-@inferlet("context_aware_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
+@inferlet(
+    "context_aware_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1}, restartable=True
+)
 async def context_aware_decoding(
     api: Api,
     text: str,

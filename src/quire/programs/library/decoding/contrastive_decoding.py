@@ -66,7 +66,9 @@ async def generate_contrastive(
     return list(expert.tokens[start:])
 
 
-@inferlet("contrastive_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
+@inferlet(
+    "contrastive_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1}, restartable=True
+)
 async def contrastive_decoding(
     api: Api,
     question: str,

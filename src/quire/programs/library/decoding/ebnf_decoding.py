@@ -30,7 +30,7 @@ DIGIT: /[0-9]/
 """
 
 
-@inferlet("ebnf_decoding", traits={"Decode": 1, "Grammar": 1, "Tokenize": 1})
+@inferlet("ebnf_decoding", traits={"Decode": 1, "Grammar": 1, "Tokenize": 1}, restartable=True)
 async def ebnf_decoding(
     api: Api,
     question: str,

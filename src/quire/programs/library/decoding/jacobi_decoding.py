@@ -34,7 +34,7 @@ async def jacobi(ctx: Context, max_tokens: int, *, block: int = 8) -> tuple[list
     return list(ctx.tokens[start:]), num_passes
 
 
-@inferlet("jacobi_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
+@inferlet("jacobi_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1}, restartable=True)
 async def jacobi_decoding(
     api: Api, question: str, max_tokens: int = 64, block: Count = 8
 ) -> dict[str, object]:

@@ -30,7 +30,7 @@ PERSON = {
 }
 
 
-@inferlet("json_output", traits={"Decode": 1, "Grammar": 1, "Tokenize": 1})
+@inferlet("json_output", traits={"Decode": 1, "Grammar": 1, "Tokenize": 1}, restartable=True)
 async def json_output(
     api: Api, question: str, schema: str = "", *, compare: Compare = False
 ) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _text(ctx: Context, start: int) -> str:
     return ctx.model.tokenizer.decode(ctx.tokens[start:], skip_special=True)
 
 
-@inferlet("output_validation", traits={"Decode": 1, "Tokenize": 1})
+@inferlet("output_validation", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def output_validation(
     api: Api, question: str, forbidden: str, max_tokens: int = 64, *, compare: Compare = False
 ) -> dict[str, object]:

@@ -84,7 +84,7 @@ async def generate_by_lookup(
     return list(ctx.tokens[start:]), num_steps
 
 
-@inferlet("prompt_lookup", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
+@inferlet("prompt_lookup", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1}, restartable=True)
 async def prompt_lookup(
     api: Api, question: str, max_tokens: int = 64, num_guessed: Count = 16
 ) -> dict[str, object]:

@@ -68,7 +68,9 @@ def pair_of_models(api: Api) -> tuple[Model, Model]:
     return first, second
 
 
-@inferlet("speculative_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
+@inferlet(
+    "speculative_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1}, restartable=True
+)
 async def speculative_decoding(
     api: Api, question: str, max_tokens: int = 64, num_guessed: Count = 4
 ) -> dict[str, object]:

@@ -56,7 +56,7 @@ async def heal(ctx: Context, vocabulary: Sequence[bytes], num_taken: int = 1) ->
     return list(ctx.tokens[start:])
 
 
-@inferlet("token_healing", traits={"Decode": 1, "Tokenize": 1})
+@inferlet("token_healing", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def token_healing(
     api: Api, prompt: str, max_tokens: int = 32, num_taken: int = 2, *, compare: Compare = False
 ) -> dict[str, object]:

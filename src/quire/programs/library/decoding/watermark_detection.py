@@ -32,7 +32,7 @@ from quire.programs.sdk import inferlet
 PROOF = 4.0
 
 
-@inferlet("watermark_detection", traits={"Tokenize": 1})
+@inferlet("watermark_detection", traits={"Tokenize": 1}, restartable=True)
 async def watermark_detection(api: Api, text: str, key: str = "quire") -> dict[str, object]:
     """Report whether a text has the watermark of a key, and how certain that is."""
     tokens = api.tokenize(text)

@@ -81,7 +81,7 @@ async def generate_marked(
     return list(ctx.tokens[start:])
 
 
-@inferlet("watermarking", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
+@inferlet("watermarking", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1}, restartable=True)
 async def watermarking(
     api: Api, question: str, max_tokens: int = 96, bias: float = 2.0, heat: float = 0.7,
     key: str = "quire", *, compare: Compare = False,

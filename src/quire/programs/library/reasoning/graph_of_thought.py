@@ -98,7 +98,7 @@ def in_one_sum(numbers: list[int]) -> str:
     return text.removeprefix("+ ")
 
 
-@inferlet("graph_of_thought", traits={"Decode": 1, "Tokenize": 1})
+@inferlet("graph_of_thought", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def graph_of_thought(
     api: Api, amounts: str, num_candidates: Count = 2, *, compare: Compare = False
 ) -> dict[str, Any]:

@@ -161,7 +161,7 @@ class ThoughtPlay:
         return max(self._rewards, key=lambda text: self._rewards[text])
 
 
-@inferlet("mcts", traits={"Decode": 1, "Tokenize": 1})
+@inferlet("mcts", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def mcts(api: Api, question: str, num_turns: Count = 32, width: Count = 4) -> dict[str, Any]:
     """Answer a question by Monte Carlo tree search over lines of thought."""
     playing = ThoughtPlay(api, question, width)

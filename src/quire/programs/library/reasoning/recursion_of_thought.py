@@ -114,7 +114,9 @@ class Recursion:
             raise InvalidArgument(f"the model's answer to {problem!r} is {answer!r}") from exc
 
 
-@inferlet("recursion_of_thought", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1})
+@inferlet(
+    "recursion_of_thought", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1}, restartable=True
+)
 async def recursion_of_thought(
     api: Api, question: str, *, compare: Compare = False
 ) -> dict[str, Any]:

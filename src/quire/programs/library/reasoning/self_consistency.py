@@ -24,7 +24,7 @@ from quire.programs.library.answers import GREEDY, Count, commonest, final_answe
 from quire.programs.sdk import Context, inferlet, temperature
 
 
-@inferlet("self_consistency", traits={"Decode": 1, "Tokenize": 1})
+@inferlet("self_consistency", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def self_consistency(
     api: Api, question: str, num_voices: Count = 5, heat: float = 0.8, max_tokens: int = 256
 ) -> dict[str, Any]:

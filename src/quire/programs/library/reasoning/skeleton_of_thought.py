@@ -61,7 +61,9 @@ async def side_by_side(
     return list(replies), num_common
 
 
-@inferlet("skeleton_of_thought", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1})
+@inferlet(
+    "skeleton_of_thought", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1}, restartable=True
+)
 async def skeleton_of_thought(
     api: Api,
     question: str = "List the steps to make tea.",

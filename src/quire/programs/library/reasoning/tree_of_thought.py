@@ -130,7 +130,7 @@ def _drop(thoughts: Iterable[Thought]) -> None:
         thought.ctx.drop()
 
 
-@inferlet("tree_of_thought", traits={"Decode": 1, "Tokenize": 1})
+@inferlet("tree_of_thought", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def tree_of_thought(
     api: Api,
     question: str,

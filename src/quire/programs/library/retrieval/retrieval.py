@@ -71,7 +71,7 @@ class Passages:
         return [candidates[place] for place in best_of(scores, num)]
 
 
-@inferlet("retrieval", traits={"Encode": 1, "Decode": 1, "Tokenize": 1})
+@inferlet("retrieval", traits={"Encode": 1, "Decode": 1, "Tokenize": 1}, restartable=True)
 async def retrieval(
     api: Api, question: str, passages: Texts, num_read: Count = 3, *, compare: Compare = False
 ) -> dict[str, Any]:
