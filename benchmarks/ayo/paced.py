@@ -37,7 +37,7 @@ from benchmarks.report import print_table
 
 SHARES, QUICK_SHARES, END_SHARES = (0.2, 0.5, 0.9), (0.9,), (0.2, 0.9)
 NUM_QUERIES, QUICK_NUM_QUERIES = 100, 20
-NUM_PAIRS = 6
+NUM_PAIRS = 4
 """Of arrivals, for what speculation costs others."""
 LESS = 0.5
 """In place of ``FOUND``."""

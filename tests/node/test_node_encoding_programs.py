@@ -275,6 +275,17 @@ async def test_a_refused_question_counts_nothing() -> None:
     assert (child.num_tokens, parent.num_tokens) == (10, 10)
 
 
+async def test_what_is_bounded_is_not_spent_in_spare_time() -> None:
+    parent = EncodedTokens(10)
+    child = EncodedTokens(None, parent)
+    with pytest.raises(QuotaExceeded, match="may not have any encoded in spare time"):
+        child.take(1, in_spare_time=True)
+    assert (child.num_tokens, parent.num_tokens) == (0, 0)
+    free = EncodedTokens(None)
+    free.take(1, in_spare_time=True)
+    assert free.num_tokens == 1
+
+
 async def test_what_is_cancelled_is_not_computed(
     node: Node, embedder: Gated, form: str, tmp_path: Path
 ) -> None:

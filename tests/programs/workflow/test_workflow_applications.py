@@ -76,6 +76,15 @@ async def test_each_mode_of_synthesis_answers(node: Node, name: str) -> None:
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("name", RAG)
+async def test_what_runs_ahead_on_a_node_changes_no_answer(node: Node, name: str) -> None:
+    question, (_, wanted) = next(iter(FACTS.questions.items()))
+    assert await asked(node, name, question, passes=OptPass().speculating()) == wanted
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.asyncio(loop_scope="module")
 async def test_a_query_that_cannot_run_says_why(node: Node) -> None:
     with pytest.raises(ProgramFailed, match="chunk: chunk_size is 0: give 1 or more"):
         await asked(node, "naive-rag", "Who?", {"chunk": {"chunk_size": 0}})

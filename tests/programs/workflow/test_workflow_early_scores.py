@@ -73,6 +73,8 @@ async def test_what_is_stored_is_scored_and_read_before_it_is_found() -> None:
     answers = [step for step in log.steps if step.primitive.node == "answer"]
     decodes = [step for step in answers if step.primitive.op is Op.DECODING]
     assert all(step.ahead for step in decodes), "the best of all are among those that are found"
+    num_ahead = sum(step.ahead for step in log.steps)
+    assert num_ahead == log.speculation.num_kept, "a ranking that found scores began ahead"
     assert experience.chance("rank.scored") > 0.5
     assert experience.chance("rank.early") > 0.5
 

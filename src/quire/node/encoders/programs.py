@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from quire.core.batch import F32
+from quire.core.calls import SPARE_PRIORITY
 from quire.core.encoding import EncoderKind
 from quire.core.errors import EngineLost, QuotaExceeded
 from quire.engine.encoders.text import EncodedText
@@ -42,12 +43,19 @@ class EncodedTokens:
     parent: EncodedTokens | None = None
     num_tokens: int = 0
 
-    def take(self, num_tokens: int) -> None:
+    def take(self, num_tokens: int, *, in_spare_time: bool = False) -> None:
         """Raises ``QuotaExceeded``, and counts nothing, if the program or one that it descends from
-        may not have so many more."""
+        may not have so many more; in spare time, if it is bounded at all: nobody knows whether that
+        is wanted, and it must not take the place of what is."""
         line: list[EncodedTokens] = []
         one: EncodedTokens | None = self
         while one is not None:
+            if one.limit is not None and in_spare_time:
+                raise QuotaExceeded(
+                    "the program's encoded tokens are bounded, so that it may not have any encoded "
+                    "in spare time: ask with a higher priority",
+                    max_encoded_tokens=one.limit,
+                )
             if one.limit is not None and one.num_tokens + num_tokens > one.limit:
                 raise QuotaExceeded(
                     f"{one.num_tokens} tokens have been encoded and {num_tokens} more are asked "
@@ -153,7 +161,8 @@ class ProgramEncoders:
     async def _rows(
         self, encoder: EncoderService, sequences: Sequence[EncodedText], order: CallOrder
     ) -> F32:
-        self._spent.take(sum(len(one.tokens) for one in sequences))
+        num_tokens = sum(len(one.tokens) for one in sequences)
+        self._spent.take(num_tokens, in_spare_time=order.priority <= SPARE_PRIORITY)
         whose = OnBehalf(self._identity.program, order)
         return await self._kept.rows(
             self._identity.tenant, encoder.name, sequences, partial(encoder.encode, whose)

@@ -60,6 +60,8 @@ class Ahead:
         self._found: list[Primitive] = []
         self._kept: dict[str, Run] = {}
         """By primitives that have started and not ended."""
+        self._scored = set[str]()
+        """Such that found texts scored early."""
 
     @property
     def runs(self) -> Iterator[Run]:
@@ -90,20 +92,24 @@ class Ahead:
             self._kept[primitive.id] = kept
         early = self._early.claim(primitive)
         used = early if early is not None and early.outputs is not None else None
+        if used is not None:
+            self._scored.add(primitive.id)
         if early is not None and used is None:
             runs.append(early)
         return Claim(kept, used, [run for run in runs if run is not kept])
 
     def has_kept(self, primitive: Primitive) -> bool:
-        """Whether ``primitive``, which has started, has kept a run that has not failed."""
+        """Whether ``primitive``, which has started, has kept or used a run that has not failed."""
         kept = self._kept.get(primitive.id)
-        return kept is not None and not kept.has_failed
+        is_kept = kept is not None and not kept.has_failed
+        return is_kept or primitive.id in self._scored
 
     def learn(
         self, primitive: Primitive, inputs: Mapping[str, Any], outputs: Mapping[str, Any]
     ) -> None:
         """``primitive`` has ended."""
         self._kept.pop(primitive.id, None)
+        self._scored.discard(primitive.id)
         right = share_right(primitive, inputs, outputs) if primitive.guess else None
         if primitive.guess is Guess.FIRST:
             self._early.learn(primitive, inputs["texts"], outputs["out"])
