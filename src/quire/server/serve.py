@@ -24,7 +24,7 @@ from quire.core.interfaces import EngineTransport
 from quire.node import ModelFiles, Node, SessionLimits, read_model_files
 from quire.programs.workflow.applications import Applications
 from quire.server.capacity import capacity_line
-from quire.server.data_directory import check_data_directory
+from quire.server.data_directory import check_data_directory, sole_server
 from quire.server.open_files import allow_connections
 from quire.server.stop_request import StopRequest, url_of
 
@@ -195,8 +195,8 @@ def run(
     ``on_ready`` when they all are.
 
     Raises:
-        QuireError: the address cannot be bound, the data directory cannot be written, or the node
-            could not start.
+        QuireError: the address cannot be bound, the data directory cannot be written or is in use,
+            or the node could not start.
     """
     check_data_directory(server.data_dir)
     check_data_directory(config.data_dir)
@@ -214,5 +214,8 @@ def run(
             ready = None if on_ready is None else partial(on_ready, service.url)
             await service.run(progress, ready)
 
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with (
+        sole_server(server.data_dir),
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+    ):
         runner.run(main())
