@@ -38,13 +38,19 @@ StateDir = Annotated[
 
 
 class _Progress:
-    """Prints each step and each change as a line. Fulfils ``rollout.Listener``."""
+    """Prints each step and each change as a line. Fulfils ``deployment.Watcher``."""
+
+    def ray(self, words: str) -> None:
+        messages().print(escaped(words))
 
     def planned(self, wave: Wave) -> None:
         for line in _lines(wave):
             messages().print(line)
 
     def changed(self, state: ProcessState) -> None:
+        if state.phase == "unknown":
+            messages().print(escaped(f"  {state.name} is placed; its keeper does not answer yet"))
+            return
         where = f" (pid {state.pid}, {state.url})" if state.pid is not None else ""
         detail = f": {state.detail}" if state.detail else ""
         messages().print(escaped(f"  {state.name} {state.phase}{where}{detail}"))
@@ -85,6 +91,12 @@ def up(
         if state.kind == "router":
             url = state.url
             output().print(f"{cluster.name} serves on {url} (OpenAI clients: base_url={url}/v1)")
+    place = "" if state_dir is None else f" --state-dir {state_dir}"
+    for line in (
+        f"'quire status {file}{place}' shows it, 'quire down {file}{place}' ends it",
+        f"the key for /router (to change strategy and nodes) is in {deployment.admin_key_file}",
+    ):
+        output().print(escaped(line), soft_wrap=True)
 
 
 def status(

@@ -294,6 +294,9 @@ def test_it_serves_and_up_again_does_nothing(cluster: Cluster) -> None:
     assert sorted(found) == ["node-0", "node-1", "router-0", "router-1"]
     assert cluster.up() == ""
     assert cluster.quire("up", "--dry-run").stdout.endswith("says\n")
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    for one in found.values():
+        assert os.getpriority(os.PRIO_PROCESS, one["pid"]) == own, one["name"]
 
 
 def test_rays_ports_are_on_loopback_and_want_the_token(cluster: Cluster) -> None:

@@ -11,6 +11,7 @@ import fcntl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from quire.cluster.deployment.expansion import (
     Expansion,
@@ -26,11 +27,17 @@ from quire.cluster.deployment.ray_cluster import RayCluster, require_ray
 from quire.cluster.deployment.report import ClusterReport, report
 from quire.cluster.deployment.rollout import Listener, Rollout, planned_waves
 from quire.cluster.deployment.scaling import ScalingState, present_counts
-from quire.cluster.deployment.spec import ClusterSpec, OtherRay, OwnHead
+from quire.cluster.deployment.spec import NUM_HEAD_PORTS, ClusterSpec, OtherRay, OwnHead
 from quire.cluster.deployment.sweeping import end_unkept, remove_state, unkept_states
 from quire.core.errors import AlreadyExists, EngineLost
 
 _LOCK = "command.lock"
+
+
+class Watcher(Listener, Protocol):
+    """Who is told of each step: those of the rollout, and those that concern Ray."""
+
+    def ray(self, words: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,12 @@ class Deployment:
         states = self._states().processes
         return planned_waves(self._expansion(keys, states), states)
 
-    def up(self, listener: Listener) -> ClusterReport:
+    @property
+    def admin_key_file(self) -> Path:
+        """The key with which a router's strategy and nodes are changed."""
+        return self._cluster.keys.admin or self._state_dir / ADMIN_KEY_FILE
+
+    def up(self, watcher: Watcher) -> ClusterReport:
         """Make the cluster what its file says. Idempotent.
 
         Raises:
@@ -73,18 +85,29 @@ class Deployment:
         make_state_dir(self._state_dir)
         with self._alone():
             keys = make_keys(self._cluster, self._state_dir)
-            if self._head is not None:
-                self._head.start()
+            self._start_ray(watcher)
             with self._connected() as keepers:
                 keepers.stop_scaling()
                 expansion = self._expansion(keys, keepers.states())
                 timeout_s = self._cluster.ready_timeout_s
-                Rollout(keepers, listener, ready_timeout_s=timeout_s).up(expansion)
+                Rollout(keepers, watcher, ready_timeout_s=timeout_s).up(expansion)
                 if expansion.counts:
                     keepers.start_scaling(expansion)
                 return self._report(_Seen("runs", keepers.states(), keepers.scaling()))
 
-    def down(self, listener: Listener) -> list[str]:
+    def _start_ray(self, watcher: Watcher) -> None:
+        """If it is the cluster's own and does not run."""
+        if isinstance(self._cluster.ray, OtherRay):
+            watcher.ray(f"connect to Ray at {self._cluster.ray.address}")
+        elif self._head is not None and not self._head.is_running():
+            first = self._cluster.ray.port
+            watcher.ray(
+                f"start Ray on the ports {first} to {first + NUM_HEAD_PORTS - 1} of loopback, "
+                "which takes half a minute"
+            )
+            self._head.start()
+
+    def down(self, watcher: Watcher) -> list[str]:
         """End everything of the cluster and remove its files. Returns the names of processes that
         nothing kept."""
         if not self._state_dir.exists():
@@ -93,11 +116,13 @@ class Deployment:
             unkept: list[str] = []
             if self._head is None or self._head.is_running():
                 try:
-                    unkept = self._end_kept(listener)
+                    unkept = self._end_kept(watcher)
                 except EngineLost:
                     if self._head is None:  # keepers on other machines would start them again
                         raise
             if self._head is not None:
+                if self._head.is_running():
+                    watcher.ray("stop Ray")
                 self._head.stop()
             unkept += end_unkept(self._state_dir)
             remove_state(self._state_dir)
@@ -106,11 +131,11 @@ class Deployment:
     def status(self) -> ClusterReport:
         return self._report(self._states())
 
-    def _end_kept(self, listener: Listener) -> list[str]:
+    def _end_kept(self, watcher: Watcher) -> list[str]:
         with self._connected() as keepers:
             keepers.stop_scaling()
             timeout_s = self._cluster.ready_timeout_s
-            Rollout(keepers, listener, ready_timeout_s=timeout_s).down()
+            Rollout(keepers, watcher, ready_timeout_s=timeout_s).down()
             return keepers.sweep()
 
     def _states(self) -> _Seen:
@@ -125,7 +150,7 @@ class Deployment:
             return _Seen(exc.message, unkept_states(self._state_dir, ()))
 
     def _report(self, seen: _Seen) -> ClusterReport:
-        key = self._cluster.keys.admin or self._state_dir / ADMIN_KEY_FILE
+        key = self.admin_key_file
         admin_key = key.read_text("utf-8").strip() if key.exists() else None
         return report(self._cluster.name, seen.ray, seen.processes, admin_key, scaling=seen.scaling)
 

@@ -69,6 +69,7 @@ class RayAccess:
         if self.is_loopback:
             # without it Ray takes another address of the machine for 127.0.0.1, and listens on all
             found["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+            found["RAY_worker_niceness"] = "0"  # else 15, which keepers give on to nodes
         return found
 
 

@@ -111,7 +111,7 @@ class Rollout:
         for kind in ("router", "node"):
             names = sorted(state.name for state in states if state.kind == kind)
             if names:
-                self._do(tuple(Step("stop", name, "the cluster goes") for name in names))
+                self._do(tuple(Step("stop", name, "the cluster is to end") for name in names))
         self._keepers.release(())
 
     def _do(self, wave: Wave) -> None:
