@@ -147,7 +147,7 @@ def test_many_changes_come_in_pages_and_none_is_lost() -> None:
     for program in range(1, 8):
         world.program(program)
     controller = world.controller
-    feed = Feed(controller._table, controller._places, controller._schedulers, max_rows=3)
+    feed = Feed(controller._table, controller._encoding._places, controller._schedulers, max_rows=3)
     seen, number, more = [], 0, True
     while more:
         page = feed.look(number)

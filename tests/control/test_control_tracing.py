@@ -9,7 +9,7 @@ from control_world import ENGINE, MODEL, World
 from encoding_world import EncodingWorld
 
 from quire.control import Controller
-from quire.control.programs.call_notes import MAX_SPANS, note_message
+from quire.control.programs.call_notes import MAX_SPANS, message_spans, note_message
 from quire.core.calls import Cancel, CloseQueue
 from quire.core.events import ProgramEnded, ProgramStarted
 from quire.core.ids import CommandId, ProgramId, QueueId, ThreadId
@@ -236,8 +236,9 @@ def test_a_call_of_many_turns_remembers_a_bounded_number_of_them(world: World) -
     entry = found.entries[CommandId(outcome.command.id)]
     for number in range(2, 10 * MAX_SPANS, 2):
         note_message(entry, number, 0.0)
-    assert len(entry.messages) == 2 * MAX_SPANS
-    assert entry.messages[-1] == 10 * MAX_SPANS - 2
+    spans = message_spans(entry)
+    assert len(spans) == MAX_SPANS
+    assert spans[-1][1] == 10 * MAX_SPANS - 2
     assert entry.queue.thread == ThreadId(0)
 
 

@@ -1,7 +1,7 @@
 """``Controller``: events in, actions out.
 
-Owns the wiring of the control layer and what each event means. Has no clock, does no I/O, uses no
-randomness: the same events give the same actions, which is what makes replay exact.
+Owns what each event means; ``composition`` puts the parts together. Has no clock, does no I/O,
+uses no randomness: the same events give the same actions, which is what makes replay exact.
 """
 
 from __future__ import annotations
@@ -9,43 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quire.control.bringing import Bringing
-from quire.control.calls import Calls
-from quire.control.commands.flow import Flow, cancelled
-from quire.control.commands.holdings import Holdings
-from quire.control.commands.host_commands import HostCommands
-from quire.control.encoding import Encoding
-from quire.control.engine_life import EngineLife
-from quire.control.engines.awake import Awake
-from quire.control.engines.engine import ControlledEngine
-from quire.control.engines.state import EngineState
-from quire.control.event_time import EventTime
-from quire.control.feed import Feed, ProcessChanges
+from quire.control.commands.flow import cancelled
+from quire.control.composition import Parts
+from quire.control.feed import ProcessChanges
+from quire.control.foundation import EngineTable, Foundation
 from quire.control.held_texts import HeldText, held_texts
 from quire.control.index_reader import EngineIndex, IndexPlace, new_of_indexes
-from quire.control.memory.chain_heads import ChainHeads
-from quire.control.moves import Moves
-from quire.control.outbox import Outbox
-from quire.control.placement.balancers import create_balancer
-from quire.control.placement.deployments import Deployments
-from quire.control.policies import create_policy
 from quire.control.programs.families import check_family, join_family, leave_family
 from quire.control.programs.program import Program
-from quire.control.programs.table import ProcessTable
 from quire.control.rows import ProcessRow
-from quire.control.scheduler.dispatch import Adaptive
-from quire.control.scheduler.engine_scheduler import EngineScheduler
-from quire.control.scheduler.lowering.seeds import SeedSource
-from quire.control.scheduler.order.ranking import Ranking
 from quire.control.statistics import EngineStatistics, Statistics
-from quire.control.timers import Timers
-from quire.control.tracing import Tracer
 from quire.core import events as e
 from quire.core.actions import Action
 from quire.core.config import TenantConfig
 from quire.core.encoding import EncoderInfo
 from quire.core.errors import (
-    ConfigError,
     ErrorRecord,
     ProgramTerminated,
 )
@@ -60,8 +38,8 @@ class Controller:
 
     ``tenants``: shares by tenant; one that is not named has weight 1. ``seed``: base of the seeds
     that are picked for samplers without one. ``listener``: is told of calls and messages that have
-    ended. ``policy``: an object of one's own instead of the
-    one that ``config`` names. ``dispatch``: when messages are sent, if not as soon as possible.
+    ended. ``policy``: an object of one's own instead of the one that ``config`` names.
+    ``dispatch``: when messages are sent, if not as soon as possible.
 
     Raises:
         ConfigError: an unknown policy, or a weight that is not positive.
@@ -77,101 +55,18 @@ class Controller:
         dispatch: DispatchPolicy | None = None,
         listener: TraceListener | None = None,
     ) -> None:
-        for tenant in tenants:
-            if tenant.weight <= 0:
-                raise ConfigError(f"tenant {tenant.id} has weight {tenant.weight}: choose above 0")
-        self._config = config
-        self._policy = create_policy(config.policy, config.levels) if policy is None else policy
-        self._dispatch = dispatch or Adaptive()
-        self._time = EventTime()
-        self._outbox = Outbox()
-        self._tracer = Tracer(listener, self._time)
-        self._table = ProcessTable({tenant.id: tenant.totals for tenant in tenants})
-        self._engines: dict[EngineId, EngineState] = {}
-        self._places: dict[EngineId, ControlledEngine] = {}
-        self._schedulers: dict[EngineId, EngineScheduler] = {}
-        self._by_number: list[EngineScheduler] = []
-        self._awake = Awake()
-        self._holdings = Holdings(self._engines)
-        self._host = HostCommands(self._engines, self._holdings)
-        self._deployments = Deployments(create_balancer(config.balancer), self._host.exports)
-        self._flow = Flow(
-            self._table,
-            self._places,
-            self._holdings,
-            self._host,
-            self._outbox,
-            self._time,
-            self._tracer,
-        )
-        self._ranking = Ranking(
-            self._policy, self._time, across_tenants=config.priority_scope == "node"
-        )
-        self._timers = Timers(self._table, self._host.exports, self._host.leases)
-        weights = {tenant.id: tenant.weight for tenant in tenants}
-        self._encoding = Encoding(
-            self._places,
-            self._table,
-            self._flow,
-            self._outbox,
-            self._ranking,
-            weights,
-            self._time,
-            self._tracer,
-        )
-        self._moves = Moves(
-            self._engines,
-            self._schedulers,
-            self._deployments,
-            self._host.exports,
-            self._table,
-            self._flow,
-            self._outbox,
-            self._time,
-        )
-        self._life = EngineLife(
-            config=config,
-            engines=self._engines,
-            places=self._places,
-            deployments=self._deployments,
-            moves=self._moves,
-            schedulers=self._schedulers,
-            by_number=self._by_number,
-            awake=self._awake,
-            heads=ChainHeads(),
-            table=self._table,
-            flow=self._flow,
-            host=self._host,
-            outbox=self._outbox,
-            ranking=self._ranking,
-            dispatch=self._dispatch,
-            weights=weights,
-            seeds=SeedSource(seed),
-            time=self._time,
-            tracer=self._tracer,
-        )
-        self._feed = Feed(self._table, self._places, self._schedulers)
-        self._calls = Calls(
-            self._table,
-            self._engines,
-            self._schedulers,
-            self._deployments,
-            self._moves,
-            self._flow,
-            self._holdings,
-            self._encoding,
-            self._ranking,
-            self._outbox,
-            self._time,
-        )
-        self._bringing = Bringing(
-            self._engines,
-            self._host.far_imports,
-            self._host.exports,
-            self._host.leases,
-            self._calls,
-            self._flow,
-        )
+        base = Foundation(config, tenants, policy, dispatch, listener)
+        engines = EngineTable()
+        parts = Parts(base, engines, seed)
+        self._policy, self._dispatch = base.policy, base.dispatch
+        self._time, self._outbox, self._tracer = base.time, base.outbox, base.tracer
+        self._table, self._ranking = base.table, base.ranking
+        self._engines, self._schedulers = engines.engines, engines.schedulers
+        self._by_number, self._awake = engines.by_number, engines.awake
+        self._holdings, self._host, self._flow = parts.holdings, parts.host, parts.flow
+        self._timers, self._feed = parts.timers, parts.feed
+        self._life, self._encoding = parts.life, parts.encoding
+        self._calls, self._bringing = parts.calls, parts.bringing
         self._handlers = self._event_handlers()
 
     def _event_handlers(self) -> Mapping[type[e.EventBase], Callable[[Any], None]]:

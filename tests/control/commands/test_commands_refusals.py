@@ -331,7 +331,7 @@ def test_what_would_fit_once_others_are_gone_may_be_tried_again() -> None:
 
 def test_pages_are_bounded_without_a_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     world = prepared()
-    monkeypatch.setattr("quire.control.commands.validation.MAX_PAGES", 200)
+    monkeypatch.setattr("quire.control.commands.handle_checks.MAX_PAGES", 200)
     (refused,) = world.do(1, world.alloc(range(1000, 1200)))
     assert refused.error is not None
     assert refused.error.code == "quota_exceeded"

@@ -95,14 +95,14 @@ def test_a_full_host_tier_drops_canonical_contents_and_keeps_opaque_ones() -> No
     for content in (canonical, opaque, other):
         memory.bind(content)
     canonical.tokens = [7]
-    assert memory.move_out(canonical)
+    assert memory.descent.move_out(canonical)
     assert canonical.host_block is not None
-    assert not memory.move_out(opaque), "what is under way is not dropped"
+    assert not memory.descent.move_out(opaque), "what is under way is not dropped"
     end_all(memory)
-    assert memory.move_out(opaque), "the canonical one makes way: its tokens are known"
+    assert memory.descent.move_out(opaque), "the canonical one makes way: its tokens are known"
     assert canonical.is_lost
     assert opaque.host_block is not None
-    assert not memory.move_out(other)
+    assert not memory.descent.move_out(other)
     assert other.block is not None
 
 
@@ -118,7 +118,7 @@ def test_a_content_under_way_is_on_no_tier_and_both_of_its_blocks_are_taken() ->
     memory = make_memory(num_blocks=2, num_host_blocks=2)
     (content,) = hold(memory, 1)
     block = content.block
-    memory.move_out(content)
+    memory.descent.move_out(content)
     assert (content.block, content.is_moving, content.is_lost) == (None, True, False)
     assert not memory.can_move_out(content)
     assert (memory.device.num_free, memory.host.num_free) == (1, 1)
@@ -142,7 +142,7 @@ def test_what_is_given_up_under_way_keeps_its_blocks_until_the_end(
 ) -> None:
     memory = make_memory(num_blocks=2, num_host_blocks=2)
     (content,) = hold(memory, 1)
-    memory.move_out(content)
+    memory.descent.move_out(content)
     gives_up(memory, content)
     memory.check_invariants([])
     assert (memory.device.num_free, memory.host.num_free) == (1, 1)
@@ -153,7 +153,7 @@ def test_what_is_given_up_under_way_keeps_its_blocks_until_the_end(
 def test_the_end_of_what_is_not_under_way_is_a_fault() -> None:
     memory = make_memory()
     (content,) = hold(memory, 1)
-    memory.move_out(content)
+    memory.descent.move_out(content)
     end_all(memory)
     with pytest.raises(EngineFault, match="transfer 0, which is not under way"):
         memory.end_transfers([0])
@@ -162,8 +162,8 @@ def test_the_end_of_what_is_not_under_way_is_a_fault() -> None:
 def test_a_lost_engine_ends_no_transfer_and_keeps_no_block() -> None:
     memory = make_memory(num_blocks=3, num_host_blocks=3)
     meant, unmeant = hold(memory, 2)
-    memory.move_out(meant)
-    memory.move_out(unmeant)
+    memory.descent.move_out(meant)
+    memory.descent.move_out(unmeant)
     memory.release(unmeant)
     memory.lose_everything([meant])
     assert meant.is_lost
@@ -177,7 +177,7 @@ def test_blocks_that_are_to_become_free_are_kept_for_who_made_them_so() -> None:
 
     def give_up(num_blocks: int) -> bool:
         for content in [c for c in contents if memory.can_move_out(c)][:num_blocks]:
-            memory.move_out(content)
+            memory.descent.move_out(content)
         return True
 
     def nothing(num_blocks: int) -> bool:
@@ -227,7 +227,7 @@ def found(memory: Memory, token: int) -> list[Content]:
 def test_a_cached_content_moves_to_the_host_and_is_found_there() -> None:
     memory = make_memory(num_blocks=2)
     content = cached(memory, 1)
-    assert memory.demote(content)
+    assert memory.descent.demote(content)
     assert found(memory, 1) == [content]
     assert (content.is_moving, memory.device.num_free) == (True, 1), "its block is still read"
     end_all(memory)
@@ -248,13 +248,13 @@ def test_a_cached_content_moves_to_the_host_and_is_found_there() -> None:
 def test_who_finds_a_content_under_way_to_the_host_keeps_it() -> None:
     memory = make_memory(num_blocks=2, num_host_blocks=1)
     content = cached(memory, 1)
-    memory.demote(content)
+    memory.descent.demote(content)
     memory.retain(content)
     end_all(memory)
-    assert not memory.demote(cached(memory, 2)), "the host's one block is held"
+    assert not memory.descent.demote(cached(memory, 2)), "the host's one block is held"
     assert not content.is_lost
     memory.release(content)
-    assert memory.demote(memory.index.least_recent(1)[0])
+    assert memory.descent.demote(memory.index.least_recent(1)[0])
     assert content.is_lost
     assert found(memory, 1) == []
 
@@ -263,12 +263,12 @@ def test_a_full_host_drops_what_nobody_holds_first() -> None:
     memory = make_memory(num_blocks=4, num_host_blocks=2)
     held, kept = cached(memory, 1), cached(memory, 2)
     memory.retain(held)
-    assert memory.move_out(held)
-    assert memory.demote(kept)
+    assert memory.descent.move_out(held)
+    assert memory.descent.demote(kept)
     end_all(memory)
     other = memory.retain(Content(None, canonical=False))
     memory.bind(other)
-    assert memory.move_out(other), "the held one came first, and stays"
+    assert memory.descent.move_out(other), "the held one came first, and stays"
     assert (held.is_lost, kept.is_lost) == (False, True)
     assert found(memory, 2) == []
 
@@ -277,11 +277,11 @@ def test_what_is_offered_goes_first_on_the_host_too() -> None:
     memory = make_memory(num_blocks=4, num_host_blocks=2)
     contents = [cached(memory, token) for token in (1, 2)]
     for content in contents:
-        assert memory.demote(content)
+        assert memory.descent.demote(content)
     end_all(memory)
     assert contents[1].node is not None
     memory.offer(contents[1].node)
-    assert memory.demote(cached(memory, 3))
+    assert memory.descent.demote(cached(memory, 3))
     assert [content.is_lost for content in contents] == [False, True]
 
 
@@ -289,7 +289,7 @@ def test_what_the_host_keeps_for_the_index_is_room_for_whoever_waits() -> None:
     memory = make_memory(num_blocks=2, num_host_blocks=1)
     content = cached(memory, 1)
     memory.retain(content)
-    memory.move_out(content)
+    memory.descent.move_out(content)
     end_all(memory)
     before = memory.num_changes
     memory.release(content)
@@ -388,14 +388,14 @@ class MemoryMachine(RuleBasedStateMachine):
     def move_out(self, pick: int) -> None:
         content = self.held[pick % len(self.held)]
         if self.memory.can_move_out(content):
-            self.memory.move_out(content)
+            self.memory.descent.move_out(content)
 
     @precondition(lambda self: self.memory.index.num_cached)
     @rule(num_contents=st.integers(1, 3), tier=st.sampled_from([Tier.HOST, Tier.DISK]))
     def demote(self, num_contents: int, tier: Tier) -> None:
         held = {id(content) for content in self.held if not content.is_lost}
         for content in self.memory.index.least_recent(num_contents):
-            self.memory.demote(content, tier)
+            self.memory.descent.demote(content, tier)
         assert not any(c.is_lost for c in self.held if id(c) in held), "a held content was dropped"
 
     @rule(number=st.integers(1, 30))
@@ -420,7 +420,7 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(num_contents=st.integers(1, 3))
     def spill(self, num_contents: int) -> None:
         for content in list(self.memory.host_tier.in_order())[:num_contents]:
-            self.memory.spill(content)
+            self.memory.descent.spill(content)
 
     @rule(is_open=st.booleans(), is_worth_it=st.booleans())
     def turn_disk(self, is_open: bool, is_worth_it: bool) -> None:

@@ -6,8 +6,7 @@ yet (fills, names of exports) is checked when the command starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from quire.control.commands.checks import (
@@ -26,24 +25,20 @@ from quire.control.commands.checks import (
     require_page_quota,
     require_pending_room,
 )
+from quire.control.commands.handle_checks import (
+    check_context_and_output,
+    check_held_embeds,
+    check_held_pages,
+    check_new_embeds,
+    check_new_pages,
+)
 from quire.control.commands.lease_checks import check_lease_command
 from quire.control.commands.wire_types import WireTypes
 from quire.control.engines.adapters import find_adapter
-from quire.control.memory.blocks import num_reserved
-from quire.control.programs.families import require_room
-from quire.control.programs.program import CommandQueue, Program
+from quire.control.programs.program import CommandQueue
 from quire.core import commands as c
 from quire.core.engine_info import EngineInfo
-from quire.core.errors import (
-    InvalidArgument,
-    NeverFits,
-    PromptTooLong,
-    QuireError,
-    QuotaExceeded,
-    UnknownHandle,
-    from_record,
-)
-from quire.core.ids import EmbedId, PageId
+from quire.core.errors import InvalidArgument, PromptTooLong, QuireError, from_record
 from quire.core.lease_commands import (
     CloseLease,
     LeaseCommand,
@@ -53,14 +48,6 @@ from quire.core.lease_commands import (
     SendPages,
     TakeLease,
 )
-
-MAX_PAGES = 1 << 20
-"""Of one program without a quota: an empty page has no block, but control remembers it (some 300
-bytes). It is the context of 16 million tokens."""
-
-MAX_EMBEDS = 1 << 18
-"""Of one program without a quota. An engine has fewer by far, but what waits for them is known by
-then."""
 
 MAX_NAME_CHARS = 512
 """Of an export: names are kept by control, and told to whoever lists them."""
@@ -114,89 +101,23 @@ class Validator:
             raise
 
     def _alloc_pages(self, command: c.AllocPages, queue: CommandQueue, info: EngineInfo) -> None:
-        self._new_pages(command.pages, queue.program)
+        check_new_pages(command.pages, queue.program)
         require_page_quota(queue.program, len(command.pages))
-
-    def _new_pages(self, pages: list[PageId], program: Program) -> None:
-        distinct("pages", pages)
-        if len(program.pages) + len(pages) > MAX_PAGES:
-            raise QuotaExceeded(
-                f"{len(program.pages)} pages are held and {len(pages)} more are asked for; no "
-                f"program has more than {MAX_PAGES}: free some first",
-                max_pages=MAX_PAGES,
-            )
-        account = program.account
-        account.require("max_pages", account.num_pages, len(pages), "pages are held")
-        if not program.pages.keys().isdisjoint(pages):
-            page = next(page for page in pages if page in program.pages)
-            raise InvalidArgument(f"page {page} is in use: choose a new id")
 
     def _dealloc_pages(
         self, command: c.DeallocPages, queue: CommandQueue, info: EngineInfo
     ) -> None:
         distinct("pages", command.pages)
-        self._held_pages(command.pages, queue)
-
-    def _held_pages(self, pages: Iterable[PageId], queue: CommandQueue) -> None:
-        for page_id in pages:
-            page = queue.program.pages.get(page_id)
-            if page is None or page.is_released:
-                raise UnknownHandle(
-                    f"page {page_id} is not held by this program: allocate or import it first, "
-                    "and free it once",
-                    page=page_id,
-                )
-            if page.engine != queue.engine:
-                raise InvalidArgument(
-                    f"page {page_id} lives on engine {page.engine}, this queue on {queue.engine}: "
-                    "export and import it there"
-                )
+        check_held_pages(command.pages, queue)
 
     def _alloc_embeds(self, command: c.AllocEmbeds, queue: CommandQueue, info: EngineInfo) -> None:
-        program, embeds = queue.program, command.embeds
-        distinct("embeds", embeds)
-        for embed in embeds:
-            if embed in program.embeds:
-                raise InvalidArgument(f"embed {embed} is in use: choose a new id")
-        most = info.pool.num_embeds - num_reserved(info.pool.num_embeds)
-        if len(embeds) > most:
-            raise NeverFits(
-                f"{len(embeds)} embeds are asked for; the engine has {info.pool.num_embeds} and "
-                f"one program {most} at most: embed and run the prompt in parts",
-                num_embeds=info.pool.num_embeds,
-            )
-        if len(program.embeds) + len(embeds) > MAX_EMBEDS:
-            raise QuotaExceeded(
-                f"{len(program.embeds)} embeds are held or waited for and {len(embeds)} more are "
-                f"asked for; no program has more than {MAX_EMBEDS}: free some first",
-                max_embeds=MAX_EMBEDS,
-            )
-        account = program.account
-        account.require("max_embeds", account.num_embeds, len(embeds), "embeds are held")
-        require_room(
-            program, "max_embeds", len(embeds), "embeds are held", attrgetter("num_held_embeds")
-        )
+        check_new_embeds(command.embeds, queue.program, info)
 
     def _dealloc_embeds(
         self, command: c.DeallocEmbeds, queue: CommandQueue, info: EngineInfo
     ) -> None:
         distinct("embeds", command.embeds)
-        self._held_embeds(command.embeds, queue)
-
-    def _held_embeds(self, embeds: Iterable[EmbedId], queue: CommandQueue) -> None:
-        for embed_id in embeds:
-            embed = queue.program.embeds.get(embed_id)
-            if embed is None or embed.is_released:
-                raise UnknownHandle(
-                    f"embed {embed_id} is not held by this program: allocate it first, and free "
-                    "it once",
-                    embed=embed_id,
-                )
-            if embed.engine != queue.engine:
-                raise InvalidArgument(
-                    f"embed {embed_id} lives on engine {embed.engine}, this queue on "
-                    f"{queue.engine}: allocate one there"
-                )
+        check_held_embeds(command.embeds, queue)
 
     def _export_pages(self, command: c.ExportPages, queue: CommandQueue, info: EngineInfo) -> None:
         self._types.check(command)
@@ -209,7 +130,7 @@ class Validator:
             f"ttl_s is {command.ttl_s}: choose a positive time, or None for the owner's life",
         )
         distinct("pages", command.pages)
-        self._held_pages(command.pages, queue)
+        check_held_pages(command.pages, queue)
         if command.tokens is not None:
             most = len(command.pages) * info.pool.page_size + 1
             require(
@@ -226,12 +147,12 @@ class Validator:
 
     def _import_pages(self, command: c.ImportPages, queue: CommandQueue, info: EngineInfo) -> None:
         self._types.check(command)
-        self._new_pages(command.pages, queue.program)
+        check_new_pages(command.pages, queue.program)
 
     def _import_prefix(
         self, command: c.ImportPrefix, queue: CommandQueue, info: EngineInfo
     ) -> None:
-        self._new_pages(command.pages, queue.program)
+        check_new_pages(command.pages, queue.program)
         check_tokens(command.tokens, info)
         self._adapter(command.adapter, info)
         num_needed = len(command.tokens) // info.pool.page_size
@@ -243,7 +164,7 @@ class Validator:
 
     def _copy_page(self, command: c.CopyPage, queue: CommandQueue, info: EngineInfo) -> None:
         self._types.check(command)
-        self._held_pages([command.source, command.target], queue)
+        check_held_pages([command.source, command.target], queue)
         require(command.source != command.target, "source and target are the same page")
         size = info.pool.page_size
         offsets = (command.source_offset, command.target_offset)
@@ -256,7 +177,7 @@ class Validator:
         )
 
     def _mask_page(self, command: c.MaskPage, queue: CommandQueue, info: EngineInfo) -> None:
-        self._held_pages([command.page], queue)
+        check_held_pages([command.page], queue)
         require(
             len(command.visible) == info.pool.page_size,
             f"the mask has {len(command.visible)} entries; a page has {info.pool.page_size} slots",
@@ -266,14 +187,14 @@ class Validator:
         self, command: c.RepositionPage, queue: CommandQueue, info: EngineInfo
     ) -> None:
         self._types.check(command)
-        self._held_pages([command.page], queue)
+        check_held_pages([command.page], queue)
         check_reposition(command, info)
 
     def _truncate_page(
         self, command: c.TruncatePage, queue: CommandQueue, info: EngineInfo
     ) -> None:
         self._types.check(command)
-        self._held_pages([command.page], queue)
+        check_held_pages([command.page], queue)
         require(
             0 <= command.fill <= info.pool.page_size,
             f"fill is {command.fill}; a page has {info.pool.page_size} slots",
@@ -291,21 +212,21 @@ class Validator:
             check_tokens(command.tokens, info)
         check_positions(command.positions, count, info)
         distinct("embeds", command.embeds)
-        self._held_embeds(command.embeds, queue)
+        check_held_embeds(command.embeds, queue)
 
     def _embed_image(self, command: c.EmbedImage, queue: CommandQueue, info: EngineInfo) -> None:
         check_image(command, info)
         check_positions(command.positions, len(command.embeds), info)
         distinct("embeds", command.embeds)
-        self._held_embeds(command.embeds, queue)
+        check_held_embeds(command.embeds, queue)
 
     def _lease(self, command: LeaseCommand, queue: CommandQueue, info: EngineInfo) -> None:
         self._types.check(command)
         check_lease_command(command, queue, info)
         if isinstance(command, SendPages):
-            self._held_pages(command.pages, queue)
+            check_held_pages(command.pages, queue)
         elif isinstance(command, TakeLease):
-            self._new_pages(command.pages, queue.program)
+            check_new_pages(command.pages, queue.program)
         elif isinstance(command, OpenLease | PinPrefix):
             self._adapter(command.adapter, info)
 
@@ -322,10 +243,10 @@ class Validator:
                 f"{len(command.outputs)} outputs for {count} inputs: at most one each"
             )
         distinct("inputs", command.inputs)
-        self._held_embeds(command.inputs, queue)
+        check_held_embeds(command.inputs, queue)
         distinct("outputs", command.outputs)
-        self._held_embeds(command.outputs, queue)
-        self._context_and_output(command.context, command.output, queue)
+        check_held_embeds(command.outputs, queue)
+        check_context_and_output(command.context, command.output, queue)
         check_mask(command, info)
         check_scores(command, info)
         num_pages = len(command.context)
@@ -335,18 +256,9 @@ class Validator:
         if command.output:
             check_room(count, len(command.output), info)
 
-    def _context_and_output(
-        self, context: list[PageId], output: list[PageId], queue: CommandQueue
-    ) -> None:
-        distinct("context pages", context)
-        self._held_pages(context, queue)
-        if output != context:  # a loop over one list of pages names it for both
-            distinct("output pages", output)
-            self._held_pages(output, queue)
-
     def _get_next_dist(self, command: c.GetNextDist, queue: CommandQueue, info: EngineInfo) -> None:
         require(bool(command.embeds), "get_next_dist needs at least one embed")
-        self._held_embeds(command.embeds, queue)
+        check_held_embeds(command.embeds, queue)
         if command.top_k < 1:
             raise InvalidArgument(f"top_k is {command.top_k}: ask for at least one token")
         check_top_k(command.top_k, "top_k", queue)
@@ -355,7 +267,7 @@ class Validator:
         count = len(command.embeds)
         require(count > 0, "sample needs at least one embed")
         self._types.check_sampler(command.sampler)
-        self._held_embeds(command.embeds, queue)
+        check_held_embeds(command.embeds, queue)
         check_positions(command.positions, count, info)
         check_token_slots(command.token_slots, count)
         distinct("token slots", command.token_slots or ())
@@ -393,7 +305,7 @@ class Validator:
             number = getattr(command, name)
             require(number is None or number >= 0, f"{name} is {number}: choose 0 or more")
             check_top_k(number or 0, name, queue)
-        self._context_and_output(command.context, command.output, queue)
+        check_context_and_output(command.context, command.output, queue)
         check_room(count, len(command.output), info)
         size = info.pool.page_size
         num_output = min(len(command.output), -(-(count + stop.max_tokens) // size) + 1)

@@ -39,7 +39,7 @@ from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.core.batch import I32
 from quire.core.commands import EmbedImage, EmbedText, Forward, Sample
 from quire.core.engine_info import EngineInfo
-from quire.core.errors import ConfigError, ErrorRecord, PageLost, PoolExhausted
+from quire.core.errors import ErrorRecord, PageLost, PoolExhausted
 from quire.core.ids import EngineId, ModelId, SequenceId, TokenSlotId
 
 
@@ -248,43 +248,9 @@ class EngineState(ControlledEngine):
                 self.token_slots.free(slot)
         queue.token_slots.clear()
 
-    def clear_flight(self) -> list[Entry]:
-        """The engine is gone: forget its messages in flight and return their commands."""
-        entries: dict[Entry, None] = {}
-        for message in self.in_flight:
-            for part in message.parts:
-                entries[part.entry] = None
-            for run in message.runs:
-                entries[run.entry] = None
-            for content in message.pins:
-                self.memory.unpin(content)
-        self.in_flight.clear()
-        for entry in entries:
-            entry.num_in_flight = 0
-        return list(entries)
-
     def take_fenced(self) -> list[Content]:
         fenced, self.fenced = self.fenced, []
         return fenced
-
-    def lose_memory(self, programs: Iterable[Program], exports: ExportTable) -> None:
-        """Everything on the engine is gone. Canonical pages keep their tokens and are recomputed
-        when they are used; the others are lost."""
-        snapshots = [s for x in exports.exports() if x.engine == self.id for s in x.pages]
-        contents = [s.content for s in snapshots if s.content is not None]
-        for program in programs:
-            for page in program.pages.values():
-                if page.engine == self.id and page.content is not None:
-                    contents.append(page.content)
-                    page.is_lost = page.fill > 0 and not page.content.canonical
-            for embed in program.embeds.values():
-                if embed.engine == self.id:
-                    embed.is_lost, embed.is_written = embed.is_written, False
-            for key in [key for key in program.token_slots if key[0] == self.id]:
-                self.token_slots.free(program.token_slots.pop(key))
-        self.memory.lose_everything(contents)
-        self.operations.take()
-        self.tables = TableCache()
 
     def end_transfers(
         self, transfers: Collection[int], failed: Collection[int], programs: Iterable[Program]
@@ -300,38 +266,6 @@ class EngineState(ControlledEngine):
                     if page.fill and id(page.content) in lost:
                         page.is_lost = True
         return ended
-
-    def restart(self, info: EngineInfo) -> Collection[int]:
-        """The engine is up again, with empty memory.
-
-        Returns the indices of the adapters whose weights have changed. If the model's own weights
-        have changed, these are all adapters and -1 (no adapter).
-
-        Raises:
-            ConfigError: its pool or the names of its adapters differ, so that what programs hold
-                would not fit.
-        """
-        names = [adapter.name for adapter in info.adapters]
-        known = [adapter.name for adapter in self.info.adapters]
-        if names != known:
-            raise ConfigError(
-                f"engine {self.id} restarted with the adapters {names}, it had {known}: start it "
-                "with its earlier configuration"
-            )
-        if info.pool != self.info.pool:
-            raise ConfigError(
-                f"engine {self.id} restarted with the pool {info.pool}, it had {self.info.pool}: "
-                "start it with its earlier configuration"
-            )
-        before, self.info = self.info, info
-        self.memory.resize(info)
-        self.is_up = True
-        self.epoch += 1
-        self.next_step = 0
-        if info.content != before.content:
-            return range(-1, len(info.adapters))
-        pairs = zip(before.adapters, info.adapters, strict=True)
-        return {index for index, (old, new) in enumerate(pairs) if old.digest != new.digest}
 
     def check_invariants(
         self, programs: Iterable[Program], exports: ExportTable, leases: LeaseTable

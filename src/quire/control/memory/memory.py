@@ -14,7 +14,9 @@ from collections.abc import Collection, Iterable
 from quire.control.memory.blocks import NumberPool
 from quire.control.memory.chain_heads import ChainHeads
 from quire.control.memory.content import ChainNode, Content
+from quire.control.memory.descent import Descent
 from quire.control.memory.disk_tier import DiskTier
+from quire.control.memory.held_blocks import HeldBlocks
 from quire.control.memory.index_journal import IndexJournal
 from quire.control.memory.lower_tier import LowerTier
 from quire.control.memory.move_counts import MoveCounts
@@ -27,12 +29,12 @@ from quire.control.memory.promises import Promises, Reclaim
 from quire.control.memory.transfers import Tier, Transfer, TransferTable
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError
-from quire.core.ids import BlockId, DiskBlockId, EngineId, HostBlockId, ProgramId
+from quire.core.ids import BlockId, EngineId, ProgramId
 
 
 class Memory:
     """The blocks of one engine. Operations are appended to ``operations``, in order. ``heads``:
-    those of all engines, if there are others."""
+    those of all engines, if there are others. ``descent``: contents' ways to lower tiers."""
 
     def __init__(
         self,
@@ -88,6 +90,15 @@ class Memory:
             self.device.size,
             self._engine,
             self.heads,
+        )
+        self._blocks = HeldBlocks(self.device, self.host_tier, self.disk_tier, self.index)
+        self.descent = Descent(
+            self._movement,
+            self.host_tier,
+            self.disk_tier,
+            self.index,
+            self._blocks,
+            self._counts,
         )
 
     @property
@@ -160,37 +171,13 @@ class Memory:
         elif content.indexed and content.disk_block is not None:
             self.disk_tier.cache(content)
         else:
-            self._discard(content)
-
-    def _discard(self, content: Content) -> None:
-        """Free its blocks; the index forgets it."""
-        if content.indexed:
-            self.index.remove(content)
-        self._free_all(content)
-
-    def _free_all(self, content: Content) -> None:
-        self._free_device(content)
-        if content.host_block is not None:
-            self._free_lower(self.host_tier, content.host_block)
-            content.host_block = None
-        if content.disk_block is not None:
-            self._free_lower(self.disk_tier, content.disk_block)
-            content.disk_block = None
-
-    def _free_device(self, content: Content) -> None:
-        if content.block is not None:
-            self.device.free(content.block)
-            content.block = None
-
-    def _free_lower(self, tier: LowerTier, block: int) -> None:
-        tier.keep(block)
-        tier.pool.free(block)
+            self._blocks.discard(content)
 
     def lose(self, content: Content) -> None:
         """Discard ``content`` on every tier, because its values are not valid."""
         if content.is_moving:
             self._movement.forget(content)
-        self._discard(content)
+        self._blocks.discard(content)
 
     def make_room(self, num_blocks: int, reclaim: Reclaim) -> bool:
         """Whether ``num_blocks`` are free for ``reclaim``. Cached contents are evicted first, then
@@ -202,7 +189,7 @@ class Memory:
             evicted = self.index.pop_least_recent()
             if evicted is None:
                 break
-            self._free_device(evicted)
+            self._blocks.free_device(evicted)
         while (num_missing := num_blocks - self._num_to_come(reclaim)) > 0:
             if not reclaim.give_up(num_missing):
                 return False
@@ -244,78 +231,10 @@ class Memory:
     def can_move_out(self, content: Content) -> bool:
         return content.block is not None and not content.num_pins
 
-    def move_out(self, content: Content, program: ProgramId | None = None) -> bool:
-        """Free the device block of a referenced content, which ``program`` holds; returns False if
-        no tier takes the content.
-
-        If the host or the disk has room, a transfer begins, at whose end the block is free. Else a
-        canonical content is dropped, because its tokens are known: its block is free at once.
-        """
-        assert content.num_pins == 0
-        disk = self.disk_tier
-        if (
-            self._to_host(content, self.host_tier.first_cached(), program)
-            or (disk.takes(content) and self._to_disk(content, disk.place_for(content), program))
-            or self._to_host(content, self.host_tier.victim(), program)
-        ):
-            return True
-        if not (content.canonical and content.tokens):
-            return False
-        self._counts.num_dropped += 1
-        self._free_device(content)
-        if content.indexed:
-            self.index.remove(content)
-        return True
-
-    def demote(self, content: Content, tier: Tier = Tier.HOST) -> bool:
-        """Begin to move a cached content from the device to ``tier``; returns False if that has no
-        block but those that programs hold. Its block is free at the transfer's end."""
-        assert not content.num_refs
-        assert not content.num_pins
-        program = None if content.is_shared else content.family
-        if tier is Tier.HOST:
-            has_begun = self._to_host(content, self.host_tier.first_cached(), program)
-        else:
-            has_begun = self._to_disk(content, self.disk_tier.first_cached(), program)
-        if has_begun:
-            self.index.uncache(content)
-            self._counts.num_demoted += 1
-        return has_begun
-
-    def spill(self, content: Content) -> bool:
-        """Begin to move a content from the host to the disk; returns False if that has no block but
-        those that programs hold."""
-        assert content.num_pins == 0
-        program = None if content.is_shared else content.family
-        return self._to_disk(content, self.disk_tier.first_cached(), program)
-
     def evict(self, content: Content) -> None:
         """Drop a cached content."""
         self.index.note_evicted()
-        self._discard(content)
-
-    def _to_host(self, content: Content, victim: Content | None, program: ProgramId | None) -> bool:
-        """From the device; in the place of ``victim``, if the host has no other."""
-        host_block = self._take(self.host_tier, victim)
-        if host_block is not None:
-            self._movement.to_host(content, HostBlockId(host_block), program)
-        return host_block is not None
-
-    def _to_disk(self, content: Content, victim: Content | None, program: ProgramId | None) -> bool:
-        """From the device or the host; in the place of ``victim``, if the disk has no other."""
-        disk_block = self._take(self.disk_tier, victim)
-        if disk_block is not None:
-            self._movement.to_disk(content, DiskBlockId(disk_block), program)
-        return disk_block is not None
-
-    def _take(self, tier: LowerTier, victim: Content | None) -> int | None:
-        """A block of ``tier``; if none is free, that of ``victim``, which is dropped."""
-        block = tier.pool.take()
-        if block is None and victim is not None:
-            self._discard(victim)
-            self._counts.num_dropped += 1
-            block = tier.pool.take()
-        return block
+        self._blocks.discard(content)
 
     def offer(self, leaf: ChainNode) -> None:
         """Evict the unreferenced contents of this chain before all others, on every tier, its end
@@ -371,7 +290,7 @@ class Memory:
         for tier in self._lower_tiers:
             cached += tier.clear_cached()
         for content in [*cached, *contents]:
-            self._free_all(content)
+            self._blocks.free_all(content)
 
     def statistics(self) -> PoolStatistics:
         disk, counts = self.disk_tier, self._counts

@@ -70,60 +70,34 @@ class Program:
         parent: Program | None = None,
     ) -> None:
         self.account = account or Account(started.tenant)
-        self.id = started.program
-        self.tenant = started.tenant
+        self.id, self.tenant, self.serial = started.program, started.tenant, serial
         self.form: ProgramForm = started.form
-        self.name = started.name
-        self.client_id = started.client_id
+        self.name, self.client_id = started.name, started.client_id
+        self.priority, self.deadline_s = started.priority, started.deadline_s
+        self.idle_ttl_s, self.quotas = started.idle_ttl_s, started.quotas
+        self.started_s = self.idle_since_s = started.time_s
         self.parent = started.parent
         self.launcher: Program | None = None
         self.launched: dict[ProgramId, Program] = {}
-        self.priority = started.priority
-        self.deadline_s = started.deadline_s
-        self.idle_ttl_s = started.idle_ttl_s
-        self.quotas = started.quotas
-        self.serial = serial
-        self.started_s = started.time_s
-        self.idle_since_s = started.time_s
         self.queues: dict[QueueId, CommandQueue] = {}
         self.refused_queues: dict[QueueId, ErrorRecord] = {}
         self.entries: dict[CommandId, Entry] = {}
-        self.ended = IdRanges()
-        self.failed = Failures()
+        self.ended, self.failed = IdRanges(), Failures()
         self.pages: dict[PageId, Page] = {}
         self.embeds: dict[EmbedId, Embed] = {}
         self.token_slots: dict[tuple[EngineId, TokenSlotId], int] = {}
-        self.num_held_pages = 0
-        self.num_held_embeds = 0
-        self.num_running = 0
-        self.num_calls = 0
-        self.last_call_s: float | None = None
-        self.num_generated_tokens = 0
-        self.num_family_tokens = 0
-        self.num_prefilled_tokens = 0
-        self.num_cached_tokens = 0
-        self.num_encoded_tokens = 0
+        self.num_held_pages = self.num_held_embeds = 0
+        self.num_running = self.num_calls = self.num_preemptions = 0
+        self.num_generated_tokens = self.num_family_tokens = 0
+        self.num_prefilled_tokens = self.num_cached_tokens = self.num_encoded_tokens = 0
         self.cost_s = 0.0
-        self.figures = ServiceFigures(
-            arrival_s=started.time_s,
-            parent=started.parent,
-            parent_thread=started.parent_thread,
-            deadline_s=started.deadline_s,
-        )
-        if parent is None:
-            self.family = started.program
-            self.kind = started.kind
-            self.family_figures = ServiceFigures(arrival_s=started.time_s)
-        else:
-            self.family = parent.family
-            self.kind = parent.kind
-            self.family_figures = parent.family_figures
-            self.figures.path_s = parent.figures.path_s
-            self.figures.path_tokens = parent.figures.path_tokens
+        self.family: ProgramId = started.program if parent is None else parent.family
+        self.kind: str = started.kind if parent is None else parent.kind
+        self.figures, self.family_figures = _figures(started, parent)
         self.threads = Threads(started.time_s)
+        self.last_call_s: float | None = None
         self.last_arrival_s: float | None = None
         self.last_completion_s: float | None = None
-        self.num_preemptions = 0
         self.home_engines: dict[ModelId, EngineId] = {}
 
     @property
@@ -137,6 +111,22 @@ class Program:
         self.refused_queues[queue] = error
         if len(self.refused_queues) > MAX_REFUSED_QUEUES:
             del self.refused_queues[next(iter(self.refused_queues))]
+
+
+def _figures(
+    started: ProgramStarted, parent: Program | None
+) -> tuple[ServiceFigures, ServiceFigures]:
+    """A program's own figures and its family's, which it shares with its ``parent``."""
+    own = ServiceFigures(
+        arrival_s=started.time_s,
+        parent=started.parent,
+        parent_thread=started.parent_thread,
+        deadline_s=started.deadline_s,
+    )
+    if parent is None:
+        return own, ServiceFigures(arrival_s=started.time_s)
+    own.path_s, own.path_tokens = parent.figures.path_s, parent.figures.path_tokens
+    return own, parent.family_figures
 
 
 class CommandQueue:
@@ -313,44 +303,32 @@ class Entry:
     )
 
     def __init__(self, command: Command, queue: CommandQueue, now_s: float) -> None:
-        self.id = command.id
-        self.command = command
-        self.queue = queue
-        self.program = queue.program
-        self.place = queue.place
+        self.id, self.command = command.id, command
+        self.queue, self.program, self.place = queue, queue.program, queue.place
         self.state = _QUEUED
-        self.arrival_s = now_s
-        self.ready_s = now_s
+        self.arrival_s = self.ready_s = now_s
         self.pages: tuple[Page, ...] = ()
         self.embeds: tuple[Embed, ...] = ()
         self.freed: tuple[Page | Embed, ...] = ()
         self.num_blockers = 0
         self.dependents: tuple[Entry, ...] = ()
-        self.service_tokens = 0
-        self.service_s = 0.0
-        self.waiting_s = 0.0
-        self.num_prefilled_tokens = 0
-        self.num_generated_tokens = 0
-        self.num_preemptions = 0
-        self.path_tokens = 0
-        self.path_s = 0.0
+        self.service_tokens = self.path_tokens = 0
+        self.service_s = self.waiting_s = self.path_s = 0.0
+        self.num_prefilled_tokens = self.num_generated_tokens = self.num_preemptions = 0
         self.idle_since_s: float | None = None
         self.sent_s: float | None = None
         self.messages: list[tuple[int, int]] = []
         self.first_message = self.last_message = -1
         self.num_tokens_next = 1
-        self.is_cancelled = False
-        self.is_answered = False
+        self.is_cancelled = self.is_answered = False
         self.on_end: Callable[[Entry], None] | None = None
-        self.num_in_flight = 0
-        self.num_losses = 0
+        self.num_in_flight = self.num_losses = 0
         self.run: object | None = None
         self.reply: Reply = None
         self.error: ErrorRecord | None = None
         self.rank: tuple[float, ...] | None = None
         self.policy_key: tuple[float, ...] = ()
-        self.rank_class = 0
-        self.rank_number = 0
+        self.rank_class = self.rank_number = 0
         self.stage = 0.0
         self.placed_in: object | None = None
         self.view: ReadyCommand | None = None

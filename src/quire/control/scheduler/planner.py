@@ -32,6 +32,7 @@ from quire.control.scheduler.reclaiming.reclaimer import Reclaimer
 from quire.control.scheduler.reclaiming.restorer import RestoreJob, Restorer
 from quire.control.scheduler.waiting.admission import Admission
 from quire.control.scheduler.waiting.backlog import Backlog, needs_seat
+from quire.control.scheduler.waiting.joining import Joining
 from quire.control.scheduler.waiting.seating import Seating
 from quire.control.scheduler.waiting.spare import SpareTime
 from quire.core import commands as c
@@ -94,7 +95,7 @@ class MessagePlanner:
         self._again: dict[Entry, None] = {}
         self._is_ahead = False
         self._max_commands: int | None = None
-        self._seen = (-1, -1)
+        self._joining = Joining(engine, self.backlog, self.seating, self.pausing)
 
     def plan(
         self,
@@ -125,7 +126,7 @@ class MessagePlanner:
         self._add_work()
         self._add_restores()
         self._put_back()
-        self._seen = (self._engine.num_changes, self._seats.num_asked)
+        self._joining.planned()
         return self._builder
 
     def add_behind(self, builder: BatchBuilder, entries: Collection[Entry]) -> bool:
@@ -157,27 +158,11 @@ class MessagePlanner:
     def could_join(self) -> bool:
         """Whether a message that is planned now might carry somebody whom those in flight do not:
         then none of many steps, and none behind the one in flight, is sent before it."""
-        if self.backlog.work or self.pausing.is_due:
-            return True
-        seats = self._seats
-        num_changes, num_asked = self._seen
-        has_changed = num_changes != self._engine.num_changes
-        if has_changed and (self.blocked or self.backlog.claims):
-            return True
-        if seats.num_free and seats.num_asking and (has_changed or num_asked != seats.num_asked):
-            return True
-        pair = seats.exchange()
-        return pair is not None and self.seating.admits(pair[0], pair[1])
+        return self._joining.is_possible(is_blocked=bool(self.blocked))
 
     def prompts_to_come(self) -> list[Entry]:
         """The prompts that would stand in a message planned now, if nothing else would."""
-        self.backlog.begin_message()
-        self.seating.give_free_seats()
-        work = self.backlog.work
-        if len(work) > self._seats.capacity:
-            return []
-        waiting = list(work)
-        return waiting if all(isinstance(entry.command, c.Decode) for entry in waiting) else []
+        return self._joining.prompts()
 
     def _advance_time(self) -> None:
         active = [key[1] for key in self._seats.tenants()]

@@ -132,7 +132,7 @@ class Reclaimer:
         memory = self._engine.memory
         num_freed = 0
         for content in self._left_contents():
-            num_freed += memory.move_out(content)
+            num_freed += memory.descent.move_out(content)
             if num_freed >= num_blocks:
                 return True
         for export in self._host.exports.left(self._engine.id):
@@ -196,7 +196,9 @@ class Reclaimer:
         for content in contents:
             if num_freed >= num_blocks:
                 break
-            num_freed += memory.can_move_out(content) and memory.move_out(content, program.id)
+            num_freed += memory.can_move_out(content) and memory.descent.move_out(
+                content, program.id
+            )
         return num_freed
 
     def _movable(self, program: Program, claim: Claim) -> list[Content]:

@@ -51,8 +51,8 @@ class Demotion:
     def _demote(self, content: Content) -> bool:
         memory, gate, chance = self._engine.memory, self._gate, self._gate.chance_of(content)
         if self._host_price.is_worth_it(chance) and gate.has_place_on(memory.host_tier, chance):
-            return memory.demote(content)
+            return memory.descent.demote(content)
         disk = memory.disk_tier
         if not disk.is_open or not self._disk_price.is_worth_it(chance):
             return False
-        return gate.has_place_on(disk, chance) and memory.demote(content, Tier.DISK)
+        return gate.has_place_on(disk, chance) and memory.descent.demote(content, Tier.DISK)

@@ -100,4 +100,4 @@ class Spilling:
         chance = 1.0 if content.num_refs else self._gate.chance_of(content)
         if is_known and not self._price.is_worth_it(chance):
             return False
-        return self._gate.has_place_on(memory.disk_tier, chance) and memory.spill(content)
+        return self._gate.has_place_on(memory.disk_tier, chance) and memory.descent.spill(content)

@@ -1,0 +1,112 @@
+"""What a command names must be its program's: held pages and embeds, and ids for new ones.
+
+Owns the checks of handles and the bounds of how many a program may have. Raises ``QuireError``s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import attrgetter
+
+from quire.control.commands.checks import distinct
+from quire.control.memory.blocks import num_reserved
+from quire.control.programs.families import require_room
+from quire.control.programs.program import CommandQueue, Program
+from quire.core.engine_info import EngineInfo
+from quire.core.errors import InvalidArgument, NeverFits, QuotaExceeded, UnknownHandle
+from quire.core.ids import EmbedId, PageId
+
+MAX_PAGES = 1 << 20
+"""Of one program without a quota: an empty page has no block, but control remembers it (some 300
+bytes). It is the context of 16 million tokens."""
+
+MAX_EMBEDS = 1 << 18
+"""Of one program without a quota. An engine has fewer by far, but what waits for them is known by
+then."""
+
+
+def check_new_pages(pages: list[PageId], program: Program) -> None:
+    """``pages`` are ids that ``program`` may give to new pages."""
+    distinct("pages", pages)
+    if len(program.pages) + len(pages) > MAX_PAGES:
+        raise QuotaExceeded(
+            f"{len(program.pages)} pages are held and {len(pages)} more are asked for; no "
+            f"program has more than {MAX_PAGES}: free some first",
+            max_pages=MAX_PAGES,
+        )
+    account = program.account
+    account.require("max_pages", account.num_pages, len(pages), "pages are held")
+    if not program.pages.keys().isdisjoint(pages):
+        page = next(page for page in pages if page in program.pages)
+        raise InvalidArgument(f"page {page} is in use: choose a new id")
+
+
+def check_held_pages(pages: Iterable[PageId], queue: CommandQueue) -> None:
+    """The program holds ``pages``, on the engine of ``queue``."""
+    for page_id in pages:
+        page = queue.program.pages.get(page_id)
+        if page is None or page.is_released:
+            raise UnknownHandle(
+                f"page {page_id} is not held by this program: allocate or import it first, "
+                "and free it once",
+                page=page_id,
+            )
+        if page.engine != queue.engine:
+            raise InvalidArgument(
+                f"page {page_id} lives on engine {page.engine}, this queue on {queue.engine}: "
+                "export and import it there"
+            )
+
+
+def check_new_embeds(embeds: list[EmbedId], program: Program, info: EngineInfo) -> None:
+    """``embeds`` are ids that ``program`` may give to new embeds of the engine."""
+    distinct("embeds", embeds)
+    for embed in embeds:
+        if embed in program.embeds:
+            raise InvalidArgument(f"embed {embed} is in use: choose a new id")
+    most = info.pool.num_embeds - num_reserved(info.pool.num_embeds)
+    if len(embeds) > most:
+        raise NeverFits(
+            f"{len(embeds)} embeds are asked for; the engine has {info.pool.num_embeds} and "
+            f"one program {most} at most: embed and run the prompt in parts",
+            num_embeds=info.pool.num_embeds,
+        )
+    if len(program.embeds) + len(embeds) > MAX_EMBEDS:
+        raise QuotaExceeded(
+            f"{len(program.embeds)} embeds are held or waited for and {len(embeds)} more are "
+            f"asked for; no program has more than {MAX_EMBEDS}: free some first",
+            max_embeds=MAX_EMBEDS,
+        )
+    account = program.account
+    account.require("max_embeds", account.num_embeds, len(embeds), "embeds are held")
+    require_room(
+        program, "max_embeds", len(embeds), "embeds are held", attrgetter("num_held_embeds")
+    )
+
+
+def check_held_embeds(embeds: Iterable[EmbedId], queue: CommandQueue) -> None:
+    """The program holds ``embeds``, on the engine of ``queue``."""
+    for embed_id in embeds:
+        embed = queue.program.embeds.get(embed_id)
+        if embed is None or embed.is_released:
+            raise UnknownHandle(
+                f"embed {embed_id} is not held by this program: allocate it first, and free "
+                "it once",
+                embed=embed_id,
+            )
+        if embed.engine != queue.engine:
+            raise InvalidArgument(
+                f"embed {embed_id} lives on engine {embed.engine}, this queue on "
+                f"{queue.engine}: allocate one there"
+            )
+
+
+def check_context_and_output(
+    context: list[PageId], output: list[PageId], queue: CommandQueue
+) -> None:
+    """The program holds both, each page once."""
+    distinct("context pages", context)
+    check_held_pages(context, queue)
+    if output != context:  # a loop over one list of pages names it for both
+        distinct("output pages", output)
+        check_held_pages(output, queue)
