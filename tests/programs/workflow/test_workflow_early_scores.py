@@ -160,3 +160,7 @@ async def test_who_ranks_asks_for_what_was_not_scored(num_turns: int) -> None:
     found = await runner.run(primitive, {"text": "Who?", "texts": [*texts, texts[0]]})
     assert found["out"] == [float(int(digest("Who?", one), 16)) for one in [*texts, texts[0]]]
     assert sum(num for num, _ in api.asked) == len(texts) - num_scored
+    api.asked.clear()
+    again = await runner.run(primitive, {"text": "Who?", "texts": [texts[3], "another"]})
+    assert again["out"][0] == found["out"][3]
+    assert [num for num, _ in api.asked] == [1], "another search has found one more"

@@ -53,8 +53,8 @@ class EncoderRunner:
 
     def __init__(self, api: Api, model: str | None) -> None:
         self._api, self._model = api, model
-        self._early: dict[tuple[str, str], float] = {}
-        """Scores that were computed ahead, by question and text."""
+        self._scores: dict[tuple[bool, str, str], float] = {}
+        """By whether texts are truncated, question and text: of what was found, or may be."""
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         is_ranking = primitive.op is Op.RERANKING
@@ -66,12 +66,11 @@ class EncoderRunner:
     async def run_ahead(self, run: Run) -> Mapping[str, Any]:
         """See ``AheadRunner``. A few texts at a time, so that what was scored stays when the rest
         is not waited for."""
-        question, texts = run.inputs["text"], run.inputs["texts"]
+        texts: list[str] = run.inputs["texts"]
         for start in range(0, len(texts), NUM_AHEAD):
-            some = texts[start : start + NUM_AHEAD]
-            scores = await self._score(run.primitive, question, some)
-            self._early |= {(question, text): score for text, score in scores.items()}
-        return {"out": [self._early[question, text] for text in texts]}
+            some = {**run.inputs, "texts": texts[start : start + NUM_AHEAD]}
+            await self._scored(run.primitive, some)
+        return {"out": await self._scored(run.primitive, run.inputs)}
 
     def keep(self, run: Run) -> None:
         """What it has scored is there already."""
@@ -93,25 +92,19 @@ class EncoderRunner:
         return rows
 
     async def _scored(self, primitive: Primitive, inputs: Mapping[str, Any]) -> list[float]:
-        """Each text is scored once, however often it was found."""
+        """Each text is scored once, however often and by however many searches it was found."""
         question: str = inputs["text"]
-        wanted = list(dict.fromkeys(inputs["texts"]))
-        known = {
-            one: self._early[question, one] for one in wanted if (question, one) in self._early
-        }
-        missing = [text for text in wanted if text not in known]
+        truncate: bool = primitive.config["truncate"]
+        keys = [(truncate, question, text) for text in inputs["texts"]]
+        missing = [key for key in dict.fromkeys(keys) if key not in self._scores]
         for start in range(0, len(missing), MAX_TEXTS):
-            known |= await self._score(primitive, question, missing[start : start + MAX_TEXTS])
-        return [known[text] for text in inputs["texts"]]
-
-    async def _score(
-        self, primitive: Primitive, question: str, texts: Sequence[str]
-    ) -> dict[str, float]:
-        scores = await self._api.rerank(
-            question,
-            texts,
-            model=self._model,
-            truncate=primitive.config["truncate"],
-            **primitive.order,
-        )
-        return dict(zip(texts, scores, strict=True))
+            some = missing[start : start + MAX_TEXTS]
+            scores = await self._api.rerank(
+                question,
+                [text for _, _, text in some],
+                model=self._model,
+                truncate=truncate,
+                **primitive.order,
+            )
+            self._scores |= zip(some, scores, strict=True)
+        return [self._scores[key] for key in keys]
