@@ -36,6 +36,21 @@ def test_the_bars_are_gone_when_the_node_is_ready(
     ]
 
 
+def test_workflows_that_were_named_are_told_with_their_address(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(node: object, server: object, **hooks: Any) -> None:
+        hooks["on_ready"]("http://node")
+
+    monkeypatch.setattr("quire.cli.serve.run_server", run)
+    monkeypatch.setattr("quire.cli.serve.settle", lambda: None)
+    ran = invoke(capsys, "serve", "--workflow", "naive-rag", "--workflow", "agent")
+    assert ran.code == 0
+    told = "Workflows at POST http://node/v1/workflows/NAME/query: naive-rag, agent"
+    assert told in " ".join(ran.err.split())
+    assert "Workflows" not in invoke(capsys, "serve").err
+
+
 def test_a_stage_that_begins_later_is_a_line_of_its_own(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

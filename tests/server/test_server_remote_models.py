@@ -14,6 +14,7 @@ from quire.core.errors import ProgramFailed
 from quire.core.ids import TenantId
 from quire.programs.workflow import App, Engine, Node, StepLog, use_keys, workflow
 from quire.programs.workflow.answer_text import Said
+from quire.programs.workflow.runners.remote import RemoteRunner
 from quire.programs.workflow.running import run_query
 from quire.testing import LocalNode
 
@@ -90,3 +91,30 @@ async def test_what_the_endpoint_refuses_is_one_clear_error(
     async with LocalNode() as local:
         with pytest.raises(ProgramFailed, match=message):
             await local.run(workflow(app_of(server, key, **config)), json.dumps({"items": ["one"]}))
+
+
+async def test_a_key_that_is_missing_leaves_no_other_connection_open(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[RemoteRunner] = []
+    monkeypatch.setattr(RemoteRunner, "close", lambda self: _closing(closed, self))
+    remote = {"base_url": f"{server.url}/v1", "model": MODEL}
+    engines = [
+        Engine("llm", name="first", config=remote),
+        Engine("llm", name="second", config={**remote, "api_key_env": "NO_KEY"}),
+    ]
+    app = App("two", engines)
+    first = Node("first", {"a": "text"}, {"b": "text"}, None, {"prompt": "say {a}"}, name="one")
+    second = Node(
+        "second", {"b": "text"}, {"answer": "text"}, None, {"prompt": "say {b}"}, name="two"
+    )
+    app.update_template([first, second])
+    async with LocalNode() as local:
+        with pytest.raises(ProgramFailed, match="environment variable NO_KEY, which is not set"):
+            await local.run(workflow(app), json.dumps({"a": "x"}))
+    assert len(closed) == 1
+
+
+async def _closing(closed: list[RemoteRunner], runner: RemoteRunner) -> None:
+    closed.append(runner)
+    await runner._client.aclose()

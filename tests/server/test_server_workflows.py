@@ -222,6 +222,18 @@ def test_a_failure_in_the_middle_names_what_the_query_has_met(http: httpx.Client
     assert (last["type"], last["error"]) == ("error", error)
 
 
+def test_a_document_that_cannot_be_read_is_named_by_its_place_in_the_body(
+    http: httpx.Client,
+) -> None:
+    """It is read when the query runs."""
+    pdf = {"name": "a.md", "base64": "JVBERi0xLjQ="}
+    query = {**QUERY, "documents": [pdf]}
+    error = http.post(NAIVE, json={"query": query}).json()["error"]
+    assert (error["param"], "'a.md' is a PDF" in error["message"]) == ("query.documents", True)
+    *_, last = events_of(http.post(NAIVE, json={"query": query, "stream": True}).text)
+    assert (last["type"], last["error"]) == ("error", error)
+
+
 def test_a_workflow_that_is_not_served_is_named(keyed: RunningServer) -> None:
     refused = httpx.post(keyed.url + NAIVE, json={"query": QUERY}, headers=KEYS["a"], timeout=60)
     assert refused.status_code == 404

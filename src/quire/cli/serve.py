@@ -54,6 +54,9 @@ def _run(node: NodeConfig, server: ServerConfig, workflows: Applications | None)
         starting.close()
         text = f"Quire serves {names} on {url} (OpenAI clients: base_url={url}/v1)"
         messages().print(text)
+        if workflows is not None:
+            at = f"{url}/v1/workflows/NAME/query"
+            messages().print(f"Workflows at POST {at}: {', '.join(workflows)}")
         settle()
 
     take_short_turns()  # the control thread shares the interpreter with the edge

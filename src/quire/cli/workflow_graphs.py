@@ -9,7 +9,7 @@ from quire.cli.console import escaped, messages, output, table
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow import Graph
 from quire.programs.workflow.graph import PrimitiveGraph
-from quire.programs.workflow.passes.note import folded
+from quire.programs.workflow.passes.note import Note, folded
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.timing import measured, predicted, written
 from quire.programs.workflow.watching import Step
@@ -27,13 +27,20 @@ def explain(graph: Graph, svg: Path | None) -> None:
             f"by profile {written(whole.total_s)} as written, {written(best.total_s)} as "
             f"optimised, which waits for {escaped(_of_components(e_graph, best.way))}"
         )
+    _show_notes(folded(graph.notes))
+    if svg is not None:
+        _draw(svg, graph)
+
+
+def _show_notes(notes: Sequence[Note]) -> None:
+    if not notes:
+        output().print("no pass found anything to change")
+        return
     listed = table("pass", "where", "what it did, or why not", wrap=("what it did, or why not",))
-    for note in folded(graph.notes):
+    for note in notes:
         text = note.text if note.applied else f"no: {note.text}"
         listed.add_row(note.rule, escaped(note.where), escaped(text))
     output().print(listed)
-    if svg is not None:
-        _draw(svg, graph)
 
 
 def _of_components(graph: PrimitiveGraph, way: Sequence[str]) -> str:

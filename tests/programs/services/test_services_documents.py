@@ -25,6 +25,12 @@ async def test_what_is_no_document_is_refused_by_name(monkeypatch: pytest.Monkey
 
     service = DocumentService(unused)
     assert await service.read("\ufeffäh".encode(), "a.txt", "text") == "äh"
+    for content, message in [
+        (b"%PDF-1.4 ...", r"'a\.txt' is a PDF, and read as text it would be nonsense"),
+        ("text".encode("utf-16-le"), r"'a\.txt' has NUL characters, as files that are no text"),
+    ]:
+        with pytest.raises(InvalidArgument, match=message):
+            await service.read(content, "a.txt", "text")
     monkeypatch.setattr(documents, "MAX_FILE_BYTES", 3)
     for content, message in [
         (b"", r"'a\.txt' is empty"),

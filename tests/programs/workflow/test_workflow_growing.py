@@ -14,7 +14,7 @@ from test_workflow_equality import NAMES
 from workflow_random import RandomApp
 from workflow_reference import ReferenceRun, digest, elements
 
-from quire.core.errors import InvalidArgument
+from quire.core.errors import InvalidArgument, ProgramError
 from quire.programs.workflow import App, Engine, Graph, GraphCache, Growth, Node, OptPass, StepLog
 from quire.programs.workflow import scheduler as scheduler_module
 from quire.programs.workflow.growing import TemplateGrower
@@ -401,6 +401,11 @@ def work(**changes: Any) -> Node:
 async def test_what_a_function_may_not_return_is_refused(made: Any, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         await answered(growing(lambda q: made), {"q": "x"})
+
+
+async def test_a_function_that_raises_is_named() -> None:
+    with pytest.raises(ProgramError, match=r"grow: its function '\w+' raised KeyError: 'q'"):
+        await answered(growing(lambda q: {}["q"]), {"q": "x"})
 
 
 async def test_a_declared_effect_and_a_value_that_is_the_output_are_taken() -> None:

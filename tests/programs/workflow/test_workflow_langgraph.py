@@ -195,8 +195,13 @@ def test_what_is_not_imported_is_refused_by_name(graph: Any, message: str) -> No
         (lambda state: {"other": 1}, {}, "a sets 'other', which is no key of the state; it has"),
         (found("x"), {"other": 1}, "give an object with some of the keys answer, found, question"),
         (lambda state: {"answer": object()}, {}, "the state's 'answer' holds a object"),
+        (
+            lambda state: {"answer": 1 // 0}, {},
+            r"node_a: its function 'node_a' raised ZeroDivisionError: .* "
+            r"\(test_workflow_langgraph\.py, line \d+\): correct the function",
+        ),
     ],
-)
+)  # fmt: skip
 async def test_a_node_that_breaks_a_rule_is_named(node: Any, state: Any, message: str) -> None:
     graph = graph_of(PretendedGraph, ("__start__", "a"), a=node)
     with pytest.raises(ProgramFailed, match=message):

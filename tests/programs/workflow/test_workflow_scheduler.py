@@ -106,7 +106,7 @@ async def test_a_failure_ends_the_query_and_closes_what_it_holds() -> None:
 
     log = StepLog()
     scheduler = GraphScheduler(graph.e_graph, graph.query, runners, clock, log, sleep)
-    with pytest.raises(EngineLost, match=r"embed.*: its engine was lost 5 times: the encoder was"):
+    with pytest.raises(EngineLost, match=r"embed.*: was tried 5 times: the encoder was"):
         await scheduler.run()
     assert runner.num_closed == len(runners)
     assert "answer.0.decode" not in runner.began

@@ -170,9 +170,7 @@ async def test_an_engine_that_is_lost_is_asked_again_then_the_query_fails_once(
             assert await running == {"o": ["about word"]}
             assert engine.queries == ["word", "word"]
         else:
-            with pytest.raises(
-                ProgramFailed, match="find: its engine was lost 5 times: the search"
-            ):
+            with pytest.raises(ProgramFailed, match="find: was tried 5 times: the search"):
                 await running
 
 

@@ -214,6 +214,7 @@ def test_a_profile_finds_the_largest_batch_that_still_gains() -> None:
         (QUERY, {"chunk": {"size": 3}}, "the configuration of chunk has no 'size'"),
         (QUERY, {"chunks": {}}, "the configuration of advanced has no 'chunks'; it takes"),
         (QUERY, {"search": {"top_k": "3"}}, "search: top_k is '3': give an integer"),
+        (QUERY, {"search": {"top_k": 1025}}, "search: top_k is 1025: give 1 to 1024"),
         (QUERY, {"answer": {"synthesis": "wide"}}, "synthesis is 'wide': use one of one_shot"),
         (QUERY, {"answer": {"refine_prompt": "{best}"}}, r"does not use \{answer\}"),
     ],

@@ -291,8 +291,8 @@ class Validator:
         )
         if command.position + count > info.max_model_len:
             raise PromptTooLong(
-                f"the prompt ends at position {command.position + count} and the model has "
-                f"{info.max_model_len}: shorten it",
+                f"the prompt ends at position {command.position + count}, but the model's context "
+                f"has {info.max_model_len} positions: shorten it",
                 num_tokens=command.position + count,
                 max_model_len=info.max_model_len,
             )

@@ -17,6 +17,7 @@ from quire.programs.services.operations import ProgramService, operation
 DocumentKind = Literal["text", "html", "pdf"]
 KINDS: tuple[DocumentKind, ...] = get_args(DocumentKind)
 MAX_FILE_BYTES = 32 << 20
+_PDF_START = b"%PDF-"
 SUFFIXES: Mapping[str, DocumentKind] = MappingProxyType(
     {
         ".txt": "text", ".md": "text", ".markdown": "text",
@@ -77,8 +78,20 @@ def decoded(name: str, content: bytes) -> str:
     """The text of a file in UTF-8.
 
     Raises:
-        InvalidArgument: it is in another encoding.
+        InvalidArgument: it is in another encoding, or a PDF.
     """
+    if content.startswith(_PDF_START):
+        raise InvalidArgument(
+            f"the document {name!r} is a PDF, and read as text it would be nonsense: give it a "
+            "name that ends in .pdf, or its kind",
+            param="documents",
+        )
+    if b"\0" in content:
+        raise InvalidArgument(
+            f"the document {name!r} has NUL characters, as files that are no text in UTF-8 have: "
+            "convert it, or give its kind by its name",
+            param="documents",
+        )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as exc:

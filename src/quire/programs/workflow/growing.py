@@ -8,8 +8,7 @@ asked, so what it becomes is the graph of a query of its own, which is built and
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
@@ -21,6 +20,7 @@ from quire.programs.workflow.components.growth import MAX_ROUNDS
 from quire.programs.workflow.construction import NodeConfig, measured, p_graph
 from quire.programs.workflow.documents import checked_documents
 from quire.programs.workflow.fixpoint import optimized
+from quire.programs.workflow.functions import called
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.graph_cache import GraphCache
 from quire.programs.workflow.growth import Growth
@@ -66,7 +66,7 @@ class TemplateGrower:
             return await asyncio.to_thread(self._grown, primitive, Growth([same]), inputs)
         made: Any = again
         if again is None:
-            made = await _called(engine.functions[node.config["function"]], inputs)
+            made = await called(node.name, node.config["function"], engine.functions, inputs)
         if not isinstance(made, Growth):
             return _outputs(primitive, made)
         self._check_rounds(primitive)
@@ -119,13 +119,6 @@ class TemplateGrower:
                 "max_rounds, or let its function end earlier",
                 param=f"{primitive.node}.max_rounds",
             )
-
-
-async def _called(function: Callable[..., Any], inputs: Mapping[str, Any]) -> Any:
-    given = {name: one for name, one in inputs.items() if not name.startswith(DONE_MARK)}
-    if inspect.iscoroutinefunction(function):
-        return await function(**given)
-    return await asyncio.to_thread(function, **given)
 
 
 def _shape(app: App, config: NodeConfig, sizes: Mapping[str, int], wanted: list[str]) -> bytes:

@@ -41,7 +41,7 @@ from quire.programs.workflow.runners import (
     check_tools,
     runner_of,
 )
-from quire.programs.workflow.scheduler import GraphScheduler
+from quire.programs.workflow.scheduler import GraphScheduler, Runner
 from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.template import App
 from quire.programs.workflow.watching import Step, Watcher
@@ -116,18 +116,7 @@ class Graph:
             if watcher is not None and journal.num_kept:
                 await watcher.resumed(journal.num_kept, journal.num_primitives)
         streamed, sharing = self._streamed(watcher), Sharing(api)
-        primitives = self.e_graph.primitives.values()
-        runners = {
-            engine.name: runner_of(engine, api, primitives, streamed, sharing)
-            for engine in self.engines
-            if engine.kind != "growth"
-        }
-        try:
-            await check_tools(self.engines, runners, list(primitives))
-        except BaseException:
-            for runner in runners.values():
-                await runner.close()
-            raise
+        runners = await self._runners(api, streamed, sharing)
         scheduler = GraphScheduler(
             self.e_graph,
             self.query,
@@ -157,6 +146,23 @@ class Graph:
             content = stored(self.app.name, kinds, results)
             await journal.finish(content, len(scheduler.state.graph.primitives))
         return results
+
+    async def _runners(
+        self, api: Api, streamed: Streamed | None, sharing: Sharing
+    ) -> dict[str, Runner]:
+        """Of the engines, by name; none stays open if one of them is refused."""
+        primitives = list(self.e_graph.primitives.values())
+        runners: dict[str, Runner] = {}
+        try:
+            for engine in self.engines:
+                if engine.kind != "growth":
+                    runners[engine.name] = runner_of(engine, api, primitives, streamed, sharing)
+            await check_tools(self.engines, runners, primitives)
+        except BaseException:
+            for runner in runners.values():
+                await runner.close()
+            raise
+        return runners
 
     async def _note(self, api: Api, scheduler: GraphScheduler) -> None:
         """Tell the node what has run ahead and what was learnt, however the query has ended."""

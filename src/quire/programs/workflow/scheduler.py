@@ -238,7 +238,7 @@ class GraphScheduler:
                 if not _may_be_repeated(primitive, exc):
                     raise _named(primitive, exc, exc.message) from exc
                 if pause_s is None:
-                    text = f"its engine was lost {len(PAUSES_S) + 1} times: {exc.message}"
+                    text = f"was tried {len(PAUSES_S) + 1} times: {exc.message}"
                     raise _named(primitive, exc, text) from exc
                 await self._watcher.repeats(primitive, exc)
             await self._sleep(pause_s)

@@ -118,10 +118,17 @@ async def _prepare(query: Query, body: QueryRequest) -> None:
         field = exc.details.get("param")
         if not isinstance(field, str):
             raise
-        top = field.split(".")[0].split("[")[0]
-        given = body.query or {}
-        where = "query" if top in query.app.query_inputs or top in given else "config"
+        is_input = _is_input(query, field) or _top(field) in (body.query or {})
+        where = "query" if is_input else "config"
         raise InvalidArgument(exc.message, param=f"{where}.{field}") from exc
+
+
+def _is_input(query: Query, field: object) -> bool:
+    return isinstance(field, str) and _top(field) in query.app.query_inputs
+
+
+def _top(field: str) -> str:
+    return field.split(".")[0].split("[")[0]
 
 
 def _check_engines(node: Node, query: Query, tenant: TenantId) -> None:
@@ -147,7 +154,10 @@ async def _result(query: Query, handle: ProgramHandle) -> QueryResult:
     try:
         results = await handle.result()
     except ProgramFailed as exc:
-        raise query.error or exc from exc
+        error = query.error
+        if isinstance(error, InvalidArgument) and _is_input(query, error.details.get("param")):
+            raise InvalidArgument(error.message, param=f"query.{error.details['param']}") from exc
+        raise error or exc from exc
     record = handle.record()
     return QueryResult(
         id=record.id,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import zoneinfo
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
@@ -114,15 +114,7 @@ class _Acting:
         messages: list[dict[str, Any]] = json.loads(history)
         for message in messages:
             message["content"] = results.get(message.pop("result", ""), message["content"])
-        entries = [
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {"name": call["name"], "arguments": _object(call["arguments"])},
-            }
-            for call in calls
-        ]
-        messages.append({"role": "assistant", "content": said["content"], "tool_calls": entries})
+        messages.append(_asking(said["content"], calls))
         names = [f"result_{call['id']}" for call in calls]
         answered = [
             {"role": "tool", "name": c["name"], "tool_call_id": c["id"], "content": "", "result": n}
@@ -157,6 +149,19 @@ class _Acting:
         config = {"function": call["name"], "effects": self._effects}
         taken = {f"arguments_{call['id']}": "text"}
         return Node("tool", taken, {result: "text"}, None, config, name=f"tool_{call['id']}")
+
+
+def _asking(content: str, calls: Sequence[dict[str, str]]) -> dict[str, Any]:
+    """The message in which the model calls tools."""
+    entries = [
+        {
+            "id": call["id"],
+            "type": "function",
+            "function": {"name": call["name"], "arguments": _object(call["arguments"])},
+        }
+        for call in calls
+    ]
+    return {"role": "assistant", "content": content, "tool_calls": entries}
 
 
 def _caller(toolbox: Toolbox, name: str) -> Callable[..., Awaitable[str]]:

@@ -84,8 +84,8 @@ def find_applications(names: Sequence[str]) -> dict[str, App]:
 def _of_file(path: Path, attribute: str) -> App:
     names = _executed(path)
     if attribute not in names:
-        apps = [name for name, value in names.items() if isinstance(value, App)]
-        has = f"its applications are {', '.join(apps)}" if apps else "no variable of it is an App"
+        apps = [name for name, one in names.items() if isinstance(one, App) or is_state_graph(one)]
+        has = f"it has {', '.join(apps)}" if apps else "no variable of it is an App or a StateGraph"
         raise InvalidArgument(f"{path} has no {attribute!r}: {has}", param="workflow")
     found = names[attribute]
     if is_state_graph(found):
@@ -119,8 +119,11 @@ def _executed(path: Path) -> dict[str, Any]:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as exc:
         text = own_traceback(exc, str(path))
+        remedy = ""
+        if isinstance(exc, ModuleNotFoundError):
+            remedy = f": install what has it beside Quire, for {sys.executable}"
         raise InvalidArgument(
-            f"{path} cannot be executed: {one_line(exc)}\n{text}", param="workflow"
+            f"{path} cannot be executed: {one_line(exc)}{remedy}\n{text}", param="workflow"
         ) from exc
     finally:
         del sys.modules[module.__name__]

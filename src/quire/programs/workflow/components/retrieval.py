@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quire.core.errors import InvalidArgument
+from quire.programs.vectors.service import MAX_FOUND
 from quire.programs.workflow.components.building import Site, Value
 from quire.programs.workflow.components.component import Component, NodeShape, Shape
 from quire.programs.workflow.engines import Engine
@@ -75,6 +76,11 @@ class Vectors(Component):
             )
         if operation == "ingest" and "top_k" in node.config:
             raise InvalidArgument(f"{node.name}: top_k is for search", param=f"{node.name}.top_k")
+        top_k = node.config.get("top_k")
+        if isinstance(top_k, int) and top_k > MAX_FOUND:
+            raise InvalidArgument(
+                f"{node.name}: top_k is {top_k}: give 1 to {MAX_FOUND}", param=f"{node.name}.top_k"
+            )
 
     def build(self, site: Site) -> Mapping[str, Value]:
         ingests = site.config["operation"] == "ingest"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.chunker import chunks, with_surroundings
+from quire.programs.workflow.functions import called
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.scheduler import check_elements
 from quire.programs.workflow.sharing import Sharing
@@ -57,8 +57,7 @@ class VectorRunner:
 
 
 class ToolRunner:
-    """``Runner`` of an engine of kind tool. A plain function runs in a thread, so that it may
-    block."""
+    """``Runner`` of an engine of kind tool whose tools are functions."""
 
     def __init__(
         self, functions: Mapping[str, Callable[..., Any]], sharing: Sharing | None = None
@@ -78,12 +77,7 @@ class ToolRunner:
         return made
 
     async def _called(self, primitive: Primitive, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        function = self._functions[primitive.config["function"]]
-        given = {name: one for name, one in inputs.items() if not name.startswith("done.")}
-        if inspect.iscoroutinefunction(function):
-            made = await function(**given)
-        else:
-            made = await asyncio.to_thread(function, **given)
+        made = await called(primitive.node, primitive.config["function"], self._functions, inputs)
         (kind,) = primitive.outputs.values()
         check_type(primitive, kind, made)
         return {"out": made}

@@ -1,0 +1,46 @@
+"""Calls functions that a developer has given to an application: tools, and growths."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import ProgramError, QuireError
+from quire.programs.tracebacks import one_line
+from quire.programs.workflow.components.building import DONE_MARK
+
+
+async def called(
+    component: str,
+    name: str,
+    functions: Mapping[str, Callable[..., Any]],
+    inputs: Mapping[str, Any],
+) -> Any:
+    """What the function ``name`` returns. A plain function runs in a thread, so that it may block.
+
+    Raises:
+        ProgramError: it has raised an error that is none of Quire's.
+    """
+    given = {name: one for name, one in inputs.items() if not name.startswith(DONE_MARK)}
+    function = functions[name]
+    try:
+        if inspect.iscoroutinefunction(function):
+            return await function(**given)
+        return await asyncio.to_thread(function, **given)
+    except QuireError:
+        raise
+    except Exception as exc:
+        raise _raised(component, name, exc) from exc
+
+
+def _raised(component: str, name: str, error: Exception) -> ProgramError:
+    """It names the component, and the line that has raised the error."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return ProgramError(
+        f"{component}: its function {name!r} raised {one_line(error)} "
+        f"({Path(frame.filename).name}, line {frame.lineno}): correct the function or its inputs"
+    )
