@@ -229,6 +229,42 @@ async def test_a_sink_that_fails_costs_its_own_stream_alone() -> None:
         await reading
 
 
+async def test_an_answer_whose_rest_cannot_be_passed_on_is_not_complete() -> None:
+    talk = Conversation()
+    await talk.opened()
+    connection, _, lane = await talk.exchange()
+    connection.data_received(OVER_CHANNEL + chunk(b"rest") + END)
+
+    def failing(piece: bytes) -> bool:
+        raise ValueError("no JSON")
+
+    connection.pass_to(failing)
+    reading = asyncio.create_task(connection.read())
+    await asyncio.sleep(0)
+    talk.sink(frame(lane, b""))
+    with pytest.raises(EngineLost, match="cannot be passed on"):
+        await reading
+
+
+async def test_what_comes_behind_the_lane_is_bounded() -> None:
+    talk = Conversation()
+    await talk.opened()
+    connection, transport, lane = await talk.exchange()
+    connection.data_received(OVER_CHANNEL)
+    own = chunk(b"x" * 10_000)
+    num_pieces = 0
+    while transport.is_reading_now:
+        connection.data_received(own)
+        num_pieces += 1
+    assert num_pieces == MAX_WAITING_BYTES // 10_000 + 1
+    talk.sink(frame(lane, b"first"))
+    assert await connection.read() == b"first"
+    assert not transport.is_reading_now
+    talk.sink(frame(lane, b""))
+    assert len(await connection.read()) == num_pieces * 10_000
+    assert transport.is_reading_now
+
+
 async def test_a_frame_that_is_too_long_is_none() -> None:
     talk = Conversation()
     await talk.opened()

@@ -132,7 +132,7 @@ class NodeConnection(asyncio.Protocol):
                 return b""
             await self._wait()
         pieces, self._pieces, self._num_waiting = self._pieces, [], 0
-        if self._is_paused:
+        if self._is_paused and self._num_behind <= MAX_WAITING_BYTES:
             self._is_paused = False
             self._open().resume_reading()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -191,7 +191,7 @@ class NodeConnection(asyncio.Protocol):
         if self._is_paused and not self._pieces and self.is_open:
             self._is_paused = False
             self._open().resume_reading()
-        if self._is_whole_behind:
+        if self._is_whole_behind and self._lost is None:
             self._is_complete = True
             self._wake()
 
