@@ -56,6 +56,7 @@ test-clients: install-dev .venv-clients/installed.stamp ## agent frameworks that
 test-ray: install-dev .venv-ray/installed.stamp ## a cluster on a real Ray, in an environment of its own beside .venv
 	OMP_NUM_THREADS=1 .venv-ray/bin/python -m pytest \
 		tests/cluster/deployment/test_deployment_ray.py \
+		tests/cluster/test_cluster_ray_namespaces.py \
 		tests/cluster/deployment/test_deployment_kubernetes.py
 
 # It has Ray alone; everything else is that of .venv.

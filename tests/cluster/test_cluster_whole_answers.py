@@ -6,11 +6,19 @@ from __future__ import annotations
 import asyncio
 
 import httpx
+import msgspec
 import pytest
 from router_world import ADMIN_HEADERS, World, num_told, until, world
 from stand_in_node import continuation
 
+from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.passing.opened import MAX_WHOLE_BYTES
+from quire.cluster.passing.whole_answers import WholeAnswer
+from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.request import Request
+from quire.core.errors import EngineLost
+from quire.server.going_on import COMMENT, Told
+from quire.server.told_whole import WHOLE, WholeHead
 
 NUM_TOKENS = 12
 TEXT = "Once upon a time"
@@ -168,3 +176,40 @@ async def test_without_resume_it_is_asked_anew() -> None:
         answer = await w.http.post(PATHS[0], json={"prompt": TEXT, "max_tokens": NUM_TOKENS})
         assert answer.json()["choices"][0]["text"] == continuation(TEXT, NUM_TOKENS)
         assert not any(node.begun_behind for node in w.nodes)
+
+
+class Arriving:
+    """An answer of a node in ``pieces``."""
+
+    engine = "node-0"
+    head = AnswerHead(200, [])
+
+    def __init__(self, *pieces: bytes) -> None:
+        self._pieces = list(pieces)
+
+    async def read(self) -> bytes:
+        return self._pieces.pop(0)
+
+    def pass_to(self, sink: Sink) -> None: ...
+
+    def close(self) -> None: ...
+
+
+async def test_one_whose_body_has_begun_does_not_move() -> None:
+    told = COMMENT + msgspec.json.encode(Told("k", 1, 2, [5])) + b"\n\n"
+    body = b"x" * (MAX_WHOLE_BYTES + 1)
+    head = WHOLE + msgspec.json.encode(WholeHead(2 * len(body))) + b"\n\n"
+    request = Request("POST", PATHS[1], [], b"{}", "r")
+
+    async def send_on(again: Request) -> Answer:
+        raise AssertionError("nobody is asked")
+
+    answer = WholeAnswer(Arriving(told, head, body, b""), request, send_on)
+    answer._events(told)
+    assert list(map(list, answer.generated or [])) == [[5]]
+    answer = WholeAnswer(Arriving(told, head, body, b""), request, send_on)
+    await answer.arrive()
+    assert answer.generated is None
+    assert await answer.read() == body
+    with pytest.raises(EngineLost):
+        await answer.read()

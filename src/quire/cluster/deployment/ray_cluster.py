@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -38,6 +39,7 @@ from quire.cluster.deployment.sweeping import end_unkept, unkept_states
 from quire.core.errors import ConfigError, EngineLost, PoolExhausted
 
 _ANSWER_S = 5.0
+_CONNECT_S = 10.0
 _PLACE_S = 20.0
 _GONE_S = 30.0
 _SWEEP_S = 600.0
@@ -60,6 +62,19 @@ def _ray() -> Any:
     import ray.util
 
     return ray
+
+
+def check_listens(address: str) -> None:
+    """Ray itself tries for minutes and says nothing.
+
+    Raises:
+        EngineLost: nothing listens at ``address``, which is HOST:PORT.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
+    except OSError as exc:
+        raise EngineLost(f"Ray at {address} cannot be reached: {exc.strerror or exc}") from exc
 
 
 class KeeperActor(HostedKeeper):
@@ -103,6 +118,8 @@ class RayCluster:
             self._ray = _ray()
             return self
         os.environ.update(self._access.environment())  # Ray reads them when it is imported
+        require_ray()
+        check_listens(self._access.address)
         self._ray = _ray()
         # it warns that an actor ends with its placement group, which is what is wanted here
         logging.getLogger("ray").setLevel(logging.ERROR)

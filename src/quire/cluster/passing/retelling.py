@@ -64,9 +64,9 @@ def _can_go_on(path: str, fields: Mapping[str, Any]) -> bool:
     """Whether any node can tell the rest."""
     if path == COMPLETIONS:
         prompt = fields.get("prompt")
-        if not isinstance(prompt, list):
+        if not isinstance(prompt, list) or len(prompt) == 1:
             return True
-        return len(prompt) == 1 or any(type(first) is int for first in prompt[:1])
+        return any(type(first) is int for first in prompt[:1])
     return path != _RESPONSES or not any(fields.get(name) for name in _AT_ITS_NODE)
 
 
