@@ -110,6 +110,7 @@ class Graph:
         kept of the query, which goes on from there."""
         await check_encoders(api, self.engines)
         await check_search(api, self.engines)
+        await self._recall(api)
         record = NO_RECORD
         if journal is not None:
             record = await self._record(api, journal)
@@ -131,12 +132,6 @@ class Graph:
             sharing.how,
             self.app.experience if self.passes.speculates else None,
         )
-        if scheduler.speculator is not None and self.app.experience.is_new:
-            template = digests_of_template(self.app)["template"]
-            seen = await api.issuer.call(
-                "speculation.recall", application=self.app.name, template=template
-            )
-            self.app.experience.recall(seen)
         try:
             results = await scheduler.run()
         finally:
@@ -164,6 +159,17 @@ class Graph:
             raise
         return runners
 
+    async def _recall(self, api: Api) -> None:
+        """What the node keeps of earlier lives of the application."""
+        if self.passes.speculates and self.app.experience.is_new:
+            seen = await api.issuer.call("speculation.recall", **self._whose)
+            self.app.experience.recall(seen)
+
+    @property
+    def _whose(self) -> dict[str, str]:
+        template = digests_of_template(self.app)["template"]
+        return {"application": self.app.name, "template": template}
+
     async def _note(self, api: Api, scheduler: GraphScheduler) -> None:
         """Tell the node what has run ahead and what was learnt, however the query has ended."""
         if scheduler.speculator is None:
@@ -173,10 +179,7 @@ class Graph:
                 figures = asdict(scheduler.speculator.figures)
                 await api.issuer.call("speculation.note", **figures)
             if seen := self.app.experience.seen():
-                template = digests_of_template(self.app)["template"]
-                await api.issuer.call(
-                    "speculation.learn", application=self.app.name, template=template, seen=seen
-                )
+                await api.issuer.call("speculation.learn", **self._whose, seen=seen)
 
     async def _record(self, api: Api, journal: Journal) -> Record:
         """Raises ``AlreadyExists`` if the query was asked before with another graph or other
