@@ -4,10 +4,11 @@
     python benchmarks/ayo/real_llama_index.py --encoder ~/models/minilm
 
 Two contenders ask one node, one query at a time, in turns. *LlamaIndex* is a process of its own
-(``with_llama_index.py``) that asks for embeddings, rankings and answers; *Quire* is one request to
-``/v1/workflows``. LlamaIndex runs on the cores of all else. Each query is of a tenant of its own
-and finds nothing that another one has computed. Answers must be equal. Queries, models and their
-cores are those of ``real.py``; processor time is that of the node and of the contender's process.
+(``benchmarks/peers/llama_index_rag.py``) that asks for embeddings, rankings and answers; *Quire* is
+one request to ``/v1/workflows``. LlamaIndex runs on the cores of all else. Each query is of a
+tenant of its own and finds nothing that another one has computed. Answers must be equal. Queries,
+models and their cores are those of ``real.py``; processor time is that of the node and of the
+contender's process.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from benchmarks.report import ROOT, emit, print_table
 APPLICATIONS = ("naive-rag", "advanced-rag")
 LLAMA_INDEX, QUIRE = "LlamaIndex", "Quire"
 TOP_N = 3
-_TOP_K = {"naive-rag": 3, "advanced-rag": 16}
+TOP_K = {"naive-rag": 3, "advanced-rag": 16}
 _READ_TOGETHER: dict[str, Any] = {"answer": {"synthesis": "one_shot", "separator": "\n\n"}}
 """As LlamaIndex joins chunks that fit into one prompt; its tree would join them, too."""
 
@@ -59,7 +60,7 @@ class LlamaIndex:
     def __init__(self, url: str, python: Path, cores: list[int]) -> None:
         self._url = url
         self._process = subprocess.Popen(
-            [str(python), str(Path(__file__).with_name("with_llama_index.py"))],
+            [str(python), str(ROOT / "benchmarks" / "peers" / "llama_index_rag.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -77,7 +78,7 @@ class LlamaIndex:
         config = config_of(name)
         told = {
             "max_tokens": config["answer"]["max_tokens"],
-            "top_k": _TOP_K[name],
+            "top_k": TOP_K[name],
             "top_n": TOP_N,
             "queries": config.get("expand", {}).get("schema"),
         }

@@ -3,11 +3,14 @@ alone."""
 
 from __future__ import annotations
 
+import ast
 from argparse import Namespace
 
 import pytest
 
 from benchmarks.ayo.real import CONFIG, PASSES, TEMPLATE, Spent, application, query, row_of
+from benchmarks.ayo.real_llama_index import TOP_K, TOP_N
+from benchmarks.report import ROOT
 from quire.programs.chat.template import ChatTemplate
 from quire.programs.workflow import Graph, OptPass
 
@@ -74,3 +77,26 @@ def test_a_prompt_that_goes_on_is_the_beginning_of_the_whole_one() -> None:
     )
     assert whole.startswith(begun)
     assert whole.endswith("<assistant>\n")
+
+
+def test_llama_index_has_the_prompts_and_numbers_of_the_applications() -> None:
+    """Its script runs in another environment, so its text is read."""
+    tree = ast.parse((ROOT / "benchmarks" / "peers" / "llama_index_rag.py").read_text())
+    prompts = {
+        one.targets[0].id: ast.literal_eval(one.value.args[0])
+        for one in tree.body
+        if isinstance(one, ast.Assign)
+        and isinstance(one.targets[0], ast.Name)
+        and isinstance(one.value, ast.Call)
+    }
+    for name, top_k in TOP_K.items():
+        config = {node.name: node.config for node in application(name).nodes}
+        answer, chunk = config["answer"], config["chunk"]
+        parts = {"question": "{query_str}", "answer": "{existing_answer}"}
+        ask = answer["prompt"].format(**parts, context="{context_str}")
+        refine = answer["refine_prompt"].format(**parts, context="{context_msg}")
+        assert prompts == {"ASK": ask, "REFINE": refine}
+        assert top_k == config["search"]["top_k"]
+        assert (chunk["chunk_size"], chunk["overlap"]) == (256, 30)
+    assert config["expand"]["prompt"] == "Write 3 search queries for: {question}"
+    assert CONFIG["advanced-rag"]["rank"]["top_n"] == TOP_N

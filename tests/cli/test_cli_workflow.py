@@ -135,6 +135,7 @@ def test_of_a_folder_the_documents_are_read_and_other_files_are_named(
         (("run", "naive-rag", "--question", "Who?"), "'documents' is missing: give --documents P"),
         (("run", "search-generation", "--search", "."), "'question' is missing: give --question T"),
         (("run", PIPELINES, *ASKED), "'text' is missing: give --input text=VALUE"),
+        (("run", "naive-rag", *ASKED), "kind embedding, and the node has no encoder: load one wi"),
         (("run", "naive-rag", *ASKED, "--input", "top=3"), "naive-rag has no input 'top'"),
         (("run", "naive-rag", "--input", "question"), "--input 'question': write NAME=VALUE"),
         (("run", "none.py:app"), "no file"),

@@ -36,6 +36,7 @@ from quire.programs.workflow import App, Graph, OptPass, find_application, use_k
 from quire.programs.workflow.applications import APPLICATIONS
 from quire.programs.workflow.profiles import use_profiles
 from quire.programs.workflow.query import Query
+from quire.programs.workflow.runners import check_some_encoder
 
 
 def workflow(
@@ -238,6 +239,8 @@ def _ask(
     query.prepare()
     if svg is not None and not svg.parent.is_dir():
         raise InvalidArgument(f"{svg} cannot be written: there is no folder {svg.parent}")
+    if not node.encoders:
+        check_some_encoder(query.app.used_engines)
     finish(run_here(node, query))
     if svg is not None:
         draw_measured(svg, query)

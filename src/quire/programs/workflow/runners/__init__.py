@@ -14,6 +14,7 @@ from quire.programs.workflow.runners.encoding import (
     ENCODER_KINDS,
     EncoderRunner,
     check_encoders,
+    check_some_encoder,
 )
 from quire.programs.workflow.runners.local import DocumentRunner, ToolRunner, VectorRunner
 from quire.programs.workflow.runners.model import ModelRunner
@@ -107,6 +108,7 @@ __all__ = [
     "Streamed",
     "check_encoders",
     "check_search",
+    "check_some_encoder",
     "check_tools",
     "runner_of",
 ]

@@ -39,12 +39,28 @@ async def check_encoders(api: Api, engines: Sequence[Engine]) -> None:
     for engine in wanted:
         kind, model = ENCODER_KINDS[engine.kind], engine.config.get("model")
         if not any(one.kind == kind and model in (None, one.name) for one in served):
-            what = kind.replace("_", " ") + (f" named {model!r}" if model else "")
-            known = ", ".join(f"{one.name} ({one.kind})" for one in served) or "none"
-            raise ModelNotFound(
-                f"engine {engine.name!r} needs a model of kind {what}; the node's encoders are "
-                f"{known}: load one with --encoder SOURCE, a directory or hub id{_EXAMPLES[kind]}"
-            )
+            known = ", ".join(f"{one.name} ({one.kind})" for one in served) or "no encoder"
+            raise _lacking(engine, known)
+
+
+def check_some_encoder(engines: Sequence[Engine]) -> None:
+    """Refuse a query before its node is started, if that is to have no encoder at all.
+
+    Raises:
+        ModelNotFound: an engine needs one.
+    """
+    for engine in engines:
+        if engine.kind in ENCODER_KINDS:
+            raise _lacking(engine, "no encoder")
+
+
+def _lacking(engine: Engine, known: str) -> ModelNotFound:
+    kind, model = ENCODER_KINDS[engine.kind], engine.config.get("model")
+    what = kind.replace("_", " ") + (f" named {model!r}" if model else "")
+    return ModelNotFound(
+        f"engine {engine.name!r} needs a model of kind {what}, and the node has {known}: load one "
+        f"with --encoder SOURCE, a directory or hub id{_EXAMPLES[kind]}"
+    )
 
 
 class EncoderRunner:
