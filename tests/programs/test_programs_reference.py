@@ -12,6 +12,7 @@ from quire.core.traits import Trait
 from quire.programs import sdk, sdk_reference
 from quire.programs.api import TRAIT_FUNCTIONS, connect_api
 from quire.programs.reference import _functions, render
+from quire.programs.sdk import dists
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 
@@ -37,6 +38,14 @@ def test_the_sdk_is_documented_as_it_is() -> None:
     assert "\n#### next_dists_scored\n" in page
     assert "role: str = 'user'" in page
     assert page.count("```") % 2 == 0
+
+
+def test_what_is_documented_can_be_imported_from_where_the_page_says() -> None:
+    for heading, entries in sdk_reference.SECTIONS.items():
+        module = dists if heading in sdk_reference._NOTES else sdk
+        for entry in entries:
+            assert entry.__name__ in module.__all__, entry
+    assert "from quire.programs.sdk.dists import" in sdk_reference.render()
 
 
 async def test_every_function_of_every_trait_is_on_the_api(ports: Ports) -> None:

@@ -47,6 +47,13 @@ SECTIONS: Mapping[str, tuple[Callable[..., Any], ...]] = {
 function type that ``Context.next_dist`` explains."""
 
 
+_NOTES = {
+    "Distributions": "What `Context.next_dist` returns, and arithmetic on it: "
+    "`from quire.programs.sdk.dists import Dist, log_probs`."
+}
+"""What stands below a heading whose entries are imported from elsewhere."""
+
+
 class _Bare:
     """An annotation that is shown without quotation marks."""
 
@@ -62,6 +69,8 @@ def render() -> str:
     lines = [_INTRODUCTION]
     for heading, entries in SECTIONS.items():
         lines += [f"## {heading}", ""]
+        if heading in _NOTES:
+            lines += [_NOTES[heading], ""]
         for entry in entries:
             lines += _class(entry) if isinstance(entry, type) else _function(entry.__name__, entry)
     return "\n".join(lines).rstrip() + "\n"

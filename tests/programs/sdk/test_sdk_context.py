@@ -414,6 +414,37 @@ async def test_an_export_brings_its_text(api: Api, node: LocalNode) -> None:
     other.close()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"grammar": {"type": "object"}}, r"grammar is \{'type': 'object'\}: give what json_sch"),
+        ({"grammar": "[ab]+"}, r"grammar is '\[ab\]\+': give what json_schema, regex or lark"),
+        ({"sampler": "greedy"}, r"sampler is 'greedy': give greedy\(\), or for example"),
+        ({"sampler": 0.8}, r"sampler is 0\.8"),
+    ],
+)
+async def test_a_sampler_and_a_grammar_are_the_sdk_s(
+    api: Api, options: dict[str, Any], message: str
+) -> None:
+    ctx = Context(api).fill(TEXT)
+    with pytest.raises(InvalidArgument, match=message):
+        ctx.generate(max_tokens=1, **options)
+    await ctx.generate(max_tokens=1)
+
+
+async def test_a_text_is_exported_again_under_its_name(api: Api) -> None:
+    """As a chat does that is kept from turn to turn."""
+    ctx = Context(api).fill(TEXT)
+    await ctx.export("fo", ttl_s=None, replace=True)  # there is none yet
+    await ctx.export("fox", ttl_s=None)
+    ctx.fill(" Then")
+    with pytest.raises(InvalidArgument, match="'fox' exists"):
+        await ctx.export("fox")
+    await ctx.export("fox", ttl_s=None, replace=True)
+    assert (await Context.from_export(api, "fox")).text == f"{TEXT} Then"
+    assert (await Context.from_export(api, "fo")).text == TEXT
+
+
 async def test_pages_exported_by_hand_may_have_no_text(api: Api) -> None:
     queue = api.create_queue()
     pages = api.alloc_kvpage(queue, 2)

@@ -18,6 +18,7 @@ from quire.programs.api.handles import (
 )
 from quire.programs.api.queued import TraitFunctions, queued
 from quire.programs.api.sample import GREEDY
+from quire.programs.api.specs import check_grammar, check_sampler
 from quire.programs.api.stream import DecodeStream
 
 
@@ -56,7 +57,8 @@ class Decode(TraitFunctions):
         them.
 
         Raises:
-            InvalidArgument: no tokens, too few free slots, an unknown position or adapter.
+            InvalidArgument: no tokens, too few free slots, an unknown position or adapter, another
+                sampler or grammar than the SDK makes.
             UnknownHandle: a handle that this program does not hold.
         """
         context, output = as_list(ikv), as_list(okv)
@@ -65,6 +67,8 @@ class Decode(TraitFunctions):
         check_distinct(output)
         if not tokens:
             raise InvalidArgument("decode needs at least one token to run: pass the last one")
+        check_sampler(sampler)
+        check_grammar(grammar)
         if grammar is not None and Trait.GRAMMAR not in queue.lane.traits:
             raise TraitMissing(
                 f"model {queue.lane.model.id!r} does not have the trait {Trait.GRAMMAR}: decode "

@@ -13,6 +13,7 @@ from quire.core.traits import Trait
 from quire.programs.api.handles import Embed, Queue, TokenSlot, as_list, check_all
 from quire.programs.api.queued import TraitFunctions, queued
 from quire.programs.api.reply import Reply
+from quire.programs.api.specs import check_sampler
 
 GREEDY = SamplerSpec()
 
@@ -45,6 +46,7 @@ class Sample(TraitFunctions):
         """
         embeds = as_list(embs)
         check_all(self._issuer, embeds, Embed)
+        check_sampler(sampler)
         slots = None if token_slots is None else as_list(token_slots)
         if slots is not None:
             check_all(self._issuer, slots, TokenSlot)

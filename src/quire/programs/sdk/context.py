@@ -20,6 +20,7 @@ from quire.core.decoding import Dist, GrammarSpec, SamplerSpec, StopSpec
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
 from quire.programs.api.integers import whole_number
+from quire.programs.api.specs import check_grammar, check_sampler
 from quire.programs.api.tokenize import Tokenize
 from quire.programs.chat.detokenize import TextStream
 from quire.programs.chat.messages import as_messages
@@ -190,12 +191,14 @@ class Context:
         text. Special tokens are omitted from that text, too, except those in ``shown``.
 
         Raises:
-            InvalidArgument: the context is empty, ``max_tokens`` is not an integer, or an operation
-                is running.
+            InvalidArgument: the context is empty, an option is of another type, or an operation is
+                running.
             PromptTooLong: the model's context is full.
         """
         paged = self._paged
         paged.check_free()
+        check_sampler(sampler)
+        check_grammar(grammar)
         room = paged.room()
         if max_tokens is not None:
             max_tokens = whole_number("max_tokens", max_tokens)
@@ -320,15 +323,18 @@ class Context:
         """Remove the tokens from ``num_tokens`` on."""
         self._paged.truncate(whole_number("num_tokens", num_tokens))
 
-    async def export(self, name: str, *, ttl_s: float | None = 600.0) -> int:
+    async def export(self, name: str, *, ttl_s: float | None = 600.0, replace: bool = False) -> int:
         """Publish the pages to other programs of the tenant. Returns the number of tokens in them.
 
-        The text is exported with the pages, so that an importer can continue it.
+        The text is exported with the pages, so that an importer can continue it. The export ends
+        after ``ttl_s`` seconds without an import; with ``None`` it ends with this program.
+        ``replace``: an earlier export of that name is released first.
 
         Raises:
-            InvalidArgument: tokens were evicted.
+            InvalidArgument: tokens were evicted, or (without ``replace``) there is an export of
+                that name.
         """
-        return await self._paged.export(name, ttl_s)
+        return await self._paged.export(name, ttl_s, replace=replace)
 
     @classmethod
     async def from_export(

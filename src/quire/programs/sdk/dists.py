@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 from quire.core.decoding import Dist
 
+__all__ = ["Dist", "best", "bound", "draw", "log_probs", "softmax"]
+
 
 def log_probs(dist: Dist) -> dict[int, float]:
     """Log probabilities of the listed tokens, best first."""

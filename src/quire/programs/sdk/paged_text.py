@@ -322,13 +322,17 @@ class PagedText:
             self._is_plain = False
         return num_tokens
 
-    async def export(self, name: str, ttl_s: float | None) -> int:
+    async def export(self, name: str, ttl_s: float | None, *, replace: bool) -> int:
         """See ``Context.export``."""
         if self._span.has_gaps:
             raise InvalidArgument("tokens of this context were evicted: export before that")
         await self.prefill(max(len(self.tokens) - 1, 0))
-        span = self._span
-        await Allocate(self.model.issuer).export_kvpage(
+        span, allocate = self._span, Allocate(self.model.issuer)
+        if replace and any(
+            one.name == name for one in await allocate.list_exports(self.queue, name)
+        ):
+            await allocate.release_export(self.queue, name)
+        await allocate.export_kvpage(
             span.ordered(), span.written, name, ttl_s=ttl_s, tokens=self.tokens
         )
         return span.num_run
