@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -82,6 +83,11 @@ def test_a_head_is_started_once_and_ends_with_all_that_it_has(head: RayHead) -> 
     head.stop()
     head.start()
     assert token.read_text() == key, "keepers that live on know the token of before"
+    again = head._record()
+    assert again is not None
+    shutil.rmtree(again.temp_dir)  # somebody else has cleaned up
+    head.stop()
+    assert not head.is_running()
 
 
 def test_one_that_cannot_start_is_told_with_what_it_has_said(head: RayHead, port: int) -> None:
