@@ -45,8 +45,10 @@ test-compiled: compiled ## control's tests and some of the node's and the simula
 	OMP_NUM_THREADS=1 $(COMPILED) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
 		$(COMPILED_TESTS)
 
-test-clients: install-dev .venv-clients/installed.stamp ## agent frameworks that need other versions of the clients, in an environment of their own
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/server/test_server_agent_frameworks.py
+test-clients: install-dev .venv-clients/installed.stamp ## agent frameworks and MCP's own server, which need other versions, in an environment of their own
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/server/test_server_agent_frameworks.py \
+		tests/programs/api/test_api_mcp.py tests/node/test_node_mcp_programs.py \
+		tests/node/test_node_workflow_tools.py
 
 .venv-clients/installed.stamp: requirements-clients.lock
 	"$(PYTHON)" -m venv --clear .venv-clients

@@ -22,6 +22,10 @@ os.environ.setdefault(COMPILED_VARIABLE, "0")  # for the processes that tests st
 COMPILED = use_compiled(compiled_directory()) if os.environ[COMPILED_VARIABLE] == "1" else None
 """Here, before the files beside the tests import a node."""
 
+CLIENTS = Path(__file__).parents[1] / ".venv-clients" / "bin" / "python"
+if CLIENTS.exists():  # 'make test-clients' has made it; the official package 'mcp' is in it
+    os.environ.setdefault("QUIRE_TEST_MCP_PYTHON", str(CLIENTS))
+
 settings.register_profile("untimed", deadline=None)  # on a busy machine an example may take long
 settings.load_profile("untimed")  # now, so that what a folder or an option asks for comes later
 

@@ -12,6 +12,7 @@ from router_world import events, text_of, until, world
 from stand_in_node import continuation
 
 from quire.cluster.config import RouterConfig
+from quire.cluster.passing import resuming
 from quire.cluster.passing.resuming import resumable
 from quire.cluster.requests.request import Request
 from quire.cluster.routing.strategy import StrategySource
@@ -83,6 +84,18 @@ async def test_what_has_lost_nothing_but_its_end_is_complete() -> None:
         *_, last = events((await w.complete(stream=True, max_tokens=6, **fields)).text)
         assert last["error"]["code"] == "engine_lost"
         assert not any(call == "start_generate" for call, _ in w.nodes[0].calls)
+
+
+@pytest.mark.parametrize(("most", "goes_on"), [(5, True), (4, False)])
+async def test_an_answer_goes_on_up_to_a_number_of_tokens(
+    most: int, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "MAX_TOKENS", most)
+    async with world(2, resumes=True) as w:
+        w.nodes[0].cut_after = 5
+        answer = await w.complete(PROMPT, stream=True, max_tokens=NUM_TOKENS)
+        assert ("error" in answer.text) is not goes_on
+        assert bool(w.nodes[1].calls) is goes_on
 
 
 async def test_without_another_engine_the_error_is_the_end() -> None:

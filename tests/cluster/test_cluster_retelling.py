@@ -12,8 +12,10 @@ import pytest
 from router_world import World, until, world
 from stand_in_node import continuation
 
+from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.passing.resuming import resumable
-from quire.cluster.passing.retelling import retold
+from quire.cluster.passing.retelling import RetoldAnswer, retold
+from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.request import Request
 from quire.server.going_on import (
     COMMENT,
@@ -24,6 +26,28 @@ from quire.server.going_on import (
     ToldTokens,
 )
 from quire.server.strict_json import MAX_GENERATED_BYTES
+
+
+class Pieces:
+    """An answer that is told piece by piece."""
+
+    engine = "a"
+    head = AnswerHead(200, [(b"content-type", b"text/event-stream")])
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+
+    async def read(self) -> bytes:
+        return self._pieces.pop(0) if self._pieces else b""
+
+    def pass_to(self, sink: Sink) -> None: ...
+
+    def close(self) -> None: ...
+
+
+async def nobody(request: Request) -> Answer:
+    raise AssertionError("nothing was lost")
+
 
 MESSAGES = [{"role": "user", "content": "Once upon a time"}]
 PROMPT = "<user>Once upon a time<assistant>"
@@ -162,6 +186,23 @@ def test_a_long_answer_goes_on_and_memory_is_bounded() -> None:
     told.add(Told("k", 1, 2, [1]))
     assert told.packed() is None
     assert list(map(len, told.running())) == [MAX_TOKENS], "and nothing more is kept"
+
+
+async def test_what_can_move_is_known_from_the_first_token_to_the_end() -> None:
+    request = Request("POST", PATHS[0], [], b"{}", "r")
+    pieces = [
+        b'data: {"id":"k","text":"x"}\n\n',
+        COMMENT + msgspec.json.encode(Told("k", 1, 2, [5, 6], prompt=[1, 2])) + b"\n\n",
+        b"data: [DONE]\n\n",
+    ]
+    answer = RetoldAnswer(Pieces(pieces), request, nobody)
+    assert (answer.prompt, answer.generated) == (None, None)
+    await answer.read()
+    assert answer.prompt == [1, 2]
+    assert [list(one) for one in answer.generated or ()] == [[5, 6]]
+    while await answer.read():
+        pass
+    assert answer.generated is None
 
 
 def test_of_choices_that_have_ended_nothing_moves() -> None:

@@ -15,6 +15,7 @@ from virtual_clusters import LINK, SPEC, examine, fleet, load, study
 from quire.cluster.requests.request import COMPLETIONS, Request
 from quire.cluster.routing.strategy import StrategySource, read_source
 from quire.cluster.simulation import ClusterStudy, Lengths, RequestLoad, examine_cluster
+from quire.cluster.simulation.figures import RequestOutcome, summarize_requests
 from quire.cluster.simulation.generation import generate
 from quire.cluster.simulation.virtual_fleet import VirtualFleet
 from quire.core.errors import ConfigError, InvalidArgument, UnknownHandle
@@ -210,6 +211,25 @@ def test_calls_refuse_what_no_node_would_take() -> None:
     world.loop.run(work())
 
 
+def test_a_lease_that_an_answer_has_taken_over_is_not_ended_with_the_request() -> None:
+    world = fleet()
+    first, second = world.engines
+
+    async def work() -> None:
+        request = _request(list(range(40)))
+        ready = await second.prep_recv(request, 32)
+        assert list(request.work.leases) == [ready.kv_addr_info]
+        await first.remote_send(request, ready, begin=0, end=32)
+        answer = await second.start_generate(request, 32, received=ready)
+        assert not request.work.leases
+        request.work.end(kept=answer)
+        while await answer.read():
+            pass
+
+    world.loop.run(work())
+    assert [one.virtual.controller.statistics().num_leases for one in world.engines] == [0, 0]
+
+
 def test_a_lease_that_is_not_sent_in_time_is_over() -> None:
     world = fleet()
     first, second = world.engines
@@ -364,3 +384,29 @@ def test_a_strategy_that_moves_answers_fails_its_request(tmp_path: Path) -> None
     )
     (outcome,) = examine_cluster(study(load()), read_source(f"{file}:route")).outcomes
     assert "do not move in a simulation" in str(outcome.error)
+
+
+@pytest.mark.parametrize("num_prompt", range(9, 13))
+def test_answers_may_end_anywhere_in_a_page(num_prompt: int) -> None:
+    """What a decode needs is counted to the slot: prompt and answer end before, at and behind the
+    end of a page of 16."""
+    requests = RequestLoad(1, 1.0, Lengths(num_prompt), Lengths(8))
+    for strategy in ("data_parallel", "disaggregated"):
+        (outcome,) = examine(study(requests), strategy).outcomes
+        assert outcome.error is None
+        assert outcome.tpot_s == pytest.approx(1.0), "each of its tokens takes a step"
+
+
+def test_a_summary_is_of_what_was_answered() -> None:
+    made = [
+        RequestOutcome(0, 1.0, 2.0, 6.0, 3, 5, None, "a"),
+        RequestOutcome(1, 1.0, 3.0, 9.0, 3, 4, None, "a"),
+        RequestOutcome(2, 2.0, inf, inf, 3, 7, None, None, error="lost"),
+    ]
+    summary = summarize_requests(made, 6, 2, 99)
+    assert (summary.num_requests, summary.num_failed, summary.num_output_tokens) == (3, 1, 9)
+    assert (summary.num_prefilled_tokens, summary.num_cached_tokens) == (6, 2)
+    assert (summary.num_sent_bytes, summary.most_share, summary.makespan_s) == (99, 1.0, 9.0)
+    assert [one.tpot_s for one in made] == [1.0, 2.0, inf]
+    assert [one.jct_s for one in made] == [5.0, 8.0, inf]
+    assert summarize_requests(made[2:], 0, 0, 0).makespan_s == 0.0

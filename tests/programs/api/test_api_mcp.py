@@ -169,7 +169,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.e2e
 async def test_tools_of_a_real_server(connected: Connected, url: str) -> None:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=120) as client:  # it imports much
         api = connected(Network(client))
         async with api.mcp_connect(url) as server:
             assert server.name == "arithmetic"
