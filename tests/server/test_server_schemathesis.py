@@ -114,6 +114,8 @@ def test_the_document_has_every_route() -> None:
         "/v1/microserving/leases/renew",
         "/v1/microserving/engines",
         "/v1/microserving/index",
+        "/v1/microserving/channel",
+        "/v1/microserving/channel/leave",
         "/v1/microserving/pages",
         "/v1/microserving/programs",
         "/v1/microserving/programs/{program}/hand_over",
