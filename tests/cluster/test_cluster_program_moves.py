@@ -420,3 +420,38 @@ async def test_a_child_that_has_to_stay_is_named(nodes: list[RealNode]) -> None:
         assert f"its child 'stays' ({children[0]}) has to stay: it is not" in why[program]
         assert why[children[0]] == why[children[1]] == f"it moves with {program}, which stays"
         await w.http.delete(f"/v1/programs/{program}")
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("windowed_attention", ("a question of some length", "400", "9")),
+        ("beam_search", ("say", "3", "60")),
+        ("speculative_decoding", ("say", "400", "3")),
+    ],
+)
+async def test_a_program_of_the_library_gives_the_answer_that_it_would_have_given(
+    nodes: list[RealNode], name: str, args: tuple[str, ...]
+) -> None:
+    """It is sent to and fro twice."""
+    async with world(nodes=nodes) as w:
+
+        async def ended(program: str) -> Any:
+            async with w.http.stream("GET", f"/v1/programs/{program}/events") as answer:
+                told = [frame async for frame in frames(answer.aiter_lines())]
+            assert told[-1]["program"]["state"] == "finished", told[-1]
+            return told[-1]["program"]["result"]
+
+        undisturbed, at = await launched(w, name, *args)
+        expected = await ended(undisturbed)
+        program, at = await launched(w, name, *args)
+        num_moved = 0
+        for _ in range(2):
+            left = await drain(w, at)
+            stays = left["programs_that_stay"].values()
+            assert all(reason.endswith("it ends here") for reason in stays), stays
+            num_moved += left["num_programs_moved"]
+            found = await w.http.get(f"/v1/programs/{program}")
+            at = found.headers["x-quire-node"]
+        assert await ended(program) == expected
+        assert num_moved, "it has moved"
