@@ -40,7 +40,7 @@ class AtOnce:
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         num = (primitive.size or 1) * (primitive.fan or 1)
         return {
-            port: "" if kind == "text" else [""] * max(num, 64)
+            port: "" if kind == "text" else [0.0 if kind == "scores" else ""] * max(num, 64)
             for port, kind in primitive.outputs.items()
         }
 
