@@ -288,6 +288,10 @@ ESCAPES = {
     "folders": ("import os; os.listdir('/')", "No such file or directory"),
     "writing": ("open('x', 'w')", "No such file or directory"),
     "sockets": ("import socket; socket.socket()", "no sockets: use api.http_get"),
+    "a client": (
+        "import urllib.request; urllib.request.urlopen('http://example.org')",
+        "no sockets: use api.http_get",
+    ),
     "raw sockets": ("import _socket; _socket.socket()", "tcp-create-socket"),
     "names": ("import _socket; _socket.getaddrinfo(b'localhost', 80)", "unknown import"),
     "sleep": ("import time; time.sleep(600)", "would block"),

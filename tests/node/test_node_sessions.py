@@ -344,6 +344,18 @@ async def test_a_second_stop_shortens_the_wait(node: Node, limit_s: float) -> No
     await call.wait_closed()
 
 
+@pytest.mark.parametrize(("limit_s", "told"), [(0.001, 1), (0.0, 0)])
+async def test_what_did_not_finish_in_its_time_is_told(
+    node: Node, caplog: pytest.LogCaptureFixture, limit_s: float, told: int
+) -> None:
+    """Who gave it no time knows that it was cut."""
+    call = node.session(TENANT).call(stays, None)
+    assert await anext(aiter(call)) == "started"
+    await node.stop(drain_timeout_s=limit_s)
+    words = "the time to finish is over: 1 calls and 0 programs are cancelled"
+    assert caplog.messages.count(words) == told
+
+
 async def test_a_second_stop_does_not_lengthen_the_wait(node: Node) -> None:
     call = node.session(TENANT).call(stays, None)
     assert await anext(aiter(call)) == "started"

@@ -6,6 +6,7 @@ Belongs to the loop that called ``start``. Knows nothing of the requests in betw
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from quire.node.engine_loading import OnProgress
 from quire.node.notices import NodeNotices
 from quire.node.parts import NodeParts
 from quire.node.recorder import EventRecorder
+
+logger = logging.getLogger(__name__)
 
 
 class NodeLife:
@@ -29,6 +32,8 @@ class NodeLife:
         self._started_s = parts.clock.now_s()
         self._running = False
         self._drain = Drain()
+        self._drains = False
+        """Whoever stops the node has given its work time to finish."""
         self._stopping: asyncio.Task[None] | None = None
 
     @property
@@ -86,6 +91,7 @@ class NodeLife:
         self._parts.admission.close()
         if not self._running:
             return
+        self._drains |= drain_timeout_s > 0
         self._drain.limit(drain_timeout_s)
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(), name="stop the node")
@@ -95,7 +101,11 @@ class NodeLife:
         """End every part, even if another one raises; the first error is raised afterwards."""
         parts = self._parts
         await self._drain.wait(self._wait_idle())
-        for handle in parts.programs.running():
+        num_calls, running = len(parts.sessions.calls()), parts.programs.running()
+        if self._drains and (num_calls or running):
+            cut = "the time to finish is over: %d calls and %d programs are cancelled"
+            logger.warning(cut, num_calls, len(running))
+        for handle in running:
             handle.terminate("the node is stopping")
         parts.sessions.close()
         async with AsyncExitStack() as ends:  # from the last line up

@@ -61,6 +61,7 @@ def _seed_later() -> None:
 # These only improve the error messages; the protection is that the host implements neither.
 time.sleep = _refuse_sleep  # type: ignore[assignment]
 socket.socket.__init__ = _refuse_socket  # type: ignore[method-assign]
+socket.getaddrinfo = _refuse_socket  # type: ignore[assignment]  # clients ask for names first
 
 _ask: Callable[[str], str] = wit_world.ask
 PROGRAMS = dict(LIBRARY)  # accessed, and thereby imported, while there is a file system
