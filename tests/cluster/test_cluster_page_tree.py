@@ -184,6 +184,7 @@ def test_a_node_with_several_engines_has_what_the_best_of_them_has() -> None:
     assert tree.apply("n", PageChange("b", 0, None, 1, [1], ()))
     assert tree.matched([1, 2, 9]) == {"n": 2}
     tree.forget("n")
+    tree.check_invariants()  # nothing of it is kept
     assert tree.num_keys == 0
     assert tree.matched([1, 2, 9]) == {}
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 from http_peer import refused
 from router_world import World, text_of, until, world
 from stand_in_node import continuation
 
 from quire.cluster import strategies
+from quire.cluster.engines import node_engine
 from quire.cluster.requests.request import Request
 from quire.cluster.routing.strategy import StrategySource
 
@@ -248,3 +250,16 @@ def test_strategies_are_short() -> None:
     files = [file for file in folder.glob("*.py") if file.name not in ours]
     lines = [line for file in files for line in file.read_text("utf-8").splitlines()]
     assert len([line for line in lines if line.strip()]) <= 350
+
+
+async def test_what_a_call_takes_is_told_to_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((10.0, 10.25))
+    monkeypatch.setattr(node_engine, "_now_s", lambda: next(times))
+    body = msgspec.json.encode({"prompt": "Once upon a time", "max_tokens": 4})
+    request = Request("POST", "/v1/completions", [], body, "r")
+    async with world(1) as w:
+        (engine,) = w.router.fleet.engines
+        received = await engine.prep_recv(request, 4)
+        assert received.call_s == 0.25
+        request.work.end()
+        await until(lambda: not w.nodes[0].leases)
