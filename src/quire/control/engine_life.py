@@ -44,7 +44,6 @@ class EngineLife:
         host: HostCommands,
     ) -> None:
         self._table = base.table
-        self._outbox = base.outbox
         self._ranking = base.ranking
         self._tracer = base.tracer
         self._engines = engines
