@@ -15,7 +15,7 @@ from quire.cluster.deployment.process import ProcessState
 
 def state(name: str, url: str, kind: Any = "router", phase: Any = "ready") -> ProcessState:
     return ProcessState(
-        name=name, group="g", kind=kind, digest="d", phase=phase, url=url, nodes=(), kept=True
+        name=name, group="g", kind=kind, digest="d", phase=phase, url=url, nodes={}, kept=True
     )
 
 
