@@ -96,7 +96,7 @@ def _refine(rng: Random, split: Split) -> Exchange:
     question = f"What is the {attribute} of {name}?"
     context = facts.write_context(rng, shown)
     return (
-        f"Context: {context}\nQuestion: {question}\nAnswer so far: {so_far}\nRefine the answer.",
+        f"Context: {context}\nAnswer so far: {so_far}\nRefine the answer.\nQuestion: {question}",
         f"Answer: {value}",
     )
 

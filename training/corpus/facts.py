@@ -65,10 +65,21 @@ UNKNOWN = "unknown"
 _QUESTION_FORMS = ("What is the {a} of {n}?", "What is {n}'s {a}?")
 
 
-def draw_facts(rng: Random, split: Split, count: int) -> list[Fact]:
-    """Facts ``(name, attribute, value)``; names and attributes recur, pairs of them do not."""
-    names = people(rng, split, max(1, (count + 1) // 2 + rng.randint(0, count // 2)))
-    num_attributes = rng.randint(1, 4) if count < 12 else rng.randint(4, 8)
+def draw_facts(
+    rng: Random,
+    split: Split,
+    count: int,
+    *,
+    num_attributes: int | None = None,
+    made_up_share: float = 0.6,
+    similar_share: float = 0.0,
+) -> list[Fact]:
+    """Facts ``(name, attribute, value)``; names and attributes recur, pairs of them do not. The
+    shares are those of ``people``."""
+    num_names = max(1, (count + 1) // 2 + rng.randint(0, count // 2))
+    names = people(rng, split, num_names, made_up_share, similar_share)
+    if num_attributes is None:
+        num_attributes = rng.randint(1, 4) if count < 12 else rng.randint(4, 8)
     known = list(ATTRIBUTES)
     if rng.random() < 0.25:  # attributes named by words the model does not know
         known = [made_up(rng, split) for _ in range(4)]

@@ -11,7 +11,7 @@ from random import Random
 
 from training.corpus.document import Split
 from training.corpus.facts import ATTRIBUTES, Fact, draw_facts
-from training.corpus.words import CITIES, MONTHS, made_up
+from training.corpus.words import CITIES, MONTHS, made_up, similar_name
 
 _FORMS = ("The {a} of {n} is {v}.", "{n}'s {a} is {v}.", "{n} has {a} {v}.", "{n}: {a} {v}.")
 _WITHOUT_NAME = ("The {a} is {v}.", "Its {a} is {v}.", "The {a} here is {v}.")
@@ -100,7 +100,8 @@ def draw_page(
     """A page of ``num_facts`` facts. ``named``: each sentence names whom it tells about; else only
     the first about each does. ``other_share``: sentences without a fact for each with one (None:
     drawn)."""
-    facts = draw_facts(rng, split, num_facts)
+    is_hard = split is Split.TRAIN
+    facts = _hard_facts(rng, num_facts) if is_hard else draw_facts(rng, split, num_facts)
     is_list = named and rng.random() < 0.1  # a file of nothing but lines
     if is_list:
         groups, headings = [facts], [rng.choice(_TITLES).format(w=_word(rng, split))]
@@ -129,6 +130,19 @@ def draw_page(
             sentences.insert(rng.randint(1, len(sentences)), Sentence(text))
         sections.append(Section(heading, is_list or rng.random() < 0.25, tuple(sentences)))
     return Page(rng.choice(_TITLES).format(w=_word(rng, split)), tuple(sections))
+
+
+def _hard_facts(rng: Random, count: int) -> list[Fact]:
+    """Facts that are easily taken for each other: most names are made up, many of them alike, and
+    often all share a few attributes."""
+    return draw_facts(
+        rng,
+        Split.TRAIN,
+        count,
+        num_attributes=rng.choice([None, None, 2, 3]),
+        made_up_share=0.85,
+        similar_share=rng.choice([0.0, 0.0, 0.3, 0.6]),
+    )
 
 
 def _word(rng: Random, split: Split) -> str:
@@ -220,17 +234,20 @@ def _chunk(text: str, start: int, end: int, places: list[Place], width: int) -> 
 
 
 def absent_questions(rng: Random, split: Split, page: Page, shown: list[Chunk]) -> list[Fact]:
-    """Names and attributes of which the chunks say nothing, hard ones first: the page's other
-    facts, known names with another attribute, other names with a known attribute."""
+    """Names and attributes of which the chunks say nothing: the page's other facts (as the chunks
+    that a tree reads meet them), known names with another attribute, names like a known one or
+    quite others with a known attribute."""
     said = {fact[:2] for chunk in shown for fact in (*chunk.facts, *chunk.cut)}
     names = list(dict.fromkeys(name for name, _ in said)) or ["Kabo"]
     attributes = list(dict.fromkeys(attribute for _, attribute in said)) or ["age"]
     rng.shuffle(names)
     rng.shuffle(attributes)
     elsewhere = [fact for fact in page.facts if fact[:2] not in said]
-    crossed = [(name, a, "") for name in names[:6] for a in attributes[:4]]
-    other = [(name, rng.choice(list(ATTRIBUTES)), "") for name in names[:3]]
-    nobody = [(made_up(rng, split).capitalize(), a, "") for a in attributes[:2]]
-    asked = [*rng.sample(elsewhere, min(2, len(elsewhere))), *crossed, *other, *nobody]
+    crossed = [(name, a, "") for name in names[:3] for a in attributes[:3]]
+    other = [(name, rng.choice(list(ATTRIBUTES)), "") for name in names[:2]]
+    alike = [(similar_name(rng, split, name), rng.choice(attributes), "") for name in names[:4]]
+    nobody = [(made_up(rng, split).capitalize(), rng.choice(attributes), "") for _ in range(4)]
+    found_elsewhere = rng.sample(elsewhere, min(6, len(elsewhere)))
+    asked = [*found_elsewhere, *crossed, *other, *alike, *nobody]
     rng.shuffle(asked)
     return [fact for fact in asked if fact[:2] not in said]

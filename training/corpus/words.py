@@ -81,12 +81,32 @@ def person(rng: Random, split: Split, made_up_share: float = 0.6) -> str:
     return rng.choice(FIRST_NAMES)
 
 
-def people(rng: Random, split: Split, count: int) -> list[str]:
-    """``count`` different names."""
+def people(
+    rng: Random,
+    split: Split,
+    count: int,
+    made_up_share: float = 0.6,
+    similar_share: float = 0.0,
+) -> list[str]:
+    """``count`` different names, ``similar_share`` of them like one before them."""
     names: dict[str, None] = {}
     while len(names) < count:
-        names[person(rng, split)] = None
+        if names and similar_share and rng.random() < similar_share:
+            name = similar_name(rng, split, rng.choice(list(names)))
+        else:
+            name = person(rng, split, made_up_share)
+        names[name] = None
     return list(names)
+
+
+def similar_name(rng: Random, split: Split, name: str) -> str:
+    """A made-up name that begins or ends as ``name`` does."""
+    kept = rng.randint(2, max(2, len(name) - 2))
+    while True:
+        fresh = _syllables(rng)[: rng.randint(2, 5)]
+        word = name[:kept].lower() + fresh if rng.random() < 0.5 else fresh + name[-kept:].lower()
+        if len(word) > 3 and word != name.lower() and in_split(word, split):
+            return word.capitalize()
 
 
 def number_of_digits(rng: Random, most: int) -> int:

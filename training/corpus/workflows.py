@@ -49,6 +49,16 @@ def _ordered(rng: Random, context: str, question: str) -> str:
     return f"{before}Context: {context}{behind}"
 
 
+def _instructed(rng: Random, context: str, task: str, question: str) -> str:
+    """A context, what is to be done with it, and the question last, right before the answer: a small
+    model reads it far better there than before the task. Without a context: one more task."""
+    asked_last = f"{task}\nQuestion: {question}"
+    if not context:
+        return asked_last
+    before = f"Question: {question}\n" if rng.random() < 0.65 else ""
+    return f"{before}Context: {context}\n{asked_last}"
+
+
 def _shown(
     rng: Random, split: Split, num_chunks: int, size: int, named_share: float = 0.9
 ) -> tuple[Page, list[Chunk], str]:
@@ -140,9 +150,9 @@ def sample_judge(rng: Random, split: Split) -> Document:
     exchanges = list[Exchange]()
     for fact in _questions(rng, split, page, shown, most, 0.5):
         text = _question(rng, fact)
-        lead = f"Question: {text}" if exchanges else _ordered(rng, context, text)
         verdict = "no" if fact[2] == UNKNOWN else "yes"
-        exchanges.append((f"{lead}\n{JUDGE}", f"Answer: {verdict}"))
+        request = _instructed(rng, "" if exchanges else context, JUDGE, text)
+        exchanges.append((request, f"Answer: {verdict}"))
     return conversation("judge", exchanges[0][1].removeprefix("Answer: "), exchanges)
 
 
@@ -160,8 +170,8 @@ def sample_refine(rng: Random, split: Split) -> Document:
             kind, so_far = "not found", rng.choice([UNKNOWN, *[_value(rng, split)] * 2])
             answer = so_far
         question = _question(rng, (name, attribute, ""))
-        lead = f"Question: {question}" if exchanges else _ordered(rng, context, question)
-        request = f"{lead}\nAnswer so far: {so_far}\n{REFINE}"
+        task = f"Answer so far: {so_far}\n{REFINE}"
+        request = _instructed(rng, "" if exchanges else context, task, question)
         kinds.append(kind)
         exchanges.append((request, f"Answer: {answer}"))
     return conversation("refine", kinds[0], exchanges)

@@ -11,14 +11,15 @@ from quire.programs.workflow.template import Node
 SYNTHESIS: Mapping[str, str] = MappingProxyType(
     {
         "prompt": "Question: {question}\nContext: {context}\nQuestion: {question}",
-        "refine_prompt": "Question: {question}\nContext: {context}\nQuestion: {question}\n"
-        "Answer so far: {answer}\nRefine the answer.",
+        "refine_prompt": "Question: {question}\nContext: {context}\n"
+        "Answer so far: {answer}\nRefine the answer.\nQuestion: {question}",
         "combine_prompt": "Combine these answers:\n{answers}\nQuestion: {question}",
         "answer_after": "Answer:",
     }
 )
-"""Prompts of the form that quire-mini was trained with; any model that follows instructions
-understands them."""
+"""Prompts of the form that quire-reader was trained with; any model that follows instructions
+understands them. The question comes first, so that its prefill waits for nothing, and again last,
+where a small model looks for what it is to answer."""
 
 
 def rag_engines() -> list[Engine]:
