@@ -8,9 +8,9 @@ import pytest
 from cli_invoke import invoke
 
 from quire.cli.mcp_servers import read_mcp_servers
-from quire.core.config import McpServerConfig
 from quire.core.errors import ConfigError
 from quire.core.ids import TenantId
+from quire.core.mcp_config import McpServerConfig
 
 TENANTS = [TenantId("alice"), TenantId("bob")]
 

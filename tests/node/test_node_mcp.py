@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from quire.core.config import McpServerConfig
 from quire.core.errors import (
     ConfigError,
     InvalidArgument,
@@ -27,6 +26,7 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.core.ids import TenantId
+from quire.core.mcp_config import McpServerConfig
 from quire.node.mcp import servers as servers_module
 from quire.node.mcp.process import McpProcess
 from quire.node.mcp.servers import START_WINDOW_S, McpServers

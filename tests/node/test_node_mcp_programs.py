@@ -14,9 +14,10 @@ import pytest_asyncio
 from fake_node import TENANT
 from sandbox_node import needs_sandbox, program, sandbox_config, sandbox_node
 
-from quire.core.config import McpServerConfig, TenantConfig
+from quire.core.config import TenantConfig
 from quire.core.errors import ProgramFailed
 from quire.core.ids import TenantId
+from quire.core.mcp_config import McpServerConfig
 from quire.node import Node
 from quire.programs.inferlet import Inferlet, load_inferlet
 from quire.programs.sandbox.program import GuestProgram

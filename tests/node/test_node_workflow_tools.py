@@ -16,8 +16,8 @@ import pytest_asyncio
 from fake_node import TENANT
 from sandbox_node import needs_sandbox, program, sandbox_config, sandbox_node
 
-from quire.core.config import McpServerConfig
 from quire.core.errors import InvalidArgument, ProgramFailed
+from quire.core.mcp_config import McpServerConfig
 from quire.node import Node
 from quire.programs.workflow import App, Engine, workflow
 from quire.programs.workflow import Node as Component

@@ -157,7 +157,8 @@ def test_a_plan_interpolates_rates_and_switches_stages() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [DEFAULT_PLAN, *map(DEFAULT_PLAN.with_name, ("further.json", "chunks.json", "names.json"))]
+    "path",
+    [DEFAULT_PLAN, *map(DEFAULT_PLAN.with_name, ("further.json", "chunks.json", "names.json"))],
 )
 def test_the_committed_plans_name_families_that_exist(path: Path) -> None:
     plan = Plan.read(path)

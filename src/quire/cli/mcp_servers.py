@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from quire.core.config import McpServerConfig
 from quire.core.errors import ConfigError
 from quire.core.ids import TenantId
+from quire.core.mcp_config import McpServerConfig
 
 _DEFAULTS = McpServerConfig("default", "command")
 

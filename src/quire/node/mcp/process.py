@@ -16,8 +16,8 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from quire.core.config import McpServerConfig
 from quire.core.errors import InvalidArgument, ProgramError
+from quire.core.mcp_config import McpServerConfig
 from quire.programs.services import mcp_protocol as protocol
 
 GRACE_S = 2.0

@@ -11,10 +11,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from quire.core.config import McpServerConfig
 from quire.core.errors import ProgramError, ProgramTerminated, QuotaExceeded, UnknownHandle
 from quire.core.ids import TenantId
 from quire.core.interfaces import Clock
+from quire.core.mcp_config import McpServerConfig
 from quire.node.mcp.process import McpProcess
 
 MAX_CALLS = 32
