@@ -50,7 +50,7 @@ def _ordered(rng: Random, context: str, question: str) -> str:
 
 
 def _instructed(rng: Random, context: str, task: str, question: str) -> str:
-    """A context, what is to be done with it, and the question last, right before the answer: a small
+    """A context, what is to be done with it, and the question last, before the answer: a small
     model reads it far better there than before the task. Without a context: one more task."""
     asked_last = f"{task}\nQuestion: {question}"
     if not context:
