@@ -55,7 +55,7 @@ def test_a_workflow_is_explained_and_drawn(
     root = ElementTree.parse(drawing).getroot()
     texts = [one.text or "" for one in root.iter(f"{SVG}text")]
     assert "expand.decode.2" in texts
-    assert any(text.startswith("p-graph: 14 primitives") for text in texts)
+    assert any(text.startswith("p-graph: 15 primitives") for text in texts)
     right = max(float(one.get("x", 0)) for one in root.iter(f"{SVG}rect") if one.get("x"))
     assert float(root.get("width", 0)) > right + 168
 

@@ -86,6 +86,9 @@ class Told:
     def changed(self, state: ProcessState) -> None:
         self.changes.append(f"{state.name} {state.phase}")
 
+    def ray(self, words: str) -> None:
+        self.changes.append(words)
+
 
 @dataclass(slots=True)
 class Time:
