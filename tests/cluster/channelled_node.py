@@ -15,7 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from quire.core.config import ServerConfig
 from quire.server.listener import make_listener
-from quire.server.microserving.channels import NAME_HEADER, Channels, ChannelStream
+from quire.server.microserving.channel_frames import NAME_HEADER
+from quire.server.microserving.channels import Channels, ChannelStream
 from quire.server.piece_writer import STATE_KEY
 
 Pieces = Callable[[str], AsyncIterator[bytes]]

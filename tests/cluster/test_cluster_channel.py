@@ -16,7 +16,7 @@ from quire.cluster.nodes.channel import NodeChannel
 from quire.cluster.nodes.connection import MAX_WAITING_BYTES, AnswerHead, NodeConnection, Sink
 from quire.cluster.nodes.lane import Lane
 from quire.core.errors import EngineLost
-from quire.server.microserving.channels import FRAME, HEARTBEAT, MAX_PIECE_BYTES
+from quire.server.microserving.channel_frames import FRAME, HEARTBEAT, MAX_PIECE_BYTES
 
 OVER_CHANNEL = CHUNKED[:-2] + b"x-quire-channel: 1\r\n\r\n"
 END = b"0\r\n\r\n"

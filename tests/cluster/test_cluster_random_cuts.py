@@ -51,8 +51,9 @@ NUM_ROUNDS = 6
 
 
 class Front(asyncio.Protocol):
-    """A connection to ``target`` that breaks behind so many bytes of its next answer as the first
-    of ``places`` says; where none is left, it stays whole."""
+    """A connection to ``target``. A request draws the first of ``places``: behind so many bytes of
+    answers, on connections of their own or on channels, the connection that brings them breaks.
+    Where no place is left, all stay whole."""
 
     transport: asyncio.Transport
 
@@ -60,7 +61,7 @@ class Front(asyncio.Protocol):
         self._target, self.c = target, c
         self._back: asyncio.Transport | None = None
         self._waiting: list[bytes] = []
-        self._left: int | None = None
+        self._brings_answers = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -77,7 +78,10 @@ class Front(asyncio.Protocol):
 
     def data_received(self, piece: bytes) -> None:
         if piece.startswith(b"POST "):
-            self._left = self.c.places.popleft() if self.c.places else None
+            self.c.left = self.c.places.popleft() if self.c.places else None
+            self._brings_answers = True
+        elif piece.startswith(b"GET "):
+            self._brings_answers = b"/microserving/channel" in piece.partition(b"\r\n")[0]
         if self._back is None:
             self._waiting.append(piece)
         else:
@@ -88,13 +92,17 @@ class Front(asyncio.Protocol):
             self._back.abort()
 
     def answered(self, piece: bytes) -> None:
-        self.c.num_bytes += len(piece)
-        if self._left is None:
+        if not self._brings_answers:
             self.transport.write(piece)
             return
-        self.transport.write(piece[: self._left])
-        self._left -= len(piece)
-        if self._left <= 0:
+        self.c.num_bytes += len(piece)
+        if self.c.left is None:
+            self.transport.write(piece)
+            return
+        self.transport.write(piece[: self.c.left])
+        self.c.left -= len(piece)
+        if self.c.left <= 0:
+            self.c.left = None
             self.c.num_cut += 1
             self.transport.close()
 
@@ -113,9 +121,10 @@ class Back(asyncio.Protocol):
 
 @dataclass(eq=False)
 class CutWorld:
-    """``num_bytes``: of all answers of the nodes."""
+    """``num_bytes``: of all answers of the nodes. ``left``: until the next break."""
 
     places: deque[int] = field(default_factory=deque)
+    left: int | None = None
     open: list[asyncio.Transport] = field(default_factory=list)
     num_cut: int = 0
     num_bytes: int = 0

@@ -8,15 +8,14 @@ import pytest
 from starlette.types import Message
 
 from quire.core.errors import AlreadyExists, InvalidArgument, QuotaExceeded, UnknownHandle
-from quire.server.microserving.channels import (
+from quire.server.microserving.channel_frames import (
     CHANNEL_HEADER,
     FRAME,
     HEARTBEAT,
     HEARTBEAT_S,
     MAX_PIECE_BYTES,
-    Channels,
-    ChannelStream,
 )
+from quire.server.microserving.channels import Channels, ChannelStream
 
 NAME = "f" * 32
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]

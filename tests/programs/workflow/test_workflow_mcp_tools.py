@@ -109,7 +109,7 @@ async def test_a_result_that_is_nested_too_deep_is_refused() -> None:
     (call,) = Graph.optimize(app, {"q": "x"}).e_graph.primitives.values()
     server = Server({"properties": {"q": {}}})
     server.result = "[" * 100_000
-    runner = McpToolRunner(cast(Api, server), McpTools("server"))
+    runner = McpToolRunner(cast(Api, server), McpTools("server"), None)
     with pytest.raises(InvalidArgument, match="gave a text, '"):
         await runner.run(call, {"q": "x"})
     await runner.close()

@@ -18,7 +18,12 @@ import msgspec
 from quire.cluster.nodes.lane import Lane
 from quire.cluster.nodes.pool import Exchange
 from quire.core.errors import EngineLost
-from quire.server.microserving.channels import FRAME, HEARTBEAT_S, MAX_PIECE_BYTES, NAME_HEADER
+from quire.server.microserving.channel_frames import (
+    FRAME,
+    HEARTBEAT_S,
+    MAX_PIECE_BYTES,
+    NAME_HEADER,
+)
 
 logger = logging.getLogger(__name__)
 

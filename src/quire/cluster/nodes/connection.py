@@ -18,7 +18,7 @@ import httptools
 
 from quire.cluster.nodes.lane import Lane
 from quire.core.errors import EngineLost
-from quire.server.microserving.channels import CHANNEL_HEADER
+from quire.server.microserving.channel_frames import CHANNEL_HEADER
 
 logger = logging.getLogger(__name__)
 

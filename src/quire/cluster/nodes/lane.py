@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from quire.server.microserving.channels import CHANNEL_HEADER
+from quire.server.microserving.channel_frames import CHANNEL_HEADER
 
 
 class Passenger(Protocol):

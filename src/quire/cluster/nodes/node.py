@@ -14,7 +14,7 @@ from quire.cluster.nodes.channel import NodeChannel
 from quire.cluster.nodes.lane import Lane
 from quire.cluster.nodes.liveness import Hysteresis, Liveness
 from quire.cluster.nodes.pool import ConnectionPool, Exchange
-from quire.server.microserving.channels import CHANNEL_HEADER
+from quire.server.microserving.channel_frames import CHANNEL_HEADER
 
 _OWN_HEADERS = frozenset(
     {

@@ -20,7 +20,7 @@ from quire.server.delivery import WriteLimit
 from quire.server.errors import body_of
 from quire.server.events import DATA_EVENTS, named_event
 from quire.server.going_on import TELLS_HEADER
-from quire.server.microserving.channels import CHANNEL_HEADER
+from quire.server.microserving.channel_frames import CHANNEL_HEADER
 from quire.server.piece_writer import PieceWriter
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ write here and a read at the router, which is most of what passing it on takes. 
 opens a channel and names it with its requests; the events of their answers go over it, all of a
 turn of the loop in one write.
 
-Owns the frames, and when a stream leaves its channel. An answer's own connection keeps its head,
+Owns when a stream leaves its channel. An answer's own connection keeps its head,
 its end and its client's disconnect, and gets the events where the channel or the stream's client is
 too slow: a stream that has left does not come back. Must not know what the events say.
 """
@@ -13,7 +13,6 @@ too slow: a stream that has left does not come back. Must not know what the even
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -22,22 +21,14 @@ from starlette.types import Message, Scope, Send
 
 from quire.core.errors import AlreadyExists, InvalidArgument, QuotaExceeded, UnknownHandle
 from quire.server.event_stream import EventStream
-
-CHANNEL_HEADER = "x-quire-channel"
-"""Of a request: the channel's name and the stream's number in it, ``NAME.NUMBER``. Of its answer:
-the events come over the channel."""
-
-NAME_HEADER = "x-quire-channel-name"
-"""Of ``GET /v1/microserving/channel``."""
-
-FRAME = struct.Struct("<II")
-"""Before each piece: the number of its stream, and its length. Length 0: what follows of this
-stream comes over its own connection. ``HEARTBEAT`` is of no stream."""
-
-HEARTBEAT = FRAME.pack(0, 0)
-HEARTBEAT_S = 2.0
-MAX_PIECE_BYTES = 64 << 10
-"""A stream with a longer piece leaves."""
+from quire.server.microserving.channel_frames import (
+    CHANNEL_HEADER,
+    FRAME,
+    HEARTBEAT,
+    HEARTBEAT_S,
+    MAX_PIECE_BYTES,
+    NAME_HEADER,
+)
 
 MAX_CHANNELS = 32
 MIN_NAME_CHARS, MAX_NAME_CHARS = 16, 64

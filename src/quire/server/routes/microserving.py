@@ -15,7 +15,8 @@ from quire.node import Node
 from quire.server.completion_fields import completion_work
 from quire.server.context import context_of
 from quire.server.direct_routes import MSGPACK
-from quire.server.microserving.channels import NAME_HEADER, ChannelStream
+from quire.server.microserving.channel_frames import NAME_HEADER
+from quire.server.microserving.channels import ChannelStream
 from quire.server.microserving.exchanges import exchanges_of
 from quire.server.microserving.live_index import IndexStream
 from quire.server.piece_writer import STATE_KEY
