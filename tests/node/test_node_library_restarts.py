@@ -67,7 +67,8 @@ async def check(node: Node, engines: Engines, name: str, *args: str, num_places:
     engines.num_messages = engines.fails_at = 0
     expected = await run()
     num = engines.num_messages
-    assert num >= num_places
+    num_places = min(num_places, num)  # how many steps a message has depends on when it is sent
+    assert num_places >= 4
     for at in range(num_places):
         engines.num_messages, engines.fails_at = 0, 1 + num * at // num_places
         assert await run() == expected, f"lost in message {engines.fails_at} of {num}"
