@@ -336,3 +336,36 @@ async def test_an_engine_that_gives_no_sign_of_life_is_not_healthy() -> None:
     assert rig.supervisor.health.state is EngineReadiness.READY
     await rig.supervisor.stop()
     assert rig.supervisor.health.state is EngineReadiness.STOPPED
+
+
+async def test_a_start_that_is_given_up_ends_its_process_before_the_stop_returns(
+    rigs: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The texts cannot be read while the process begins, and another instance ends the node."""
+    rig = rigs()
+    rig.prepared = asyncio.get_running_loop().create_future()
+    is_ending, has_ended = asyncio.Event(), asyncio.Event()
+    ended: list[str] = []
+
+    async def start(self: Transport, *heard: object) -> EngineInfo:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_ending.set()
+            await has_ended.wait()
+            ended.append("process")
+        raise AssertionError("it is never cancelled")
+
+    monkeypatch.setattr(Transport, "start", start)
+    await rig.supervisor.start()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    rig.prepared.set_exception(ModelFormatError("no texts"))
+    await is_ending.wait()
+    stopping = asyncio.create_task(rig.supervisor.stop())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not stopping.done()
+    has_ended.set()
+    await stopping
+    assert ended == ["process"]

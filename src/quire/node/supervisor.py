@@ -112,6 +112,7 @@ class EngineSupervisor(Generic[Config]):
         self._settled = asyncio.Event()
         self._error: QuireError | None = None
         self._task: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[Any] | None = None
         self.transport: EngineTransport | EncoderTransport | None = None
 
     @property
@@ -138,6 +139,8 @@ class EngineSupervisor(Generic[Config]):
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait({self._task})
+        if self._starting is not None:
+            await asyncio.wait({self._starting})  # cancelled, it may still end its process
         if self.transport is not None:
             await self.transport.close()  # it may have been cancelled while it closed
         if self._health.state is not EngineReadiness.STOPPED:
@@ -203,12 +206,14 @@ class EngineSupervisor(Generic[Config]):
     ) -> Any:
         """The engine's start and ``prepare`` side by side; raises the error of either."""
         starting: asyncio.Task[Any] = asyncio.create_task(transport.start(on_answer, on_lost))
+        starting.add_done_callback(_seen)
+        self._starting = starting
         try:
             await self._prepare()
             return await starting
         finally:
             starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+            await asyncio.wait({starting})  # a gather that ``stop`` cancels would cancel it again
 
     def _may_restart(self, error: QuireError) -> bool:
         if isinstance(error, _HOPELESS):
@@ -260,3 +265,9 @@ class EngineSupervisor(Generic[Config]):
             1.0 if state is EngineReadiness.READY else 0.0,
         )
         self._on_change()
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Its error is told by who waits for it, or is no news."""
+    if not task.cancelled():
+        task.exception()
