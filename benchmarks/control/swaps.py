@@ -56,7 +56,7 @@ def swap_us(num_blocks: int) -> float:
     for content in contents:
         memory.bind(content)
     began_s = time.process_time()
-    for move in (memory.move_out, memory.bring):
+    for move in (memory.descent.move_out, memory.bring):
         for content in contents:
             move(content)
         (operation,) = operations.take()
