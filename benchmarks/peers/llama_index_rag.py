@@ -28,8 +28,8 @@ from llama_index.llms.openai_like import OpenAILike
 
 ASK = PromptTemplate("Question: {query_str}\nContext: {context_str}\nQuestion: {query_str}")
 REFINE = PromptTemplate(
-    "Question: {query_str}\nContext: {context_msg}\nQuestion: {query_str}\n"
-    "Answer so far: {existing_answer}\nRefine the answer.",
+    "Question: {query_str}\nContext: {context_msg}\n"
+    "Answer so far: {existing_answer}\nRefine the answer.\nQuestion: {query_str}",
     function_mappings={"existing_answer": lambda **given: given["existing_answer"].strip()},
 )
 EXPAND = "Write 3 search queries for: "
