@@ -1,8 +1,8 @@
 """Files on disk, per tenant: their names, lifetimes and sizes.
 
 Owns the directory: ``ID.data`` is a file's content, ``ID.json`` its record, written last. Content
-without a record was not finished and is deleted at the next start. Calls block on the disk; routes
-make them in threads. Must not know what the files are for.
+without a record and parts of records were not finished and are deleted at the next start. Calls
+block on the disk; routes make them in threads. Must not know what the files are for.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class FileStore:
         for path in self._kept.glob("*.data"):
             if not path.with_suffix(".json").exists():
                 path.unlink(missing_ok=True)
+        delete_unfinished(self._kept)
         return self._kept
 
     def close(self) -> None:
@@ -232,3 +233,9 @@ def write_whole(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
+
+
+def delete_unfinished(directory: Path) -> None:
+    """Delete what ``write_whole`` was writing when the process was killed."""
+    for part in directory.glob("*.part"):
+        part.unlink(missing_ok=True)
