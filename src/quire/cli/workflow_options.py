@@ -20,9 +20,15 @@ from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument
 from quire.node import SHIPPED_READER
 from quire.programs.workflow import OptPass
+from quire.programs.workflow.applications import APPLICATIONS
 from quire.programs.workflow.durable import QueryId
 
 Action = Literal["list", "run", "explain"]
+
+
+def _names(beginning: str) -> list[str]:
+    """Shell completion: shipped workflows."""
+    return [name for name in APPLICATIONS if name.startswith(beginning)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,6 +207,7 @@ class WorkflowCommandOptions:
         str | None,
         typer.Argument(
             metavar="NAME|FILE.py:NAME|FILE.yaml",
+            autocompletion=_names,
             help="The workflow, as 'quire workflow list' shows it, the App of a file, or a "
             "pipeline of Haystack (several: INDEX.yaml+ASK.yaml).",
         ),
