@@ -104,7 +104,7 @@ async def world(
         listener = make_listener(router, server, has_lifespan=False, close_timeout_s=1)
         await listening(listener, sock)
         client = await stack.enter_async_context(
-            httpx.AsyncClient(base_url=url, timeout=30, verify=False)
+            httpx.AsyncClient(base_url=url, timeout=60, verify=False)
         )
         try:
             yield World(router, nodes, client, url)

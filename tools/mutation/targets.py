@@ -279,6 +279,8 @@ GROUPS = (
             "cli/test_cli_conversation.py",
             "cli/test_cli_processes.py",
             "server/test_server_attach_end.py",
+            "server/test_server_durable_queries.py",
+            "server/test_server_microserving.py",
             "server/test_server_programs.py",
             "server/test_server_tracking.py",
         ),
