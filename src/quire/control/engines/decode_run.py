@@ -158,7 +158,9 @@ class DecodeRun:
     def keep(self, logprobs: list[TokenLogprobs] | None) -> None:
         """What was sampled with ``logprobs`` is told at the end."""
         if logprobs is not None:
-            self.kept = [*(self.kept or ()), *logprobs]
+            if self.kept is None:
+                self.kept = []
+            self.kept.extend(logprobs)
 
     def untold(self) -> DecodeChunk | None:
         """What it has sampled for its end, which is a failure; ``None`` if it is nothing."""
