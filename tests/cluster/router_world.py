@@ -28,6 +28,7 @@ from quire.server.listener import Listener, make_listener
 ADMIN = "the-admin-key"
 ADMIN_HEADERS = {"authorization": f"Bearer {ADMIN}"}
 NEVER_S = 3600.0
+PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ async def world(
         listener = make_listener(router, server, has_lifespan=False, close_timeout_s=1)
         await listening(listener, sock)
         client = await stack.enter_async_context(
-            httpx.AsyncClient(base_url=url, timeout=60, verify=False)
+            httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, verify=False)
         )
         try:
             yield World(router, nodes, client, url)

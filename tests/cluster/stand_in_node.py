@@ -128,6 +128,8 @@ class StandInNode:
             return refused(404, "not_found", "it tells nothing of its cache")
         if call == "channel":
             return refused(404, "not_found", "its streams come over their own connections")
+        if call == "records":
+            return refused(404, "not_found", "it runs no programs")
         body = asked.json
         self.calls.append((call, body))
         self.has_been_called.set()

@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from router_world import until, world
+from router_world import ADMIN_HEADERS, until, world
 
+from quire.cluster.requests.request import Request
 from quire.cluster.routing.apart import TrialApart
+from quire.cluster.routing.interrupting import Interrupter, _Interrupt
 from quire.cluster.routing.running import RunningStrategy
 from quire.cluster.routing.strategy import (
     MAX_SOURCE_BYTES,
@@ -215,8 +217,9 @@ async def test_strategies_that_are_over_leave_nothing_behind(tmp_path: Path) -> 
         await running.change(StrategySource("route", f"{GOOD}# {number}\n"))
         with pytest.raises(InvalidArgument):
             await running.change(StrategySource("route", f"raise ValueError({number})"))
-    assert num_kept() == before + 2, "the module and the lines of the one in force"
-    await running.change(StrategySource("data_parallel"))
+    assert num_kept() == before + 4, "the module and lines of the one in force and that before"
+    for _ in range(2):
+        await running.change(StrategySource("data_parallel"))
     assert num_kept() == before
     file = tmp_path / "mine.py"
     for text in (GOOD, OTHER):
@@ -224,3 +227,84 @@ async def test_strategies_that_are_over_leave_nothing_behind(tmp_path: Path) -> 
         await running.change(read_source(str(file)))
     gc.collect()
     assert linecache.getline(str(file), 2).strip().endswith("engines[-1].send(request)")
+
+
+BLOCKS = {
+    "computes": "        while True: pass\n",
+    "waits": "        time.sleep(3600)\n",
+    "catches": """        while True:
+            try:
+                while True: pass
+            except Exception: pass
+""",
+    "elsewhere": "        json.dumps([json.loads('[1]') for _ in iter(int, 1)])\n",
+}
+NUM_CALLS = 10
+
+
+def blocking(how: str) -> StrategySource:
+    """Answers ten requests, and blocks with the next."""
+    text = (
+        "import itertools, json, time\n"
+        "numbers = itertools.count()\n"
+        "async def route(request, engines):\n"
+        f"    if request.request_id != 'trial' and next(numbers) >= {NUM_CALLS}:\n"
+        f"{BLOCKS[how]}"
+        "    return await engines[0].send(request)\n"
+    )
+    return StrategySource("route", text)
+
+
+@pytest.mark.parametrize("how", BLOCKS)
+async def test_one_that_blocks_later_gives_way_to_the_one_before(how: str) -> None:
+    async with world(2, "least_used", max_block_s=0.25) as w:
+        await w.router.strategy.change(blocking(how))
+        answers = [await w.complete() for _ in range(NUM_CALLS)]
+        assert {one.headers["x-quire-node"] for one in answers} == {"node-0"}
+        others = await asyncio.gather(*(w.complete() for _ in range(3)))
+        assert [one.status_code for one in others] == [200] * 3
+        shown = (await w.http.get("/router/strategy", headers=ADMIN_HEADERS)).json()
+        assert shown["name"] == "least_used"
+        assert "kept all requests waiting" in shown["withdrawn"]
+        assert "the text sent:route" in shown["withdrawn"]
+        assert shown["leaving"] == []
+        assert (await w.put(name="data_parallel")).json()["withdrawn"] is None
+
+
+async def test_the_first_one_that_blocks_fails_its_request_alone() -> None:
+    async with world(1, blocking("computes"), max_block_s=0.25) as w:
+        answers = [await w.complete() for _ in range(NUM_CALLS + 2)]
+        assert [one.status_code for one in answers] == [200] * NUM_CALLS + [503] * 2
+        assert answers[-1].json()["error"]["code"] == "strategy_interrupted"
+        assert "the text sent:route" in answers[-1].json()["error"]["message"]
+
+
+async def test_one_whose_idle_blocks_gives_way_too() -> None:
+    text = (
+        "class Mine:\n"
+        "    async def __call__(self, request, engines):\n"
+        "        return await engines[0].send(request)\n"
+        "    async def idle(self, request, engines):\n"
+        "        while True: pass\n"
+    )
+    async with world(1, "least_used", max_block_s=0.25) as w:
+        await w.router.strategy.change(StrategySource("Mine", text))
+        shift = w.router.strategy.current
+        assert shift.strategy.idle is not None
+        with pytest.raises(_Interrupt):
+            await w.router.dispatcher._idle(
+                shift, shift.strategy.idle, Request("GET", "/", [], b"", ""), []
+            )
+        assert w.router.strategy.current.strategy.label == "least_used"
+
+
+async def test_the_routers_own_code_is_not_interrupted() -> None:
+    async with world(1) as w:
+        interrupter = Interrupter(lambda file: "any")
+        interrupter.start()
+        try:
+            for _ in range(50):
+                interrupter()
+                assert (await w.complete()).status_code == 200
+        finally:
+            interrupter.stop()

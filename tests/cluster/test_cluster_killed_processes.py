@@ -4,6 +4,7 @@ probabilities."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -117,3 +118,48 @@ async def test_its_clients_see_the_same_texts() -> None:
         for path, asked in ASKED:
             await killed(cluster, path, asked)
         await cluster.settled()
+
+
+LAUNCH = {"program": "streaming", "args": [TEXT, "1200", "4", "64"]}
+NUM_PROGRAM_TOKENS = 300
+"""That it has generated, of 1,200, before its node is killed."""
+
+
+async def program_killed(cluster: ClusterProcesses) -> None:
+    """A program that copies and moves its pages, and whose client waits for its end."""
+    name, *_ = cluster.nodes
+    async with httpx.AsyncClient(timeout=PATIENCE_S, verify=False) as http:
+        direct = f"{cluster.nodes[name].url}/v1/programs"
+        expected = (await http.post(direct, json={**LAUNCH, "wait": True})).json()["result"]
+        launch = {**LAUNCH, "stream": True}
+        async with http.stream("POST", f"{cluster.url}/v1/programs", json=launch) as answer:
+            told = (msgspec.json.decode(line[6:]) async for line in data_of(answer))
+            program = (await anext(told))["program"]["id"]
+            victim, num_tokens = "", 0
+            while num_tokens < NUM_PROGRAM_TOKENS:
+                found = await http.get(f"{cluster.url}/v1/programs/{program}")
+                victim = found.headers["x-quire-node"]
+                num_tokens = found.json()["usage"]["num_generated_tokens"]
+            cluster.nodes[victim].kill()
+            ended = await anext(told)
+        assert ended["type"] == "ended", ended
+        assert ended["program"]["id"] == program
+        assert ended["program"]["result"] == expected
+        found = await http.get(f"{cluster.url}/v1/programs/{program}")
+        assert found.headers["x-quire-node"] != victim
+        cluster.nodes[victim].start()
+        await cluster.nodes[victim].ready()
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(900)
+async def test_a_program_ends_with_the_same() -> None:
+    async with cluster_processes(2, kv_cache_bytes="64MiB") as cluster:
+        await program_killed(cluster)
+        await cluster.settled()
+
+
+async def data_of(answer: httpx.Response) -> AsyncIterator[str]:
+    async for line in answer.aiter_lines():
+        if line.startswith("data: {"):
+            yield line

@@ -359,7 +359,7 @@ async def test_its_pages_go_ahead_and_are_not_computed_again(nodes: list[RealNod
     # its first generation ends in a page that is computed up to there, and found whole then; where
     # the messages of the others end, which depends on the machine, decides what is found of those
     assert NUM_READ <= used["num_cached_tokens"] <= (NUM_READ - 16) + 2 * 17
-    assert used["num_prefilled_tokens"] < 60 + 2 * 16, "without its pages it computes all 223"
+    assert used["num_prefilled_tokens"] < 60, "without its pages it computes all 223"
 
 
 async def test_where_its_pages_cannot_go_it_moves_without_them(

@@ -29,6 +29,10 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
         "/v1/completions",
         {"prompt": TEXT, "logprobs": 2, "echo": True, "n": 2, **SAMPLED},
     ),
+    "several prompts": (
+        "/v1/completions",
+        {"prompt": [TEXT, "A bell counts. "], **SAMPLED, "n": 2, "echo": True, "logprobs": 1},
+    ),
     "a chat": ("/v1/chat/completions", {**CHAT, **SAMPLED, "n": 3}),
     "a chat's log probabilities": (
         "/v1/chat/completions",
@@ -77,7 +81,9 @@ class Front(asyncio.Protocol):
         self._back = back
 
     def data_received(self, piece: bytes) -> None:
-        if piece.startswith(b"POST "):
+        if piece.startswith(b"POST /v1/microserving/records "):
+            self._brings_answers = False
+        elif piece.startswith(b"POST "):
             self.c.left = self.c.places.popleft() if self.c.places else None
             self._brings_answers = True
         elif piece.startswith(b"GET "):
@@ -212,3 +218,30 @@ async def test_it_is_what_it_would_have_been(
             c.places.extend(chance.randrange(num_bytes) for _ in range(chance.choice((1, 1, 2))))
             assert read(await w.http.post(path, json=body)) == expected
         assert c.num_cut >= NUM_ROUNDS - 1
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("by", ["previous_response_id", "conversation"])
+async def test_a_response_goes_on_without_what_its_node_alone_has(
+    nodes: list[RealNode], by: str, stream: bool
+) -> None:
+    path, settings = "/v1/responses", {"model": MODEL, "max_output_tokens": 24, "temperature": 0}
+    async with cut_world(nodes) as (w, c):
+        behind = (await w.http.post("/v1/conversations", json={})).json()["id"]
+        asked: dict[str, Any] = {**settings, "input": TEXT}
+        if by == "conversation":
+            asked["conversation"] = behind
+        first = (await w.http.post(path, json=asked)).json()
+        if by == "previous_response_id":
+            behind = first["id"]
+        body = {**settings, "input": "And on", "stream": stream, by: behind, "store": False}
+        c.num_bytes = 0
+        expected = read(await w.http.post(path, json=body))
+        num_bytes = c.num_bytes
+        for share in (0.7, 0.95):  # behind its first token: before, nobody else has the history
+            c.places.append(int(share * num_bytes))
+            got = read(await w.http.post(path, json=body))
+            assert got.keys() == expected.keys()
+            if by == "previous_response_id":  # a conversation has grown
+                assert got == expected
+        assert c.num_cut == 2

@@ -191,20 +191,26 @@ def test_a_strategy_that_blocks_the_loop_is_named(caplog: pytest.LogCaptureFixtu
     inside.wait()
     posted: list[object] = []
 
+    waited: list[float | None] = []
+
     def wait(event: threading.Event, timeout_s: float | None) -> bool:
-        if timeout_s is None:
+        waited.append(timeout_s)
+        return released.is_set()
+
+    def interrupt() -> None:  # the second one reaches it
+        if len(waited) > 2:
             released.set()
-            return True
-        return False
 
     guard = LoopGuard(
         post=posted.append,
         thread_id=thread.ident or 0,
         name_of=lambda file: "mine.py:route" if file == "mine.py" else None,
         max_block_s=0.5,
+        interrupt=interrupt,
         wait=wait,
     )
     assert not guard.probe()
     thread.join()
+    assert waited == [0.5, 1.5, 0.5, 0.5, None]
     assert guard.last_blocked == "mine.py:route"
     assert "strategy mine.py:route has blocked the router" in caplog.text

@@ -423,15 +423,21 @@ def test_what_cannot_have_been_generated_is_refused(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_completions_of_several_prompts_are_told_as_ever(node: RunningServer, stream: bool) -> None:
+def test_choices_of_several_prompts_are_counted_on(node: RunningServer, stream: bool) -> None:
     answer = httpx.post(
         f"{node.url}/v1/completions",
-        json={"prompt": ["say A.", "say B."], "stream": stream},
+        json={"prompt": ["say A.", "say B."], "n": 2, "stream": stream},
         headers={**CLUSTER, TELLS_HEADER: "1"},
     )
-    assert TELLS_HEADER not in answer.headers
-    assert COMMENT not in answer.content
-    assert WHOLE not in answer.content
+    assert answer.headers[TELLS_HEADER] == "1"
+    blocks = answer.content.split(b"\n\n")
+    told = [
+        msgspec.json.decode(block[len(COMMENT) :], type=Told)
+        for block in blocks
+        if block.startswith(COMMENT)
+    ]
+    assert {one.index for one in told} == {0, 1, 2, 3}
+    assert {one.prompt for one in told} == {()}
 
 
 def test_log_probabilities_that_are_missing_are_refused(node: RunningServer) -> None:

@@ -121,6 +121,8 @@ def test_the_document_has_every_route() -> None:
         "/v1/microserving/programs/{program}/hand_over",
         "/v1/microserving/programs/{program}/handed_over",
         "/v1/microserving/programs/{program}/texts",
+        "/v1/microserving/programs/lost",
+        "/v1/microserving/records",
         "/health",
         "/ping",
         "/ready",

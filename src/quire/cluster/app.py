@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -17,6 +18,7 @@ from quire.cluster.nodes.addresses import NodeAddress
 from quire.cluster.nodes.index_feed import IndexFeed
 from quire.cluster.nodes.node import Node
 from quire.cluster.nodes.page_tree import PageTree
+from quire.cluster.nodes.record_reader import RecordReader, reader_name
 from quire.cluster.nodes.watch import NodeWatch
 from quire.cluster.own_routes import AdminKey, OwnRoutes
 from quire.cluster.passing.attaching import Attachments
@@ -25,9 +27,11 @@ from quire.cluster.passing.everywhere import Everyone
 from quire.cluster.passing.moving import Moves
 from quire.cluster.passing.overview import Overview
 from quire.cluster.passing.program_moves import ProgramMoves
+from quire.cluster.passing.program_rescue import ProgramRescue
 from quire.cluster.passing.proxy import Proxy
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.locating import Locator
+from quire.cluster.routing.interrupting import Interrupter
 from quire.cluster.routing.loop_guard import LoopGuard
 from quire.cluster.routing.running import RunningStrategy, Try
 from quire.cluster.routing.strategy import Strategy, load
@@ -48,6 +52,11 @@ class Router:
     ) -> None:
         self._config = config
         self.pages = PageTree()
+        self._locator = Locator(lambda: self.nodes)
+        self._reader = reader_name()
+        self.rescue = ProgramRescue(
+            lambda: self.fleet.engines, ClusterKey(config.cluster_key), self._locator
+        )
         self.fleet = Fleet(config.nodes, self._member, self.pages)
         self.moves = Moves(self.fleet)
         self.strategy = RunningStrategy(strategy, try_apart=try_apart)
@@ -72,14 +81,17 @@ class Router:
             thread_id=threading.get_ident(),
             name_of=self._strategy_of,
             max_block_s=self._config.max_block_s,
+            interrupt=(interrupter := Interrupter(self._strategy_of)),
         )
         async with self.fleet.running():
             following = asyncio.create_task(self.strategy.follow_file())
+            interrupter.start()
             guard.start()
             try:
                 yield self
             finally:
                 guard.stop()
+                interrupter.stop()
                 following.cancel()
                 await asyncio.gather(following, return_exceptions=True)
 
@@ -96,7 +108,13 @@ class Router:
             NodeEngine(node, cluster_key, watch.suspect, self.pages, self._move),
             watch,
             None if cluster_key.key is None else IndexFeed(node, self.pages, cluster_key.headers()),
+            partial(self._keep_records, node, watch) if config.resumes else None,
         )
+
+    async def _keep_records(self, node: Node, watch: NodeWatch) -> None:
+        headers = ClusterKey(self._config.cluster_key).headers()
+        reader = RecordReader(node, headers, self._reader, asyncio.get_running_loop().time)
+        await self.rescue.keep(reader, watch.suspect)
 
     async def _move(self, answer: Answer, source: NodeEngine, target: NodeEngine) -> bool:
         return await self.moves.move(answer, source, target)
@@ -108,11 +126,12 @@ class Router:
         )
 
     def _layers(self, server: ServerConfig) -> ASGIApp:
-        locator = Locator(lambda: self.nodes)
+        locator = self._locator
+        self.dispatcher = Dispatcher(self.fleet, self.strategy, locator, self.moves, self.rescue)
         app: ASGIApp = Proxy(
-            Dispatcher(self.fleet, self.strategy, locator, self.moves),
+            self.dispatcher,
             Everyone(self.fleet),
-            Attachments(locator, server, self._config.node_key),
+            Attachments(locator, self.rescue, server, self._config.node_key),
             self.metrics,
             server,
             resume_key=self._config.cluster_key if self._config.resumes else None,

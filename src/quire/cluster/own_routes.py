@@ -202,6 +202,7 @@ class OwnRoutes:
             **_shift(current),
             "source": current.strategy.source.text,
             "refused_change": self._strategy.refusal,
+            "withdrawn": self._strategy.withdrawal,
             "leaving": [_shift(shift) for shift in self._strategy.leaving],
             "shipped": sorted(SHIPPED),
         }

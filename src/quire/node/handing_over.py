@@ -34,7 +34,8 @@ from quire.programs.sandbox.program import GuestProgram
 
 class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A program and its record. ``code``: the code of a guest; empty for a program of the library,
-    which has the same ``name`` at every node. ``received``: its clients' messages. ``calls`` and
+    which has the same ``name`` at every node. ``received``: its clients' messages; ``frames``: how
+    many of each connection have been taken. ``calls`` and
     ``requests``: what services and other hosts were asked. ``children``: those that it may still
     ask for, of ``num_launched``."""
 
@@ -59,6 +60,7 @@ class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     parent_thread: ThreadId | None
     children: list[HandedChild] = []
     num_launched: int = 0
+    frames: dict[str, int] = {}
 
     def launch(self, launch: ProgramLaunch) -> ProgramLaunch:
         """``launch`` with the arguments, ids, priority and seed of this program."""
@@ -76,11 +78,13 @@ class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         """The record as the receiving node replays it."""
         log = ReplayLog()
         log.issued, log.heard = self.issued, self.heard
+        log.in_order = list(self.issued.values())
         log.readings, log.slots = self.readings, self.slots
         log.calls, log.requests = taken_answers(self.calls), taken_answers(self.requests)
         log.num_restarts = self.num_restarts
         restarts = Restarts(log)
-        restarts.take_over(self.received, is_input_closed=self.is_input_closed)
+        frames = dict(self.frames)
+        restarts.take_over(self.received, frames, is_input_closed=self.is_input_closed)
         restarts.child_state.num_launched = self.num_launched
         return restarts
 
@@ -221,4 +225,5 @@ def handed(
         quotas=origin.quotas,
         parent_thread=launch.parent_thread,
         num_launched=restarts.child_state.num_launched,
+        frames=restarts.frames,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from quire.control import EngineIndex, HeldText, IndexPlace, ProcessRow
 from quire.core.config import EngineConfig, NodeConfig
@@ -19,6 +20,7 @@ from quire.core.ids import EngineId, ProgramId, TenantId
 from quire.core.interfaces import EngineTransport, ServedModel
 from quire.core.policy import DispatchPolicy
 from quire.core.quotas import Quotas
+from quire.core.record_parts import RecordsWanted, ToldRecords
 from quire.node.conversations import ConversationTurn
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
@@ -283,6 +285,24 @@ class Node:
             AlreadyExists: this node has a program with one of their ids.
         """
         return self._parts.launcher.take(programs, handed, tenant)
+
+    async def told_records(self, asked: RecordsWanted, tenant: TenantId) -> ToldRecords:
+        """What a reader that keeps the records of ``tenant``'s restartable programs is to be told
+        next. What they give to their clients waits for it. The programs that it names as gone are
+        at another node, and end here.
+
+        Raises:
+            AlreadyExists: another reader keeps them.
+        """
+        table = self._parts.programs
+        for gone in asked.gone:
+            with suppress(UnknownHandle):
+                table.find(gone, tenant).leave_behind()
+        return await table.records(tenant).read(asked)
+
+    def left_records(self, reader: str, tenant: TenantId) -> None:
+        """A reader of records has gone, or its connection is lost."""
+        self._parts.programs.records(tenant).leave(reader)
 
     def program(self, public_id: str, tenant: TenantId) -> ProgramHandle:
         """A launched program, running or recently ended; ``UnknownHandle`` for any other."""

@@ -27,7 +27,7 @@ from quire.node.loops import call_on
 from quire.node.message_log import MessageReader
 from quire.node.program_figures import with_guest
 from quire.node.program_move import ProgramMove
-from quire.node.program_output import ProgramOutput
+from quire.node.program_output import Keep, ProgramOutput
 from quire.node.program_place import ProgramPlace
 from quire.node.program_records import (
     ProgramLaunch,
@@ -37,6 +37,7 @@ from quire.node.program_records import (
     kept_bytes,
 )
 from quire.node.restarts import Restarts
+from quire.node.told_record import ToldRecord
 from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
 from quire.programs.runtime.running import GuestSpent, RunningProgram
 from quire.programs.services.children import ChildState
@@ -53,7 +54,9 @@ class ProgramHandle:
         self.tenant = launch.tenant
         self._launch = launch
         self.name = name
-        self._output = ProgramOutput(limits, on_stored=self._hear, on_failure=self._give_up)
+        self._output = ProgramOutput(
+            limits, on_stored=self._hear, on_failure=self._give_up, keeping=self._keeping
+        )
         self._move = ProgramMove(id, limits.handed_over_s, on_unheard=self._end_with)
         self._started_s = time.time()
         self._started_at = time.monotonic()
@@ -74,6 +77,9 @@ class ProgramHandle:
         self._start: Callable[[], RunningProgram] | None = None
         """Only for a restartable program."""
         self._origin: Origin | None = None
+        self._told: ToldRecord | None = None
+        self._end_is_kept: RunningProgram | None = None
+        """The incarnation whose end has waited, or waits now, for its record to be kept."""
         self._table: ProgramPlace
         self._running: RunningProgram
 
@@ -91,6 +97,9 @@ class ProgramHandle:
             loop = asyncio.get_running_loop()
             restarts.log.on_loss = lambda error: call_on(loop, self._begin_again, error)
         self._take_up(start())
+        if origin is not None:
+            self._told = ToldRecord(self.id, self.name, self._launch, origin, restarts)
+            table.records(self.tenant).add(self._told)
         num_args = len(self._launch.args) + len(self._launch.named)
         self._output.note("info", f"launched with {num_args} argument{'s' * (num_args != 1)}")
 
@@ -174,9 +183,25 @@ class ProgramHandle:
         if not self._move.is_away or self.ended or self._restarts is None:
             return
         self._abandoned = self._move.leave()
+        self._has_gone()
+
+    def leave_behind(self) -> None:
+        """This node was thought to be lost, and another one goes on with the program: as ``leave``,
+        of one that still runs here. Idempotent."""
+        if self.ended or self._restarts is None:
+            return
+        self._abandoned = self._move.leave()
+        if not self._running.state.ended:
+            self._running.cancel(self._abandoned.message)
+        self._output.stop()
+        self._has_gone()
+
+    def _has_gone(self) -> None:
+        assert self._restarts is not None
         self._restarts.end()
         self._output.messages.close()
         self._ended.set()
+        self._tell_end(may_be_lost=True)
         self._table.left(self)
 
     @property
@@ -256,6 +281,17 @@ class ProgramHandle:
             return self._running.send(message)
         return self._restarts.send(self._running, message)
 
+    def take_frame(self, connection: str) -> None:
+        """A frame of the connection that a router has named so has come; what it asks for follows
+        in the same turn."""
+        if self._restarts is not None:
+            self._restarts.take_frame(connection)
+
+    def num_frames(self, connection: str) -> int | None:
+        """How many frames of a connection were taken, at this node or before; None: it is not
+        known."""
+        return None if self._restarts is None else self._restarts.frames.get(connection, 0)
+
     def attach(self, after: int = 0) -> MessageReader:
         """A reader of the program's messages with a sequence number above ``after``; any number of
         clients may have one. Close it when done: a reader that is neither read nor closed slows the
@@ -307,6 +343,22 @@ class ProgramHandle:
             raise error
         return self._result
 
+    async def kept(self) -> None:
+        """Until what the program was told by now is kept elsewhere, if anybody keeps it: then it
+        survives the loss of this node."""
+        if self._told is not None:
+            await self._table.records(self.tenant).kept(self._told)
+
+    def _keeping(self) -> Keep | None:
+        """See ``ProgramOutput``."""
+        if self._told is None or not self._table.records(self.tenant).waits_for(self._told):
+            return None
+        return self.kept
+
+    def _tell_end(self, *, may_be_lost: bool) -> None:
+        if self._told is not None:
+            self._table.records(self.tenant).end(self._told, may_be_lost=may_be_lost)
+
     async def wait_here(self) -> None:
         """Until the program is not on its way to another node; of one that has left, for ever."""
         await self._move.wait_here()
@@ -354,11 +406,17 @@ class ProgramHandle:
         """Take what the program has sent since the last time, and its end after that."""
         if running is not self._running or self.ended or self._move.is_away:
             return
-        if self._output.take(running, self._restarts) and running.has_outcome:
+        if not self._output.take(running, self._restarts) or not running.has_outcome:
+            return
+        if self._is_over or self._end_is_kept is running or (keep := self._keeping()) is None:
             self._conclude(running)
+        else:
+            self._end_is_kept = running
+            self._output.store_end(running, keep)
 
     def _conclude(self, running: RunningProgram) -> None:
         self._move.ended()
+        self._tell_end(may_be_lost=self._is_over)
         try:
             self._result = running.outcome()
             if self._abandoned is None:

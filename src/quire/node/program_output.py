@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from quire.core.errors import QuireError
@@ -19,24 +19,34 @@ from quire.node.restarts import Restarts
 from quire.programs.runtime.running import RunningProgram
 from quire.programs.shown_values import problem_with
 
+_MAX_AT_ONCE = 256
+"""Messages that wait together for the program's record to be kept."""
+
+Keep = Callable[[], Awaitable[None]]
+"""Waits until what has led to the program's messages is kept elsewhere."""
+
 
 class ProgramOutput:
     """``on_stored`` is told that a message which had to wait is in the log, ``on_failure`` that the
-    program has not repeated its messages after a restart; that one calls ``stop``."""
+    program has not repeated its messages after a restart; that one calls ``stop``. ``keeping``:
+    what the messages wait for now; None: nothing."""
 
     def __init__(
         self,
         limits: ProgramLimits,
         on_stored: Callable[[RunningProgram], None],
         on_failure: Callable[[QuireError], None],
+        keeping: Callable[[], Keep | None] = lambda: None,
     ) -> None:
         self.messages = MessageLog(limits.messages)
         self._lines: deque[ProgramLogLine] = deque(maxlen=limits.max_log_lines)
         self._on_stored = on_stored
         self._on_failure = on_failure
+        self._keeping = keeping
         self._is_stopped = False
         self._storing: asyncio.Task[None] | None = None
-        """A message that waits because the log is full and its readers are slow."""
+        """Messages that wait: their program's record is not kept yet, or the log is full and its
+        readers are slow."""
 
     @property
     def num_bytes(self) -> int:
@@ -53,11 +63,25 @@ class ProgramOutput:
         while (message := running.take()) is not None:
             if not self._is_new(message, restarts):
                 continue
+            keep = self._keeping()
+            if keep is not None:
+                together = self._with_next(message, running, restarts)
+                self._storing = asyncio.create_task(self._store(running, together, restarts, keep))
+                return False
             if not self.messages.offer(message):
-                self._storing = asyncio.create_task(self._store(running, message, restarts))
+                self._storing = asyncio.create_task(self._store(running, [message], restarts))
                 return False
             _note_sent(message, restarts)
         return True
+
+    def _with_next(
+        self, message: str, running: RunningProgram, restarts: Restarts | None
+    ) -> list[str]:
+        together = [message]
+        while len(together) < _MAX_AT_ONCE and (following := running.take()) is not None:
+            if self._is_new(following, restarts):
+                together.append(following)
+        return together
 
     def _is_new(self, message: str, restarts: Restarts | None) -> bool:
         """Whether clients should receive the message: not if the program repeats it after a
@@ -71,13 +95,24 @@ class ProgramOutput:
             return False
 
     async def _store(
-        self, running: RunningProgram, message: str, restarts: Restarts | None
+        self,
+        running: RunningProgram,
+        messages: list[str],
+        restarts: Restarts | None,
+        keep: Keep | None = None,
     ) -> None:
-        """Add ``message`` to the log at the pace of the clients, then continue."""
-        await self.messages.put(message)
-        _note_sent(message, restarts)
+        """Add ``messages`` to the log at the pace of the clients, then continue."""
+        if keep is not None:
+            await keep()
+        for message in messages:
+            await self.messages.put(message)
+            _note_sent(message, restarts)
         self._storing = None
         self._on_stored(running)
+
+    def store_end(self, running: RunningProgram, keep: Keep) -> None:
+        """The program has ended, and its end waits as a message does. ``on_stored`` follows."""
+        self._storing = asyncio.create_task(self._store(running, [], None, keep))
 
     def drop_waiting(self) -> None:
         """The next incarnation sends the waiting message again, if there is one."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from quire.core.ids import ProgramId
+from quire.core.ids import ProgramId, TenantId
 from quire.node.program_figures import ResourceUsage
+from quire.node.record_feed import RecordFeed
 
 if TYPE_CHECKING:
     from quire.node.program_handle import ProgramHandle
@@ -17,6 +18,10 @@ class ProgramPlace(Protocol):
 
     def soon(self, callback: Callable[[], object]) -> None:
         """Call it on the edge's loop; from any thread."""
+        ...
+
+    def records(self, tenant: TenantId) -> RecordFeed:
+        """Who is told the records of the tenant's programs."""
         ...
 
     def renamed(self, handle: ProgramHandle, before: ProgramId) -> None:

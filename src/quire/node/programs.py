@@ -25,6 +25,7 @@ from quire.node.program_records import (
     ProgramLimits,
     RandomNames,
 )
+from quire.node.record_feed import RecordFeed
 from quire.node.restarts import Restarts
 from quire.programs.runtime.running import RunningProgram
 
@@ -47,6 +48,7 @@ class ProgramTable:
         self._ended = EndedPrograms(self._limits.max_ended, self._limits.max_ended_bytes)
         self._running: dict[TenantId, dict[str, ProgramHandle]] = {}
         self._names = RandomNames()
+        self._feeds: dict[TenantId, RecordFeed] = {}
         self._calls: LoopCalls | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -144,8 +146,21 @@ class ProgramTable:
         """Returns when no program is running."""
         await self._idle.wait()
 
+    def records(self, tenant: TenantId) -> RecordFeed:
+        """Tells the records of the tenant's restartable programs."""
+        feed = self._feeds.get(tenant)
+        if feed is None:
+            feed = self._feeds[tenant] = RecordFeed()
+        return feed
+
+    def stop_telling(self) -> None:
+        """The node stops: its programs' clients wait for nobody who keeps records."""
+        for feed in self._feeds.values():
+            feed.close()
+
     async def close(self) -> None:
         """The runtime has been closed."""
+        self.stop_telling()
         for handle in self.all():
             await handle.close()
 

@@ -18,6 +18,9 @@ from quire.programs.services.mailbox import MailboxLimits, Sent, check_message
 _MAX_KEPT_CHARS = 8 << 20
 _MAX_SENT = 1_000_000
 """Messages of the program; a hash of each is kept."""
+_MAX_CONNECTIONS = 1024
+"""Whose frames are counted: those that sent something last."""
+
 _MAILBOX = MailboxLimits()
 """Of messages that wait while the program is restarted."""
 
@@ -33,6 +36,9 @@ class Restarts:
         restarted."""
         self.child_state = ChildState()
         """Those that came with it from another node are here before it asks for any."""
+        self.frames: dict[str, int] = {}
+        """How many frames of each connection to the program have been taken, by the name that a
+        router gave the connection."""
         self._sent: list[int] = []
         self._num_repeated = 0
         self._num_printed = 0
@@ -59,10 +65,13 @@ class Restarts:
     def is_input_closed(self) -> bool:
         return self._input_closed
 
-    def take_over(self, received: list[str], *, is_input_closed: bool) -> None:
+    def take_over(
+        self, received: list[str], frames: dict[str, int], *, is_input_closed: bool
+    ) -> None:
         """The program comes from another node, where its clients sent this. ``begin_again``
         follows."""
         self._received, self._input_closed = received, is_input_closed
+        self.frames = frames
         self._num_chars = sum(map(len, received))
         self.log.num_restarts -= 1  # to move is not to be lost
 
@@ -117,6 +126,12 @@ class Restarts:
         if not self.is_full:
             self._keep(message)
         return sent
+
+    def take_frame(self, connection: str) -> None:
+        """A frame of ``connection`` has come; what it asks for follows in the same turn."""
+        self.frames[connection] = self.frames.pop(connection, 0) + 1
+        if len(self.frames) > _MAX_CONNECTIONS:
+            del self.frames[next(iter(self.frames))]
 
     def _keep(self, message: str) -> None:
         self._received.append(message)

@@ -183,7 +183,7 @@ class GenerationResponse(Response):
                     if telling is not None:
                         num_running -= item.chunk.finish_reason is not None
                         if num_running:  # the last chunk comes with the end
-                            events += telling.comment(item.chunk, is_first=not started)
+                            events += telling.comment(item, is_first=not started)
                     await self._write(send, events, headers=None if started else self.raw_headers)
                     started = True
             self._finish()

@@ -14,8 +14,8 @@ from __future__ import annotations
 import secrets
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from starlette.requests import Request
@@ -47,8 +47,10 @@ _SEED_BITS = 62
 class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a comment says: ``tokens`` of the chunk before it, of choice ``index``, with their log
     probabilities, packed; how that has ended, if it has. The rest is that of the answer; ``prompt``
-    stands in its first comment alone, and not where images are among its tokens. Log probabilities
-    of the prompt stand in the first comment of choice 0."""
+    stands in its first comment alone, and not where there are several prompts, or images are among
+    its tokens. Choices of several prompts are counted on from prompt to prompt. Log probabilities
+    of a prompt stand in the first comment of its first choice. ``history``: in the first comment,
+    what the request refers to and its node alone has, in the form of the API."""
 
     key: str
     created: int
@@ -60,6 +62,7 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_reason: str | int | None = None
     logprobs: bytes = b""
     prompt_logprobs: bytes = b""
+    history: bytes = b""
 
 
 class ToldChoice(msgspec.Struct, array_like=True):
@@ -74,13 +77,15 @@ class ToldChoice(msgspec.Struct, array_like=True):
 
 class Generated(msgspec.Struct, frozen=True, array_like=True):
     """What another node has told of an answer that goes on here. ``choices``: up to the last one of
-    which something was told. ``prompt_logprobs``: compressed."""
+    which something was told. ``prompt_logprobs``: of a prompt, compressed, by its first choice.
+    ``history``: see ``Told``."""
 
     key: str
     created: int
     seed: int
     choices: list[ToldChoice]
-    prompt_logprobs: bytes = b""
+    prompt_logprobs: dict[int, bytes] = {}
+    history: bytes = b""
 
 
 class ToldTokens:
@@ -90,7 +95,7 @@ class ToldTokens:
         self.first: Told | None = None
         self._tokens: list[array[int]] = []
         self._logprobs: list[list[bytes]] = []
-        self._prompt_logprobs = b""
+        self._prompt_logprobs: dict[int, bytes] = {}
         self._num_logprob_bytes = 0
         self._ends: dict[int, Told] = {}
         self.num_tokens = 0
@@ -104,7 +109,8 @@ class ToldTokens:
         self._num_logprob_bytes += len(told.logprobs) + len(told.prompt_logprobs)
         if not self._is_too_much():
             self._tokens[told.index].extend(told.tokens)
-            self._prompt_logprobs = self._prompt_logprobs or told.prompt_logprobs
+            if told.prompt_logprobs:
+                self._prompt_logprobs.setdefault(told.index, told.prompt_logprobs)
             if told.logprobs:
                 self._logprobs[told.index].append(told.logprobs)
         if told.finish_reason is not None:
@@ -129,9 +135,9 @@ class ToldTokens:
             if (end := self._ends.get(index)) is not None:
                 choice.finish_reason, choice.stop_reason = end.finish_reason, end.stop_reason
             choices.append(choice)
-        prompt = [self._prompt_logprobs] if self._prompt_logprobs else []
+        prompts = {index: joined([scores]) for index, scores in self._prompt_logprobs.items()}
         generated = msgspec.msgpack.encode(
-            Generated(first.key, first.created, first.seed, choices, joined(prompt))
+            Generated(first.key, first.created, first.seed, choices, prompts, first.history)
         )
         return generated if len(generated) <= MAX_GENERATED_BYTES else None
 
@@ -149,97 +155,126 @@ class GeneratedChoice:
 @dataclass(frozen=True, slots=True)
 class Telling:
     """An answer of ``frame`` that can go on elsewhere. ``choices``: what another node has told of
-    them. ``prompt``: see ``Told``. ``running``: the choice of each request that goes on.
-    ``prompt_logprobs``: of the prompt, if they were told."""
+    them, counted on from prompt to prompt, each of which has ``num_choices``. ``prompt``: see
+    ``Told``. ``running``: the choice of each request that goes on. ``prompt_logprobs``: of a
+    prompt, if they were told, by its first choice. ``history``: see ``Told``."""
 
     frame: Frame
     seed: int
     choices: tuple[GeneratedChoice, ...] = ()
     prompt: tuple[int, ...] = ()
     running: tuple[int, ...] = ()
-    prompt_logprobs: Logprobs = ()
+    prompt_logprobs: Mapping[int, Logprobs] = field(default_factory=dict)
+    num_choices: int = 1
+    history: bytes = b""
 
-    def comment(self, chunk: ChoiceChunk, *, is_first: bool = False) -> bytes:
-        """What stands behind the events of ``chunk``."""
+    def comment(self, item: PromptChunk, *, is_first: bool = False) -> bytes:
+        """What stands behind the events of ``item``."""
+        chunk = item.chunk
         told = Told(
             self.frame.key,
             self.frame.created_unix_s,
             self.seed,
             list(chunk.token_ids),
             self.prompt if is_first else (),
-            chunk.index,
+            item.prompt * self.num_choices + chunk.index,
             chunk.finish_reason,
             chunk.stop_reason,
             packed_logprobs(chunk.logprobs),
             packed_logprobs(chunk.prompt_logprobs),
+            self.history if is_first else b"",
         )
         return COMMENT + msgspec.json.encode(told) + b"\n\n"
 
     def placed(self, item: PromptChunk) -> PromptChunk:
-        """``item`` of a request that goes on, as one of the request that all belong to."""
+        """``item`` of a request that goes on, as one of the requests that all belong to."""
         if not self.running:
             return item
-        chunk = item.chunk
-        cached = chunk.num_cached_tokens if not item.prompt else 0
-        index = self.running[item.prompt]
+        chunk, number = item.chunk, self.running[item.prompt]
+        prompt, index = divmod(number, self.num_choices)
+        is_first = not item.prompt or self.running[item.prompt - 1] // self.num_choices != prompt
+        cached = chunk.num_cached_tokens if is_first else 0
         placed = msgspec.structs.replace(chunk, index=index, num_cached_tokens=cached)
-        return PromptChunk(0, placed)
+        return PromptChunk(prompt, placed)
 
-    def continued(self, asked: CompletionRequest) -> tuple[Telling, list[CompletionRequest]]:
-        """The choices of ``asked`` that have not ended, each behind the tokens that were sampled
-        before. One that was never asked elsewhere stays as it is."""
+    def continued(
+        self, asked: Sequence[CompletionRequest]
+    ) -> tuple[Telling, list[CompletionRequest]]:
+        """The choices of ``asked``, one request for each prompt, that have not ended, each behind
+        the tokens that were sampled before. What was never asked elsewhere stays as it is."""
+        telling = replace(self, num_choices=asked[0].num_choices)
         if not self.choices:
-            return self, [_seeded(asked, self.seed)]
-        known = [*self.choices, *[GeneratedChoice()] * (asked.num_choices - len(self.choices))]
-        running = [index for index, one in enumerate(known) if one.finish_reason is None]
-        if not running or len(known) > asked.num_choices:
+            return telling, [
+                _seeded(one, telling._seed_of(one, prompt)) for prompt, one in enumerate(asked)
+            ]
+        num_choices = len(asked) * telling.num_choices
+        known = [*self.choices, *[GeneratedChoice()] * (num_choices - len(self.choices))]
+        running = [number for number, one in enumerate(known) if one.finish_reason is None]
+        if not running or len(known) > num_choices:
             raise InvalidArgument(
                 f"{len(known)} choices were generated elsewhere, of which {len(running)} have not "
-                f"ended, and {asked.num_choices} are asked for: nothing is left to generate"
+                f"ended, and {num_choices} are asked for: nothing is left to generate"
             )
         requests = []
-        for index in running:
-            behind = _behind(asked, known[index].tokens, self.seed + index)
-            if index or self.prompt_logprobs:  # choice 0 tells them, and tells them once
+        for number in running:
+            prompt, index = divmod(number, telling.num_choices)
+            seed = telling._seed_of(asked[prompt], prompt) + index
+            behind = _behind(asked[prompt], known[number].tokens, seed)
+            if index or number in self.prompt_logprobs:  # choice 0 tells them, and tells them once
                 behind = replace(behind, num_prompt_logprobs=None)
             requests.append(behind)
-        return replace(self, running=tuple(running)), requests
+        return replace(telling, running=tuple(running)), requests
 
-    def before(self, asked: CompletionRequest, model: ServedModel) -> Iterator[ChoiceChunk]:
+    def _seed_of(self, asked: CompletionRequest, prompt: int) -> int:
+        """Of the first choice of a prompt: the client's, else another one for each prompt."""
+        own = asked.sampler.seed
+        return self.seed + prompt * self.num_choices if own is None else own
+
+    def before(
+        self, asked: Sequence[CompletionRequest], model: ServedModel
+    ) -> Iterator[PromptChunk]:
         """What was told of the tokens before, each as a chunk.
 
         Raises:
             InvalidArgument: log probabilities are asked for, and not as many as tokens were told.
         """
-        for index, choice in enumerate(self.choices):
-            _check_logprobs(index, choice, asked)
-            scores = (self.prompt_logprobs or None) if index == 0 else None
-            if scores and not choice.tokens:
-                yield ChoiceChunk(index, "", (), prompt_logprobs=scores)
-            text = TextStream(
-                model.tokenizer,
-                stop=asked.stop,
-                include_stop=asked.include_stop,
-                skip_special=asked.skip_special,
-                shown=asked.shown_special,
+        for number in range(len(self.choices)):
+            prompt, index = divmod(number, self.num_choices)
+            for chunk in self._before(number, index, asked[prompt], model):
+                yield PromptChunk(prompt, chunk)
+
+    def _before(
+        self, number: int, index: int, asked: CompletionRequest, model: ServedModel
+    ) -> Iterator[ChoiceChunk]:
+        choice = self.choices[number]
+        _check_logprobs(number, choice, asked)
+        scores = self.prompt_logprobs.get(number) or None
+        if scores and not choice.tokens:
+            yield ChoiceChunk(index, "", (), prompt_logprobs=scores)
+        text = TextStream(
+            model.tokenizer,
+            stop=asked.stop,
+            include_stop=asked.include_stop,
+            skip_special=asked.skip_special,
+            shown=asked.shown_special,
+        )
+        for place, token in enumerate(choice.tokens):
+            is_end = place == len(choice.tokens) - 1 and choice.stop_reason == token
+            yield ChoiceChunk(
+                index,
+                "" if is_end else text.add((token,)),
+                (token,),
+                logprobs=choice.logprobs[place : place + 1] or None,
+                prompt_logprobs=None if place else scores,
             )
-            for number, token in enumerate(choice.tokens):
-                is_end = number == len(choice.tokens) - 1 and choice.stop_reason == token
-                yield ChoiceChunk(
-                    index,
-                    "" if is_end else text.add((token,)),
-                    (token,),
-                    logprobs=choice.logprobs[number : number + 1] or None,
-                    prompt_logprobs=None if number else scores,
-                )
-            if choice.finish_reason is not None:
-                yield ChoiceChunk(
-                    index,
-                    text.finish(),
-                    (),
-                    finish_reason=choice.finish_reason,
-                    stop_reason=choice.stop_reason,
-                )
+        if choice.finish_reason is not None:
+            yield ChoiceChunk(
+                index,
+                text.finish(),
+                (),
+                finish_reason=choice.finish_reason,
+                stop_reason=choice.stop_reason,
+            )
 
 
 def _check_logprobs(index: int, choice: GeneratedChoice, asked: CompletionRequest) -> None:
@@ -290,7 +325,7 @@ def _going_on(packed: bytes, model: ServedModel) -> Telling:
     try:
         generated = msgspec.msgpack.decode(packed, type=Generated)
         choices = tuple(map(_read_choice, generated.choices))
-        scores = logprobs_of(generated.prompt_logprobs)
+        scores = {index: logprobs_of(packed) for index, packed in generated.prompt_logprobs.items()}
     except (ValueError, zlib.error, msgspec.MsgspecError) as exc:
         raise InvalidArgument(f"{GENERATED_HEADER} is not what a router sends: {exc}") from exc
     for choice in choices:
@@ -298,7 +333,9 @@ def _going_on(packed: bytes, model: ServedModel) -> Telling:
         if tokens and not 0 <= min(tokens) <= max(tokens) < model.info.vocab_size:
             raise InvalidArgument(f"{GENERATED_HEADER} has tokens that {model.id!r} does not have")
     frame = replace(new_frame(model), key=generated.key, created_unix_s=generated.created)
-    return Telling(frame, generated.seed, choices, prompt_logprobs=scores)
+    return Telling(
+        frame, generated.seed, choices, prompt_logprobs=scores, history=generated.history
+    )
 
 
 def _read_choice(told: ToldChoice) -> GeneratedChoice:

@@ -19,7 +19,7 @@ from quire.programs.builtin import CompletionRequest, PromptImage
 from quire.server.context import ServerContext, caller_of, context_of, request_id_of
 from quire.server.delivery import Formatter, GenerationResponse
 from quire.server.events import DATA_EVENTS, EventStyle
-from quire.server.generation import GenerationStream, PromptChunk
+from quire.server.generation import GenerationStream
 from quire.server.going_on import TELLS_HEADER, Telling, telling_of
 from quire.server.identity import identify
 from quire.server.observation import RequestLabels, RequestObserver
@@ -201,21 +201,17 @@ def told_stream(request: Request, model: ServedModel) -> Telling | None:
 
 
 def _told(work: Work) -> Work:
-    """``work``, behind what another node has sampled of it. Only the answer to one prompt can be
-    told so that it goes on elsewhere."""
-    telling = work.telling
+    """``work``, behind what another node has sampled of it."""
+    telling, asked = work.telling, work.requests
     if telling is None:
         return work
-    if len(work.requests) > 1:
-        return replace(work, telling=None)
-    (asked,) = work.requests
-    if asked.sampler.seed is not None:
-        telling = replace(telling, seed=asked.sampler.seed)
-    if not asked.images:
-        telling = replace(telling, prompt=tuple(asked.prompt))
+    if (seed := asked[0].sampler.seed) is not None:
+        telling = replace(telling, seed=seed)
+    if len(asked) == 1 and not asked[0].images:
+        telling = replace(telling, prompt=tuple(asked[0].prompt))
     telling, requests = telling.continued(asked)
-    for chunk in telling.before(asked, work.model):
-        work.formatter.feed(PromptChunk(0, chunk))  # its events are with the client
+    for item in telling.before(asked, work.model):
+        work.formatter.feed(item)  # its events are with the client
     return replace(work, requests=requests, telling=telling)
 
 

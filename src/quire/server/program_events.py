@@ -50,6 +50,7 @@ class ProgramEvents(EventStream):
 
     async def events(self) -> AsyncGenerator[bytes, None]:
         if self._is_launch:
+            await self._handle.kept()
             yield _event(record_frame("launched", self._handle))
         try:
             async for message in self._reader:

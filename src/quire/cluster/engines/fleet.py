@@ -7,9 +7,10 @@ what it has, and is watched until then. Must not know what its requests are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.nodes.addresses import NodeAddress
@@ -21,14 +22,17 @@ from quire.cluster.nodes.watch import NodeWatch
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """One node with all that follows it. ``feed``: None without the cluster's key."""
+    """One node with all that follows it. ``feed``: None without the cluster's key. ``keep_records``
+    runs until it is cancelled; None: the records of its programs are not kept."""
 
     engine: NodeEngine
     watch: NodeWatch
     feed: IndexFeed | None
+    keep_records: Callable[[], Coroutine[Any, Any, None]] | None = None
     watching: asyncio.Task[None] | None = None
     feeding: asyncio.Task[None] | None = None
     streaming: asyncio.Task[None] | None = None
+    keeping: asyncio.Task[None] | None = None
     leaving: asyncio.Task[None] | None = None
 
     @property
@@ -129,6 +133,8 @@ class Fleet:
             member.feeding = asyncio.create_task(member.feed.run())
         if member.streaming is None and member.node.channel is not None:
             member.streaming = asyncio.create_task(member.node.channel.run())
+        if member.keeping is None and member.keep_records is not None:
+            member.keeping = asyncio.create_task(member.keep_records())
 
     def _let_go(self, member: Member) -> None:
         member.node.is_draining = True
@@ -154,9 +160,18 @@ class Fleet:
         if member.streaming is not None:
             member.streaming.cancel()
             member.streaming = None
+        if member.keeping is not None:
+            member.keeping.cancel()
+            member.keeping = None
         member.node.pool.retire()
 
 
 def _tasks(member: Member) -> list[asyncio.Task[None]]:
-    tasks = (member.watching, member.feeding, member.streaming, member.leaving)
+    tasks = (
+        member.watching,
+        member.feeding,
+        member.streaming,
+        member.keeping,
+        member.leaving,
+    )
     return [task for task in tasks if task is not None]

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import secrets
 from contextlib import suppress
+from typing import Literal
 from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
@@ -18,13 +20,20 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from quire.cluster.nodes.node import Node
+from quire.cluster.passing.program_rescue import ProgramRescue
 from quire.cluster.passing.sent_frames import SentFrames
 from quire.cluster.requests.locating import Locator
 from quire.cluster.requests.places import Holder, place_of
 from quire.cluster.requests.request import Request
 from quire.core.config import ServerConfig
 from quire.core.errors import EngineLost, QuireError, UnknownHandle
-from quire.server.routes.attach import HAS_MOVED, frames_taken
+from quire.server.routes.attach import (
+    BEFORE_HEADER,
+    CONNECTION_HEADER,
+    HAS_MOVED,
+    TAKEN_HEADER,
+    frames_taken,
+)
 from quire.server.security import refuse
 
 logger = logging.getLogger(__name__)
@@ -36,18 +45,31 @@ _SEQUENCE = re.compile(r'\{"type": ?"message", ?"sequence": ?(\d{1,15})')
 _PASSED_ON = frozenset({b"authorization", b"x-api-key"})
 
 
-class Attachments:
-    """WebSockets to the nodes that have the programs."""
+def _new_name() -> str:
+    """Of a connection to a node, which no client can guess."""
+    return secrets.token_hex(16)
 
-    def __init__(self, locator: Locator, config: ServerConfig, node_key: str | None = None) -> None:
+
+class Attachments:
+    """WebSockets to the nodes that have the programs. ``rescue``: finds those of lost nodes."""
+
+    def __init__(
+        self,
+        locator: Locator,
+        rescue: ProgramRescue,
+        config: ServerConfig,
+        node_key: str | None = None,
+    ) -> None:
         self._locator = locator
+        self._rescue = rescue
         self._config = config
         self._node_key = node_key
 
     async def attach(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One attachment, from its handshake to its end."""
+        name = _new_name()
         try:
-            client = await self._open(scope)
+            client = await self._open(scope, name)
         except QuireError as error:
             await refuse(error, scope, receive, send)
             return
@@ -56,16 +78,23 @@ class Attachments:
         after = parse_qs(scope["query_string"].decode("latin-1")).get("after", ["0"])[-1]
         attachment = _Attachment(client, receive, send, self._config.write_timeout_s, int(after))
         try:
-            while await attachment.run():
-                attachment.follow(await self._open(scope, after=attachment.last))
+            while left := await attachment.run():
+                before, name = name, _new_name()
+                client = await self._open(
+                    scope, name, attachment.last, None if left == "moved" else before
+                )
+                attachment.follow(client, was_lost=left == "lost")
         except QuireError as error:
             logger.warning("an attachment cannot follow its program: %s", error.message)
             await attachment.close(_ABNORMAL, error.message[:120])
         finally:
             await attachment.end()
 
-    async def _open(self, scope: Scope, after: int | None = None) -> ClientConnection:
-        """``after``: the program has moved, and its client has the messages up to this one."""
+    async def _open(
+        self, scope: Scope, name: str, after: int | None = None, before: str | None = None
+    ) -> ClientConnection:
+        """Open the connection ``name`` to the program's node. ``after``: the program has moved, and
+        its client has the messages up to this one. ``before``: the connection that was lost."""
         headers = list(scope["headers"])
         path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
         query = scope["query_string"].decode("latin-1")
@@ -77,19 +106,26 @@ class Attachments:
         if after is not None:
             self._locator.forget(place.lookups)
             query = f"after={after}"
-        node = await self._locator.find(place.lookups, headers)
+        self._rescue.check(place.lookups)
+        finds = self._locator if before is None else self._rescue
+        node = await finds.find(place.lookups, headers)
         if node is None:
             raise UnknownHandle(f"no node has the program {place.name[:100]!a}")
         target = f"{path}?{query}" if query else path
+        own = [(CONNECTION_HEADER, name)]
+        if before is not None:
+            own.append((BEFORE_HEADER, before))
         try:
-            return await self._connect(node, target, scope)
+            return await self._connect(node, target, scope, own)
         except UnknownHandle:  # another router may have moved the program
             other = await self._locator.find_again(place.lookups, headers, node)
             if other is None:
                 raise
-            return await self._connect(other, target, scope)
+            return await self._connect(other, target, scope, own)
 
-    async def _connect(self, node: Node, target: str, scope: Scope) -> ClientConnection:
+    async def _connect(
+        self, node: Node, target: str, scope: Scope, own: list[tuple[str, str]]
+    ) -> ClientConnection:
         url = f"{'wss' if node.address.tls else 'ws'}://{node.address.netloc}{target}"
         headers = [
             (name.decode(), value.decode("latin-1"))
@@ -98,7 +134,7 @@ class Attachments:
         ]
         if self._node_key is not None:
             headers.append(("authorization", f"Bearer {self._node_key}"))
-        headers.append(("x-request-id", scope["state"]["request_id"]))
+        headers += [("x-request-id", scope["state"]["request_id"]), *own]
         try:
             return await connect(
                 url,
@@ -134,12 +170,24 @@ class _Attachment:
         self._sent = SentFrames()
         self._inward = asyncio.create_task(self._from_client(receive))
 
-    def follow(self, client: ClientConnection) -> None:
-        """The program is at another node now, which ``client`` is connected to."""
-        self.client = client
+    def follow(self, client: ClientConnection, *, was_lost: bool) -> None:
+        """The program is at another node now, which ``client`` is connected to. ``was_lost``: the
+        connection before broke off.
 
-    async def run(self) -> bool:
-        """Until either side ends; whether the program has moved.
+        Raises:
+            EngineLost: it is not known which of the client's frames the program has.
+        """
+        self.client = client
+        if was_lost:
+            told = client.response.headers.get(TAKEN_HEADER) if client.response else None
+            if told is None:
+                raise EngineLost(
+                    "the program's node is lost, and with it what it has: attach again"
+                )
+            self._sent.go_on(int(told))
+
+    async def run(self) -> Literal["moved", "lost"] | None:
+        """Until either side ends; whether the program has moved, or its node is lost.
 
         Raises:
             EngineLost: it has moved, and what its client has sent is not known to be complete.
@@ -153,16 +201,16 @@ class _Attachment:
             to_node.cancel()
             await asyncio.gather(outward, to_node, return_exceptions=True)
         if self._inward.done():
-            return False  # the client has left
+            return None  # the client has left
         code, reason = self.client.close_code or _ABNORMAL, self.client.close_reason or ""
         if code == HAS_MOVED:
             await self.client.close()
             self._sent.go_on(frames_taken(reason))
-            return True
+            return "moved"
         if code == 1006:  # never sent: it stands for a connection that broke
-            code, reason = _ABNORMAL, "the program's node is lost"
+            return "lost"
         await self.close(code, reason)
-        return False
+        return None
 
     async def close(self, code: int, reason: str) -> None:
         with suppress(OSError, RuntimeError):

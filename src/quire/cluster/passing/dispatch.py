@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 
 from quire.cluster.engines.fleet import Fleet
+from quire.cluster.engines.interfaces import Engine, Idle
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.engines.said import is_ending, said_of
 from quire.cluster.engines.trial import why_no_answer
@@ -20,15 +22,24 @@ from quire.cluster.passing.following import FollowedAnswer, is_of_program
 from quire.cluster.passing.moving import Moves
 from quire.cluster.passing.opened import EVENTS, Opened, open_answer, unopened
 from quire.cluster.passing.outliving import OutlivingAnswer
+from quire.cluster.passing.program_rescue import ProgramRescue
 from quire.cluster.passing.resuming import ResumingAnswer
 from quire.cluster.passing.retelling import RetoldAnswer
 from quire.cluster.passing.tool_calls import ToolCalls
 from quire.cluster.passing.whole_answers import WholeAnswer
 from quire.cluster.requests.answer import Answer
 from quire.cluster.requests.locating import Locator
-from quire.cluster.requests.places import Free, Holder, Home, Pinned, Spread, program_lookups
+from quire.cluster.requests.places import (
+    Free,
+    Holder,
+    Home,
+    Pinned,
+    Spread,
+    program_lookups,
+)
 from quire.cluster.requests.rendezvous import by_preference
 from quire.cluster.requests.request import COMPLETIONS, Request
+from quire.cluster.routing.interrupting import StrategyInterrupted, was_interrupted
 from quire.cluster.routing.running import RunningStrategy, Shift
 from quire.core.errors import (
     CapacityError,
@@ -44,6 +55,7 @@ from quire.server.going_on import TELLS_HEADER
 logger = logging.getLogger(__name__)
 
 _MAX_TRIES = 4
+_KEPT_WAITING = "it has kept all requests waiting, and was interrupted"
 _NOT_NOW = 503
 
 Answerable = Free | Home | Holder | Spread | Pinned
@@ -64,8 +76,10 @@ class Dispatcher:
         strategy: RunningStrategy,
         locator: Locator,
         moves: Moves,
+        rescue: ProgramRescue,
     ) -> None:
         self._moves = moves
+        self._rescue = rescue
         self._tool_calls = ToolCalls()
         self._fleet = fleet
         self._strategy = strategy
@@ -103,9 +117,9 @@ class Dispatcher:
             if opened is not None:
                 refused = opened
                 if not self._leaves_to_others(request, opened):
-                    idle = shift.strategy.idle
-                    if idle is None:
+                    if shift.strategy.idle is None:
                         return opened
+                    idle = partial(self._idle, shift, shift.strategy.idle)
                     return self._tool_calls.watched(opened, request, idle, engines)
         if refused is None:
             raise self._nobody(request)
@@ -114,7 +128,8 @@ class Dispatcher:
     async def _routed(
         self, request: Request, shift: Shift, engines: Sequence[NodeEngine]
     ) -> Opened | None:
-        """The answer by the strategy; None: an engine was lost before it began."""
+        """The answer by the strategy; None: an engine was lost before it began, or the strategy was
+        withdrawn."""
         try:
             answer = await shift.strategy.route(request, engines)
             why = why_no_answer(answer)
@@ -140,11 +155,31 @@ class Dispatcher:
             if is_ending(exc):
                 raise
             shift.num_failed += 1
+            if was_interrupted(exc):
+                self._interrupted(request, shift)
+                return None
             label = shift.strategy.label
             logger.exception("request %s: strategy %s has failed", request.request_id, label)
             raise StrategyFailed(
                 f"strategy {label} has failed for this request: {said_of(exc)}"
             ) from exc
+
+    def _interrupted(self, request: Request, shift: Shift) -> None:
+        """Have the request routed by the strategy before, if there is one."""
+        request.work.end()
+        if not self._strategy.withdraw(shift, _KEPT_WAITING):
+            label = shift.strategy.label
+            raise StrategyInterrupted(f"strategy {label}: {_KEPT_WAITING}; try again")
+
+    async def _idle(
+        self, shift: Shift, idle: Idle, request: Request, engines: Sequence[Engine]
+    ) -> None:
+        try:
+            await idle(request, engines)
+        except BaseException as exc:
+            if was_interrupted(exc):
+                self._strategy.withdraw(shift, _KEPT_WAITING)
+            raise
 
     # -- at a certain engine -----------------------------------------------------------------------
 
@@ -174,6 +209,7 @@ class Dispatcher:
         return refused
 
     async def _at_holder(self, request: Request, place: Holder) -> Opened:
+        self._rescue.check(place.lookups)
         node = await self._locator.find(place.lookups, request.headers)
         engine = None if node is None else self._fleet.named(node.name)
         if node is not None and engine is not None:
@@ -252,9 +288,7 @@ class Dispatcher:
 
     async def _follow(self, request: Request, program: str) -> Answer:
         """Ask the node that has ``program`` now for its messages."""
-        lookups = program_lookups(program)
-        self._locator.forget(lookups)
-        node = await self._locator.find(lookups, request.headers)
+        node = await self._rescue.find(program_lookups(program), request.headers)
         engine = None if node is None else self._fleet.named(node.name)
         if engine is None:
             raise UnknownHandle(f"no node has the program {program[:100]!a}")

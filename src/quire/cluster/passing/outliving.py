@@ -160,7 +160,7 @@ class OutlivingAnswer(ABC):
             answer = await following.ask()
         except QuireError as exc:
             logger.warning("request %s cannot go on: %s", self._request.request_id, exc.message)
-            raise error from exc
+            raise EngineLost(f"{error.message}; {exc.message}") from exc
         logger.warning(
             "request %s goes on at %s behind %d: %s",
             self._request.request_id,

@@ -41,8 +41,9 @@ _ENDS = {
 }
 """How the last event of each stream that can go on begins."""
 
-_AT_ITS_NODE = ("previous_response_id", "conversation", "background")
-"""Fields of a response that asks for what its node alone has, or runs without its client."""
+_STAYS = "conversation"
+"""A response with this field goes on elsewhere only if its node is lost: the answer belongs into
+the conversation, which no other node has."""
 
 _DATA = b"\ndata: "
 _OWN = {name.encode() for name in (TELLS_HEADER, GENERATED_HEADER, CLUSTER_KEY_HEADER)}
@@ -62,12 +63,7 @@ def retold(request: Request, cluster_key: str) -> Request:
 
 def _can_go_on(path: str, fields: Mapping[str, Any]) -> bool:
     """Whether any node can tell the rest."""
-    if path == COMPLETIONS:
-        prompt = fields.get("prompt")
-        if not isinstance(prompt, list) or len(prompt) == 1:
-            return True
-        return any(type(first) is int for first in prompt[:1])
-    return path != _RESPONSES or not any(fields.get(name) for name in _AT_ITS_NODE)
+    return path != _RESPONSES or not fields.get("background")
 
 
 def _with(request: Request, body: bytes, own: list[tuple[str, str]]) -> Request:
@@ -97,7 +93,9 @@ class RetoldAnswer(OutlivingAnswer):
 
     @property
     def generated(self) -> list[Sequence[int]] | None:
-        return None if self._is_over or self._told.first is None else self._told.running()
+        if self._is_over or self._told.first is None or self._request.fields.get(_STAYS):
+            return None
+        return self._told.running()
 
     def _events(self, piece: bytes) -> bytes:
         passed: list[bytes] = []

@@ -1,6 +1,7 @@
-"""Notices a strategy that blocks the router's event loop, and names it.
+"""Notices a strategy that blocks the router's event loop, names it, and has it interrupted.
 
-Owns a thread that probes the loop. It only reports: Python cannot stop such code from outside.
+Owns a thread that probes the loop, and how long it may be blocked. Must not know how code is
+interrupted.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from types import FrameType
 
 logger = logging.getLogger(__name__)
 
+INTERRUPT_AFTER = 4
+
 Wait = Callable[[threading.Event, float | None], bool]
 """Waits for an event for that many seconds (``None``: without limit); returns whether it is set."""
 
@@ -24,7 +27,9 @@ def _wait(event: threading.Event, timeout_s: float | None) -> bool:
 
 class LoopGuard:
     """``post`` runs a callback on the loop, whose thread is ``thread_id``. ``name_of`` tells which
-    strategy a file of code belongs to, on the guard's thread."""
+    strategy a file of code belongs to, on the guard's thread. A block is reported after
+    ``max_block_s``; a strategy's is interrupted when it has lasted ``INTERRUPT_AFTER`` times that,
+    and again each ``max_block_s`` until the loop answers."""
 
     def __init__(
         self,
@@ -33,12 +38,14 @@ class LoopGuard:
         thread_id: int,
         name_of: Callable[[str], str | None],
         max_block_s: float,
+        interrupt: Callable[[], object] = lambda: None,
         wait: Wait = _wait,
     ) -> None:
         self._post = post
         self._thread_id = thread_id
         self._name_of = name_of
         self._max_block_s = max_block_s
+        self._interrupt = interrupt
         self._wait = wait
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -63,7 +70,11 @@ class LoopGuard:
             return True
         if self._wait(answered, self._max_block_s):
             return True
-        self._report(sys._current_frames().get(self._thread_id))
+        is_strategy = self._report(sys._current_frames().get(self._thread_id))
+        if is_strategy and not self._wait(answered, (INTERRUPT_AFTER - 1) * self._max_block_s):
+            self._interrupt()
+            while not self._wait(answered, self._max_block_s):
+                self._interrupt()
         self._wait(answered, None)
         return False
 
@@ -72,7 +83,8 @@ class LoopGuard:
             self.probe()
             self._wait(self._stopped, self._max_block_s)
 
-    def _report(self, frame: FrameType | None) -> None:
+    def _report(self, frame: FrameType | None) -> bool:
+        """Returns whether a strategy blocks the loop."""
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         name, inner = None, frame
         while inner is not None and name is None:
@@ -87,3 +99,4 @@ class LoopGuard:
             self._max_block_s,
             stack,
         )
+        return name is not None

@@ -50,6 +50,10 @@ class RunningStrategy:
         self._unix_s = unix_s
         self._try_apart = try_apart or TrialApart()
         self.current = Shift(strategy, unix_s())
+        self._before: Strategy | None = None
+        """The one that was in force before, which follows one that is withdrawn."""
+        self.withdrawal: str | None = None
+        """Which strategy was withdrawn last, and why."""
         self._leaving: list[Shift] = []
         self._changing = asyncio.Lock()
         self.refusal: str | None = None
@@ -85,11 +89,25 @@ class RunningStrategy:
     async def _change(self, source: StrategySource) -> None:
         await self._try_apart(source)
         strategy = await load(source)
+        self._before = self.current.strategy
+        self._put_in_force(strategy)
+        self.refusal = self.withdrawal = None
+
+    def _put_in_force(self, strategy: Strategy) -> None:
         if self.current.num_running:
             self._leaving.append(self.current)
         logger.info("strategy %s follows %s", strategy.label, self.current.strategy.label)
         self.current = Shift(strategy, self._unix_s())
-        self.refusal = None
+
+    def withdraw(self, shift: Shift, why: str) -> bool:
+        """Put the strategy before that of ``shift`` in force again, because of ``why``. Returns
+        whether another one is in force now than that of ``shift``."""
+        if shift is self.current and self._before is not None:
+            before, self._before = self._before, None
+            self.withdrawal = f"{shift.strategy.label} is withdrawn: {why}"
+            logger.error("strategy %s", self.withdrawal)
+            self._put_in_force(before)
+        return shift is not self.current
 
     async def follow_file(self) -> None:
         """Take over each change of the file that the strategy comes from, until cancelled."""

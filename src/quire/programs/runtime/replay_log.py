@@ -75,6 +75,8 @@ class ReplayLog:
 
     def __init__(self) -> None:
         self.issued: dict[CommandId, Issued] = {}
+        self.in_order: list[Issued] = []
+        """The same commands, in the order in which they were issued first."""
         self.heard: list[RecordedReply] = []
         self.calls: list[Asked] = []
         self.requests: list[Asked] = []
@@ -94,6 +96,11 @@ class ReplayLog:
     def is_full(self) -> bool:
         """Whether it has reached its bound; the program can then no longer be resumed."""
         return len(self.heard) >= MAX_ANSWERS
+
+    def begun(self, entry: Issued) -> None:
+        """The program issues a command for the first time."""
+        self.issued[entry.asked.id] = entry
+        self.in_order.append(entry)
 
     def note(
         self, turn: int, command: CommandId, reply: Reply, error: ErrorRecord | None, last: bool

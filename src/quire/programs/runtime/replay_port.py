@@ -185,7 +185,7 @@ class ReplayPort:
     def _first_time(self, queue: QueueId, command: Command) -> Command:
         sent = seeded(command, self._seeds.getrandbits(63))
         if not self._log.is_full:
-            self._log.issued[command.id] = Issued(queue, command, sent)
+            self._log.begun(Issued(queue, command, sent))
         return sent
 
     def _once_more(self, entry: Issued, after: tuple[CommandId, ...]) -> list[Command]:

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+from pydantic import TypeAdapter, ValidationError
 from starlette.requests import Request
 
-from quire.core.errors import PromptTooLong, UnknownHandle
+from quire.core.errors import InvalidArgument, PromptTooLong, UnknownHandle
 from quire.node import SessionHandle
 from quire.server.chat.preparation import PreparedChat, prepare_chat
 from quire.server.context import caller_of, context_of
@@ -34,9 +36,11 @@ from quire.server.schemas.response_items import (
     FunctionCallItem,
     FunctionCallOutputItem,
     InputItem,
+    ItemReference,
     MessageItem,
 )
 from quire.server.schemas.responses import ConversationId, ResponseObject, ResponsesRequest
+from quire.server.strict_json import GENERATED_HEADER
 
 
 @dataclass(slots=True)
@@ -88,14 +92,12 @@ async def create(request: Request, body: ResponsesRequest) -> Creation:
     Raises:
         QuireError, HttpError: the request cannot be served.
     """
-    store, tenant = context_of(request).responses, caller_of(request)
-    previous = _previous(request, body)
-    items = items_of(body, lambda item_id, param: store.item(tenant, item_id, param))
-    conversation = _conversation(request, body)
-    earlier = () if previous is None else previous.history
-    said = [] if conversation is None else conversation.items
-    known = [sent_again(item, "conversation") for item in said]
-    messages = [*earlier, *messages_of([*known, *items])]
+    telling = told_stream(request, context_of(request).node.model(body.model))
+    if telling is not None and telling.history:
+        asked = _asked_elsewhere(telling.history)
+    else:
+        asked = _asked(request, body)
+    messages = asked.messages
     if not messages:
         raise HttpError(
             400,
@@ -105,7 +107,8 @@ async def create(request: Request, body: ResponsesRequest) -> Creation:
             param="input",
         )
     chat, messages = await _prepare(request, body, messages)
-    telling = told_stream(request, chat.model)
+    if telling is not None and _is_at_its_node(body):
+        telling = replace(telling, history=_told(asked))
     frame = new_frame(chat.model) if telling is None else telling.frame
     formatter = ResponseFormatter(
         base_response(body, frame),
@@ -117,13 +120,77 @@ async def create(request: Request, body: ResponsesRequest) -> Creation:
         ),
         chat.reading,
     )
-    entry, shown = None, [stored_item(item) for item in items]
+    entry = None
     if body.store is not False:
-        entry = StoredResponse(f"resp_{frame.key}", tenant, shown)
-        if previous is not None:
-            entry.num_history_bytes = previous.num_bytes
-    grow = None if conversation is None else _growing(request, conversation, shown)
-    return Creation(body, chat, messages, formatter, entry, grow, telling)
+        entry = StoredResponse(f"resp_{frame.key}", caller_of(request), asked.shown)
+        entry.num_history_bytes = asked.num_history_bytes
+    return Creation(body, chat, messages, formatter, entry, asked.grow, telling)
+
+
+class _History(msgspec.Struct):
+    """What a response is asked behind, as another node goes on from it."""
+
+    messages: list[dict[str, Any]]
+    shown: list[dict[str, Any]]
+    num_bytes: int
+
+
+@dataclass(slots=True)
+class _Asked:
+    """``messages``: all that is to be answered. ``shown``: the items of this request.
+    ``num_history_bytes``: of what was there before. ``grow``: see ``Creation``."""
+
+    messages: list[Message]
+    shown: list[dict[str, Any]]
+    num_history_bytes: int = 0
+    grow: Callable[[ResponseObject], None] | None = None
+
+
+def _asked(request: Request, body: ResponsesRequest) -> _Asked:
+    store, tenant = context_of(request).responses, caller_of(request)
+    previous = _previous(request, body)
+    items = items_of(body, lambda item_id, param: store.item(tenant, item_id, param))
+    conversation = _conversation(request, body)
+    earlier = () if previous is None else previous.history
+    said = [] if conversation is None else conversation.items
+    known = [sent_again(item, "conversation") for item in said]
+    shown = [stored_item(item) for item in items]
+    return _Asked(
+        [*earlier, *messages_of([*known, *items])],
+        shown,
+        0 if previous is None else previous.num_bytes,
+        None if conversation is None else _growing(request, conversation, shown),
+    )
+
+
+def _asked_elsewhere(history: bytes) -> _Asked:
+    """What the node that was lost has told. Its conversation is lost with it.
+
+    Raises:
+        InvalidArgument: it cannot be read.
+    """
+    try:
+        told = msgspec.json.decode(history, type=_History)
+        messages = _MESSAGES.validate_python(told.messages)
+    except (msgspec.MsgspecError, ValidationError) as exc:
+        raise InvalidArgument(f"{GENERATED_HEADER} is not what a router sends: {exc}") from exc
+    return _Asked(messages, told.shown, told.num_bytes)
+
+
+_MESSAGES: TypeAdapter[list[Message]] = TypeAdapter(list[Message])
+
+
+def _told(asked: _Asked) -> bytes:
+    messages = [message.model_dump(exclude_none=True) for message in asked.messages]
+    return msgspec.json.encode(_History(messages, asked.shown, asked.num_history_bytes))
+
+
+def _is_at_its_node(body: ResponsesRequest) -> bool:
+    """Whether it refers to what its node alone has."""
+    if body.previous_response_id is not None or body.conversation is not None:
+        return True
+    given = body.input if isinstance(body.input, list) else ()
+    return any(isinstance(item, ItemReference) for item in given)
 
 
 def _conversation(request: Request, body: ResponsesRequest) -> StoredConversation | None:

@@ -16,6 +16,10 @@ To the program::
 leaves the program running. Where a program has moved to another node, its connections are closed
 with code 1012, and the reason says how many frames of the connection were taken; the client sends
 the others again where it attaches next.
+
+A router names its connections (``x-quire-connection``). Where the one before broke off, it says so
+(``x-quire-connection-before``), and the answer to the handshake has the number of its frames that
+were taken (``x-quire-frames-taken``).
 """
 
 from __future__ import annotations
@@ -46,6 +50,10 @@ _FRAMES: TypeAdapter[ClientFrame] = TypeAdapter(ClientFrame)
 _NORMAL = 1000
 HAS_MOVED = 1012
 """The program is at another node now: a router attaches its client there."""
+CONNECTION_HEADER = "x-quire-connection"
+BEFORE_HEADER = "x-quire-connection-before"
+TAKEN_HEADER = "x-quire-frames-taken"
+_NAME = re.compile(r"[0-9a-f]{32}")
 _TRY_AGAIN_LATER = 1013
 _MOVED = "the program has moved to another node; frames taken here: {}"
 _TAKEN = re.compile(r"frames taken here: (\d{1,15})$")
@@ -74,7 +82,10 @@ async def attach(websocket: WebSocket, program: PublicId, after: After = 0) -> N
     except QuireError as error:
         await refuse(error, websocket.scope, websocket.receive, websocket.send)
         return
-    await websocket.accept()
+    before, headers = websocket.headers.get(BEFORE_HEADER), []
+    if before is not None and (num_taken := handle.num_frames(before)) is not None:
+        headers.append((TAKEN_HEADER.encode(), b"%d" % num_taken))
+    await websocket.accept(headers=headers)
     reader = handle.attach(after)
     connection = _Connection(websocket, handle, context.config.write_timeout_s)
     try:
@@ -90,6 +101,8 @@ class _Connection:
         self._websocket = websocket
         self._handle = handle
         self._write_timeout_s = write_timeout_s
+        name = websocket.headers.get(CONNECTION_HEADER, "")
+        self._name = name if _NAME.fullmatch(name) else None
         self._num_taken = 0
         """Frames of the client."""
 
@@ -133,6 +146,8 @@ class _Connection:
             raw = await self._receive()
             await self._handle.wait_here()
             self._num_taken += 1
+            if self._name is not None:
+                self._handle.take_frame(self._name)
             try:
                 frame = _FRAMES.validate_python(strict_loads(raw))
                 if isinstance(frame, MessageFrame):

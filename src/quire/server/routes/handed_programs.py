@@ -1,15 +1,20 @@
 """``/v1/microserving/programs``: restartable programs go from node to node.
 
 A router stops a program at one node (``hand_over``), gives its record to another one, and tells the
-first whether it was taken. Like the calls beside it, these need the cluster's key.
+first whether it was taken. It also keeps what a node tells of its programs' records, and gives
+those of a node that is lost to another one. Like the calls beside it, these need the cluster's key.
 """
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from quire.core.errors import UnknownHandle
+from quire.core.errors import InvalidArgument, UnknownHandle
+from quire.core.record_parts import RecordsWanted
 from quire.node.family_move import (
     check_family,
     family_leaves,
@@ -18,15 +23,23 @@ from quire.node.family_move import (
     running_family,
 )
 from quire.node.handing_over import HandedProgram, packed, unpacked
+from quire.node.told_record import program_of
 from quire.programs.inferlet import Inferlet
 from quire.programs.library import LIBRARY
 from quire.programs.sandbox.program import GuestProgram
 from quire.server.context import ServerContext, caller_of, context_of
+from quire.server.delivery import disconnected
 from quire.server.direct_routes import MSGPACK
+from quire.server.errors import HttpError
 from quire.server.program_records import launched
 from quire.server.routes.programs import PublicId
 from quire.server.schemas.base import Responses
-from quire.server.schemas.microserving import HandedOver, HeldText, HeldTexts
+from quire.server.schemas.microserving import (
+    HandedOver,
+    HeldText,
+    HeldTexts,
+    RecordsQuestion,
+)
 from quire.server.schemas.programs import Program
 from quire.server.strict_json import StrictRoute
 
@@ -41,12 +54,42 @@ _RECORD: Responses = {200: {"content": {MSGPACK: {"schema": {"type": "string"}}}
 @router.post("/v1/microserving/programs", response_model=Program, status_code=201)
 async def take_program(request: Request) -> Response:
     """Go on with a program of another node: the body is what its `hand_over` has answered."""
-    context, tenant = _of_cluster(request), caller_of(request)
-    handed = unpacked(await request.body())
-    programs = {one.id: await _program_of(request, one) for one in handed.family()}
-    handle = context.node.take(programs, handed, tenant)
-    body = launched(handle.record(), None)
-    return Response(body.to_json(), 201, media_type="application/json")
+    _of_cluster(request)
+    return await _taken(request, unpacked(await request.body()))
+
+
+@router.post("/v1/microserving/programs/lost", response_model=Program, status_code=201)
+async def take_lost(request: Request) -> Response:
+    """Go on with a program whose node is lost: the body has, in msgpack, what `records` of that
+    node has told of it, part by part."""
+    _of_cluster(request)
+    try:
+        parts = msgspec.msgpack.decode(await request.body(), type=list[bytes])
+    except msgspec.MsgspecError as exc:
+        raise InvalidArgument(f"the body must be a list of bytes, in msgpack: {exc}") from exc
+    return await _taken(request, program_of(parts))
+
+
+@router.post("/v1/microserving/records", responses=_RECORD, response_class=Response)
+async def records(request: Request, body: RecordsQuestion) -> Response:
+    """What has come to the records of the caller's restartable programs, in msgpack; waits until
+    there is something. The next question acknowledges the answer, and what the programs give to
+    their clients waits for that."""
+    asked = RecordsWanted(body.reader, body.feed, body.number, body.gone)
+    node, tenant = _of_cluster(request).node, caller_of(request)
+    telling = asyncio.create_task(node.told_records(asked, tenant))
+    gone = asyncio.create_task(disconnected(request.receive))
+    try:
+        await asyncio.wait((telling, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not telling.done():
+            node.left_records(body.reader, tenant)
+            raise HttpError(499, "the client has disconnected")
+        told = telling.result()
+    finally:
+        telling.cancel()
+        gone.cancel()
+        await asyncio.gather(telling, gone, return_exceptions=True)
+    return Response(msgspec.msgpack.encode(told), media_type=MSGPACK)
 
 
 @router.post(
@@ -91,6 +134,14 @@ def _of_cluster(request: Request) -> ServerContext:
     context = context_of(request)
     context.addresses.check_sender(request.headers)
     return context
+
+
+async def _taken(request: Request, handed: HandedProgram) -> Response:
+    context = context_of(request)
+    programs = {one.id: await _program_of(request, one) for one in handed.family()}
+    handle = context.node.take(programs, handed, caller_of(request))
+    body = launched(handle.record(), None)
+    return Response(body.to_json(), 201, media_type="application/json")
 
 
 async def _program_of(request: Request, handed: HandedProgram) -> Inferlet | GuestProgram:

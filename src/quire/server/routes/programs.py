@@ -58,6 +58,8 @@ async def launch(request: Request, body: LaunchRequest) -> Response:
         return ProgramEvents(handle, context.config.write_timeout_s, is_launch=True)
     if body.wait:
         await wait_ended(request, handle)
+    else:
+        await handle.kept()
     return _json(launched(handle.record(), None), 201)
 
 
@@ -131,6 +133,7 @@ async def signal(request: Request, program: PublicId, body: SignalRequest) -> Re
     """Send a message, end the input, or cancel."""
     handle = context_of(request).node.program(program, caller_of(request))
     handle.signal(body.signal, body.message)
+    await handle.kept()
     return _json(launched(handle.record(), None), 202)
 
 

@@ -23,6 +23,7 @@ from quire.server.schemas.tools import MAX_TOOLS, Tool
 
 MAX_TTL_S = 3600
 MAX_IMAGES = 256
+MAX_GONE = 4096
 
 KvAddrInfo = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Ttl = Annotated[float, Field(gt=0, le=MAX_TTL_S)]
@@ -173,6 +174,21 @@ class LeaseRequest(RequestModel):
 class ChannelLeaveRequest(RequestModel):
     channel: Name
     stream: Annotated[int, Field(gt=0, lt=1 << 32, description="Its number in the channel")]
+
+
+class RecordsQuestion(RequestModel):
+    """Of somebody who keeps the records of restartable programs."""
+
+    reader: Name = Field(description="Who asks; a node tells its records to one at a time")
+    feed: Annotated[str, StringConstraints(max_length=256)] = Field(
+        "", description="Of the last answer"
+    )
+    number: Annotated[int, Field(ge=0, lt=1 << 53)] = Field(
+        0, description="Of the last answer, whose content is kept now"
+    )
+    gone: Annotated[list[Name], Field(max_length=MAX_GONE, fail_fast=True)] = Field(
+        [], description="Programs of this node that another node goes on with"
+    )
 
 
 class HandedOver(RequestModel):

@@ -1,0 +1,192 @@
+"""Reads what one node tells of its programs' records, and keeps it until the node is lost.
+
+Owns the conversation, and what of it is kept for how long. Must not know what a record says, nor
+where its program goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from quire.cluster.nodes.node import Node
+from quire.core.errors import EngineLost
+from quire.core.record_parts import RecordsWanted, ToldPart, ToldRecords
+
+logger = logging.getLogger(__name__)
+
+SILENCE_S = 8.0
+"""A node answers within two seconds."""
+
+ENDED_KEPT_S = 10.0
+"""An ended program's record is kept for so long: its clients may not have heard of the end yet.
+Where its node is lost, it runs again, which costs as much as a program that had not ended."""
+
+MAX_KEPT_BYTES = 256 << 20
+"""Of the records of one node."""
+
+_MAX_ANSWER_BYTES = 256 << 20
+_MAX_GONE = 4096
+
+
+class NotTold(EngineLost):
+    """The node answers, and tells no records."""
+
+
+@dataclass(slots=True)
+class KeptRecord:
+    """Of one program. ``stays``: why it cannot go on elsewhere. ``ended_s``: when it ended."""
+
+    parts: list[bytes] = field(default_factory=list)
+    num_bytes: int = 0
+    stays: str | None = None
+    ended_s: float | None = None
+    offered_to: str | None = None
+    """The node that was last asked to go on with it."""
+
+    refusal: str = ""
+    """What a node has said last that did not take it."""
+
+    def take(self, told: ToldPart) -> None:
+        if told.is_first:
+            self.parts, self.num_bytes, self.stays = [], 0, None
+        self.stays = self.stays or told.stays
+        if self.stays is None:
+            self.parts.append(told.part)
+            self.num_bytes += len(told.part)
+
+    def give_up(self, why: str) -> None:
+        self.parts, self.num_bytes, self.stays = [], 0, why
+
+
+class RecordReader:
+    """The records of ``node``'s programs. ``reader``: the router's name for nodes."""
+
+    def __init__(
+        self,
+        node: Node,
+        cluster_headers: Mapping[str, str],
+        reader: str,
+        now_s: Callable[[], float],
+        max_kept_bytes: int = MAX_KEPT_BYTES,
+    ) -> None:
+        self.node = node
+        self._reader = reader
+        self._now_s = now_s
+        self._max_kept_bytes = max_kept_bytes
+        self._headers = [
+            *((name.encode(), value.encode()) for name, value in cluster_headers.items()),
+            (b"content-type", b"application/json"),
+        ]
+        self._feed, self._number = "", 0
+        self._complaint = ""
+        self._num_bytes = 0
+        self.is_told = False
+        """The node tells this router its records, or has done so until it was lost."""
+        self.kept: dict[str, KeptRecord] = {}
+        """Of the programs that the node has, by id."""
+        self.orphans: dict[str, KeptRecord] = {}
+        """Of those that no node has: theirs is lost, or has begun a new life."""
+        self.gone: set[str] = set()
+        """Programs that go on elsewhere, which the node may still have."""
+
+    async def read(self) -> None:
+        """One question and its answer.
+
+        Raises:
+            EngineLost: the node cannot be asked.
+            NotTold: it refuses to tell.
+            TimeoutError: it does not answer.
+            msgspec.MsgspecError: what it says cannot be read.
+        """
+        gone = list(self.gone)[:_MAX_GONE]
+        asked = RecordsWanted(self._reader, self._feed, self._number, gone)
+        async with asyncio.timeout(SILENCE_S):
+            with await self.node.ask(
+                "POST",
+                "/v1/microserving/records",
+                self._headers,
+                msgspec.json.encode(asked),  # asked twice, a node begins anew
+            ) as exchange:
+                status = (await exchange.head()).status
+                body = await exchange.read_all(_MAX_ANSWER_BYTES)
+        self.is_told = status == HTTPStatus.OK
+        if not self.is_told:
+            raise NotTold(f"/v1/microserving/records is {status}: {message_of(body)}")
+        self.tell_once("")
+        self._take(msgspec.msgpack.decode(body, type=ToldRecords))
+        self.gone.difference_update(gone)
+
+    def lose(self) -> None:
+        """The node is lost: what is kept of its programs is of use now."""
+        self.orphans |= self.kept
+        self.kept = {}
+
+    def let_go(self, id: str, *, is_elsewhere: bool) -> None:
+        """An orphan goes on elsewhere, or nowhere."""
+        self._num_bytes -= self.orphans.pop(id).num_bytes
+        if is_elsewhere:
+            self.gone.add(id)
+
+    def tell_once(self, complaint: str) -> None:
+        if complaint and complaint != self._complaint:
+            logger.warning(
+                "node %s tells no records of its programs: %s", self.node.name, complaint
+            )
+        self._complaint = complaint
+
+    def _take(self, told: ToldRecords) -> None:
+        if told.feed == self._feed:  # it was not lost
+            self.kept, self.orphans = self.orphans | self.kept, {}
+        elif self._feed:
+            self.lose()  # another process
+        self._feed, self._number = told.feed, told.number
+        for part in told.parts:
+            record = self.kept.setdefault(part.id, KeptRecord())
+            self._num_bytes -= record.num_bytes
+            record.take(part)
+            self._num_bytes += record.num_bytes
+            if self._num_bytes > self._max_kept_bytes:
+                self._give_up(part.id, record)
+        for ended in told.ended:
+            if ended.may_be_lost:
+                self._forget(ended.id)
+            elif ended.id in self.kept:
+                self.kept[ended.id].ended_s = self._now_s()
+        until_s = self._now_s() - ENDED_KEPT_S
+        for id, record in list(self.kept.items()):
+            if record.ended_s is not None and record.ended_s < until_s:
+                self._forget(id)
+
+    def _give_up(self, id: str, record: KeptRecord) -> None:
+        self._num_bytes -= record.num_bytes
+        record.give_up(
+            f"the router keeps at most {self._max_kept_bytes >> 20} MiB of records of a node's "
+            "programs, and it would have been more"
+        )
+        logger.warning("program %s is lost if its node %s is: %s", id, self.node.name, record.stays)
+
+    def _forget(self, id: str) -> None:
+        record = self.kept.pop(id, None)
+        if record is not None:
+            self._num_bytes -= record.num_bytes
+
+
+def reader_name() -> str:
+    """That of a router, which nodes cannot mistake for another's."""
+    return secrets.token_hex(8)
+
+
+def message_of(answer: bytes) -> str:
+    """Of a node's refusal."""
+    try:
+        return str(msgspec.json.decode(answer, type=dict[str, Any])["error"]["message"])
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return answer[:200].decode(errors="replace")

@@ -1,0 +1,209 @@
+"""Restartable programs of a node that is lost go on at another one, from the records that the node
+has told.
+
+Owns when that happens, which node takes a program, and which programs are lost, and why. Must not
+know the content of a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+
+import msgspec
+
+from quire.cluster.engines.node_engine import ClusterKey, NodeEngine
+from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.record_reader import KeptRecord, NotTold, RecordReader, message_of
+from quire.cluster.requests.locating import Locator
+from quire.cluster.requests.places import program_lookups
+from quire.cluster.requests.request import RawHeaders
+from quire.core.errors import EngineLost, UnknownHandle
+
+logger = logging.getLogger(__name__)
+
+_TAKE = "/v1/microserving/programs/lost"
+_CALL_S = 30.0
+_RETRY_S = 0.25
+_REFUSED_S = 2.0
+_FIND_S = 60.0
+_OTHERS_S = 10.0
+_MAX_BYTES = 1 << 20
+_MAX_AT_ONCE = 8
+_MAX_LOST = 4096
+_TAKEN = (HTTPStatus.CREATED, HTTPStatus.CONFLICT)
+"""Conflict: the node has the program already."""
+
+_NEVER = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
+
+
+class ProgramRescue:
+    """Moves programs to one of ``engines()``. Belongs to one loop."""
+
+    def __init__(
+        self,
+        engines: Callable[[], Sequence[NodeEngine]],
+        cluster_key: ClusterKey,
+        locator: Locator,
+    ) -> None:
+        self._engines = engines
+        self._locator = locator
+        self._headers: RawHeaders = [
+            *((name.encode(), value.encode()) for name, value in cluster_key.headers().items()),
+            (b"content-type", b"application/msgpack"),
+        ]
+        self._readers: set[RecordReader] = set()
+        self._lost: OrderedDict[str, str] = OrderedDict()
+        """Programs that no node goes on with, with the reason, by their first lookup."""
+        self._changed = asyncio.Event()
+        """Set when a program has been rescued or lost; then another one takes its place."""
+        self.num_rescued = 0
+
+    async def keep(self, reader: RecordReader, suspect: Callable[[], None]) -> None:
+        """Keep the records of a node, and rescue its programs once it is lost; until cancelled.
+        ``suspect``: the node is to be probed now."""
+        self._readers.add(reader)
+        liveness = reader.node.liveness
+        try:
+            while True:
+                retry_s = await self._read(reader, suspect)
+                is_told = retry_s == 0.0
+                if not is_told and liveness.state == "dead":
+                    reader.lose()
+                if reader.orphans:
+                    await self._rescue(reader)
+                if reader.orphans:
+                    retry_s = _RETRY_S
+                if retry_s:
+                    await asyncio.sleep(retry_s)
+        finally:
+            self._readers.discard(reader)
+
+    async def find(self, lookups: Sequence[str], headers: RawHeaders) -> Node | None:
+        """The node that has a program whose node was lost, or which has moved: once it is found,
+        or it is known that none has it.
+
+        Raises:
+            EngineLost: no node has it, and not every node could be asked.
+            UnknownHandle: it is lost.
+        """
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        while True:
+            self.check(lookups)
+            self._locator.forget(lookups)
+            try:
+                node = await self._locator.find(lookups, headers)
+            except EngineLost:
+                if loop.time() - begun_s >= self._patience_s(lookups):
+                    raise
+                node = None
+            if node is not None or loop.time() - begun_s >= self._patience_s(lookups):
+                return node
+            await self._changes()
+
+    def check(self, lookups: Sequence[str]) -> None:
+        """Raises ``UnknownHandle``: the program is lost."""
+        why = self._lost.get(lookups[0])
+        if why is not None:
+            raise UnknownHandle(why)
+
+    def _patience_s(self, lookups: Sequence[str]) -> float:
+        """For how long a node may still take it: this router has its record, or another one may
+        have it."""
+        if any(
+            program_lookups(id)[0] == lookups[0]
+            for reader in self._readers
+            for id in (*reader.kept, *reader.orphans)
+        ):
+            return _FIND_S
+        return 0.0 if all(reader.is_told for reader in self._readers) else _OTHERS_S
+
+    async def _changes(self) -> None:
+        """Until a program was rescued or lost; or for a moment, because another router may have
+        rescued one."""
+        try:
+            async with asyncio.timeout(_RETRY_S):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _read(self, reader: RecordReader, suspect: Callable[[], None]) -> float:
+        """Ask once; returns after how many seconds to ask again."""
+        try:
+            await reader.read()
+        except NotTold as exc:
+            reader.tell_once(exc.message)
+            return _REFUSED_S
+        except (EngineLost, TimeoutError, msgspec.MsgspecError) as exc:
+            reader.tell_once(str(exc) or "it does not answer")
+            suspect()
+            return _RETRY_S
+        return 0.0
+
+    async def _rescue(self, reader: RecordReader) -> None:
+        limit = asyncio.Semaphore(_MAX_AT_ONCE)
+
+        async def rescue(id: str, record: KeptRecord) -> None:
+            async with limit:
+                await self._rescue_one(id, record, reader)
+
+        await asyncio.gather(*(rescue(*one) for one in list(reader.orphans.items())))
+
+    async def _rescue_one(self, id: str, record: KeptRecord, reader: RecordReader) -> None:
+        why, name = record.stays, reader.node.name
+        if why is None:
+            target, why = await self._taken(record)
+            if target is not None:
+                self.num_rescued += 1
+                logger.warning("program %s goes on at %s: node %s is lost", id, target, name)
+                reader.let_go(id, is_elsewhere=True)
+                self._locator.forget(program_lookups(id))
+                self._tell()
+                return
+        if why is None:
+            return  # nobody takes it now
+        logger.warning("program %s is lost with its node %s: %s", id, name, why)
+        reader.let_go(id, is_elsewhere=False)
+        lookup = program_lookups(id)[0]
+        self._lost[lookup] = f"program {id} was lost with its node {name}: {why}"
+        if len(self._lost) > _MAX_LOST:
+            self._lost.popitem(last=False)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _taken(self, record: KeptRecord) -> tuple[str | None, str | None]:
+        """The name of the node that has taken the program; or why none ever will, if that is
+        so."""
+        body = msgspec.msgpack.encode(record.parts)
+        targets = [one for one in self._engines() if one.node.takes_work]
+        why: str | None = None
+        before = record.offered_to
+        for target in sorted(targets, key=lambda one: (one.name != before, one.load)):
+            record.offered_to = target.name
+            try:
+                status, answer = await self._offer(target.node, body)
+            except (EngineLost, TimeoutError):
+                return None, None  # it may have taken it: it is asked first the next time
+            if status in _TAKEN:
+                return target.name, None
+            said = message_of(answer)
+            if said != record.refusal:  # it is asked again and again
+                record.refusal = said
+                logger.warning("node %s takes no program of a lost node: %s", target.name, said)
+            if status not in _NEVER:
+                return None, None
+            why = f"node {target.name} cannot go on with it: {said}"
+        return None, why
+
+    async def _offer(self, node: Node, body: bytes) -> tuple[int, bytes]:
+        async with asyncio.timeout(_CALL_S):
+            with await node.ask("POST", _TAKE, self._headers, body, may_repeat=False) as exchange:
+                status = (await exchange.head()).status
+                return status, await exchange.read_all(_MAX_BYTES)

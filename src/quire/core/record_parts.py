@@ -1,0 +1,48 @@
+"""What a node tells of the records of its restartable programs, and its reader acknowledges.
+
+A router keeps what it is told, so that another node can go on with the programs of a node that is
+lost. Nodes make the parts and put them together again; a reader need not know what is in one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ToldPart(msgspec.Struct, frozen=True):
+    """Of the program ``id``. ``part`` belongs behind its earlier ones; ``is_first``: it takes the
+    place of them all. ``stays``: why no other node could go on with it, so that nothing more of it
+    is told."""
+
+    id: str
+    part: bytes
+    is_first: bool
+    stays: str | None = None
+
+
+class EndedRecord(msgspec.Struct, frozen=True):
+    """The program ``id`` has ended. ``may_be_lost``: its clients know that already, or have ended
+    it themselves."""
+
+    id: str
+    may_be_lost: bool
+
+
+class ToldRecords(msgspec.Struct, frozen=True):
+    """One answer. ``feed``: of one life of the node. ``number``: to be acknowledged with the next
+    question."""
+
+    feed: str
+    number: int
+    parts: list[ToldPart]
+    ended: list[EndedRecord]
+
+
+class RecordsWanted(msgspec.Struct, frozen=True):
+    """One question. ``reader``: who asks; there is one at a time. ``feed`` and ``number``: of the
+    last answer, whose content is kept now. ``gone``: programs that another node goes on with."""
+
+    reader: str
+    feed: str = ""
+    number: int = 0
+    gone: list[str] = []

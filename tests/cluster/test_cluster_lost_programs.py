@@ -1,0 +1,196 @@
+"""Restartable programs of a node that is lost go on at another one, and end with what they would
+have said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from linked_nodes import LinkedWorld, linked
+from real_nodes import RealNode, real_nodes
+from router_world import World, world
+from websockets.asyncio.client import connect
+
+from quire.cluster.requests.places import program_lookups
+from quire.programs.library import LIBRARY
+from quire.programs.sdk import Context, inferlet, temperature
+
+NUM_TURNS = 4
+
+
+@inferlet("interview", restartable=True)
+async def interview(api, heat):  # type: ignore[no-untyped-def]
+    """Answers each message on the same pages."""
+    sampler = temperature(float(heat))
+    context = Context(api).fill("an interview: ")
+    answers = []
+    for _ in range(NUM_TURNS):
+        context.fill(await api.receive())
+        answers.append(await context.generate_until(max_tokens=5, sampler=sampler))
+        await api.send(answers[-1])
+    return answers
+
+
+@inferlet("recites", restartable=True)
+async def recites(api):  # type: ignore[no-untyped-def]
+    """Sends each message back."""
+    heard = []
+    for _ in range(NUM_TURNS):
+        heard.append(await api.receive())
+        await api.send(heard[-1])
+    return heard
+
+
+@inferlet("stays")
+async def stays(api):  # type: ignore[no-untyped-def]
+    await api.send(await api.receive())
+    await api.receive()
+
+
+@inferlet("notes", restartable=True, topics=["news"])
+async def notes(api):  # type: ignore[no-untyped-def]
+    await api.broadcast("news", await api.receive())
+    await api.send("told")
+    await api.receive()
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[list[RealNode]]:
+    with real_nodes(2) as nodes:
+        yield nodes
+
+
+@pytest.fixture(autouse=True)
+def shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("interview", "notes", "recites", "stays"):
+        monkeypatch.setitem(LIBRARY._modules, name, __name__)
+
+
+async def launched(w: World, name: str = "interview", **fields: Any) -> tuple[str, str]:
+    """Its id, and the name of its node."""
+    answer = await w.http.post("/v1/programs", json={"program": name, **fields})
+    assert answer.status_code == 201, answer.text
+    return answer.json()["id"], answer.headers["x-quire-node"]
+
+
+async def say(w: World, program: str, text: str) -> None:
+    body = {"signal": "message", "message": text}
+    answer = await w.http.post(f"/v1/programs/{program}/signal", json=body)
+    assert answer.status_code == 202, answer.text
+
+
+async def frames(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
+    async for line in lines:
+        if line.startswith("data: {"):
+            yield json.loads(line[6:])
+
+
+async def interviewed(c: LinkedWorld, heat: str, lost_in: tuple[int, ...]) -> list[str]:
+    """What the program said; its node is lost in these turns."""
+    w, said = c.w, list[str]()
+    program, _ = await launched(w, args=[heat])
+    async with w.http.stream("GET", f"/v1/programs/{program}/events") as answer:
+        told = frames(answer.aiter_lines())
+        for turn in range(NUM_TURNS):
+            await say(w, program, f"question {turn}")
+            frame = await anext(told)
+            assert (frame["type"], frame["sequence"]) == ("message", turn + 1), frame
+            said.append(frame["text"])
+            if turn in lost_in:
+                at = (await w.http.get(f"/v1/programs/{program}")).headers["x-quire-node"]
+                await c.lose(at)
+                found = await w.router.rescue.find(program_lookups(program), [])
+                assert found is not None
+                assert found.name != at
+                await c.find_again(at)
+        ended = await anext(told)
+    assert (ended["type"], ended["program"]["result"]) == ("ended", said)
+    ids = [one["id"] for one in (await w.http.get("/v1/programs")).json()["data"]]
+    assert ids.count(program) == 1, "the node that was lost has it no more"
+    return said
+
+
+async def test_it_ends_with_the_same(nodes: list[RealNode]) -> None:
+    async with linked(nodes) as c:
+        expected = await interviewed(c, "0", ())
+        assert await interviewed(c, "0", (1,)) == expected
+        assert await interviewed(c, "0", (0, 2)) == expected
+
+
+async def test_what_was_sampled_stays(nodes: list[RealNode]) -> None:
+    async with linked(nodes) as c:
+        await interviewed(c, "1", (1,))
+
+
+async def test_what_cannot_go_on_is_lost_and_says_why(nodes: list[RealNode]) -> None:
+    async with linked(nodes) as c:
+        for name, why in (("stays", "restartable"), ("notes", "a topic of this node")):
+            program, at = await launched(c.w, name)
+            await say(c.w, program, "a word")
+            async with c.w.http.stream("GET", f"/v1/programs/{program}/events") as answer:
+                told = frames(answer.aiter_lines())
+                assert (await anext(told))["type"] == "message"
+                await c.lose(at)
+                left = [frame async for frame in told]
+            assert [why in frame["error"]["message"] for frame in left] == [True], left
+            found = await c.w.http.get(f"/v1/programs/{program}")
+            assert found.status_code == 404
+            assert why in found.json()["error"]["message"]
+            await c.find_again(at)
+
+
+async def test_one_router_at_a_time_keeps_them(nodes: list[RealNode]) -> None:
+    async with linked(nodes) as c, world(nodes=nodes, resumes=True) as other:
+        program, at = await launched(c.w, args=["0"])
+        await say(other, program, "question 0")
+        await c.lose(at)  # for the first router, which rescues it
+        found = await c.w.router.rescue.find(program_lookups(program), [])
+        assert found is not None
+        assert found.name != at
+        for turn in range(1, NUM_TURNS):
+            await say(c.w, program, f"question {turn}")
+        async with c.w.http.stream("GET", f"/v1/programs/{program}/events") as answer:
+            told = [frame async for frame in frames(answer.aiter_lines())]
+        assert [one["type"] for one in told] == ["message"] * NUM_TURNS + ["ended"]
+        await c.find_again(at)
+
+
+async def test_an_attached_client_stays_attached(nodes: list[RealNode]) -> None:
+    async with linked(nodes) as c:
+        program, at = await launched(c.w, args=["0"])
+        url = f"{c.w.url.replace('http', 'ws')}/v1/programs/{program}/attach"
+        said = []
+        async with connect(url, proxy=None) as socket:
+            for turn in range(NUM_TURNS):
+                await socket.send(json.dumps({"type": "message", "text": f"question {turn}"}))
+                frame = json.loads(await socket.recv())
+                assert (frame["type"], frame["sequence"]) == ("message", turn + 1), frame
+                said.append(frame["text"])
+                if turn in (0, 2):
+                    await c.lose(at)
+                    found = await c.w.router.rescue.find(program_lookups(program), [])
+                    assert found is not None
+                    await c.find_again(at)
+                    at = found.name
+            ended = json.loads(await socket.recv())
+        assert (ended["type"], ended["program"]["result"]) == ("ended", said)
+
+
+async def test_frames_that_were_under_way_arrive_once(nodes: list[RealNode]) -> None:
+    async with linked(nodes) as c:
+        program, at = await launched(c.w, "recites")
+        url = f"{c.w.url.replace('http', 'ws')}/v1/programs/{program}/attach"
+        async with connect(url, proxy=None) as socket:
+            for turn in range(NUM_TURNS):
+                if turn == NUM_TURNS // 2:
+                    c.links[at].hold()  # what is sent now does not reach the node
+                await socket.send(json.dumps({"type": "message", "text": f"question {turn}"}))
+                if turn < NUM_TURNS // 2:
+                    await socket.recv()
+            await c.lose(at)
+            told = [json.loads(frame) async for frame in socket]
+        assert told[-1]["program"]["result"] == [f"question {turn}" for turn in range(NUM_TURNS)]
+        assert [one["sequence"] for one in told[:-1]] == [3, 4]
+        await c.find_again(at)
