@@ -1,6 +1,7 @@
 """The kernel's matrix products next to PyTorch's (oneDNN, MKL) in the same run.
 
     python benchmarks/engine/products.py [--models tiny small 1b] [--rows 1 8 32 512] [--quick]
+    taskset -c 1 python benchmarks/engine/products.py --processor-time --num-threads 1
 
 Every product of a decoder layer and the output matrix, with random weights in the model's shapes.
 Each layer has its own weights, so that they are read from where a step reads them. All contenders
@@ -10,7 +11,9 @@ PyTorch's take and return the weight type. With bf16 weights PyTorch also runs i
 two. The limit is the larger of reading the weights at the speed of a pure read, by the same
 threads, of as many bytes as are read in turn, and multiplying at the peak of the processor's
 instructions (``machine_limits``); both are the best of all rounds. Quote the ratios and the shares,
-not the milliseconds.
+not the milliseconds. On a machine with other work ``--processor-time`` counts the processor time of
+one thread instead, which does not include waiting for a core; what others do to the caches stays in
+it.
 """
 
 from __future__ import annotations
@@ -85,10 +88,17 @@ def products_of(shape: CheckpointShape) -> list[Shaped]:
     ]
 
 
+Clock = Callable[[], float]
+"""Seconds since some time."""
+
+
 class Ours:
     """Quire's packed weights of a few layers, and one pass through all of their products."""
 
-    def __init__(self, team: Team, products: list[Shaped], weight_type: WeightType) -> None:
+    def __init__(
+        self, team: Team, products: list[Shaped], weight_type: WeightType, clock: Clock
+    ) -> None:
+        self._clock = clock
         self._team = team
         self._products = products
         self._layers = [
@@ -102,7 +112,7 @@ class Ours:
         return PackedMatrix(self._team, rows[0], weight_type, *rows[1:])
 
     def turn(self, all_rows: list[int]) -> Times:
-        return timed(self._products, all_rows, self._runs)
+        return timed(self._products, all_rows, self._runs, self._clock)
 
     def _runs(self, index: int, num_rows: int) -> list[Callable[[], object]]:
         product = self._products[index]
@@ -120,7 +130,8 @@ class Ours:
 class Theirs:
     """The same products by PyTorch, without the following activation."""
 
-    def __init__(self, products: list[Shaped], dtype: torch.dtype) -> None:
+    def __init__(self, products: list[Shaped], dtype: torch.dtype, clock: Clock) -> None:
+        self._clock = clock
         self._products = products
         self._dtype = dtype
         self._layers = [
@@ -132,7 +143,7 @@ class Theirs:
         ]
 
     def turn(self, all_rows: list[int]) -> Times:
-        return timed(self._products, all_rows, self._runs)
+        return timed(self._products, all_rows, self._runs, self._clock)
 
     def _runs(self, index: int, num_rows: int) -> list[Callable[[], object]]:
         product = self._products[index]
@@ -163,6 +174,7 @@ def timed(
     products: list[Shaped],
     all_rows: list[int],
     runs: Callable[[int, int], list[Callable[[], object]]],
+    clock: Clock,
 ) -> Times:
     """Seconds per product, averaged over layers that run one after another."""
     times = {}
@@ -170,12 +182,10 @@ def timed(
         for num_rows in all_rows:
             steps = runs(index, num_rows)
             steps[0]()  # warm-up: page faults are not counted
-            started_s = time.perf_counter()
+            started_s = clock()
             for step in steps[1:] or steps:
                 step()
-            times[product.name, num_rows] = (time.perf_counter() - started_s) / max(
-                1, len(steps) - 1
-            )
+            times[product.name, num_rows] = (clock() - started_s) / max(1, len(steps) - 1)
     return times
 
 
@@ -187,10 +197,12 @@ def rows_of_model(
     arguments: argparse.Namespace,
 ) -> list[dict[str, Any]]:
     products = products_of(SHAPES[model])
-    ours = Ours(team, products, weight_type)
-    contenders = {OURS: ours.turn, THEIRS: Theirs(products, torch_type(weight_type)).turn}
+    clock = time.thread_time if arguments.processor_time else time.perf_counter
+    ours = Ours(team, products, weight_type, clock)
+    theirs = Theirs(products, torch_type(weight_type), clock)
+    contenders = {OURS: ours.turn, THEIRS: theirs.turn}
     if weight_type is WeightType.BF16:
-        contenders[THEIRS_F32] = Theirs(products, torch.float32).turn
+        contenders[THEIRS_F32] = Theirs(products, torch.float32, clock).turn
     found: list[Limits] = []
     turns = {name: partial(turn, arguments.rows) for name, turn in contenders.items()}
     turns[LIMITS] = partial(add_limits, found, measure)
@@ -280,10 +292,15 @@ def parse() -> argparse.Namespace:
     made.add_argument("--weights", choices=types, default="bf16", help="default: %(default)s")
     made.add_argument("--isa", choices=INSTRUCTION_SETS, help="default: the best of this machine")
     made.add_argument("--num-threads", type=int, default=torch.get_num_threads())
+    made.add_argument(
+        "--processor-time", action="store_true", help="of the one thread, for a loaded machine"
+    )
     made.add_argument("--rounds", type=int, default=7, help="default: %(default)s")
     made.add_argument("--quick", action="store_true", help="2 rounds, for a quick try")
     made.add_argument("--out", type=Path, default=Path("benchmark-results"))
     arguments = made.parse_args()
+    if arguments.processor_time and arguments.num_threads != 1:
+        made.error("--processor-time counts one thread: give --num-threads 1")
     arguments.rounds = 2 if arguments.quick else max(1, arguments.rounds)
     return arguments
 
@@ -311,6 +328,7 @@ def main() -> None:
         isa=isa,
         weights=arguments.weights,
         num_threads=arguments.num_threads,
+        time="processor" if arguments.processor_time else "wall",
         rounds=arguments.rounds,
         rows=rows,
     )
