@@ -16,7 +16,7 @@ from quire.client import Client
 from quire.core.config import ServerConfig, TenantConfig
 from quire.core.errors import EngineFault, UnknownHandle
 from quire.core.ids import TenantId
-from quire.programs.workflow import App, Engine, Node
+from quire.programs.workflow import App, Engine, Growth, Node
 from quire.programs.workflow.applications import Applications
 
 KEYS = {name: {"authorization": f"Bearer key-{name}"} for name in ("a", "b")}
@@ -58,6 +58,31 @@ def report() -> App:
     return app
 
 
+def shout(text: str) -> str:
+    return text.upper()
+
+
+def grow(name: str) -> Growth:
+    return Growth(
+        [
+            Node("tool", {"text": "text"}, {"answer": "text"}, config={"function": "shout"},
+                 name="shout")
+        ],
+        {"text": name},
+    )  # fmt: skip
+
+
+def growing() -> App:
+    functions = {"tool": {"shout": shout}, "growth": {"grow": grow}}
+    app = App(
+        "growing", [Engine(kind, config={"functions": own}) for kind, own in functions.items()]
+    )
+    config = {"function": "grow"}
+    node = Node("growth", {"name": "text"}, {"answer": "text"}, config=config, name="grow")
+    app.update_template([node])
+    return app
+
+
 @pytest.fixture
 def bank() -> Bank:
     BANK.calls.clear()
@@ -69,7 +94,7 @@ def bank() -> Bank:
 def served(tmp_path: Path) -> Iterator[RunningServer]:
     tenants = [TenantConfig(TenantId(name), (f"key-{name}",)) for name in KEYS]
     config = ServerConfig(drain_timeout_s=1.0, sandbox_upload=False)
-    apps = Applications.of({"report": report()})
+    apps = Applications.of({"report": report(), "growing": growing()})
     with running_server(config, tenants, workflows=apps, data_dir=tmp_path) as running:
         yield running
 
@@ -97,6 +122,14 @@ def test_a_query_that_failed_goes_on(http: httpx.Client, bank: Bank) -> None:
     assert again["results"] == found["results"]
     assert (again["num_kept"], again["num_primitives"]) == (4, 4)
     assert len(bank.calls) == 3
+
+
+def test_a_finished_query_counts_what_it_had_grown_by(http: httpx.Client) -> None:
+    body = {"query": {"name": "Lin"}, "query_id": "q"}
+    first, again = (http.post("/v1/workflows/growing/query", json=body).json() for _ in range(2))
+    assert first["results"] == again["results"] == {"answer": "LIN"}
+    assert (first["num_kept"], first["num_primitives"]) == (0, 2)
+    assert (again["num_kept"], again["num_primitives"]) == (2, 2)
 
 
 def test_the_stream_of_a_finished_query_has_its_text(http: httpx.Client, bank: Bank) -> None:
@@ -176,7 +209,7 @@ async def test_the_client_has_it_too(served: RunningServer, bank: Bank) -> None:
 
 
 def test_a_node_without_a_data_directory_says_so() -> None:
-    apps = Applications.of({"report": report()})
+    apps = Applications.of({"report": report(), "growing": growing()})
     with (
         running_server(workflows=apps) as running,
         httpx.Client(base_url=running.url) as client,

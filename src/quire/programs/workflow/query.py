@@ -82,10 +82,11 @@ class Query:
 
     @property
     def num_primitives(self) -> int:
-        """Of the graph as it is, with what it has grown by."""
+        """Of the graph as it is, with what it has grown by, also when it was kept."""
+        num_before = self._watcher.num_before
         if self.graph is None:
-            return self._watcher.num_before
-        return len((self._watcher.graph or self.graph.e_graph).primitives)
+            return num_before
+        return max(num_before, len((self._watcher.graph or self.graph.e_graph).primitives))
 
     @property
     def num_kept(self) -> int:
