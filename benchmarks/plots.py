@@ -39,7 +39,9 @@ def draw_bars(
         ]
         known = [value for value in values if value is not None]
         errors = [[v.median - v.low for v in known], [v.high - v.median for v in known]]
-        axes.bar(places, [v.median for v in known], width, label=name, yerr=errors, capsize=2)
+        look = look_of_bar(number)
+        heights = [one.median for one in known]
+        axes.bar(places, heights, width, label=name, yerr=errors, capsize=2, **look)
     axes.set_xticks(range(len(groups)), groups)
     axes.set_ylabel(label)
     axes.set_title(title, fontsize=10)
@@ -49,6 +51,24 @@ def draw_bars(
     axes.spines[["top", "right"]].set_visible(False)
     _save(figure, path)
     pyplot.close(figure)
+
+
+_NUM_COLOURS = 10
+"""Of matplotlib's own cycle."""
+_LINES = (("-", "."), ("--", "x"), (":", "^"), ("-.", "s"))
+_HATCHES = ("", "///", "...", "xxx")
+
+
+def look_of_line(number: int) -> dict[str, str]:
+    """Colour, style and marker of the line of this number; those of 40 lines differ."""
+    style, marker = _LINES[number // _NUM_COLOURS % len(_LINES)]
+    return {"color": f"C{number % _NUM_COLOURS}", "linestyle": style, "marker": marker}
+
+
+def look_of_bar(number: int) -> dict[str, str]:
+    """Colour and hatching of the bar of this number; those of 40 bars differ."""
+    hatch = _HATCHES[number // _NUM_COLOURS % len(_HATCHES)]
+    return {"color": f"C{number % _NUM_COLOURS}", "hatch": hatch}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +85,7 @@ class Panel:
 
 def draw_lines(path: Path, title: str, label: str, panels: Sequence[Panel]) -> None:
     """``panels`` side by side, over the same horizontal axis, which ``label`` names; a name has the
-    same colour in all of them. Without matplotlib draws nothing, as ``draw_bars``."""
+    same colour and line in all of them. Without matplotlib draws nothing, as ``draw_bars``."""
     pyplot = _pyplot()
     if pyplot is None:
         return
@@ -78,10 +98,10 @@ def draw_lines(path: Path, title: str, label: str, panels: Sequence[Panel]) -> N
             axes.plot(
                 [x for x, _ in points],
                 [y for _, y in points],
-                marker=".",
                 linewidth=1,
+                markersize=4,
                 label=name,
-                color=f"C{names.index(name) % 10}",
+                **look_of_line(names.index(name)),
             )
         if panel.level is not None:
             axes.axhline(panel.level, color="gray", linewidth=0.8, linestyle="--")

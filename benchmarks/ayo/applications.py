@@ -4,7 +4,7 @@ stand in front, as in the paper, because both are known early."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -51,6 +51,18 @@ class Application:
     config: Mapping[str, Mapping[str, Any]]
     roles: Mapping[str, str]
     has_documents: bool = True
+    instruction: str = INSTRUCTION
+
+    def instructed(self, instruction: str) -> Application:
+        """With another text in front of all prompts."""
+        config = {
+            node: {
+                name: value.replace(INSTRUCTION, instruction) if isinstance(value, str) else value
+                for name, value in own.items()
+            }
+            for node, own in self.config.items()
+        }
+        return replace(self, config=config, instruction=instruction)
 
     def query(self, num_chunks: int = NUM_CHUNKS) -> dict[str, Any]:
         """A question, and a document that the chunker cuts into so many."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.ayo.stated import MAX_BATCH, MAX_PROMPT_TOKENS, ModelTimes
+from benchmarks.ayo.stated import MAX_PROMPT_TOKENS, ModelTimes
 from quire.core.batch import Batch
 from quire.core.batch_result import BatchResult, TransfersEnded
 from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo, EncoderKind
@@ -17,17 +17,16 @@ from quire.simulation import LightEngine, Simulation, light_pool
 
 PAGE_SIZE = 16
 NUM_BLOCKS = 1 << 16
-MAX_SEQUENCES = 64
 
 
 class PacedModel:
     """``EngineCore``: ``LightEngine``'s progress in the time of ``times``."""
 
-    def __init__(self, model: str, times: ModelTimes) -> None:
+    def __init__(self, model: str, times: ModelTimes, max_sequences: int) -> None:
         pool = light_pool(
             num_blocks=NUM_BLOCKS,
             page_size=PAGE_SIZE,
-            max_sequences=MAX_SEQUENCES,
+            max_sequences=max_sequences,
             max_batch_tokens=MAX_PROMPT_TOKENS,
         )
         self._inner, self._times = LightEngine(pool, model=model), times
@@ -67,8 +66,8 @@ class PacedEncoder:
     """``EncoderCore``: a batch takes ``batch_s``, and ``one_s`` for each of its texts, which count
     as one token each."""
 
-    def __init__(self, kind: EncoderKind, batch_s: float, one_s: float) -> None:
-        self._kind = kind
+    def __init__(self, kind: EncoderKind, batch_s: float, one_s: float, max_batch: int) -> None:
+        self._kind, self._max_batch = kind, max_batch
         self._batch_s, self._one_s = batch_s, one_s
         self.busy_s = 0.0
 
@@ -83,7 +82,7 @@ class PacedEncoder:
             vocab_size=2,
             num_types=1,
             num_parameters=0,
-            max_batch_tokens=MAX_BATCH,
+            max_batch_tokens=self._max_batch,
             max_pending=1 << 20,
         )
 
@@ -126,3 +125,32 @@ class Server:
             self._waiting.popleft()()
         else:
             self._num_free += 1
+
+
+class Gathering:
+    """Dynamic batching with a timeout: requests are let in when there are ``enough`` texts of them,
+    or when the first of them has waited for ``timeout_s``."""
+
+    def __init__(self, simulation: Simulation, enough: int, timeout_s: float) -> None:
+        self._simulation = simulation
+        self._enough, self._timeout_s = enough, timeout_s
+        self._waiting: list[Callable[[], None]] = []
+        self._num_texts = self._num_rounds = 0
+
+    def enter(self, num_texts: int, begin: Callable[[], None]) -> None:
+        """``begin`` is called when they are let in."""
+        self._waiting.append(begin)
+        self._num_texts += num_texts
+        if self._num_texts >= self._enough:
+            self._let_in(self._num_rounds)
+        elif len(self._waiting) == 1:
+            number = self._num_rounds
+            self._simulation.after(self._timeout_s, lambda: self._let_in(number))
+
+    def _let_in(self, number: int) -> None:
+        if number != self._num_rounds:
+            return  # they were enough before
+        waiting, self._waiting = self._waiting, []
+        self._num_texts, self._num_rounds = 0, number + 1
+        for begin in waiting:
+            begin()

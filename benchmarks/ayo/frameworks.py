@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 from benchmarks.ayo.asking import Done, Program
@@ -111,7 +112,11 @@ class ChainQuery(Program):
     def _request(self, request: Request, number: int, done: Done) -> None:
         world = self.world
         if isinstance(request, Texts):
-            self.encode(request.model, request.num, (0, number, 0), done)
+            begin = partial(self.encode, request.model, request.num, (0, number, 0), done)
+            if world.stated.timeout_s:
+                world.gathering(request.model).enter(request.num, begin)
+            else:
+                begin()
         elif isinstance(request, Asked):
             call = self.open_call(request.role, (0, number, 0))
             for part in request.prompt:

@@ -7,8 +7,8 @@ texts, prompts and tokens as in the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from benchmarks.ayo import applications as prompts
@@ -151,6 +151,25 @@ def contextual(stated: Stated) -> list[Module]:
         _search(stated, 1),
         _rank(2 * NUM_FOUND),
         Module("synthesis", "synthesizer", ("rank",), ((answer,),)),
+    ]
+
+
+def instructed(modules: Sequence[Module], instruction: str) -> list[Module]:
+    """With ``instruction`` in front of all prompts."""
+
+    def part(one: Part) -> Part:
+        if one.name is not None:
+            return one
+        return replace(one, text=one.text.replace(prompts.INSTRUCTION, instruction))
+
+    def request(one: Request) -> Request:
+        if not isinstance(one, Asked):
+            return one
+        return replace(one, prompt=tuple(map(part, one.prompt)))
+
+    return [
+        replace(one, rounds=tuple(tuple(map(request, asked)) for asked in one.rounds))
+        for one in modules
     ]
 
 

@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.ayo import drawings, figures, timeline
+from benchmarks.ayo import drawings, figures, gap, timeline
 from benchmarks.ayo.ahead import FOUND, SAME_ORDER
 from benchmarks.ayo.applications import (
     ADVANCED,
@@ -91,6 +91,10 @@ def ways(setting: Setting, quick: bool) -> list[Row]:
     return timeline.rows(setting, CORES[0])
 
 
+def gaps(setting: Setting, quick: bool) -> list[Row]:
+    return gap.rows(setting, CORES[0])
+
+
 def sensitivity(setting: Setting, quick: bool) -> list[Row]:
     return figures.sensitivity(_heaviest(setting), CORES[0])
 
@@ -131,6 +135,7 @@ FIGURES: Mapping[str, Callable[[Setting, bool], list[Row]]] = MappingProxyType(
         "fig8-contextual": fig8_contextual,
         "fig9": fig9,
         "fig10": fig10,
+        "gap": gaps,
         "sensitivity": sensitivity,
         "speculation": speculation,
     }

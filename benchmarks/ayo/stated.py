@@ -53,6 +53,8 @@ A800, the others on one RTX 3090 each."""
 CORES = ("llama-2-7b", "llama-2-13b", "llama-30b")
 MAX_BATCH = 16
 """Texts of one batch of an encoder: beyond it throughput hardly rises (Fig. 4a)."""
+MAX_SEQUENCES = 64
+"""Of one message of a model, with answers that are being written."""
 MAX_PROMPT_TOKENS = 1024
 """Of one message of a model (Fig. 7)."""
 
@@ -63,7 +65,8 @@ class Stated:
     ``rank_s`` and ``rank_one_s``: of the cross-encoder (assumed: the arithmetic of its layers at 40
     % of the card's peak). ``chunk_s``: of a document, ``ingest_s`` of a chunk and ``search_s`` of a
     query vector in the database, ``web_s`` of a search engine's answer. ``hand_over_s``: of a
-    message between two agents."""
+    message between two agents. ``max_batch``: texts of an encoder's batch; ``max_sequences``: of a
+    model's message. ``timeout_s``: for so long the baselines' encoders wait for a full batch."""
 
     models: Mapping[str, ModelTimes] = field(default_factory=lambda: MODELS)
     encode_s: float = 0.05
@@ -75,6 +78,9 @@ class Stated:
     search_s: float = 0.03
     web_s: float = 0.3
     hand_over_s: float = 0.01
+    max_batch: int = MAX_BATCH
+    max_sequences: int = MAX_SEQUENCES
+    timeout_s: float = 0.0
 
     def scaled(self, factor: float) -> Stated:
         """With ``factor`` times what is assumed of engines."""

@@ -15,7 +15,7 @@ from benchmarks.ayo.ahead import FOUND, SAME_ORDER, Counts, Speculation
 from benchmarks.ayo.applications import NUM_CHUNKS, Application, models_of
 from benchmarks.ayo.asking import Program
 from benchmarks.ayo.frameworks import AgentsQuery, ChainQuery, ParallelQuery, StepsQuery
-from benchmarks.ayo.modules import MODULES
+from benchmarks.ayo.modules import MODULES, instructed
 from benchmarks.ayo.query import PacedQuery
 from benchmarks.ayo.stated import profiled
 from benchmarks.ayo.world import World
@@ -82,7 +82,8 @@ class Queries:
                 searches=searches, cached=system.cached, speculation=self._speculation,
             )  # fmt: skip
         assert num_chunks == NUM_CHUNKS, "modules are stated for one size"
-        modules = MODULES[self._application.name](world.stated)
+        application = self._application
+        modules = instructed(MODULES[application.name](world.stated), application.instruction)
         return made(
             number, world, modules,
             searches=searches, cached=system.cached, bundled=system.policy == "invocation",

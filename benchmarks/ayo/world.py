@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from benchmarks.ayo.engines import PacedEncoder, PacedModel, Server
+from benchmarks.ayo.engines import Gathering, PacedEncoder, PacedModel, Server
 from benchmarks.ayo.stated import Stated
 from quire.control import Controller
 from quire.core.actions import Deliver, Fail, Terminate
@@ -41,17 +41,22 @@ class World:
         self.engines: dict[str, PacedModel | PacedEncoder] = {}
         for name, model in models.items():
             for number in range(NUM_MODEL_INSTANCES):
-                engine = PacedModel(name, stated.models[model])
+                engine = PacedModel(name, stated.models[model], stated.max_sequences)
                 self.engines[f"{name}#{number}"] = engine
                 shell.start_engine(EngineId(f"{name}#{number}"), engine)
         encoders = {
-            EMBEDDER: PacedEncoder("embedding", stated.encode_s, stated.encode_one_s),
-            RANKER: PacedEncoder("cross_encoder", stated.rank_s, stated.rank_one_s),
+            EMBEDDER: PacedEncoder(
+                "embedding", stated.encode_s, stated.encode_one_s, stated.max_batch
+            ),
+            RANKER: PacedEncoder(
+                "cross_encoder", stated.rank_s, stated.rank_one_s, stated.max_batch
+            ),
         }
         for served, encoder in encoders.items():
             self.engines[served] = encoder
             shell.start_engine(EngineId(f"{served}#0"), encoder, served)
         self._servers: dict[str, Server] = {}
+        self._gatherings: dict[ModelId, Gathering] = {}
         self._inbox: list[Event] = []
 
     def server(self, name: str, num_at_once: int = 1) -> Server:
@@ -59,6 +64,14 @@ class World:
         if name not in self._servers:
             self._servers[name] = Server(self.simulation, num_at_once)
         return self._servers[name]
+
+    def gathering(self, encoder: ModelId) -> Gathering:
+        """Who lets the baselines' texts in at ``encoder``."""
+        if encoder not in self._gatherings:
+            stated = self.stated
+            made = Gathering(self.simulation, stated.max_batch, stated.timeout_s)
+            self._gatherings[encoder] = made
+        return self._gatherings[encoder]
 
     def post(self, event: Event) -> None:
         """Events of one moment are told together, as a node's control thread takes them."""

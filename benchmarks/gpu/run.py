@@ -1,27 +1,26 @@
 """Decode, prefill and experts on one GPU, next to its limits and to transformers.
 
-    python benchmarks/gpu/run.py [--models Llama-3.2-1B ...] [--seconds 450] [--no-peer]
+    python benchmarks/gpu/run.py --out DIR [--models Llama-3.2-1B ...] [--no-peer]
+
+First the tests that need a device (``--test-seconds 150``), then the measurements (``--seconds
+400``): less than ten minutes together. ``outcome.py`` says what lies in ``--out``, complete after
+every model; a model that fails is noted there and does not end the run.
 
 Random weights in the published shapes, made on the device. Needs PyTorch, Triton and Quire on the
 path (``PYTHONPATH=src`` in a source tree) and the engine's imports (numpy, msgspec, safetensors);
-uses FlashInfer and transformers where they are installed. Appends one table to
-``benchmarks/gpu/RESULTS.md`` and prints it. Measurements that do not fit into the time are listed
-as left out. ``--smoke`` runs everything in miniature, on a CPU with ``TRITON_INTERPRET=1``, and
-writes nothing.
+uses FlashInfer and transformers where they are installed. Appends the table to
+``benchmarks/gpu/RESULTS.md``, too, and prints it. Measurements that do not fit into the time are
+listed as left out. ``--smoke`` measures in miniature, on a CPU with ``TRITON_INTERPRET=1``, and
+appends nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import gc
-import json
-import platform
-import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field
-from importlib import metadata
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from measure import (
     token_operations,
 )
 from models import PAGE_SIZE, random_model, runner_of
+from outcome import GpuMeasurement, GpuOutcome, run_tests
 from peers import Peer
 from shapes import SHAPES, SMOKE
 
@@ -67,20 +67,6 @@ class Setting:
 
 
 SMOKE_SETTING = Setting((1, 2), 20, 40, 1 << 20, 64, Effort(rounds=1, steps=2))
-
-
-@dataclass
-class GpuMeasurement:
-    """One line of the table. ``share`` of the limit that was reached; ``peer_ms``: transformers'
-    time."""
-
-    model: str
-    what: str
-    batch: int
-    ms: float
-    share: float | None = None
-    note: str = ""
-    peer_ms: float | None = None
 
 
 class TimeBudget:
@@ -160,87 +146,85 @@ def measure_peer(
     peer.close()
 
 
-def table(lines: list[GpuMeasurement], limits: tuple[float, float], left_out: list[str]) -> str:
-    """Markdown with device, date, versions and results."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
-    packages = ("torch", "triton", "flashinfer-python", "transformers")
-    versions = [f"{package} {_version(package)}" for package in packages]
-    rows = [
-        f"## {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, {device}, commit {_commit()}",
-        "",
-        f"{', '.join(versions)}. Measured in this run: reads {limits[0] / 1e12:.2f} TB/s, bf16 "
-        f"products {limits[1] / 1e12:.0f} TFLOP/s.",
-        "",
-        "| model | what | batch | ms | share of the limit | | transformers, ms | times as fast |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for line in lines:
-        share = "" if line.share is None else f"{line.share:.0%}"
-        peer = "" if line.peer_ms is None else f"{line.peer_ms:.2f}"
-        ratio = "" if line.peer_ms is None else f"{line.peer_ms / line.ms:.1f}"
-        rows.append(
-            f"| {line.model} | {line.what} | {line.batch} | {line.ms:.3f} | {share} | {line.note} "
-            f"| {peer} | {ratio} |"
-        )
-    if left_out:
-        rows += ["", f"Left out for lack of time: {'; '.join(left_out)}."]
-    return "\n".join(rows) + "\n"
+def measure_all(
+    outcome: GpuOutcome,
+    options: argparse.Namespace,
+    setting: Setting,
+    shapes: dict[str, dict[str, Any]],
+    clock: TimeBudget,
+) -> None:
+    """Measure the limits and model by model; one that fails is noted and left."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    limits = outcome.limits = (
+        bandwidth(device, setting.read_bytes),
+        product_rate(device, setting.product_size),
+    )
+    least_s, peer_s = (0, 0) if options.smoke else (60, 40)
+    for name in options.models:
+        if not clock.allows(name, least_s):
+            continue
+        try:
+            own = measure_model(name, shapes[name], setting, device, limits)
+            outcome.lines += own
+            outcome.write()
+            free(device)
+            if options.no_peer or find_spec("transformers") is None:
+                continue
+            if clock.allows(f"transformers, {name}", peer_s):
+                measure_peer(shapes[name], setting, device, own, clock)
+        except Exception:  # of a driver, a compiler, or a library: the other models may run
+            outcome.failed(name)
+        free(device)
+        outcome.write()
 
 
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "absent"
+def free(device: torch.device) -> None:
+    """Free the memory of what is no longer used."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
-def _commit() -> str:
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def main() -> None:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument(
-        "--seconds", type=float, default=450.0, help="time limit of the measurements"
+        "--seconds", type=float, default=400.0, help="time limit of the measurements"
     )
+    parser.add_argument(
+        "--test-seconds", type=float, default=150.0, help="time limit of the tests; 0: none"
+    )
+    parser.add_argument("--out", type=Path, default=Path("benchmark-results"), metavar="DIR")
     parser.add_argument("--no-peer", action="store_true", help="leave transformers out")
-    parser.add_argument("--smoke", action="store_true", help="in miniature; writes nothing")
+    parser.add_argument("--smoke", action="store_true", help="in miniature, without tests")
     options = parser.parse_args()
     if not torch.cuda.is_available() and not options.smoke:
         parser.error("no CUDA device: run it on one, or try the script with --smoke")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return options
+
+
+def main() -> None:
+    options = parse()
     setting, shapes = (SMOKE_SETTING, SMOKE) if options.smoke else (Setting(), SHAPES)
+    outcome = GpuOutcome(options.out)
+    outcome.write()
+    if options.test_seconds and not options.smoke:
+        run_tests(outcome, options.test_seconds)
     clock = TimeBudget(options.seconds)
+    outcome.left_out = clock.left_out
     with torch.inference_mode():
-        limits = (
-            bandwidth(device, setting.read_bytes),
-            product_rate(device, setting.product_size),
-        )
-        lines: list[GpuMeasurement] = []
-        for name in options.models:
-            if not clock.allows(name, 60 if not options.smoke else 0):
-                continue
-            own = measure_model(name, shapes[name], setting, device, limits)
-            lines += own
-            gc.collect()
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
-            wants_peer = not options.no_peer and find_spec("transformers") is not None
-            if wants_peer and clock.allows(f"transformers, {name}", 40 if not options.smoke else 0):
-                measure_peer(shapes[name], setting, device, own, clock)
-    text = table(lines, limits, clock.left_out)
+        try:
+            measure_all(outcome, options, setting, shapes, clock)
+        except Exception:
+            outcome.failed("the measurement of the limits")
+    outcome.write()
+    text = outcome.table()
     print(text)
-    print(json.dumps([asdict(line) for line in lines]))
     if not options.smoke:
         with RESULTS.open("a") as file:
             file.write("\n" + text)
+    if outcome.failures:
+        raise SystemExit(f"{len(outcome.failures)} failed: {options.out / 'gpu.json'} says why")
 
 
 if __name__ == "__main__":

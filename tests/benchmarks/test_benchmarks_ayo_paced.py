@@ -4,12 +4,15 @@ every query ends in the same way each time."""
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, TypedDict, cast
 
 import pytest
 
-from benchmarks.ayo import figures, timeline
+from benchmarks.ayo import figures, gap, timeline
 from benchmarks.ayo.applications import ADVANCED, APPLICATIONS, NAIVE, SEARCH, Application
+from benchmarks.ayo.engines import Gathering
 from benchmarks.ayo.figures import Setting
 from benchmarks.ayo.frameworks import ChainQuery, StepsQuery
 from benchmarks.ayo.modules import MODULES
@@ -17,6 +20,7 @@ from benchmarks.ayo.playing import Load, play, play_one, poisson, seconds_of
 from benchmarks.ayo.query import PacedQuery
 from benchmarks.ayo.stated import CORES, MODELS, Stated
 from benchmarks.ayo.systems import BASELINES, OURS, System
+from benchmarks.ayo.world import World
 
 CORE = CORES[0]
 ALL = {**BASELINES, **OURS}
@@ -51,6 +55,48 @@ def test_the_graph_without_passes_takes_as_long_as_the_chain_of_modules(
     """The modules have the requests of the graph, written down once more."""
     graph_s = alone_s(System("quire", "fcfs", "none"), application)
     assert graph_s == pytest.approx(alone_s(BASELINES["LlamaDist-TO"], application), rel=0.001)
+
+
+@pytest.mark.parametrize("name", ["search", "naive"])
+def test_other_instructions_stand_in_the_prompts_of_graph_and_modules(name: str) -> None:
+    application = APPLICATIONS[name].instructed(gap.LONG)
+    graph_s = alone_s(System("quire", "fcfs", "none"), application)
+    assert graph_s == pytest.approx(alone_s(BASELINES["LlamaDist-TO"], application), rel=0.001)
+    assert graph_s > 1.1 * alone_s(BASELINES["LlamaDist-TO"], APPLICATIONS[name])
+
+
+def test_an_encoder_of_a_baseline_waits_for_a_full_batch_or_its_timeout() -> None:
+    """The question of naive RAG stands alone; 48 chunks are enough for full batches."""
+    chain = BASELINES["LlamaDist-TO"]
+    waited_s = alone_s(chain, NAIVE, replace(Stated(), timeout_s=0.1)) - alone_s(chain, NAIVE)
+    assert waited_s == pytest.approx(0.1)
+    quire = OURS["quire"]
+    assert alone_s(quire, NAIVE, replace(Stated(), timeout_s=0.1)) == alone_s(quire, NAIVE)
+
+
+def test_who_is_let_in_as_enough_does_not_begin_a_second_time() -> None:
+    simulation = World("fcfs", Stated(), {}).simulation
+    gathering, began_s = Gathering(simulation, 4, 1.0), list[tuple[str, float]]()
+
+    def ask(name: str, num_texts: int, at_s: float) -> None:
+        def begin() -> None:
+            began_s.append((name, simulation.now_s))
+
+        simulation.at(at_s, partial(gathering.enter, num_texts, begin))
+
+    ask("a", 2, 0.0)
+    ask("b", 2, 0.5)
+    ask("c", 1, 0.75)
+    simulation.run()
+    assert began_s == [("a", 0.5), ("b", 0.5), ("c", 1.75)]
+
+
+def test_what_is_stated_of_the_baselines_engines_makes_them_slower() -> None:
+    rows = gap.rows(Setting(Stated(), 1, ()), CORE)
+    faster = {(row["application"], row["variant"]): cast(float, row["faster"]) for row in rows}
+    for name in ("naive", "advanced"):
+        single = [faster[name, one] for one in ("timeout", "by request", "instructions")]
+        assert faster[name, "as stated"] < min(single) < max(single) < faster[name, "all"]
 
 
 @applications

@@ -85,7 +85,7 @@ async def test_input_that_is_no_text_ends_the_program_with_an_error_that_says_so
     program, binary = Scripted(), io.BytesIO(b"one\n\xff\n")
     lines = read_lines(io.TextIOWrapper(binary, encoding="utf-8"))
     with pytest.raises(InvalidArgument, match="the input cannot be read: 'utf-8' codec"):
-        await asyncio.wait_for(converse(program, print, lines), timeout=10)
+        await asyncio.wait_for(converse(program, print, lines), timeout=60)
     assert program.cancel_asked.is_set()
 
 

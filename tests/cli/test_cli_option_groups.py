@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from quire.cli.option_groups import with_groups
+from quire.cli.option_groups import given_options, names_of, with_groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Inner:
 
 @dataclass(frozen=True, kw_only=True)
 class Outer:
-    name: Annotated[str, typer.Option("--called")]
+    name: Annotated[str, typer.Option("--called", "-c", envvar="DIG_CALLED")]
     inner: Inner
     tags: Annotated[list[str] | None, typer.Option("--tag")] = None
 
@@ -66,3 +66,21 @@ def test_a_command_gets_its_groups_with_what_was_given(
         ("here", Outer(name="x", inner=Inner(depth=5), tags=["a", "b"]), False),
         ("there", Outer(name="y", inner=Inner(), tags=None), True),
     ]
+
+
+def test_options_that_stand_on_the_command_line_are_told_in_their_spelling_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = typer.Typer(add_completion=False)
+    given: list[dict[str, str]] = []
+
+    @made.command()
+    @with_groups
+    def dig(context: typer.Context, outer: Outer, is_slow: bool = False) -> None:
+        given.append(given_options(context, names_of(Outer)))
+
+    made(["-c", "x", "--is-slow", "--tag", "a"], standalone_mode=False)
+    monkeypatch.setenv("DIG_CALLED", "y")
+    made(["--depth", "3"], standalone_mode=False)
+    assert given == [{"name": "--called", "tags": "--tag"}, {"depth": "--depth"}]
+    assert names_of(Inner, Outer) == {"name", "depth", "tags"}

@@ -99,7 +99,7 @@ def test_a_request_that_fails_shows_in_the_status(capsys: Capture) -> None:
         (("--requests", "spread=nan,shape=normal"), "a spread of lengths is nan: choose 0 to"),
         (("--requests", f"prefixes={10**12},prefix=8"), "choose at most 1048576 of each"),
         (("--requests", f"prefixes=3,prefix={10**12}"), "choose at most 1048576 of each"),
-        (("--programs", f"{10**12}"), "requests: choose 1 to 16777216"),
+        (("--programs", f"{10**12}"), "--programs is 1000000000000: choose 1 to 16777216"),
         (("--kv-tokens", f"{10**15}"), "choose at most 1073741824"),
         (("--link", "bytes_per_s=0"), "bytes_per_s is 0"),
         (("--link", "speed=3"), "choose from ['bytes_per_s'"),

@@ -17,8 +17,12 @@ from quire.cli.top_screen import screen, state_of
 from quire.cli.top_state import (
     BACKSPACE,
     DOWN,
+    END,
     ENTER,
     ESCAPE,
+    HOME,
+    PAGE_DOWN,
+    PAGE_UP,
     SORTS,
     UP,
     Kill,
@@ -231,6 +235,22 @@ def test_f_takes_a_text_until_enter_and_escape_leaves_the_old_one() -> None:
     assert after(typing, UP).typed == "qs", "an arrow is no text"
 
 
+def test_a_slash_filters_too_and_escape_shows_all_programs_again() -> None:
+    view = after(View(), "/", "x", ENTER)
+    assert view.filter == "x"
+    assert after(view, ESCAPE).filter == ""
+
+
+def test_the_ends_of_the_table_and_pages_of_it_are_marked() -> None:
+    known = snapshot_of(*(row(number, service_s=-number) for number in range(1, 31)))
+    view, seen = View(), []
+    for key in (DOWN, PAGE_DOWN, END, PAGE_UP, HOME):
+        view, _ = pressed(view, key, known)
+        seen.append(view.selected)
+    assert seen == [1, 11, 30, 20, 1]
+    assert keys_of("\x1bOH\x1b[1~\x1bOF\x1b[4~") == [HOME, HOME, END, END]
+
+
 def test_arrows_mark_a_row_and_stay_within_the_table() -> None:
     view = after(View(), DOWN)
     assert view.selected == 1
@@ -308,6 +328,36 @@ def test_what_does_not_fit_is_left_out_around_the_marked_row() -> None:
     assert len(shown) == 12
     assert any("name50" in line for line in shown)
     assert not any("name100" in line for line in shown)
+
+
+def test_how_many_programs_do_not_fit_is_told() -> None:
+    snapshot = snapshot_of(*(row(number) for number in range(1, 101)))
+    line = "sort age  48 to 54 of 100"
+    assert drawn(snapshot, View(sort="age", selected=50), height=12)[2] == line
+    assert drawn(snapshot_of(row(1)), View(), height=12)[2] == "sort service"
+
+
+def test_a_program_that_is_taller_than_the_screen_can_be_read_to_its_end() -> None:
+    known = snapshot_of(row(1))
+    view = after(View(), DOWN, ENTER)
+    shown = drawn(known, view)
+    assert len(shown) == 24
+    assert shown[-1].startswith("1 to 18 of 27  up, down: scroll")
+    assert not any("num_preemptions" in line for line in shown)
+    view, _ = pressed(view, END, known)
+    shown = drawn(known, view)
+    assert shown[-1].startswith("10 to 27 of 27")
+    assert any("num_preemptions" in line for line in shown)
+    view, _ = pressed(pressed(view, HOME, known)[0], PAGE_DOWN, known)
+    assert drawn(known, view)[-1].startswith("10 to 27 of 27")
+    assert pressed(view, "x", known)[0].mode == "table"
+    assert pressed(pressed(view, "x", known)[0], ENTER, known)[0].scrolled == 0
+
+
+def test_the_question_names_an_unnamed_program_once() -> None:
+    unnamed = row(1, name=row(1)["id"])
+    asked = drawn(snapshot_of(unnamed), View(mode="kill", selected=1))[-1]
+    assert asked == "end prog-000000000000? y: yes, any other key: no"
 
 
 def test_one_program_and_the_question_are_shown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from websockets.asyncio.server import ServerConnection, serve
 
@@ -23,3 +24,30 @@ async def test_a_large_result_arrives() -> None:
         async with Attachment(f"http://127.0.0.1:{port}", {}, "prog-1") as attached:
             assert [message async for message in attached.messages()] == []
             assert await attached.result() == result
+
+
+async def test_it_asks_with_the_clients_headers_for_what_comes_after_a_message() -> None:
+    frames: list[dict[str, Any]] = []
+    asked: list[tuple[str, str | None]] = []
+
+    async def answer(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        asked.append((connection.request.path, connection.request.headers.get("authorization")))
+        frames.extend([json.loads(await connection.recv()) for _ in range(3)])
+        program = {"state": "finished", "result": None}
+        await connection.send(json.dumps({"type": "ended", "program": program}))
+
+    async with serve(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/http-nodes/one"
+        headers = {"authorization": "Bearer key"}
+        async with Attachment(url, headers, "prog-1", after=3) as attached:
+            await attached.send("hello")
+            await attached.end_input()
+            await attached.cancel()
+            assert [message async for message in attached.messages()] == []
+    assert asked == [("/http-nodes/one/v1/programs/prog-1/attach?after=3", "Bearer key")]
+    assert frames == [
+        {"type": "message", "text": "hello"},
+        {"type": "end_of_input"},
+        {"type": "cancel"},
+    ]

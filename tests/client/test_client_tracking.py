@@ -213,12 +213,16 @@ def test_a_python_thread_is_one_of_the_program_if_its_context_is_carried(
         assert rest == [(None, None)] * 2
 
 
-async def test_to_thread_carries_the_context_by_itself(node: Node) -> None:
+async def test_to_thread_carries_the_context_by_itself(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     client, _ = node.clients()
     async with program("agent"):
         await asyncio.to_thread(ask, client)
     assert node.threads() == [("thread-1", "main")]
     assert [method for method, *_ in node.told] == ["POST", "DELETE"]
+    assert node.told_by[-1] != threading.current_thread().name, "a sync client holds the loop up"
+    assert caplog.records == []
 
 
 async def test_a_call_after_the_end_belongs_to_the_program_around_it(node: Node) -> None:

@@ -92,6 +92,8 @@ class StandInNode:
         await self.silent.wait()
         if asked.path == "/health":
             return said(self.health, self.health_status)
+        if asked.path == "/v1/models" and not self.models:
+            return refused(503, "engine_lost", "no model is loaded yet: try again in a moment")
         if asked.path == "/v1/models":
             return said({"object": "list", "data": [{"id": model} for model in self.models]})
         if asked.path.startswith("/v1/microserving/"):

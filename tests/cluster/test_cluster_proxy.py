@@ -122,6 +122,17 @@ async def test_lists_are_put_together_and_paged() -> None:
         assert [model["id"] for model in models] == ["stand-in"]
 
 
+async def test_a_node_that_loads_does_not_hide_the_models_of_the_others() -> None:
+    async with world(2) as w:
+        w.nodes[0].models = []
+        models = (await w.http.get("/v1/models")).json()["data"]
+        assert [model["id"] for model in models] == ["stand-in"]
+        w.nodes[1].models = []
+        answer = await w.http.get("/v1/models")
+        assert answer.status_code == 503
+        assert "no model is loaded yet" in answer.json()["error"]["message"]
+
+
 async def test_what_no_router_can_answer_names_who_does() -> None:
     async with world(1) as w:
         answer = await w.http.get("/v1/microserving/engines")

@@ -149,7 +149,7 @@ class Cluster:
         for started in reversed(self.rays):
             started.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                started.wait(20)
+                started.wait(60)
             end_session(started.pid, 0)
             started.wait()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import quire
 from quire.core.scratch import MIN_AGE_S, ScratchDirectory, remove_left_behind
 
 OWNER = """
@@ -73,3 +75,23 @@ def test_a_directory_that_has_just_been_made_is_kept(temporary: Path) -> None:
     assert remove_left_behind() == []
     grow_old(young)
     assert remove_left_behind() == [young]
+
+
+_OTHERWISE = {
+    "core/scratch.py",
+    "core/executable_cache.py",  # in the directory of its results
+    "compilation/building.py",  # in the directory of its results
+    "engine/kv_cache/disk_slab.py",  # a file without a name
+    "cluster/deployment/head.py",  # outlives its command: its path is in the cluster's record
+}
+
+
+def test_whatever_needs_a_temporary_directory_takes_one_that_is_found_when_left_behind() -> None:
+    package = Path(quire.__file__).parent
+    makes = re.compile(r"\b(mkdtemp|mkstemp|TemporaryDirectory|NamedTemporaryFile)\(")
+    found = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if makes.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == _OTHERWISE

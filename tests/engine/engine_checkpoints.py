@@ -9,16 +9,33 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    CwmConfig,
+    CwmForCausalLM,
+    Ernie4_5Config,
+    Ernie4_5ForCausalLM,
+    Exaone4Config,
+    Exaone4ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     GemmaConfig,
     GemmaForCausalLM,
+    Glm4Config,
+    Glm4ForCausalLM,
+    GlmConfig,
+    GlmForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
+    GraniteMoeConfig,
+    GraniteMoeForCausalLM,
+    GraniteMoeHybridConfig,
+    GraniteMoeHybridForCausalLM,
+    HeliumConfig,
+    HeliumForCausalLM,
+    InternLM3Config,
     LlamaConfig,
     LlamaForCausalLM,
     Ministral3Config,
@@ -33,6 +50,8 @@ from transformers import (
     Olmo2ForCausalLM,
     Olmo3Config,
     Olmo3ForCausalLM,
+    OlmoeConfig,
+    OlmoeForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     PreTrainedModel,
@@ -43,6 +62,8 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    SeedOssConfig,
+    SeedOssForCausalLM,
     SmolLM3Config,
     SmolLM3ForCausalLM,
 )
@@ -123,6 +144,16 @@ _LONGROPE: dict[str, Any] = {
     ),
 }
 _EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 5}
+_GRANITE_4: dict[str, Any] = {
+    "num_local_experts": 0,
+    "shared_intermediate_size": 40,
+    "layer_types": ["attention"] * 3,
+    "position_embedding_type": "rope",
+    "embedding_multiplier": 6.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.4,
+    "logits_scaling": 1.5,
+}
 _LAYER_TYPES = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 
 MODELS: dict[str, Recipe] = {
@@ -285,6 +316,61 @@ MODELS: dict[str, Recipe] = {
             "logits_scaling": 1.5,
             "attention_bias": True,
         },
+    ),
+    "granite-moe": Recipe(
+        GraniteMoeConfig,
+        GraniteMoeForCausalLM,
+        {**_EXPERTS, "attention_multiplier": 0.2, "residual_multiplier": 0.4},
+    ),
+    "granite-4": Recipe(
+        GraniteMoeHybridConfig, GraniteMoeHybridForCausalLM, {**_GRANITE_4, "mamba_n_heads": 2}
+    ),
+    "granite-4-unrotated": Recipe(
+        GraniteMoeHybridConfig,
+        GraniteMoeHybridForCausalLM,
+        {**_GRANITE_4, "mamba_n_heads": 2, "position_embedding_type": None},
+    ),
+    "glm": Recipe(GlmConfig, GlmForCausalLM, {"head_dim": 12}),
+    "glm4": Recipe(Glm4Config, Glm4ForCausalLM, {"head_dim": 16, "attention_bias": False}),
+    "exaone4": Recipe(
+        Exaone4Config,
+        Exaone4ForCausalLM,
+        {"num_hidden_layers": 4, "sliding_window": 5, "layer_types": _LAYER_TYPES},
+    ),
+    "exaone4-full": Recipe(
+        Exaone4Config,
+        Exaone4ForCausalLM,
+        {"sliding_window": None, "layer_types": ["full_attention"] * 3},
+    ),
+    "seed-oss": Recipe(SeedOssConfig, SeedOssForCausalLM, {"head_dim": 12}),
+    "olmoe": Recipe(OlmoeConfig, OlmoeForCausalLM, {"num_experts_per_tok": 2, "num_experts": 5}),
+    "ernie4-5": Recipe(
+        Ernie4_5Config,
+        Ernie4_5ForCausalLM,
+        {"head_dim": 12, "use_bias": True, "tie_word_embeddings": True},
+    ),
+    "helium": Recipe(HeliumConfig, HeliumForCausalLM, {"head_dim": 8}),
+    "cwm": Recipe(
+        CwmConfig,
+        CwmForCausalLM,
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "sliding_window": 5,
+            "layer_types": _LAYER_TYPES,
+            **_rope(
+                rope_type="llama3",
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=32,
+            ),
+        },
+    ),
+    "internlm3": Recipe(
+        InternLM3Config,
+        LlamaForCausalLM,
+        {"head_dim": 8, "attention_bias": True, "mlp_bias": True},
     ),
 }
 """Every family and variant, on which all backends must agree."""

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from quire.core.config import EncoderConfig
 from quire.core.encoding import EncodeBatch
-from quire.core.errors import InvalidArgument, ModelError, PromptTooLong
+from quire.core.errors import InvalidArgument, ModelError, ModelFormatError, PromptTooLong
 from quire.core.ids import ModelId
 from quire.engine.config_accounting import account
 from quire.engine.config_reader import ConfigReader
@@ -334,8 +334,19 @@ def test_modules_stay_inside_their_directory(tmp_path: Path) -> None:
     make_encoder(tmp_path / "m", "bert")
     modules = [{"type": "sentence_transformers.models.Pooling", "path": "../elsewhere"}]
     (tmp_path / "m" / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ModelError, match="outside"):
+    with pytest.raises(ModelError, match=r"'../elsewhere' outside its directory"):
         load(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("[", "is not valid JSON .*: download"), ('{"a": 1}', "is not a list of modules: download")],
+)
+def test_damaged_modules_are_named_with_a_remedy(text: str, message: str, tmp_path: Path) -> None:
+    make_encoder(tmp_path, "bert")
+    (tmp_path / "modules.json").write_text(text)
+    with pytest.raises(ModelFormatError, match=f"modules.json {message}"):
+        load(tmp_path)
 
 
 # -- texts -----------------------------------------------------------------------------------------

@@ -224,6 +224,11 @@ def config_text(text: bytes) -> Damage:
     return lambda path: bool((path / "config.json").write_bytes(text)) and None
 
 
+def broken_link(path: Path) -> None:
+    nothing(path)
+    (path / "model.safetensors").symlink_to(path / "blob that is gone")
+
+
 def no_config(path: Path) -> None:
     (path / "config.json").unlink()
 
@@ -241,7 +246,8 @@ DAMAGES: list[tuple[str, Damage, type[ModelError], str]] = [
     ("GGUF", gguf, ModelFormatError, "q4_k_m.*llama.cpp.*safetensors"),
     ("NaN", last_value(float("nan")), ModelFormatError, "layers.1.mlp.up_proj.weight.* are NaN"),
     ("infinite", last_value(float("-inf")), ModelFormatError, "up_proj.weight.* or infinite"),
-    ("nothing", nothing, ModelFormatError, "weights are missing"),
+    ("nothing", nothing, ModelFormatError, "weights are missing; download them"),
+    ("broken link", broken_link, ModelFormatError, r"gone \(model.safetensors\).*: copy the"),
     ("missing shard", missing_shard, ModelFormatError, "shard .* is missing"),
     ("index outside", index_outside, ModelFormatError, "same directory"),
     ("absolute index", absolute_index, ModelFormatError, "same directory"),

@@ -1,9 +1,9 @@
 """An engine process with a fake engine: ``python engine_child.py MODE``, for the transport tests.
 
 MODE: ``serve`` · ``old`` (greets with another protocol version) · ``slow`` (waits before each
-batch until its model name's file exists) · ``broken`` (fails to load) · ``stubborn`` (so, too, and
-does not end by SIGTERM) · ``crash`` (faults on the second batch) · ``mute`` (never answers
-heartbeats) · ``talk`` (a ``TalkingEngine``).
+batch until its model name's file exists) · ``broken`` (fails to load) · ``unforeseen`` (so, with an
+error that nobody foresaw) · ``stubborn`` (as broken, and does not end by SIGTERM) · ``crash``
+(faults on the second batch) · ``mute`` (never answers heartbeats) · ``talk`` (a ``TalkingEngine``).
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ def load(config: EngineConfig, on_progress: Callable[[str, float], None]) -> Eng
     if MODE == "broken":
         atexit.register(os.kill, os.getpid(), signal.SIGTERM)  # its node ends it while it ends
         raise ModelFormatError("the fake shard is truncated: download it again")
+    if MODE == "unforeseen":
+        raise KeyError("embeddings")
     pool = fake_pool(page_size=config.page_size, num_blocks=config.num_blocks or 64)
     return _KINDS.get(MODE, FakeEngine)(pool, model=config.name)
 

@@ -48,7 +48,7 @@ def test_a_process_whose_node_is_gone_ends(last: str) -> None:
     else:
         child.stdin.write(b"{}\n")  # and the write end stays open, as if inherited by another
         child.stdin.flush()
-    assert child.wait(30) == EXIT_NODE_GONE
+    assert child.wait(60) == EXIT_NODE_GONE
     child.stdin.close()
     child.stderr.close()
 
@@ -99,7 +99,7 @@ def test_the_end_of_a_process_is_noticed_while_others_hold_its_log(
         ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         command = (sys.executable, "-P", "-c", OWN_SESSION)
         child = NodeChild("parent", ended.set_result, LifeLimits(last_words_s=0.5), command)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await child.spawn(msgspec.Struct())
             reason = await ended
             await child.close()

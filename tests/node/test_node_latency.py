@@ -91,3 +91,21 @@ def test_a_request_counts_for_the_engine_on_which_it_began() -> None:
     found = observer.snapshot()
     assert (found[ENGINE].num_finished, found[ENGINE].request.sum_s) == (1, 1.0)
     assert (found[other].num_finished, found[other].request.sum_s) == (1, 2.0)
+
+
+def test_a_decode_that_does_not_stream_has_a_first_token_too() -> None:
+    reply = DecodeChunk([1, 2, 3, 4, 5], first_token_after_s=0.5)
+    whole = Deliver(program=PROGRAM, command=CommandId(1), reply=reply)
+    found = observe((issued(1), []), (Tick(time_s=3.5), [whole]))
+    assert found.time_to_first_token.sum_s == 0.5
+    assert found.time_to_first_token.num_observations == 1
+    assert (found.inter_token.num_observations, found.inter_token.sum_s) == (4, 2.0)
+    assert found.request.sum_s == 2.5
+
+
+def test_one_token_alone_has_nothing_between_tokens() -> None:
+    reply = DecodeChunk([1], first_token_after_s=0.5)
+    whole = Deliver(program=PROGRAM, command=CommandId(1), reply=reply)
+    found = observe((issued(1), []), (Tick(time_s=3.5), [whole]))
+    assert found.time_to_first_token.sum_s == 0.5
+    assert found.inter_token.num_observations == 0

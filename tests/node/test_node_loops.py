@@ -40,7 +40,7 @@ class Consumer:
 
     def wait(self, count: int) -> list[int]:
         with self._more:
-            assert self._more.wait_for(lambda: len(self.taken) >= count, timeout=20)
+            assert self._more.wait_for(lambda: len(self.taken) >= count, timeout=60)
         return self.taken
 
     def close(self) -> None:

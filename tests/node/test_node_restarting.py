@@ -87,9 +87,9 @@ async def test_one_that_cannot_be_started_again_ends() -> None:
     programs.refusal = Draining("the node starts no further program")
     programs.lose()
     with pytest.raises(Draining):
-        await asyncio.wait_for(programs.handle.result(), 10)
+        await asyncio.wait_for(programs.handle.result(), 60)
     assert programs.table.running() == []
-    await asyncio.wait_for(programs.table.close(), 10)
+    await asyncio.wait_for(programs.table.close(), 60)
 
 
 async def test_it_begins_again_five_times_and_the_sixth_loss_ends_it() -> None:
@@ -100,7 +100,7 @@ async def test_it_begins_again_five_times_and_the_sixth_loss_ends_it() -> None:
         assert len(programs.started) == 1 + number
     programs.lose()
     with pytest.raises(ProgramTerminated, match="the 6th time"):
-        await asyncio.wait_for(programs.handle.result(), 10)
+        await asyncio.wait_for(programs.handle.result(), 60)
     assert len(programs.started) == 6
 
 
@@ -118,7 +118,7 @@ async def test_one_that_was_asked_to_end_does_not_begin_again(
     assert len(programs.started) == 1
     programs.end(programs.started[0])
     with pytest.raises(ProgramCancelled):
-        await asyncio.wait_for(programs.handle.result(), 10)
+        await asyncio.wait_for(programs.handle.result(), 60)
 
 
 async def test_a_message_that_waits_for_its_readers_is_not_lost() -> None:
@@ -131,7 +131,7 @@ async def test_a_message_that_waits_for_its_readers_is_not_lost() -> None:
     await settled()
     programs.mailbox.to_client.send("one")
     programs.mailbox.to_client.send("two")
-    texts = [(await asyncio.wait_for(anext(reader), 10)).text for _ in range(2)]
+    texts = [(await asyncio.wait_for(anext(reader), 60)).text for _ in range(2)]
     assert texts == ["one", "two"]
     programs.handle.terminate()
     await programs.table.close()

@@ -147,6 +147,14 @@ async def test_a_load_error_is_the_engines_own(caplog: pytest.LogCaptureFixture)
     assert "Traceback" not in caplog.text
 
 
+async def test_a_load_error_that_nobody_foresaw_names_the_source_and_a_remedy() -> None:
+    """Such a process must not be started again and again, with its reason in the log alone."""
+    transport = process("unforeseen")
+    with pytest.raises(ModelFormatError, match=r"loaded \(KeyError: 'embeddings'\).*again"):
+        await Listener().start(transport)
+    await transport.close()
+
+
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for a process by its pidfd")
 async def test_a_process_that_cannot_load_waits_until_its_node_has_read_why() -> None:
     """One that ended by itself might be gone before its last word is read."""

@@ -152,7 +152,7 @@ async def test_an_error_that_cannot_be_shown_still_ends_its_program(error: BaseE
     Endless.num_asked = 0
     async with LocalNode() as node:
         with pytest.raises(ProgramFailed, match=r"program 'main' raised"):
-            await asyncio.wait_for(node.run(main), 30)
+            await asyncio.wait_for(node.run(main), 60)
     assert Endless.num_asked < 1000
 
 

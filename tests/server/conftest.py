@@ -42,5 +42,5 @@ def client(server: RunningServer) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture
 def http(server: RunningServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=30) as http:
+    with httpx.Client(base_url=server.url, timeout=60) as http:
         yield http

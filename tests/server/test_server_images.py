@@ -42,7 +42,7 @@ def load() -> FakeEngine:
 def seeing() -> Iterator[httpx.Client]:
     with (
         running_server(load=load, template=TEMPLATE) as running,
-        httpx.Client(base_url=running.url, timeout=30) as http,
+        httpx.Client(base_url=running.url, timeout=60) as http,
     ):
         yield http
 

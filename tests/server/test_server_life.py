@@ -57,7 +57,10 @@ def test_http_answers_while_the_model_loads() -> None:
         health = httpx.get(f"{server.url}/health", timeout=60)
         assert health.status_code == 200
         assert health.json()["sandbox"] == {"0": {"state": "idle", "detail": "", "losses": 0}}
-        assert httpx.get(f"{server.url}/v1/models", timeout=60).json()["data"] == []
+        for method in ("GET", "HEAD"):
+            listed = httpx.request(method, f"{server.url}/v1/models", timeout=60)
+            assert listed.status_code == 503
+            assert listed.headers["retry-after"]
         assert httpx.get(f"{server.url}/metrics", timeout=60).status_code == 200
         early = httpx.post(server.url + CHAT, json=HI, timeout=60)
         assert early.status_code == 503
@@ -71,6 +74,7 @@ def test_http_answers_while_the_model_loads() -> None:
         go_on.set()
         # the openai package repeats what it may repeat
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=20) as client:
+            assert client.models.list().data[0].id == MODEL
             found = client.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "say loaded"}]
             )

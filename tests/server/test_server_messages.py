@@ -238,6 +238,35 @@ def test_calls_of_a_coding_agent_are_one_session(server: RunningServer) -> None:
     assert len(programs) == 1
 
 
+@pytest.mark.parametrize(
+    ("source", "read"),
+    [
+        ({"type": "text", "media_type": "text/plain", "data": "It rained."}, "It rained."),
+        ({"type": "content", "content": "It rained."}, "It rained."),
+        ({"type": "content", "content": [{"type": "text", "text": one} for one in "ab"]}, "a\nb"),
+    ],
+)
+def test_a_document_is_read_as_its_text(http: httpx.Client, source: Any, read: str) -> None:
+    def count(*blocks: Any) -> Any:
+        return http.post("/v1/messages/count_tokens", json={"messages": [user(list(blocks))]})
+
+    document = {"type": "document", "title": "Log", "context": "of May", "source": source}
+    text = {"type": "text", "text": f"Log\nof May\n{read}"}
+    question = {"type": "text", "text": "Did it rain?"}
+    found = count(document, question)
+    assert found.status_code == 200, found.text
+    assert found.json() == count(text, question).json()
+
+
+def test_an_answer_may_fill_the_context(claude: anthropic.Anthropic, http: httpx.Client) -> None:
+    """Clients that do not know the model's context ask for as much as another model has."""
+    length = http.get("/v1/models").json()["data"][0]["max_model_len"]
+    found = ask(claude, user("say " + "x" * (length * 2 // 3)), max_tokens=8192)
+    assert found.stop_reason == "model_context_window_exceeded"
+    assert found.usage.input_tokens + found.usage.output_tokens in (length, length + 1)
+    assert ask(claude, user("say x"), max_tokens=8192).stop_reason == "end_turn"
+
+
 # -- what cannot be served -------------------------------------------------------------------------
 
 
@@ -246,7 +275,16 @@ def test_calls_of_a_coding_agent_are_one_session(server: RunningServer) -> None:
     [
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"max_tokens": 5000}, "context"),
+        ({"messages": [user("x" * 5000)]}, "context"),
+        ({"mcp_servers": [{"type": "url", "url": "https://x"}]}, "send their tools as tools"),
+        (
+            {"messages": [user([{"type": "document", "source": {"type": "base64"}}])]},
+            "a document of kind 'base64' cannot be read here: send its text",
+        ),
+        (
+            {"messages": [user([{"type": "document", "source": {"type": "text"}}])]},
+            "needs data",
+        ),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [user([{"type": "server_tool_use"}])]}, "messages[0].content[0]"),
@@ -272,6 +310,14 @@ def test_bad_requests_are_errors_of_anthropics_shape(
     assert (found["type"], found["error"]["type"]) == ("error", "invalid_request_error")
     assert word in found["error"]["message"]
     assert found["request_id"] == answer.headers["request-id"] == answer.headers["x-request-id"]
+
+
+def test_a_tool_of_another_service_is_one_problem(http: httpx.Client) -> None:
+    """It has no schema because the other service knows it."""
+    tools = [{"type": "web_search_20250305", "name": "web_search"}]
+    body = {"max_tokens": 9, "messages": [user("say x")], "tools": tools}
+    found = http.post("/v1/messages", json=body).json()["error"]["message"]
+    assert found.endswith("run its calls yourself")
 
 
 def test_an_image_is_refused_by_a_model_that_reads_text(http: httpx.Client) -> None:

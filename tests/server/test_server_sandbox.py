@@ -58,7 +58,7 @@ def sandboxed(sandbox_cache: Path) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def mine(sandboxed: RunningServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=sandboxed.url, timeout=100, headers=MINE) as http:
+    with httpx.Client(base_url=sandboxed.url, timeout=600, headers=MINE) as http:
         yield http
         for upload in http.get("/v1/programs/uploads").json()["data"]:
             http.delete(f"/v1/programs/uploads/{upload['id']}").raise_for_status()

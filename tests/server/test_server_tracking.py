@@ -48,7 +48,7 @@ def test_openai(http: httpx.Client, server: RunningServer) -> None:
         client.chat.completions.create(model=MODEL, messages=ASKED)
         for _ in client.chat.completions.create(model=MODEL, messages=ASKED, stream=True):
             pass
-        client.with_options(timeout=30).responses.create(model=MODEL, input="say x")
+        client.with_options(timeout=60).responses.create(model=MODEL, input="say x")
         with client.completions.with_streaming_response.create(model=MODEL, prompt="x") as raw:
             raw.read()
         assert counts(http, one) == (4, 1)

@@ -37,9 +37,17 @@ async def test_it_is_alive_and_not_ready(unstarted: httpx.AsyncClient) -> None:
     assert (await unstarted.get("/version")).json() == {"version": version("quire")}
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/v1/models", "/v1/programs", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/metrics", "/v1/programs", "/openapi.json"])
 async def test_what_only_looks_answers(unstarted: httpx.AsyncClient, path: str) -> None:
     assert (await unstarted.get(path)).status_code == 200
+
+
+async def test_a_list_of_models_is_never_empty(unstarted: httpx.AsyncClient) -> None:
+    """Clients take its first model, or take an answer for a sign that the model is loaded."""
+    answer = await unstarted.get("/v1/models")
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"]
+    assert "no model is loaded yet: try again" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_closed_and_at_once() -> None:
         ("poisson", 0.0, 1, "0.0 programs/s.*above 0"),
         ("poisson", nan, 1, "nan"),
         ("poisson", inf, 1, "inf"),
-        ("closed", 1.0, 0, "0 programs at a time"),
+        ("closed", 1.0, 0, "width is 0: choose at least 1 program at a time"),
     ],
 )
 def test_figures_that_make_no_arrivals(kind: str, rate: float, width: int, told: str) -> None:

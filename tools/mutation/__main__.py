@@ -6,6 +6,7 @@ import argparse
 import os
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tools.mutation.coverage_map import coverage_map
@@ -26,7 +27,7 @@ def run(options: argparse.Namespace) -> list[Tried]:
     stop_s = time.monotonic() + 60 * options.minutes
     chosen = [
         (group, mutant)
-        for group, mutant in sample(GROUPS, options.size, options.seed)
+        for group, mutant in sample(chosen_groups(options), options.size, options.seed)
         if options.group in (None, group.name)
     ]
     if not options.known:
@@ -37,6 +38,16 @@ def run(options: argparse.Namespace) -> list[Tried]:
     tried = [Tried(group.name, mutant, found) for group, mutant, found in known if found]
     print(f"{len(tried)} of {len(chosen)} are tried")
     return tried
+
+
+def chosen_groups(options: argparse.Namespace) -> list[Group]:
+    """All groups, or the named one if it has a sample of its own."""
+    for group in GROUPS:
+        if group.name == options.group:
+            own_sample = options.own_sample or group.own_sample
+            if own_sample is not None:
+                return [replace(group, own_sample=own_sample)]
+    return list(GROUPS)
 
 
 def try_all(
@@ -70,7 +81,7 @@ def try_all(
 
 def show(identity: str, options: argparse.Namespace) -> None:
     """Print the tests that a mutant of the sample must pass; the report shows the mutant itself."""
-    for group, mutant in sample(GROUPS, options.size, options.seed):
+    for group, mutant in sample(chosen_groups(options), options.size, options.seed):
         if mutant.identity() == identity:
             print(mutant.path, mutant.start, mutant.before, "->", mutant.after, sep="\n")
             print("\n".join(coverage_map(group).tests_of(mutant, options.budget_s)))
@@ -81,6 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=400, help="mutants in the sample")
     parser.add_argument("--seed", type=int, default=12)
     parser.add_argument("--group", choices=[group.name for group in GROUPS], help="only these")
+    parser.add_argument(
+        "--own-sample", type=int, metavar="N", help="N mutants of the group instead of its share"
+    )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--minutes", type=float, default=600.0, help="begin none after this time")
     parser.add_argument(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from heapq import nsmallest
 from pathlib import Path
@@ -21,18 +21,33 @@ OFTEN = {"operator_arg_removal": 4, "operator_assignment": 4}
 most are found at once."""
 
 
+Ranked = tuple[str, int, Mutant]
+"""A mutant's place in the sample, and the number of its group."""
+
+
 def sample(groups: Sequence[Group], size: int, seed: int) -> list[tuple[Group, Mutant]]:
-    """``size`` of all mutants of ``groups``, those of the first group first."""
-    all_of_them = (
+    """``size`` of all mutants of those groups that share a sample, and for each other group its own
+    sample; those of the first group first."""
+    sharing = [index for index, group in enumerate(groups) if group.own_sample is None]
+    chosen = _smallest(size, groups, sharing, seed)
+    for index, group in enumerate(groups):
+        if group.own_sample is not None:
+            chosen += _smallest(group.own_sample, groups, [index], seed)
+    chosen.sort(key=lambda entry: (entry[1], entry[2].path, entry[2].start, entry[0]))
+    return [(groups[index], mutant) for _, index, mutant in chosen]
+
+
+def _smallest(
+    size: int, groups: Sequence[Group], indexes: Iterable[int], seed: int
+) -> list[Ranked]:
+    ranked = (
         (_place(mutant, seed), index, mutant)
-        for index, group in enumerate(groups)
-        for file in group.source_files()
+        for index in indexes
+        for file in groups[index].source_files()
         for mutant in _remembered(file)
         if _is_kept(mutant)
     )
-    chosen = nsmallest(size, all_of_them, key=lambda entry: entry[0])
-    chosen.sort(key=lambda entry: (entry[1], entry[2].path, entry[2].start, entry[0]))
-    return [(groups[index], mutant) for _, index, mutant in chosen]
+    return nsmallest(size, ranked, key=lambda entry: entry[0])
 
 
 def _place(mutant: Mutant, seed: int) -> str:

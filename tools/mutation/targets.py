@@ -22,7 +22,8 @@ class Group:
     Tests that build a sandbox's guest image are in no group: it contains the faulty module, so that
     every run would build one. ``without``: tests that start real processes, each of which takes as
     long as hundreds of others. ``in_children``: modules that run in child processes alone, which
-    nothing traces, or that have constants alone, and the tests of them.
+    nothing traces, or that have constants alone, and the tests of them. ``own_sample``: how many
+    mutants the group's own sample has; groups without one share that of ``--size``.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Group:
     tests: tuple[str, ...]
     without: tuple[str, ...] = ()
     in_children: tuple[tuple[str, str], ...] = ()
+    own_sample: int | None = None
 
     def source_files(self) -> Iterator[Path]:
         yield from _files(SOURCE / "quire", self.sources)
@@ -147,5 +149,148 @@ GROUPS = (
         "workflow",
         ("programs/workflow/**/*.py",),
         ("programs/workflow/test_*.py", "server/test_server_workflows.py"),
+    ),
+    Group(
+        "translation",
+        (
+            "programs/chat/*.py",
+            "server/anthropic/*.py",
+            "server/chat/*.py",
+            "server/completion_fields.py",
+            "server/completions_format.py",
+            "server/grammar_fields.py",
+            "server/logprobs.py",
+            "server/responses/*.py",
+            "server/sampling.py",
+            "server/schemas/anthropic.py",
+            "server/schemas/chat.py",
+            "server/schemas/completions.py",
+            "server/schemas/messages.py",
+            "server/schemas/other_names.py",
+            "server/schemas/prompt_fields.py",
+            "server/schemas/response_items.py",
+            "server/schemas/responses.py",
+            "server/schemas/tools.py",
+            "server/told_logprobs.py",
+            "server/usage.py",
+        ),
+        (
+            "programs/chat/test_*.py",
+            "server/test_server_chat_*.py",
+            "server/test_server_constraint.py",
+            "server/test_server_conversations.py",
+            "server/test_server_dialects.py",
+            "server/test_server_explicit_sessions.py",
+            "server/test_server_generation_fields.py",
+            "server/test_server_images.py",
+            "server/test_server_langchain.py",
+            "server/test_server_messages*.py",
+            "server/test_server_openai_*.py",
+            "server/test_server_prompt_fields.py",
+            "server/test_server_response*.py",
+            "server/test_server_sampling.py",
+            "server/test_server_text_event.py",
+        ),
+        own_sample=40,
+    ),
+    Group(
+        "node",
+        (
+            "node/*.py",
+            "node/documents/*.py",
+            "node/encoders/*.py",
+            "node/mcp/*.py",
+            "node/search/*.py",
+            "node/tracing/*.py",
+            "node/transports/*.py",
+            "node/vectors/*.py",
+        ),
+        (
+            "node/test_node_*.py",
+            "node/documents/test_*.py",
+            "node/search/test_*.py",
+            "node/vectors/test_*.py",
+            "programs/services/test_*.py",
+            "server/test_server_metrics.py",
+            "server/test_server_sessions.py",
+            "server/test_server_traces.py",
+        ),
+        without=(
+            "node/search/test_search_searx.py",
+            "node/test_node_codeact.py",
+            "node/test_node_far_imports.py",
+            "node/test_node_library_restarts.py",
+            "node/test_node_parent_death.py",
+            "node/test_node_replicas.py",
+            "node/test_node_sandbox*.py",
+            "node/test_node_tensor_parallel.py",
+        ),
+        own_sample=40,
+    ),
+    Group(
+        "memory",
+        (
+            "engine/disk_transfers.py",
+            "engine/embed_slots.py",
+            "engine/exchange/*.py",
+            "engine/kv_cache/*.py",
+            "engine/memory_operations.py",
+            "engine/transfers.py",
+        ),
+        (
+            "engine/test_engine_decode.py",
+            "engine/test_engine_disk.py",
+            "engine/test_engine_exchange.py",
+            "engine/test_engine_layers_ahead.py",
+            "engine/test_engine_memory.py",
+            "engine/test_engine_reposition.py",
+            "engine/test_engine_token_form.py",
+            "engine/vision/test_*.py",
+            "node/test_node_disk.py",
+            "node/test_node_exchange.py",
+            "node/test_node_kept_pages.py",
+        ),
+        own_sample=40,
+    ),
+    Group(
+        "api",
+        ("programs/api/*.py",),
+        (
+            "node/test_node_mcp.py",
+            "node/test_node_ports.py",
+            "node/test_node_programs.py",
+            "node/test_node_services.py",
+            "programs/api/test_*.py",
+            "programs/builtin/test_*.py",
+            "programs/runtime/test_*.py",
+            "programs/sdk/test_*.py",
+            "programs/search/test_*.py",
+            "programs/services/test_*.py",
+            "programs/vectors/test_*.py",
+        ),
+        own_sample=40,
+    ),
+    Group(
+        "client",
+        ("client/*.py",),
+        (
+            "client/test_*.py",
+            "cli/test_cli_console.py",
+            "cli/test_cli_conversation.py",
+            "cli/test_cli_processes.py",
+            "server/test_server_attach_end.py",
+            "server/test_server_durable_queries.py",
+            "server/test_server_microserving.py",
+            "server/test_server_programs.py",
+            "server/test_server_tracking.py",
+        ),
+        own_sample=30,
+    ),
+    Group(
+        "deployment",
+        ("cluster/deployment/*.py",),
+        ("cluster/deployment/test_*.py", "cli/test_cli_cluster.py"),
+        without=("cluster/deployment/test_deployment_ray.py",),
+        own_sample=40,
     ),
 )

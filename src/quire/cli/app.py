@@ -18,6 +18,7 @@ from quire.cli.console import print_error
 from quire.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
 from quire.cli.foreign_options import refuse_foreign
 from quire.cli.option_words import in_options
+from quire.cli.signals import ended_like_ctrl_c
 from quire.core.errors import ConfigError, ModelError, QuireError
 
 
@@ -65,10 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit the process with its status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        choose_form()
-        if given[:1] == ["serve"]:
-            refuse_foreign(given[1:])
-        build_app()(given, prog_name="quire")
+        with ended_like_ctrl_c():
+            choose_form()
+            if given[:1] == ["serve"]:
+                refuse_foreign(given[1:])
+            build_app()(given, prog_name="quire")
     except (ConfigError, ModelError) as exc:
         print_error(type(exc)(in_options(exc.message, _options(given))))
         sys.exit(EXIT_ERROR)

@@ -6,11 +6,13 @@ command with many options stays short, and commands share groups. Must not know 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any, get_type_hints
+
+import typer
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -38,6 +40,22 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     call.__signature__ = Signature(options)  # type: ignore[attr-defined]
     call.__annotations__ = {one.name: one.annotation for one in options}
     return call
+
+
+def names_of(*groups: type) -> frozenset[str]:
+    """The names of all options of ``groups``, as ``given_options`` takes them."""
+    return frozenset(one.name for group in groups for one in _options(group))
+
+
+def given_options(context: typer.Context, names: Collection[str]) -> dict[str, str]:
+    """Those of ``names`` that stand on the command line, in the command's order, with their
+    spelling there; environment variables are not counted."""
+    given = {}
+    for one in context.command.params:
+        source = context.get_parameter_source(one.name or "")
+        if one.name in names and source is not None and source.name == "COMMANDLINE":
+            given[one.name] = max(one.opts, key=len)
+    return given
 
 
 def _is_group(hint: Any) -> bool:

@@ -19,11 +19,14 @@ _RENAMED = {
     "pausing.max_hold_s": "--max-hold",
     "data_address": "--data-host",
     "num_engines": "--engines",
+    "num_nodes": "--nodes",
+    "num_programs": "--programs",
+    "num_requests": "--programs",
     "record_path": "--record",
 }
 """Fields whose options are not called after them."""
 
-_PLAIN = ("backend", "device", "replicas", "weights")
+_PLAIN = ("backend", "device", "replicas", "weights", "width")
 """Fields that are words of other meanings, too: they are meant only before a value."""
 
 _BESIDE = r"[\w./'-]"

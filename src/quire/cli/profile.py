@@ -4,7 +4,7 @@ texts an encoder does well at once, for workflows."""
 from __future__ import annotations
 
 import asyncio
-import tempfile
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -19,43 +19,68 @@ from quire.cli.encoder_profiling import encoder_times
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.machine import processor_name
+from quire.cli.option_groups import with_groups
 from quire.cli.profiling import Round, play, rounds
 from quire.cli.recorded_logs import read_times
 from quire.core.config import NodeConfig
 from quire.core.errors import ConfigError, InvalidArgument
+from quire.core.scratch import ScratchDirectory
 from quire.node import Node
 from quire.programs.workflow.engines import Profile
 from quire.programs.workflow.profiles import EncoderProfile, encode_encoder_profile
+from quire.simulation.message_times import MessageTimes
 from quire.simulation.profile import EngineProfile, encode_profile, fit
 
 
-def profile(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOptions:
+    """All of them, in the order of ``quire profile --help``."""
+
     model: Annotated[
         str | None,
         typer.Argument(
             help="Directory or hub id of a model [default: quire-mini].", metavar="MODEL"
         ),
-    ] = None,
+    ] = None
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Where to write it [default: MODEL.profile.json]."),
-    ] = None,
+    ] = None
     encoder: Annotated[
         str | None,
         typer.Option(
             metavar="[NAME=]SOURCE",
             help="Measure an embedding model or cross-encoder instead of a model.",
         ),
-    ] = None,
+    ] = None
     log: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             help="Measure nothing: take the messages of a log that 'quire serve --record' wrote.",
         ),
-    ] = None,
-    log_level: o.LogLevel = "warning",
-) -> None:
+    ] = None
+    log_level: o.LogLevel = "warning"
+
+    def check(self) -> None:
+        """
+        Raises:
+            InvalidArgument: two things are to be measured.
+            ConfigError: the profile could not be written.
+        """
+        if self.log is not None and self.model is not None:
+            raise InvalidArgument(
+                f"--log {self.log} beside the model {self.model}: give one of them"
+            )
+        if self.encoder is not None and (self.model, self.log) != (None, None):
+            beside = f"--log {self.log}" if self.model is None else f"the model {self.model}"
+            raise InvalidArgument(f"--encoder {self.encoder} beside {beside}: give one of them")
+        if self.out is not None and not self.out.parent.is_dir():
+            raise ConfigError(f"--out {self.out}: there is no folder {self.out.parent}")
+
+
+@with_groups
+def profile(options: ProfileOptions) -> None:
     """Measure what an engine's messages cost, and write it for 'quire sim --profile'.
 
     Starts a node for the model and sends it batches of 1 request to as many as the engine runs at
@@ -81,32 +106,28 @@ def profile(
 
         quire serve --encoder ~/models/minilm --profile minilm.profile.json
     """
-    configure_logging(log_level, log_requests=False)
-    if log is not None and model is not None:
-        raise InvalidArgument(f"--log {log} beside the model {model}: give one of them")
-    if encoder is not None and (model, log) != (None, None):
-        beside = f"--log {log}" if model is None else f"the model {model}"
-        raise InvalidArgument(f"--encoder {encoder} beside {beside}: give one of them")
-    if out is not None and not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
-    if encoder is not None:
-        _profile_encoder(encoder, out)
+    configure_logging(options.log_level, log_requests=False)
+    options.check()
+    if options.encoder is not None:
+        _profile_encoder(options.encoder, options.out)
         return
-    if log is not None:
-        times = read_times(log)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "events.log"
-            asyncio.run(_measure(NodeConfig(engine_configs([model] if model else [], None),
-                                            record_path=path)))  # fmt: skip
-            times = read_times(path)
+    times = _measured(options.model) if options.log is None else read_times(options.log)
     assert times.info is not None
     date = datetime.now(UTC).isoformat(timespec="seconds")
     machine = processor_name()
     found = fit(times.samples, times.info, machine=machine, date=date, release=__version__)
-    target = out or Path(f"{found.model}.profile.json")
+    target = options.out or Path(f"{found.model}.profile.json")
     target.write_text(encode_profile(found), encoding="utf-8")
     _show(found, target)
+
+
+def _measured(model: str | None) -> MessageTimes:
+    """Those of an engine that is started for them."""
+    engines = engine_configs([] if model is None else [model], None)
+    with ScratchDirectory("profile") as folder:
+        path = folder.path / "events.log"
+        asyncio.run(_measure(NodeConfig(engines, record_path=path)))
+        return read_times(path)
 
 
 async def _measure(config: NodeConfig) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from quire.core.errors import InvalidArgument
+from quire.core.scratch import ScratchDirectory
 from quire.programs.inferlet import Inferlet, load_inferlet
 from quire.programs.package import MAIN, MAX_FILES, check_files, module_parts
 
@@ -45,9 +45,9 @@ def files_in(folder: Path) -> dict[str, str]:
         elif path.suffix == ".whl":
             _add_wheel(found, path)
     if (folder / REQUIREMENTS).is_file():
-        with tempfile.TemporaryDirectory(prefix="quire-wheels-") as wheels:
-            _download(folder, Path(wheels))
-            for wheel in sorted(Path(wheels).glob("*.whl")):
+        with ScratchDirectory("wheels") as wheels:
+            _download(folder, wheels.path)
+            for wheel in sorted(wheels.path.glob("*.whl")):
                 _add_wheel(found, wheel)
     check_files(found.texts)
     return found.texts

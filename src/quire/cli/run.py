@@ -7,26 +7,26 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import typer
 
 from quire.cli import catalogue
-from quire.cli import options as o
-from quire.cli import program_options as po
 from quire.cli.client import NodeClient
-from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
+from quire.cli.configuration import DEFAULT_TENANT
 from quire.cli.console import output, print_error, print_result, shown, waiting
 from quire.cli.conversation import Show, converse, read_lines
 from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
-from quire.cli.mcp_servers import read_mcp_servers
+from quire.cli.node_choice import refuse_beside_url
+from quire.cli.option_groups import with_groups
 from quire.cli.own_places import own_places
 from quire.cli.program_arguments import Given, show_help, split
 from quire.cli.program_code import first_build, named_program, request_code
 from quire.cli.program_folder import load_folder
+from quire.cli.run_options import LaunchOptions, RunNodeOptions, RunOptions
 from quire.client.attachment import Attachment
 from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, ProgramTerminated
@@ -35,56 +35,9 @@ from quire.programs import library
 from quire.programs.inferlet import Inferlet
 from quire.programs.parameters import Parameter
 
-_OF_A_NODE = ("model", "encoder", "encoder_instances", "search", "mcp_servers", "record", "sandbox")
-"""Options that configure the node of this command; a running node takes none of them."""
 
-
-def _names(beginning: str) -> list[str]:
-    """Shell completion: programs of the library."""
-    return [name for name in library.LIBRARY if name.startswith(beginning)]
-
-
-def run(
-    context: typer.Context,
-    program: Annotated[
-        str | None,
-        typer.Argument(
-            help="A Python file, a .wasm module, or the name of a program.", autocompletion=_names
-        ),
-    ] = None,
-    args: Annotated[
-        list[str] | None,
-        typer.Argument(help="Arguments of the program, after --; '-- --help' lists them."),
-    ] = None,
-    model: o.ModelOption = None,
-    encoder: o.Encoders = None,
-    encoder_instances: o.EncoderInstances = None,
-    url: o.OptionalUrl = None,
-    api_key: o.ApiKey = None,
-    interactive: o.Interactive = False,
-    stream: o.Stream = False,
-    search: po.Search = None,
-    mcp_servers: po.McpServers = None,
-    record: o.Record = None,
-    sandbox: Annotated[
-        bool,
-        typer.Option(
-            "--sandbox", help="Run the program in the sandbox, as a node runs uploaded programs."
-        ),
-    ] = False,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, max=(1 << 63) - 1, help="Seed of the program's random numbers."),
-    ] = None,
-    detach: Annotated[
-        bool,
-        typer.Option("--detach", "-d", help="Print the program's id and leave it running."),
-    ] = False,
-    list_programs: Annotated[
-        bool, typer.Option("--list", help="List the library's programs by theme, and run none.")
-    ] = False,
-    log_level: o.LogLevel = "warning",
-) -> None:
+@with_groups
+def run(context: typer.Context, options: RunOptions) -> None:
     """Run a program: show its messages as they arrive, then its result.
 
     Without --url the command starts a node for the program and stops it afterwards; --model,
@@ -121,40 +74,41 @@ def run(
 
         quire run retrieval --encoder ~/models/bge-small -- "Where is it?" '["It is here."]'
     """
-    configure_logging(log_level, log_requests=False)
-    if list_programs:
-        catalogue.show(catalogue.shipped() if url is None else _listed(NodeClient(url, api_key)))
+    configure_logging(options.log_level, log_requests=False)
+    node = options.running.client()
+    if options.list_programs:
+        catalogue.show(catalogue.shipped() if node is None else _listed(node))
         return
-    if program is None:
+    if options.program is None:
         raise InvalidArgument("name a program to run, or list those of the library with --list")
-    given = split(args or ())
+    given = split(options.args or ())
     if given.help:
-        _help(program, None if url is None else NodeClient(url, api_key))
-        return
-    if url is not None:
-        _refuse_given(context, url)
-        request = {
-            **request_code(program),
-            **given.body,
-            **({} if seed is None else {"seed": seed}),
-        }
-        if detach:
-            _leave(NodeClient(url, api_key), request, interactive=interactive or stream)
-            return
-        start = partial(_run_remote, NodeClient(url, api_key), request, interactive)
-    elif detach:
-        raise InvalidArgument("--detach leaves a program on a running node: name it with --url")
+        _help(options.program, node)
+    elif node is not None:
+        refuse_beside_url(context, RunNodeOptions, node.url)
+        _run_there(node, options.program, given, options.launch)
     else:
-        config = NodeConfig(
-            engine_configs(model or (), None),
-            encoders=encoder_configs(encoder or (), encoder_instances or ()),
-            record_path=record,
-            search=search,
-            mcp_servers=read_mcp_servers(mcp_servers, [DEFAULT_TENANT]),
-        )
-        wanted = named_program(program, sandbox)
-        start = partial(_run_embedded, config, wanted, given, seed, interactive)
-    _follow(start, program, stream)
+        _run_here(options.node, options.program, given, options.launch)
+
+
+def _run_there(node: NodeClient, program: str, given: Given, launch: LaunchOptions) -> None:
+    """On a running node."""
+    request = {**request_code(program), **given.body}
+    if launch.seed is not None:
+        request["seed"] = launch.seed
+    if launch.detach:
+        _leave(node, request, interactive=launch.interactive or launch.stream)
+    else:
+        _follow(partial(_run_remote, node, request, launch.interactive), program, launch.stream)
+
+
+def _run_here(wanted: RunNodeOptions, program: str, given: Given, launch: LaunchOptions) -> None:
+    """On a node of this command."""
+    if launch.detach:
+        raise InvalidArgument("--detach leaves a program on a running node: name it with --url")
+    config, code = wanted.config(), named_program(program, wanted.sandbox)
+    start = partial(_run_embedded, config, code, given, launch)
+    _follow(start, program, launch.stream)
 
 
 def _follow(start: Callable[[Show], Coroutine[Any, Any, Any]], program: str, stream: bool) -> None:
@@ -188,8 +142,7 @@ async def _run_embedded(
     config: NodeConfig,
     program: Inferlet | bytes,
     given: Given,
-    seed: int | None,
-    interactive: bool,
+    launch: LaunchOptions,
     show: Show,
 ) -> Any:
     """``program``: a name, or code for the sandbox."""
@@ -199,9 +152,9 @@ async def _run_embedded(
     try:
         chosen = await node.inspect(program) if isinstance(program, bytes) else program
         handle = node.launch(
-            chosen, given.args, tenant=DEFAULT_TENANT, named=given.named, seed=seed
+            chosen, given.args, tenant=DEFAULT_TENANT, named=given.named, seed=launch.seed
         )
-        return await converse(EmbeddedProgram(handle), show, _lines(interactive))
+        return await converse(EmbeddedProgram(handle), show, _lines(launch.interactive))
     finally:
         await node.stop()
 
@@ -241,22 +194,6 @@ class EmbeddedProgram:
 
     async def result(self) -> Any:
         return await self._handle.result()
-
-
-def _refuse_given(context: typer.Context, url: str) -> None:
-    """Refuse options of a node beside --url. Environment variables are set for all commands, so
-    they are allowed.
-
-    Raises:
-        InvalidArgument: one of ``_OF_A_NODE`` is given on the command line.
-    """
-    for name in _OF_A_NODE:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise InvalidArgument(
-                f"--{name.replace('_', '-')} is for a node that 'quire run' starts, and {url} runs "
-                "already: give it to that node's 'quire serve', or leave out --url (QUIRE_URL)"
-            )
 
 
 def _lines(interactive: bool) -> AsyncIterator[str] | None:

@@ -15,7 +15,15 @@ from types import TracebackType
 from typing import Self
 
 _KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Z]|.", re.DOTALL)
-_SAME = {"\n": "\r", "\x1bOA": "\x1b[A", "\x1bOB": "\x1b[B"}
+_SAME = {
+    "\n": "\r",
+    "\x1bOA": "\x1b[A",
+    "\x1bOB": "\x1b[B",
+    "\x1bOH": "\x1b[H",
+    "\x1b[1~": "\x1b[H",
+    "\x1bOF": "\x1b[F",
+    "\x1b[4~": "\x1b[F",
+}
 
 
 def keys_of(text: str) -> list[str]:

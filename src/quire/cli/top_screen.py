@@ -17,14 +17,18 @@ from quire.cli.process_table import SHORT_ID_CHARS, duration
 from quire.cli.top_memory import memory_table
 from quire.cli.top_state import SORTS, Row, Snapshot, View, lines, selected, waiting_s
 
+_FRAME = 2
+"""Lines around the pairs of one program."""
+
 WIDE = 110
 """From so many columns on, all figures are shown."""
 
 _KEYS = (
-    ("up, down", "mark a program"),
+    ("up, down", "mark a program; also Page Up, Page Down, Home, End"),
     ("Enter", "show all of the marked program"),
     ("s", f"sort by the next of {', '.join(SORTS)}"),
-    ("f", "filter by id, name, client, tenant, form, engine or what a program waits for"),
+    ("f, /", "filter by id, name, client, tenant, form, engine or what a program waits for"),
+    ("Esc", "show all programs again"),
     ("t", "show families as trees"),
     ("m", "show each engine's memory by tier, and what stands in its messages"),
     ("k", "end the marked program or session, after a question"),
@@ -38,15 +42,25 @@ def screen(snapshot: Snapshot, view: View, width: int, height: int) -> Group:
     """At most ``height`` lines of ``width`` columns, the last one about the keys."""
     head = list(_head(snapshot, view))
     foot = _foot(view, snapshot)
+    num_lines = height - len(head) - 1
     body: Table | Text
     if view.mode == "help":
         body = _pairs(_KEYS)
     elif view.mode == "memory":
         body = memory_table(snapshot, width)
     elif view.mode == "detail" and (row := selected(view, snapshot)) is not None:
-        body = _pairs(list(_detail(row, snapshot)))
+        pairs = list(_detail(row, snapshot))
+        first, last = _part(view.scrolled, num_lines - _FRAME, len(pairs))
+        body = _pairs(pairs[first:last])
+        if last - first < len(pairs):
+            foot = Text(
+                f"{first + 1} to {last} of {len(pairs)}  up, down: scroll  other keys: back"
+            )
     else:
-        body = programs_table(snapshot, view, width, height - len(head) - 1)
+        first, last = _window(lines(snapshot, view), view, num_lines - 1)
+        if last - first < (num := len(lines(snapshot, view))):
+            head[-1].append(f"  {first + 1} to {last} of {num}")
+        body = programs_table(snapshot, view, width, num_lines)
     for line in (*head, foot):
         line.truncate(width)
     return Group(*head, body, foot)
@@ -89,7 +103,9 @@ def _foot(view: View, snapshot: Snapshot) -> Text:
         return Text(f"filter: {view.typed}_  (Enter takes it, Esc leaves it)")
     if view.mode == "kill":
         row = selected(view, snapshot)
-        name = "it" if row is None else f"{row['id']} ({escaped(row['name'])})"
+        name = "it" if row is None else str(row["id"])
+        if row is not None and row["name"] != row["id"]:
+            name += f" ({escaped(row['name'])})"
         return Text(f"end {name}? y: yes, any other key: no")
     if view.mode in ("detail", "memory", "help"):
         return Text("any key: back, q: quit")
@@ -126,18 +142,26 @@ def programs_table(snapshot: Snapshot, view: View, width: int, num_lines: int) -
             max_width=24 if is_text and is_wide else 16 if is_text else None,
         )
     found = lines(snapshot, view)
-    for row, depth in _window(found, view, num_lines - 1):
+    first, last = _window(found, view, num_lines - 1)
+    for row, depth in found[first:last]:
         style = "reverse" if row["process"] == view.selected else ""
         listed.add_row(*_cells(row, depth, snapshot, columns), style=style)
     return listed
 
 
-def _window(found: list[tuple[Row, int]], view: View, num_rows: int) -> Sequence[tuple[Row, int]]:
-    """As many rows as there is room for, around the marked one."""
+def _window(found: list[tuple[Row, int]], view: View, num_rows: int) -> tuple[int, int]:
+    """The first row to show and the one behind the last: as many as there is room for, around the
+    marked one."""
     order = [row["process"] for row, _ in found]
     index = order.index(view.selected) if view.selected in order else 0
-    first = max(0, min(index - num_rows // 2, len(found) - num_rows))
-    return found[first : first + max(1, num_rows)]
+    return _part(index - num_rows // 2, num_rows, len(found))
+
+
+def _part(wanted: int, room: int, num: int) -> tuple[int, int]:
+    """The first of ``num`` lines to show and the one behind the last, from ``wanted`` on if so many
+    are there."""
+    first = max(0, min(wanted, num - room))
+    return first, min(num, first + max(1, room))
 
 
 def _cells(row: Row, depth: int, snapshot: Snapshot, columns: Sequence[str]) -> list[str | Text]:

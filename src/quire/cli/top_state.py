@@ -18,6 +18,12 @@ SORTS: tuple[Sort, ...] = ("service", "waiting", "age", "pages", "tokens", "path
 Mode = Literal["table", "filter", "kill", "detail", "memory", "help"]
 
 ENTER, ESCAPE, BACKSPACE, UP, DOWN = "\r", "\x1b", "\x7f", "\x1b[A", "\x1b[B"
+PAGE_UP, PAGE_DOWN, HOME, END = "\x1b[5~", "\x1b[6~", "\x1b[H", "\x1b[F"
+
+_PAGE = 10
+_ALL = 1 << 30
+_STEPS = {UP: -1, DOWN: 1, PAGE_UP: -_PAGE, PAGE_DOWN: _PAGE, HOME: -_ALL, END: _ALL}
+"""Lines that a key moves by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,8 @@ def _rates(known: Snapshot, answer: Row) -> dict[str, float]:
 @dataclass(frozen=True, slots=True)
 class View:
     """What is chosen. ``typed``: of a filter that is being written. ``selected``: the ``process``
-    of the marked row. ``message``: the last line."""
+    of the marked row. ``scrolled``: lines of its details that have moved out above. ``message``:
+    the last line."""
 
     sort: Sort = "service"
     filter: str = ""
@@ -72,6 +79,7 @@ class View:
     mode: Mode = "table"
     typed: str = ""
     selected: int | None = None
+    scrolled: int = 0
     message: str = ""
 
 
@@ -157,6 +165,8 @@ def pressed(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
         return _typed(view, key), None
     if view.mode == "kill":
         return _answered(view, key, snapshot)
+    if view.mode == "detail" and key in _STEPS:
+        return _scrolled(view, _STEPS[key], snapshot), None
     if view.mode in ("detail", "memory", "help"):
         return replace(view, mode="table"), Quit() if key == "q" else None
     return _command(replace(view, message=""), key, snapshot)
@@ -169,14 +179,16 @@ def _command(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
         return replace(view, sort=SORTS[(SORTS.index(view.sort) + 1) % len(SORTS)]), None
     if key == "t":
         return replace(view, is_tree=not view.is_tree), None
-    if key == "f":
+    if key == ESCAPE:
+        return replace(view, filter=""), None
+    if key in ("f", "/"):
         return replace(view, mode="filter", typed=view.filter), None
     if key in ("?", "h"):
         return replace(view, mode="help"), None
     if key == "m":
         return replace(view, mode="memory"), None
-    if key in (UP, DOWN):
-        return _moved(view, 1 if key == DOWN else -1, snapshot), None
+    if key in _STEPS:
+        return _moved(view, _STEPS[key], snapshot), None
     if key in (ENTER, "k"):
         return _chosen(view, "detail" if key == ENTER else "kill", snapshot), None
     return view, None
@@ -188,12 +200,17 @@ def _chosen(view: View, mode: Mode, snapshot: Snapshot) -> View:
         return replace(view, message="no program is marked: use the arrow keys")
     if mode == "kill" and row["id"] is None:
         return replace(view, message="the node runs this for itself: it has no id to end it by")
-    return replace(view, mode=mode, selected=row["process"])
+    return replace(view, mode=mode, selected=row["process"], scrolled=0)
 
 
 def selected(view: View, snapshot: Snapshot) -> Row | None:
     """The marked row, if it is still there."""
     return None if view.selected is None else snapshot.rows.get(view.selected)
+
+
+def _scrolled(view: View, step: int, snapshot: Snapshot) -> View:
+    last = len(selected(view, snapshot) or ()) - 1
+    return replace(view, scrolled=max(0, min(view.scrolled + step, last)))
 
 
 def _moved(view: View, step: int, snapshot: Snapshot) -> View:

@@ -6,131 +6,37 @@ import asyncio
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from quire.cli import options as o
-from quire.cli import program_options as po
 from quire.cli.client import NodeClient
-from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
 from quire.cli.console import escaped, output, table
 from quire.cli.log_output import configure_logging
-from quire.cli.mcp_servers import read_mcp_servers
+from quire.cli.node_choice import refuse_beside_url
+from quire.cli.option_groups import with_groups
 from quire.cli.workflow_graphs import draw_measured, explain
-from quire.cli.workflow_inputs import (
-    example_inputs,
-    query_inputs,
-    require_inputs,
-    settings_by_component,
-    with_document_texts,
+from quire.cli.workflow_inputs import example_inputs, require_inputs, with_document_texts
+from quire.cli.workflow_options import (
+    GraphOptions,
+    WorkflowCommandOptions,
+    WorkflowNodeOptions,
+    refuse_unread,
 )
-from quire.cli.workflow_options import Action, kept_as, refuse_given, refuse_unread
 from quire.cli.workflow_profiles import read_profiles
-from quire.cli.workflow_running import Bounds, ShownLog, finish, run_here, run_remote
+from quire.cli.workflow_running import ShownLog, finish, run_here, run_remote
 from quire.client import Client
 from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument
-from quire.node import SHIPPED_READER
-from quire.programs.workflow import App, Graph, OptPass, find_application, use_keys
+from quire.programs.workflow import Graph, find_application, use_keys
 from quire.programs.workflow.applications import APPLICATIONS
 from quire.programs.workflow.profiles import use_profiles
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.runners import check_some_encoder
 
 
-def workflow(
-    context: typer.Context,
-    action: Annotated[Action, typer.Argument(help="list, run or explain.")],
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME|FILE.py:NAME|FILE.yaml",
-            help="The workflow, as 'quire workflow list' shows it, the App of a file, or a "
-            "pipeline of Haystack (several: INDEX.yaml+ASK.yaml).",
-        ),
-    ] = None,
-    documents: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="A text, Markdown, HTML or PDF file, or a folder of such files. Repeatable."
-        ),
-    ] = None,
-    question: Annotated[str | None, typer.Option(help="What is asked.")] = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            metavar="NAME=VALUE",
-            help="Another input of the workflow: text, or JSON. Repeatable.",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="COMPONENT.KEY=VALUE",
-            help="Configuration for this query, e.g. answer.synthesis=tree. Repeatable.",
-        ),
-    ] = None,
-    deadline_s: Annotated[
-        float | None,
-        typer.Option(help="Seconds after which the query ends with an error."),
-    ] = None,
-    max_generated_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens that the query's models may write together."),
-    ] = None,
-    speculate: Annotated[
-        bool,
-        typer.Option(
-            "--speculate/--no-speculate",
-            help="Run what is likely to be needed in spare time, before it is known that it is.",
-        ),
-    ] = False,
-    query_id: Annotated[
-        str | None,
-        typer.Option(
-            "--id",
-            help="Keep in the data directory what the query does, under this id; asked again it "
-            "goes on where it was cut off.",
-        ),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Go on with the query of this id, whose inputs are kept."),
-    ] = None,
-    repeat_interrupted: Annotated[
-        bool,
-        typer.Option(
-            "--repeat-interrupted",
-            help="Call tools again that were cut off, although nobody knows what they have done.",
-        ),
-    ] = False,
-    data_dir: po.DataDir = None,
-    passes: Annotated[
-        str | None,
-        typer.Option(
-            help="Passes of the optimiser, separated by commas, or none; default: all of "
-            "prune,stages,prefill,pipeline. --speculate adds speculate."
-        ),
-    ] = None,
-    svg: Annotated[
-        Path | None,
-        typer.Option(help="Write the drawing of the graphs to this file; with run, as it ran."),
-    ] = None,
-    model: o.ModelOption = None,
-    encoder: o.Encoders = None,
-    encoder_instances: o.EncoderInstances = None,
-    encoder_dtype: o.EncoderDType = "auto",
-    vector_store: po.VectorStore = "exact",
-    search: po.Search = None,
-    mcp_servers: po.McpServers = None,
-    profile: po.Profiles = None,
-    url: o.OptionalUrl = None,
-    api_key: o.ApiKey = None,
-    log_level: o.LogLevel = "warning",
-) -> None:
+@with_groups
+def workflow(context: typer.Context, options: WorkflowCommandOptions) -> None:
     """List the workflows, run one, or explain what the optimiser makes of it.
 
     'run' prints the answer to --question from --documents. It starts a node for the query, which
@@ -176,58 +82,54 @@ def workflow(
 
         quire workflow explain advanced-rag --profile minilm.profile.json --svg graph.svg
     """
-    configure_logging(log_level, log_requests=False)
-    refuse_unread(context, action)
-    if action == "list":
-        _show_list(_served(url, api_key) if url else _shipped())
-        return
-    if name is None:
-        raise InvalidArgument(
-            f"name a workflow to {action}, or list them with 'quire workflow list'"
-        )
-    config = settings_by_component(settings or [])
-    query = query_inputs(inputs or [], question, documents)
-    if action == "explain":
-        app = use_profiles(find_application(name), read_profiles(profile or ()))
-        _explain(app, query, config, passes=_passes(passes, speculate), svg=svg)
-        return
-    kept = kept_as(query_id, resume, repeat_interrupted)
-    asked_for = None if resume is not None and not query else query
-    bounds: Bounds = {
-        "deadline_s": deadline_s,
-        "max_generated_tokens": max_generated_tokens,
-        "speculate": speculate,
-    }
-    if url is not None:
-        refuse_given(context, url)
-        finish(run_remote(Client(url, api_key), name, asked_for, config, bounds, kept))
-        return
-    node = NodeConfig(
-        engine_configs(model or (SHIPPED_READER,), None),
-        encoders=encoder_configs(encoder or (), encoder_instances or (), encoder_dtype),
-        vector_store=vector_store,
-        search=search,
-        data_dir=data_dir,
-        mcp_servers=read_mcp_servers(mcp_servers, [DEFAULT_TENANT]),
-    )
+    configure_logging(options.log_level, log_requests=False)
+    refuse_unread(context, options.action)
+    if options.action == "list":
+        node = options.running.client()
+        _show_list(_shipped() if node is None else _served(node))
+    elif options.action == "explain":
+        _explain(options.workflow_name(), options)
+    elif options.running.url is not None:
+        refuse_beside_url(context, WorkflowNodeOptions, options.running.url)
+        refuse_beside_url(context, GraphOptions, options.running.url)
+        _run_there(options.workflow_name(), options, options.running.url)
+    else:
+        _run_here(options.workflow_name(), options)
+
+
+def _explain(name: str, options: WorkflowCommandOptions) -> None:
+    config, query = options.asked.config(), options.asked.query()
+    app = use_profiles(find_application(name), read_profiles(options.node.profile or ()))
+    passes = options.graph.optimiser()
+    read = asyncio.run(with_document_texts(app, {**example_inputs(app), **query}, config))
+    if options.bounds.speculate:
+        passes = passes.speculating()
+    explain(Graph.optimize(app, read, config, passes), options.graph.svg)
+
+
+def _run_there(name: str, options: WorkflowCommandOptions, url: str) -> None:
+    """On a running node."""
+    config, inputs = options.asked.config(), _inputs(options)
+    node = Client(url, options.running.api_key)
+    kept = options.kept.kept_as()
+    finish(run_remote(node, name, inputs, config, options.bounds.bounds(), kept))
+
+
+def _run_here(name: str, options: WorkflowCommandOptions) -> None:
+    """On a node of this command."""
+    config, inputs, kept = options.asked.config(), _inputs(options), options.kept.kept_as()
+    node = options.node.config()
     app = use_keys(find_application(name), os.environ)
-    use_profiles(app, read_profiles(profile or (), node.engines, node.encoders))
-    log = ShownLog()
-    asked = Query(app, asked_for, config, passes=_passes(passes), name=kept, log=log, **bounds)
-    _ask(node, asked, asked_for, svg)
+    use_profiles(app, read_profiles(options.node.profile or (), node.engines, node.encoders))
+    passes, bounds = options.graph.optimiser(), options.bounds.bounds()
+    query = Query(app, inputs, config, passes=passes, name=kept, log=ShownLog(), **bounds)
+    _ask(node, query, inputs, options.graph.svg)
 
 
-def _explain(
-    app: App,
-    query: Mapping[str, Any],
-    config: Mapping[str, dict[str, Any]],
-    *,
-    passes: OptPass,
-    svg: Path | None,
-) -> None:
-    inputs = {**example_inputs(app), **query}
-    read = asyncio.run(with_document_texts(app, inputs, config))
-    explain(Graph.optimize(app, read, config, passes), svg)
+def _inputs(options: WorkflowCommandOptions) -> dict[str, Any] | None:
+    """The inputs of a query; None: those that are kept."""
+    query = options.asked.query()
+    return None if options.kept.resume is not None and not query else query
 
 
 def _ask(
@@ -253,8 +155,8 @@ def _shipped() -> Iterator[tuple[str, list[str], str]]:
         yield name, [node.name for node in app.nodes], app.description
 
 
-def _served(url: str, api_key: str | None) -> Iterator[tuple[str, list[str], str]]:
-    with NodeClient(url, api_key) as node:
+def _served(node: NodeClient) -> Iterator[tuple[str, list[str], str]]:
+    with node:
         for one in node.workflows():
             yield one["name"], one["components"], one["description"]
 
@@ -264,10 +166,3 @@ def _show_list(workflows: Iterable[tuple[str, list[str], str]]) -> None:
     for name, components, description in workflows:
         listed.add_row(escaped(name), escaped(", ".join(components)), escaped(description))
     output().print(listed)
-
-
-def _passes(given: str | None, speculate: bool = False) -> OptPass:
-    chosen = OptPass()
-    if given is not None:
-        chosen = OptPass([] if given == "none" else [name.strip() for name in given.split(",")])
-    return chosen.speculating() if speculate else chosen

@@ -216,6 +216,10 @@ class Decode(CommandBase, frozen=True, kw_only=True):
     the ``output`` pages are full. The last sampled token has not been run: its K and V are not in
     the pages. Replies are ``DecodeChunk``s.
 
+    ``stream``: a reply for each batch message that has sampled some; otherwise one for all of them,
+    at the end, which saves control and its shell a visit per token. If the command fails or is
+    cancelled, what it has sampled is told first.
+
     ``cache``: when ``context`` and ``output`` hold a canonical prefix (plain causal tokens from
     position 0), pages of ``tokens`` that the prefix index already has are mapped instead of
     computed, and full pages enter the index as they fill.
@@ -244,6 +248,7 @@ class Decode(CommandBase, frozen=True, kw_only=True):
     adapter: str | None = None
     refusal: ErrorRecord | None = None
     num_generated: int = 0
+    stream: bool = True
 
 
 class Synchronize(CommandBase, frozen=True, kw_only=True):

@@ -103,6 +103,8 @@ class DecodeChunk(msgspec.Struct, frozen=True, tag=True, gc=False):
     ``num_cached_tokens`` (first chunk only) counts prompt tokens that were not computed because
     their pages were found in the prefix index. ``prompt_logprobs`` (first chunk only) has one entry
     per prompt token after the first. ``matched``: the stop token id or stop string that ended it.
+    ``first_token_after_s`` (only of a decode that does not stream): seconds from the arrival of the
+    command until its first token was there.
     """
 
     token_ids: list[int]
@@ -112,3 +114,4 @@ class DecodeChunk(msgspec.Struct, frozen=True, tag=True, gc=False):
     matched: int | bytes | None = None
     num_cached_tokens: int = 0
     seed: int | None = None
+    first_token_after_s: float | None = None

@@ -36,6 +36,7 @@ from quire.engine.loading import LoadedModel, load_model
 from quire.engine.memory_operations import MemoryOperations
 from quire.engine.model_directory import locate
 from quire.engine.model_runner import ModelRunner
+from quire.engine.parallel.division import check_division
 from quire.engine.parallel.group import RankGroup
 from quire.engine.parallel.leading import lead
 from quire.engine.sampling.grammar_hosts import GrammarHosts
@@ -83,6 +84,8 @@ class Engine:
         self._disk: DiskTransfers | None = None
         self._images: ImageEncoder | None = None
         self._grammars: GrammarHosts | None = None
+        if config.tensor_parallel > 1:
+            check_division(config, locate(config.source))
         if config.tensor_parallel > 1 and ranks is None:
             ranks = self._own_ranks = RankGroup.start(config)
         try:

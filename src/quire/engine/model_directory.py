@@ -77,8 +77,8 @@ class ModelDirectory:
         except UnicodeDecodeError as exc:
             raise ModelFormatError(f"{path} is not UTF-8 ({exc}): save it again as UTF-8") from exc
 
-    def read_json(self, name: str) -> dict[str, Any]:
-        """The JSON object in the file ``name``; errors as for ``read_text``."""
+    def read_json_value(self, name: str) -> Any:
+        """The JSON value in the file ``name``; errors as for ``read_text``."""
         text = self.read_text(name)
         try:
             value = json.loads(text)
@@ -88,6 +88,11 @@ class ModelDirectory:
             raise ModelFormatError(
                 f"{self.path / name} is not valid JSON ({exc}): download or export it again"
             ) from exc
+        return value
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """The JSON object in the file ``name``; errors as for ``read_text``."""
+        value = self.read_json_value(name)
         if not isinstance(value, dict):
             raise ModelFormatError(
                 f"{self.path / name} holds a JSON {type(value).__name__}, not an object: "
@@ -119,6 +124,10 @@ class ModelDirectory:
     def pickle_files(self) -> list[str]:
         """Names of weight files that are pickles, which Quire does not open."""
         return sorted(p.name for p in self.path.iterdir() if p.suffix in _PICKLE_SUFFIXES)
+
+    def broken_links(self) -> list[str]:
+        """Names of links to files that are gone."""
+        return sorted(p.name for p in self.path.iterdir() if p.is_symlink() and not p.exists())
 
     def gguf_files(self) -> list[str]:
         """Names of weight files in llama.cpp's format, which Quire does not read; none if there is

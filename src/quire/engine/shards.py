@@ -145,8 +145,15 @@ def _no_weights(directory: ModelDirectory) -> ModelFormatError:
             f"{directory.path} has its weights ({', '.join(gguf[:3])}) in llama.cpp's format, "
             f"{GGUF_REMEDY}"
         )
+    broken = directory.broken_links()
+    if broken:
+        return ModelFormatError(
+            f"{directory.path} has links to files that are gone ({', '.join(broken[:3])}), so the "
+            "weights are missing: copy the directory with the files (cp -L), or download it again"
+        )
     return ModelFormatError(
-        f"{directory.path} has neither {_SINGLE} nor {_INDEX}: the weights are missing"
+        f"{directory.path} has neither {_SINGLE} nor {_INDEX}: the weights are missing; download "
+        "them, or save the model with save_pretrained of transformers"
     )
 
 

@@ -6,7 +6,6 @@ Standard output answers the heartbeats.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -18,20 +17,19 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from quire.core.parent_process import die_with_parent
 from quire.node.transports.messages import RECORD_FORMAT, Pulse
 
 EXIT_NODE_GONE = 3
 
 Order = TypeVar("Order", bound=msgspec.Struct)
 
-_PR_SET_PDEATHSIG = 1
-
 
 class LifeLine:
     """The pipes to the node. Create it at the start of the process, before anything prints."""
 
     def __init__(self) -> None:
-        _die_with_parent()
+        die_with_parent()
         self._heartbeats, self._answers = take_stdin(), take_stdout()
 
     def read_order(self, kind: type[Order]) -> Order:
@@ -64,13 +62,6 @@ def answer_heartbeats(lifeline: RawIOBase, answers: BinaryIO, busy_s: Callable[[
         os._exit(
             EXIT_NODE_GONE
         )  # no clean-up: nobody is left to answer, and the system frees the memory
-
-
-def _die_with_parent() -> None:
-    """On Linux the kernel kills this process when the node dies, even while it is stuck in native
-    code. Elsewhere the end of standard input ends it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def take_stdin() -> RawIOBase:

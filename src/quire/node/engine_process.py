@@ -16,7 +16,7 @@ from typing import TypeVar
 from quire.core.batch import Batch
 from quire.core.config import EncoderConfig, EngineConfig
 from quire.core.encoding import EncodeBatch
-from quire.core.errors import EngineFault, ProtocolMismatch, QuireError
+from quire.core.errors import EngineFault, ModelFormatError, ProtocolMismatch, QuireError
 from quire.node.child_link import EXIT_LOAD_FAILED, Executing, NodeLink, live
 from quire.node.child_process import LifeLine
 from quire.node.engine_loading import OnProgress, load_engine
@@ -38,6 +38,9 @@ EXIT_FAULT = 6
 
 Config = TypeVar("Config", EngineConfig, EncoderConfig)
 
+_OF_CONTENT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+"""Come again however often a directory is loaded; others may come from a shortage."""
+
 Load = Callable[[EngineConfig, OnProgress], BatchExecutor]
 
 
@@ -52,6 +55,10 @@ def serve(
         engine = load(config, lambda stage, done: link.say(Progress(stage=stage, fraction=done)))
     except QuireError as exc:
         link.say(LoadFailed(error=exc.record()))
+        return EXIT_LOAD_FAILED
+    except _OF_CONTENT as exc:
+        logger.exception("loading %s failed", config.source)
+        link.say(LoadFailed(error=_unforeseen(config.source, exc).record()))
         return EXIT_LOAD_FAILED
     gc.freeze()  # libraries and model stay in memory: scanning them would stall a step
     try:
@@ -76,6 +83,13 @@ def serve(
         return EXIT_FAULT
     finally:
         engine.close()
+
+
+def _unforeseen(source: str, exc: Exception) -> ModelFormatError:
+    return ModelFormatError(
+        f"{source} cannot be loaded ({type(exc).__name__}: {exc}): a file of it is damaged, or of "
+        "a form that Quire does not know; download or export it again"
+    )
 
 
 def _transfer(engine: BatchExecutor, link: NodeLink[ToEngine], executing: Executing) -> None:

@@ -63,7 +63,8 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class EngineLatencies:
-    """``inter_token`` counts each token after the first, with its share of its chunk's time."""
+    """``inter_token`` counts each token after the first, with its share of its chunk's time: of a
+    decode that does not stream, all of them are one chunk."""
 
     time_to_first_token: HistogramSnapshot
     inter_token: HistogramSnapshot
@@ -164,7 +165,13 @@ class LatencyObserver:
         if request is None:
             return
         if isinstance(action.reply, DecodeChunk) and action.reply.token_ids:
-            self._tokens(request, len(action.reply.token_ids), now_s)
+            num_tokens = len(action.reply.token_ids)
+            first_after_s = action.reply.first_token_after_s
+            if first_after_s is not None:  # all were kept until now
+                self._tokens(request, 1, request.arrived_s + first_after_s)
+                num_tokens -= 1
+            if num_tokens:
+                self._tokens(request, num_tokens, now_s)
         if action.last:
             del self._requests[action.program, action.command]
             request.engine.request.observe(now_s - request.arrived_s)

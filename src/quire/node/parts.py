@@ -6,7 +6,6 @@ Owns which part knows which; ``life`` has the order of start and end, ``node`` t
 from __future__ import annotations
 
 import itertools
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +16,6 @@ from quire.core.ids import ProgramId
 from quire.core.interfaces import EngineTransport
 from quire.core.policy import DispatchPolicy
 from quire.core.system_clock import SystemClock
-from quire.core.tracing import TraceListener
 from quire.core.traits import ENCODER_TRAITS, NODE_TRAITS
 from quire.node.connecting import ProgramConnector
 from quire.node.control_factory import make_controller
@@ -40,15 +38,8 @@ from quire.node.services import NodeServices
 from quire.node.sessions import SessionLimits, SessionTable
 from quire.node.supervisor import RestartLimits
 from quire.node.tenant_gate import TenantGate
-from quire.node.tracing.book import TraceBook
-from quire.node.tracing.classes import ProgramClasses
-from quire.node.tracing.fan_out import Listeners
-from quire.node.tracing.otlp import make_export
-from quire.node.tracing.parents import TraceParents
+from quire.node.tracing.parts import TracingParts
 from quire.node.tracing.reading import TraceReader
-from quire.node.tracing.sending import SpanSender
-from quire.node.tracing.spans import SpanMaker
-from quire.node.tracing.unix_time import UnixTime
 from quire.node.transports.choice import choose_transport
 from quire.node.uploads import UploadTable
 from quire.programs.runtime.native import NativeConfig
@@ -88,21 +79,11 @@ class NodeParts:
         self.clock = SystemClock()
         self.admission = TenantGate(config.tenants)
         self.latencies = LatencyObserver()
-        unix = UnixTime(self.clock)
-        parents = TraceParents()
-        book = TraceBook()
-        self.spans: SpanSender | None = None
-        self.classes = ProgramClasses()
-        listeners: list[TraceListener] = [book, self.classes]
-        if config.otlp_endpoint is not None:
-            maker = SpanMaker(parents, unix.offset_s, secrets.randbits)
-            self.spans = SpanSender(maker, make_export(config.otlp_endpoint))
-            listeners.append(self.spans)
+        tracing = TracingParts(self.clock, config.otlp_endpoint)
+        self.spans, self.classes = tracing.spans, tracing.classes
         self.observers: list[Observer] = [self.latencies]
         self.control = ControlThread(
-            make_controller(
-                config.scheduler, config.tenants, around.dispatch, Listeners(listeners)
-            ),
+            make_controller(config.scheduler, config.tenants, around.dispatch, tracing.listener),
             clock=self.clock,
             observers=self.observers,
             on_failure=notices.health_changed,
@@ -131,7 +112,7 @@ class NodeParts:
         self.uploads = UploadTable(cache_directory(config.sandbox) / "uploads")
         self.services = NodeServices(self.clock, config, self.encoders, self.encoder)
         self.preparation = Preparation()
-        self.programs = ProgramTable(figures=self.figures, on_forget=book.forget)
+        self.programs = ProgramTable(figures=self.figures, on_forget=tracing.book.forget)
         numbers = map(ProgramId, itertools.count(1))
         self.sessions = SessionTable(
             self.control,
@@ -140,9 +121,11 @@ class NodeParts:
             self.admission.check,
             around.session_limits,
             preparation=self.preparation,
-            parents=parents,
+            parents=tracing.parents,
         )
-        self.traces = TraceReader(self.control, book, self.programs, self.sessions, unix)
+        self.traces = TraceReader(
+            self.control, tracing.book, self.programs, self.sessions, tracing.unix
+        )
         connector = ProgramConnector(
             self.control,
             self.services,
@@ -150,7 +133,7 @@ class NodeParts:
             numbers,
             self.preparation,
             self.figures,
-            parents,
+            tracing.parents,
         )
         self.launcher = self._make_launcher(connector)
 

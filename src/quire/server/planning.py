@@ -169,6 +169,8 @@ def begin(request: Request, work: Work) -> GenerationResponse:
         Draining, QuotaExceeded: see ``Node.session``.
     """
     work = _told(work)
+    if not work.fields.stream and work.telling is None:  # nobody sees a part of the answer
+        work = replace(work, requests=[replace(one, stream=False) for one in work.requests])
     begun = open_generation(request, work)
     headers = {"x-quire-program-id": begun.generation.session.id}
     if work.telling is not None:

@@ -66,9 +66,17 @@ def problem_of(error: RequestValidationError, fields: Sequence[str] = ()) -> Fie
     elif first["type"].startswith(_COMPARED) or first["type"].endswith(_OF_A_KIND):
         message += f", not {_given(first.get('input'))}"
     where = f"{param}: " if param else ""
-    num_more = len(problems) - 1
+    num_more = len(problems) - 1 - _num_following(problems)
     more = f" (and {num_more} more problem{'s' * (num_more > 1)})" if num_more else ""
     return FieldProblem(f"{where}{message}{more}", _code_of(first["type"]), param)
+
+
+def _num_following(problems: Sequence[Mapping[str, Any]]) -> int:
+    """Problems that may follow from the first: what an object is decides which fields it has."""
+    *around, last = problems[0]["loc"]
+    if last != "type":
+        return 0
+    return sum(list(one["loc"])[: len(around)] == around for one in problems[1:])
 
 
 def _given(value: Any) -> str:

@@ -31,7 +31,7 @@ class Arrivals:
         if not (isfinite(self.rate) and self.rate > 0):
             raise ConfigError(f"the rate is {self.rate} programs/s: choose a number above 0")
         if self.width < 1:
-            raise ConfigError(f"{self.width} programs at a time: choose at least 1")
+            raise ConfigError(f"width is {self.width}: choose at least 1 program at a time")
 
     def times_s(self, num_programs: int, seed: int) -> list[float]:
         """When each program arrives; infinity: when an earlier one ends."""

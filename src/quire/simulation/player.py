@@ -65,7 +65,8 @@ class _Call:
 
 class Player:
     """One program. ``members``: the ids of itself and of those that it launches; ``text``: the
-    number of the first of its own tokens; ``seed``: of its first call's sampler."""
+    number of the first of its own tokens; ``seed``: of its first call's sampler; ``stream``:
+    whether ``works`` is told of each token."""
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Player:
         page_size: int,
         text: int,
         seed: int,
+        stream: bool,
     ) -> None:
         self.plan = plan
         self.figures = Figures()
@@ -90,6 +92,7 @@ class Player:
         self._model = model
         self._page_size = page_size
         self._seed = seed
+        self._stream = stream
         self._text = text
         self._texts = _text_starts(plan, text)
         self._num_before = [len(set(call.after)) for call in plan.calls]
@@ -140,6 +143,7 @@ class Player:
             position=0,
             sampler=SamplerSpec(seed=self._seed + number),
             stop=StopSpec(call.num_output),
+            stream=self._stream,
         )
         self._call(call.member, Issue(queue, [alloc, decode]))
 

@@ -48,7 +48,7 @@ class Study:
         if self.recorded is None:
             create_workload(self.workload)
         if self.num_programs < 1:
-            raise ConfigError(f"{self.num_programs} programs: choose at least 1")
+            raise ConfigError(f"num_programs is {self.num_programs}: choose at least 1")
         if self.load is not None:
             if not (isfinite(self.load) and self.load > 0):
                 raise ConfigError(f"the load is {self.load}: choose a number above 0")

@@ -86,6 +86,7 @@ class SimulationRun:
     ) -> None:
         self._plans, self._times_s = plans, list(times_s)
         self._works = WorkTable(engines.prompt_weight)
+        self._reads_work = policy is not None
         own = None if policy is None else policy(self._works)
         self._control = _TimedControl(Controller(scheduler, policy=own, listener=listener))
         self._shell = VirtualShell(
@@ -134,6 +135,7 @@ class SimulationRun:
             page_size=self._page_size,
             text=self._texts[number],
             seed=number * _SEEDS,
+            stream=self._reads_work,
         )
         self._begun[number] = player
         for member in members:

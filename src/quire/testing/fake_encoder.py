@@ -11,8 +11,8 @@ VOCAB_SIZE = 1 << 16
 
 class FakeEncoder:
     """``EncoderCore``. An embedding counts the tokens by id modulo ``dimensions``; a score is the
-    share of the second segment's tokens that also occur in the first. A batch reports ``token_s``
-    of time for each of its tokens."""
+    share of the second segment's tokens that also occur in the first. A batch reports ``batch_s``
+    of time, and ``token_s`` for each of its tokens."""
 
     def __init__(
         self,
@@ -23,6 +23,7 @@ class FakeEncoder:
         max_batch_tokens: int = 8192,
         max_pending: int = 8192,
         token_s: float = 0.0,
+        batch_s: float = 0.0,
     ) -> None:
         self._kind = kind
         self._dimensions = dimensions if kind == "embedding" else 1
@@ -30,6 +31,7 @@ class FakeEncoder:
         self._max_batch_tokens = max_batch_tokens
         self._max_pending = max_pending
         self._token_s = token_s
+        self._batch_s = batch_s
 
     @property
     def info(self) -> EncoderInfo:
@@ -53,7 +55,7 @@ class FakeEncoder:
         return EncodeResult(
             number=batch.number,
             rows=np.asarray(rows, np.float32),
-            elapsed_s=len(batch.tokens) * self._token_s,
+            elapsed_s=self._batch_s + len(batch.tokens) * self._token_s,
         )
 
     def _row(self, tokens: np.ndarray, types: np.ndarray) -> np.ndarray:

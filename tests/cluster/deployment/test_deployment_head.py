@@ -138,7 +138,9 @@ def test_a_cluster_whose_head_does_not_answer_is_ended_with_it(
     head = RayHead(tmp_path / "state", OwnHead(port=port), {})
     head.start()
     assert made.status().ray == "Ray does not answer"
-    assert made.down(Told()) == []
+    told = Told()
+    assert made.down(told) == []
+    assert told.changes == ["stop Ray"]
     assert not head.is_running()
 
 

@@ -234,7 +234,7 @@ class OtherRay:
         for started in self.running:
             started.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                started.wait(20)
+                started.wait(60)
             end_session(started.pid, 0)
             started.wait()
 

@@ -47,6 +47,13 @@ def test_fewer_follow_when_they_were_enough_for_the_longer_period() -> None:
     assert scaler.count(2, 0, 61.0) == 2  # and now the period begins anew
 
 
+def test_a_moment_with_work_for_all_begins_the_period_anew() -> None:
+    scaler = GroupScaler(SCALING)
+    looks = ((0, 0.0), (32, 30.0), (0, 60.0), (0, 90.0))
+    assert [scaler.count(4, num_requests, at_s) for num_requests, at_s in looks] == [4] * 4
+    assert scaler.count(4, 0, 120.0) == 1, "a minute behind the moment"
+
+
 def test_a_change_of_direction_begins_anew() -> None:
     scaler = GroupScaler(SCALING)
     assert scaler.count(2, 0, 0.0) == 2

@@ -122,7 +122,17 @@ def test_a_missing_adapter_does_not_move_the_others(
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "model",
-    ["llama", "qwen2", "qwen3", "llama-mqa-head-dim", "gemma2", "granite", "olmo2", "phi3"],
+    [
+        "llama",
+        "qwen2",
+        "qwen3",
+        "llama-mqa-head-dim",
+        "gemma2",
+        "granite",
+        "olmo2",
+        "phi3",
+        "ernie4-5",
+    ],
 )
 def test_every_adapter_equals_its_merged_model(
     model: str,

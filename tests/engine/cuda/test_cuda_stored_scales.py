@@ -33,15 +33,19 @@ def quantized(name: str, weight: Tensor, per_output: bool) -> dict[str, Tensor]:
     return {name: stored.view(weight.shape), f"{name}_scale": scale}
 
 
-@pytest.fixture(params=[True, False], ids=["per output", "per tensor"])
+@pytest.fixture(
+    params=[("llama", True), ("llama", False), ("helium", True)],
+    ids=["per output", "per tensor", "per output, rotated in pairs"],
+)
 def directory(
     request: pytest.FixtureRequest, checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> Path:
     path = tmp_path / "fp8"
-    shutil.copytree(checkpoint("llama"), path)
+    model, per_output = request.param
+    shutil.copytree(checkpoint(model), path)
     tensors: dict[str, Tensor] = {}
     for name, weight in load_file(path / "model.safetensors").items():
-        tensors |= quantized(name, weight, request.param)
+        tensors |= quantized(name, weight, per_output)
     save_file(tensors, path / "model.safetensors")
     values = json.loads((path / "config.json").read_text())
     values["quantization_config"] = {"quant_method": "fp8"}
@@ -67,10 +71,15 @@ def test_stored_weights_come_back(directory: Path) -> None:
     stored = load_file(directory / "model.safetensors")
     for linear in linears(loaded(directory)):
         assert isinstance(linear, Float8Linear)
-        expected = torch.cat([stored[f"{prefix}.weight"] for prefix in linear.parts])
-        assert torch.equal(linear.weight_OI.view(torch.uint8), expected.view(torch.uint8))
+        expected = torch.cat(
+            [
+                linear.in_order(prefix, stored[f"{prefix}.weight"].view(torch.uint8))
+                for prefix in linear.parts
+            ]
+        )
+        assert torch.equal(linear.weight_OI.view(torch.uint8), expected)
         scales = [
-            stored[f"{prefix}.weight_scale"].reshape(-1).expand(size)
+            linear.in_order(prefix, stored[f"{prefix}.weight_scale"].reshape(-1).expand(size))
             for prefix, size in linear.parts.items()
         ]
         assert torch.equal(linear.scale_O, torch.cat(scales))

@@ -339,6 +339,16 @@ REFUSED: list[tuple[str, str, Values, type[ModelError], str]] = [
      {"rope_scaling": {"type": "longrope", "short_factor": [0.0] * 8, "long_factor": [1.0] * 8}},
      ModelFormatError, "short_factor"),
     ("factors absent", "phi3", {"rope_scaling": {"type": "su"}}, ModelFormatError, "short_factor"),
+    ("recurrent layers", "granitemoehybrid", {"layer_types": ["mamba", "attention"]},
+     UnsupportedModel, "mamba.*no H"),
+    ("kinds absent", "granitemoehybrid", {"num_local_experts": 0}, UnsupportedModel, "None.*no H"),
+    ("shared and single experts", "granitemoehybrid", {"layer_types": ["attention"] * 2},
+     UnsupportedModel, "experts beside"),
+    ("norm", "granitemoehybrid",
+     {"layer_types": ["attention"] * 2, "normalization_function": "layernorm"},
+     UnsupportedModel, "layernorm"),
+    ("pattern", "exaone4", {"sliding_window_pattern": "LxG"}, ModelFormatError, "letters L and G"),
+    ("window of GLM", "glm4", {"use_sliding_window": True}, UnsupportedModel, "sliding"),
     ("other architecture", "gemma2", {"architectures": ["Gemma2ForX"]}, UnsupportedModel, "Built"),
 ]  # fmt: skip
 
@@ -355,6 +365,39 @@ def test_bad_values_are_named(
     with pytest.raises(error, match=part) as raised:
         read(values)
     assert type(raised.value) is error
+
+
+def test_layers_with_a_window_alone_rotate_in_exaone_4() -> None:
+    values = {"model_type": "exaone4", **sizes(5, 64, 96, 4, 2)}
+    numbered = read({**values, "sliding_window_pattern": 2})
+    lettered = read({**values, "sliding_window_pattern": "LG"})
+    for model in (numbered, lettered):
+        assert [layer.window for layer in model.layers[:4]] == [4096, None, 4096, None]
+        assert [model.ropes[layer.rope].kind for layer in model.layers[:2]] == ["default", "none"]
+    assert (numbered.layers[4].window, lettered.layers[4].window) == (4096, None)
+    full = read({**values, "sliding_window": None, "sliding_window_pattern": None})
+    assert {(layer.window, full.ropes[layer.rope].kind) for layer in full.layers} == {
+        (None, "default")
+    }
+
+
+def test_granite_4_is_as_wide_as_its_shared_mlp() -> None:
+    values = {
+        **{"model_type": "granitemoehybrid", **sizes(2, 64, 8192, 4, 2), "num_local_experts": 0},
+        **{"layer_types": ["attention"] * 2, "shared_intermediate_size": 96},
+    }
+    model = read(values)
+    assert model.mlp is not None
+    assert (model.mlp.intermediate_size, model.ropes[0].kind) == (96, "none")
+    assert read({**values, "position_embedding_type": "rope"}).ropes[0].kind == "default"
+
+
+def test_glm_rotates_half_of_every_head_unless_told() -> None:
+    values = {"model_type": "glm4", **sizes(2, 64, 96, 4, 2)}
+    model = read(values)
+    assert (model.head_dim, model.attention.rotated_pairs) == (128, 32)
+    assert model.attention.qkv_bias
+    assert read({**values, "partial_rotary_factor": 1.0}).attention.rotated_pairs == 64
 
 
 def test_every_family_is_in_the_table_of_models() -> None:

@@ -164,6 +164,7 @@ def group(**changes: Any) -> Values:
 
 
 REFUSED: list[tuple[str, Values, str]] = [
+    ("olmoe", {"clip_qkv": 8.0}, "clip_qkv = 8.0.*clipped"),
     ("llama", {"is_causal": False}, "is_causal = False.*both directions"),
     ("qwen3", {"is_causal": False}, "both directions"),
     ("qwen2", {"use_bidirectional_attention": True}, "both directions"),

@@ -21,6 +21,9 @@ from quire.engine.models.registry import FAMILIES, family_of
         ("Phi4", "phi3"),
         ("deepseek_v3", "qwen3_moe"),
         ("mamba", None),
+        ("minicpm9", None),
+        ("gpt_neo", "llama"),
+        ("qwen9", "qwen2"),
         ("", None),
     ],
 )

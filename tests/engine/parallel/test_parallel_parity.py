@@ -35,6 +35,7 @@ Checkpoint = Callable[[str], Path]
 FAMILIES = [
     "llama", "llama-mqa-head-dim", "llama-biases", "qwen2-tied", "qwen3", "mistral", "mixtral",
     "qwen3-moe", "gemma2", "gemma3", "phi3", "gpt-oss", "olmo2", "granite",
+    "granite-moe", "granite-4", "glm4", "exaone4", "olmoe", "ernie4-5",
 ]  # fmt: skip
 
 

@@ -4,10 +4,12 @@ name."""
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from documents_made import page_of, pdf_of
@@ -83,6 +85,53 @@ def test_what_cannot_be_read_is_refused_by_name(
     with pytest.raises(InvalidArgument, match=f"the document 'that one' ({message})"):
         process.read("that one", kind, file)
     assert process.read("next", "html", page_of(FACTS[0])).endswith(FACTS[0])
+
+
+def html_that_points_to(address: str, secret: Path) -> bytes:
+    """Everything in a page that a browser or an XML parser would fetch."""
+    return (
+        f'<!DOCTYPE html PUBLIC "x" "{address}/dtd" [<!ENTITY own SYSTEM "file://{secret}">'
+        f'<!ENTITY % far SYSTEM "{address}/entity"> %far;]>'
+        f'<html xmlns:xi="http://www.w3.org/2001/XInclude"><head><base href="{address}/">'
+        f'<meta http-equiv="refresh" content="0;url={address}/meta">'
+        f'<link rel="canonical" href="{address}/canonical"><link rel="stylesheet" href="/css">'
+        f'<script src="{address}/script"></script></head><body><article><p>{FACTS[0]} &own;</p>'
+        f'<img src="{address}/img"><iframe src="{address}/frame"></iframe>'
+        f'<object data="{address}/object"></object>'
+        f'<xi:include href="file://{secret}" parse="text"/>'
+        f"<p>{FACTS[1]}</p></article></body></html>"
+    ).encode()
+
+
+def pdf_that_points_to(address: str, secret: Path) -> bytes:
+    """A page that is in another file and opens an address, beside one with a text."""
+    content = pdf_of(FACTS[:2])
+    head, _, tail = content.partition(b"BT /F1 12 Tf 20 200 Td (" + FACTS[1].encode())
+    start = head.rindex(b"<<")
+    elsewhere = f"<< /F (file://{secret}) /URI ({address}/uri) /FS /URL /Length "
+    return (
+        head[:start]
+        + head[start:].replace(b"<< /Length ", elsewhere.encode(), 1)
+        + (b"BT /F1 12 Tf 20 200 Td (" + FACTS[1].encode() + tail)
+    )
+
+
+@pytest.mark.parametrize("kind", ["html", "pdf"])
+def test_nothing_is_fetched_that_a_document_points_to(
+    process: ReadingProcess, kind: str, tmp_path: Path
+) -> None:
+    """Neither at a private address nor from a file of this machine."""
+    secret = tmp_path / "secret"
+    secret.write_text("the key is 1234")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        made = html_that_points_to if kind == "html" else pdf_that_points_to
+        text = process.read(f"{address}/a.{kind}", kind, made(address, secret))
+        listening.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+    assert FACTS[0] in text
+    assert "1234" not in text
 
 
 def test_elements_inside_one_another_do_no_harm(process: ReadingProcess) -> None:

@@ -102,6 +102,18 @@ async def test_results_come_in_the_servers_order_as_many_as_were_asked_for(serve
     ]
 
 
+async def test_nothing_is_fetched_that_a_result_or_a_redirect_names(server: Server) -> None:
+    """A result may name an address of the node's own network, here the one that would be heard."""
+    inside = f"http://{server.address}/inside"
+    server.rows(row(1, url=inside, thumbnail=inside, img_src=inside, iframe_src=inside))
+    (result,) = await found(server, top_k=1)
+    assert result.address == inside
+    server.status, server.headers = 302, {"location": inside}
+    with pytest.raises(EngineFault, match="redirects"):
+        await found(server)
+    assert [path for path, _, _ in server.asked] == ["/search", "/search"]
+
+
 async def test_the_address_may_have_a_path_and_a_password_that_no_error_tells(
     server: Server,
 ) -> None:

@@ -64,6 +64,21 @@ async def test_a_tenant_never_sees_the_index_of_another(tmp_path: Path) -> None:
     await engines.close()
 
 
+@pytest.mark.parametrize(
+    "query", ["hers", "text:hers", '"hers" OR hers', "rowid:1 hers*", "{path} hers", "hers/a.txt"]
+)
+async def test_no_query_reaches_the_index_of_another_tenant(tmp_path: Path, query: str) -> None:
+    ours, hers = folder(tmp_path / "ours", "Ours alone."), folder(tmp_path / "hers", "Hers alone.")
+    engines = engines_of(config(None, a=ours, b=hers))
+    await engines.start()
+    asked = query.format(path=hers)
+    (found,) = await asking(engines, "a").find([asked], 9, ORDER)
+    assert {one.text for one in found} <= {"Ours alone."}
+    ((theirs,),) = await asking(engines, "b").find([asked], 9, ORDER)
+    assert theirs.text == "Hers alone."
+    await engines.close()
+
+
 async def test_a_tenant_without_an_engine_is_told_so(tmp_path: Path) -> None:
     engines = engines_of(config(None, a=folder(tmp_path / "ours", "ours"), b=None))
     await engines.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -119,6 +120,24 @@ async def test_collections_are_those_of_their_owners(stores: VectorStore) -> Non
     stores.end(ProgramId(8))
     assert await stores.drop(SHARED)
     assert await stores.names(TENANT) == []
+
+
+async def test_no_name_reaches_the_collection_of_another_tenant(stores: VectorStore) -> None:
+    """Neither its own name, nor how a store calls it: paths, digests, tables."""
+    await stores.put(SHARED, rows(0, [[1, 0]], ["ours"]))
+    tenant, name = (hashlib.sha256(one.encode()).hexdigest() for one in (TENANT, "shared"))
+    paths = [f"{TENANT}/shared", f"../{TENANT}/shared", f"../{tenant}/{name}", name, f"../{name}"]
+    tables = ["rows_1", "quire.rows_1", 'rows_1"', "shared' OR tenant = 'default"]
+    other = TenantId("other")
+    for wanted in ["shared", *paths, *tables]:
+        place = Place(other, None, wanted)
+        with pytest.raises(UnknownHandle, match="this tenant has no collection"):
+            await stores.search(place, unit([1, 0]), 1)
+        assert not await stores.drop(place)
+        await stores.put(place, rows(0, [[1, 0]], ["theirs"]))
+        assert await texts_of(stores, SHARED, [1, 0], 9) == ["ours"]
+        assert await stores.drop(place)
+    assert await texts_of(stores, SHARED, [1, 0], 9) == ["ours"]
 
 
 async def test_hostile_names_are_only_names(stores: VectorStore, tmp_path: Path) -> None:

@@ -70,6 +70,18 @@ async def test_choices_share_the_prompt_and_agree_with_a_single_one(api: Api) ->
     assert text(one) == TOKENIZER.decode(tokens(one), skip_special=True)
 
 
+async def test_without_a_stream_each_choice_is_one_chunk(api: Api) -> None:
+    options = {"num_choices": 3, "num_logprobs": 1, "sampler": temperature(1.0, seed=5)}
+    streamed = await run(api, request_of(**options))
+    whole = await run(api, request_of(**options, stream=False))
+    assert [len(choice) for choice in whole] == [1] * 3
+    for one, other in zip(streamed, whole, strict=True):
+        assert len(one) > 1
+        assert (tokens(other), text(other)) == (tokens(one), text(one))
+        told = [entry for chunk in one for entry in chunk.logprobs or ()]
+        assert list(other[0].logprobs or ()) == told
+
+
 async def test_seeds_differ_by_choice_and_repeat(api: Api) -> None:
     request = request_of(num_choices=2, sampler=temperature(1.0, seed=5))
     first, again = await run(api, request), await run(api, request)

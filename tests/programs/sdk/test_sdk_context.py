@@ -216,6 +216,32 @@ async def test_a_cancelled_generation_keeps_what_was_said(api: Api) -> None:
     assert await going_on(ctx) == await fresh(api, tokens, 6)
 
 
+async def test_a_generation_that_does_not_stream_says_the_same(api: Api) -> None:
+    streamed = await Context(api).fill(TEXT).generate(max_tokens=9, ignore_eos=True)
+    ctx = Context(api).fill(TEXT)
+    generation = ctx.generate(max_tokens=9, ignore_eos=True, stream=False)
+    pieces = [piece async for piece in generation]
+    assert "".join(pieces) == streamed.text
+    assert len(pieces) <= 2, "all at once, and what a cut character becomes"
+    assert (await generation).token_ids == streamed.token_ids
+    assert await going_on(ctx) == await fresh(api, ctx.tokens[:-6], 6)
+
+
+@pytest.mark.parametrize("num_turns", [0, 1, 5, 40])
+async def test_cancelled_it_keeps_what_was_said_too(api: Api, num_turns: int) -> None:
+    ctx = Context(api).fill(TEXT)
+    generation = ctx.generate(max_tokens=150, ignore_eos=True, stream=False)
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    generation.cancel()
+    with suppress(ProgramCancelled):
+        await generation
+    tokens = ctx.tokens
+    assert tokens[: len(TOKENIZER_TOKENS)] == TOKENIZER_TOKENS
+    assert num_turns < 40 or len(tokens) > len(TOKENIZER_TOKENS)
+    assert await going_on(ctx) == await fresh(api, tokens, 6)
+
+
 async def test_misuse_is_named(api: Api) -> None:
     ctx = Context(api)
     with pytest.raises(InvalidArgument, match="empty"):

@@ -115,6 +115,21 @@ async def test_a_manifest_names_the_shared_collections() -> None:
     assert await vectors.names() == ["notes-1"]
 
 
+async def test_a_tenant_that_knows_the_name_of_anothers_collection_finds_its_own_alone() -> None:
+    store, value = ExactStore(), b"\0\0\x80?"
+    theirs = VectorService(Identity(ProgramId(1), TENANT, "p"), store)
+    await theirs.put("notes", True, 0, value, 1, ["theirs"])
+    other = VectorService(Identity(ProgramId(2), TenantId("other"), "p"), store)
+    assert await other.names() == []
+    with pytest.raises(UnknownHandle, match="this tenant has no collection of vectors 'notes'"):
+        await other.search("notes", True, value, 1, 1)
+    assert not await other.drop("notes", True)
+    await other.put("notes", True, 0, value, 1, ["own"])
+    for vectors, text in ((theirs, "theirs"), (other, "own")):
+        ((found,),) = await vectors.search("notes", True, value, 1, 9)
+        assert found[2] == text
+
+
 def test_what_is_no_vector_is_refused() -> None:
     for values, dimensions in [(b"", 1), (b"\0" * 6, 1), (b"\0" * 8, 0)]:
         with pytest.raises(InvalidArgument, match="give vectors of one size"):

@@ -57,6 +57,17 @@ def test_surroundings_have_the_chunk_and_so_many_neighbours_as_there_are(
         assert sum(f" {one} " in f" {around} " for one in cut) >= min(neighbours + 1, len(cut))
 
 
+@pytest.mark.parametrize("char", ["a", "字", " "])
+def test_a_long_word_and_white_space_are_cut(char: str) -> None:
+    text = f"x {char * 1000}. y"
+    cut = list(chunks(text, 4, 0))
+    assert "".join(cut).replace(" ", "") == text.replace(" ", "")
+    assert len(cut) == num_chunks(text, 4, 0) > 3
+    assert max(map(len, cut)) <= 4 * (chunker.MAX_TOKEN_CHARS + 1)
+    digest = "0" * chunker.MAX_TOKEN_CHARS
+    assert list(chunks(f"a {digest} b", 2, 0)) == [f"a {digest}", "b"]
+
+
 def test_too_many_chunks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunker, "MAX_CHUNKS", 3)
     with pytest.raises(InvalidArgument, match="4 tokens has 4 chunks; at most 3"):

@@ -98,3 +98,23 @@ def test_a_line_leads_from_the_box_that_is_waited_for_to_the_one_that_waits(
         assert (points[0], points[1]) in rights
         assert (points[-2], points[-1]) in lefts
         assert points[0] < points[-2]
+
+
+def test_no_box_hides_a_line(page: ElementTree.Element) -> None:
+    """Between its columns, where a line may lie at the height of a box, there are no boxes."""
+    found, num_past = boxes(page), 0
+    for line in page.iter(f"{SVG}path"):
+        points = [int(one) for one in re.findall(r"-?\d+", line.attrib["d"])]
+        start, end = points[0], points[-2]
+        passed = [box for box in found if start <= box[0] and box[2] <= end]
+        flat = re.search(r"(\d+) H(\d+)", line.attrib["d"])
+        if flat is None:
+            assert not passed, line.attrib["d"]
+            continue
+        num_past += 1
+        height = int(flat[1])
+        assert all(not box[1] <= height <= box[3] for box in passed), line.attrib["d"]
+        assert passed
+        assert points[6] <= min(box[0] for box in passed), "it has bent before the first column"
+        assert int(flat[2]) >= max(box[2] for box in passed)
+    assert num_past > 3

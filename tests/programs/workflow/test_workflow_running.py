@@ -381,6 +381,22 @@ async def test_each_command_has_the_depth_of_the_primitive_that_it_serves() -> N
     assert set(served) == wanted
 
 
+async def test_an_answer_streams_only_if_something_begins_with_a_part_of_it() -> None:
+    async with node() as local:
+        streams: list[bool] = []
+        post = local.harness.post
+
+        def noted(event: Event) -> list[Action]:
+            if isinstance(event, Called) and isinstance(event.call, Issue):
+                decodes = [one for one in event.call.commands if isinstance(one, Decode)]
+                streams.extend(one.stream for one in decodes if one.stop.max_tokens)
+            return post(event)
+
+        local.harness.post = noted  # type: ignore[method-assign]
+        await local.run(workflow(expansion()), json.dumps({"question": QUESTION}))
+    assert streams == [True, False], "the elements of the expansion, then the whole answer"
+
+
 def asked_each() -> App:
     """A model is asked about each of several texts, and a tool works on each answer."""
     app = App("each", [Engine("llm"), Engine("tool", config={"functions": {"upper": upper}})])

@@ -31,6 +31,8 @@ _MAX_ITEMS = 2000
 _OF_NODES = ("/v1/programs", "/v1/sessions")
 """Lists whose items say at which node they are."""
 
+_MODELS = "/v1/models"
+
 _DEFAULT_LIMIT = 20
 _TIMES = ("created_at", "created", "started_at")
 
@@ -77,7 +79,8 @@ class Everyone:
 
     async def listed(self, request: Request, *, is_paged: bool) -> Opened:
         """The lists of all living nodes as one: each thing once, the newest first. A node that
-        refuses (for example the key) is the answer.
+        refuses (for example the key) is the answer; one that loads its first model has no models
+        to list, and counts only where all do.
 
         Raises:
             CapacityError: no node is alive.
@@ -91,6 +94,8 @@ class Everyone:
             *(self._all_of(engine, request, query, is_paged) for engine in self._living())
         )
         refused = [found for found in gathered if isinstance(found, Opened)]
+        if request.path == _MODELS and len(refused) < len(gathered):
+            refused = [one for one in refused if one.answer.head.status != 503]
         if refused:
             return refused[0]
         items: dict[tuple[str, str], Any] = {}

@@ -51,7 +51,7 @@ class ClusterStudy:
 
     def __post_init__(self) -> None:
         if self.num_nodes < 1:
-            raise ConfigError(f"{self.num_nodes} nodes: choose at least 1")
+            raise ConfigError(f"num_nodes is {self.num_nodes}: choose at least 1")
         if self.engine.num_engines != 1:
             raise ConfigError(
                 f"{self.engine.num_engines} engines of a node: virtual nodes have one each"

@@ -17,6 +17,7 @@ from quire.control.commands.host_commands import (
     NotYet,
 )
 from quire.control.commands.validation import Validator
+from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.engine import ControlledEngine
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
@@ -316,6 +317,9 @@ class Flow:
             entry.error = error
             entry.on_end(entry)
         elif not entry.is_answered:
+            untold = entry.run.untold() if isinstance(entry.run, DecodeRun) else None
+            if untold is not None:
+                self._outbox.deliver(entry.program.id, entry.id, untold, last=False)
             self._outbox.fail(entry.program.id, entry.id, error)
 
     def end_cancelled(self, entry: Entry, reason: str) -> None:

@@ -19,7 +19,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 _COMMAND: msgspec.msgpack.Decoder[c.Command] = msgspec.msgpack.Decoder(c.Command)
 _SAMPLER = msgspec.msgpack.Decoder(SamplerSpec)
 _DECODE = msgspec.msgpack.Decoder(
-    tuple[SamplerSpec, StopSpec, GrammarSpec | None, int, int | None, int | None, bool, int]
+    tuple[SamplerSpec, StopSpec, GrammarSpec | None, int, int | None, int | None, bool, int, bool]
 )
 
 
@@ -40,7 +40,7 @@ class WireTypes:
         values = (
             command.sampler, command.stop, command.grammar, command.position,
             command.num_logprobs, command.num_prompt_logprobs, command.cache,
-            command.num_generated,
+            command.num_generated, command.stream,
         )  # fmt: skip
         _check(values, _DECODE)
 

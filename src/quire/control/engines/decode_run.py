@@ -27,6 +27,7 @@ class DecodeRun:
     ``next_slot``: the table slot of the next known token; the engine may write up to
     ``limit_slot``. ``pins``: the contents of its pages, pinned while the sequence is open.
     ``start_fill``: of its first output page when it began; those behind it were empty.
+    ``kept``: log probabilities of what is told at the end.
     """
 
     def __init__(
@@ -47,6 +48,8 @@ class DecodeRun:
         self.tokens = list(command.tokens)
         self.start_position = command.position
         self.num_logprobs = command.num_logprobs
+        self.streams = command.stream
+        self.kept: list[TokenLogprobs] | None = None
         self.num_prompt = len(command.tokens)
         self.num_run = 0
         self.num_cached = 0
@@ -136,4 +139,36 @@ class DecodeRun:
             matched=matched,
             num_cached_tokens=self.num_cached if is_first else 0,
             seed=self.sampler.seed if is_first else None,
+            first_token_after_s=None if self.streams else self._first_token_after_s,
         )
+
+    def last_chunk(
+        self,
+        tokens: list[int],
+        logprobs: list[TokenLogprobs] | None,
+        finish_reason: FinishReason,
+        matched: int | bytes | None,
+    ) -> DecodeChunk:
+        """The reply that ends it. ``tokens``: those of the last message, with theirs."""
+        if self.streams:
+            return self.chunk(tokens, logprobs, finish_reason, matched)
+        self.keep(logprobs)
+        return self.chunk(self.tokens[self.num_prompt :], self.kept, finish_reason, matched)
+
+    def keep(self, logprobs: list[TokenLogprobs] | None) -> None:
+        """What was sampled with ``logprobs`` is told at the end."""
+        if logprobs is not None:
+            if self.kept is None:
+                self.kept = []
+            self.kept.extend(logprobs)
+
+    def untold(self) -> DecodeChunk | None:
+        """What it has sampled for its end, which is a failure; ``None`` if it is nothing."""
+        if self.streams or self._has_replied or not self.num_generated:
+            return None
+        return self.chunk(self.tokens[self.num_prompt :], self.kept, None, None)
+
+    @property
+    def _first_token_after_s(self) -> float | None:
+        first_s = self.first_token_s
+        return None if first_s is None else first_s - self.entry.arrival_s

@@ -225,7 +225,7 @@ class Completion:
             self._end_if_unwanted(entry)
         else:
             matched = matched_stop(run, end, int(reported.matched[index]))
-            chunk = run.chunk(tokens, logprobs, FINISH_REASONS[end], matched)
+            chunk = run.last_chunk(tokens, logprobs, FINISH_REASONS[end], matched)
             self._admission.ended(run.num_generated, run.max_tokens)
             self._gate.finished(run)
             self._flow.finish(entry, chunk)
@@ -264,7 +264,9 @@ class Completion:
         self, run: DecodeRun, tokens: list[int], logprobs: list[TokenLogprobs] | None
     ) -> None:
         entry = run.entry
-        if tokens and not entry.is_answered:
+        if not run.streams:
+            run.keep(logprobs)
+        elif tokens and not entry.is_answered:
             chunk = run.chunk(tokens, logprobs, None, None)
             self._outbox.deliver(entry.program.id, entry.id, chunk, last=False)
 

@@ -8,6 +8,9 @@ lost instance had at hand is done again, once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import islice
+
 import numpy as np
 
 from quire.control.commands.flow import Flow
@@ -16,13 +19,15 @@ from quire.control.engines.encoder_pool import EncodeMessage, EncoderInstance, E
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
 from quire.control.placement.instances import least_loaded, share_of_batch
-from quire.control.programs.program import Entry
+from quire.control.programs.program import Entry, Program
 from quire.control.programs.service import charge, note_sent
 from quire.control.programs.states import ENDS
 from quire.control.scheduler.order.fair_order import FairOrder
 from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.order.ranking import Ranking
-from quire.control.scheduler.timing.batches_ahead import BatchesAhead
+from quire.control.scheduler.timing.batches_ahead import next_due_s
+from quire.control.scheduler.timing.encode_time import EncodeTime
+from quire.control.scheduler.timing.short_batches import ShortBatches
 from quire.control.tracing import Tracer
 from quire.core.encoding import EncodeBatch, Encoded, EncodeResult
 from quire.core.errors import EngineFault, EngineLost, ErrorRecord
@@ -31,6 +36,9 @@ from quire.core.ids import EngineId
 SPARE_SHARE = 4
 """A batch of spare requests is so many times smaller than another one, because who comes meanwhile
 waits for its end."""
+
+MAX_COUNTED = 64
+"""Of the commands that wait, when it is counted how many programs lose by a short batch."""
 
 
 class EncoderScheduler:
@@ -54,7 +62,8 @@ class EncoderScheduler:
         self._outbox = outbox
         self._time = time
         self._tracer = tracer
-        self._ahead = BatchesAhead()
+        self._batch_time = EncodeTime()
+        self._short = ShortBatches(self._batch_time)
         self.next_dispatch_s: float | None = None
         """When a batch may go that was held back; None if none is."""
 
@@ -116,12 +125,14 @@ class EncoderScheduler:
         """When the next batch may go to it."""
         if instance.is_idle:
             return self._time.now_s
-        return self._ahead.due_s(instance.in_flight[0].num_tokens, instance.began_s)
+        expected_s = self._batch_time.expected_s(instance.in_flight[0].num_tokens)
+        return next_due_s(instance.began_s, expected_s)
 
     def _choose(self, limit: int) -> list[EncodePart]:
         """One sequence after the other of whoever goes next, up to ``limit`` tokens. One that does
         not fit keeps its tenant's turn."""
         parts: list[EncodePart] = []
+        programs: dict[Program, bool] = {}
         num_tokens = 0
         self.waiting.begin()
         while (entry := self.waiting.first()) is not None:
@@ -135,12 +146,29 @@ class EncoderScheduler:
             length = run.next_length
             if parts and num_tokens + length > limit:
                 break
+            if self._goes_without(entry.program, programs, limit - num_tokens):
+                self._short.spend()
+                break
             num_tokens += length
             _append(parts, self.pool.take(run))
             self._share.charge(entry.program.tenant, length)
+            programs[entry.program] = not run.is_waiting
             if not run.is_waiting:
                 self.waiting.take(entry)
         return parts
+
+    def _goes_without(self, program: Program, programs: Mapping[Program, bool], room: int) -> bool:
+        """Whether a batch of ``programs`` (of each: whether it has the last of a command) goes with
+        ``room`` left, though ``program`` is next. A policy without stages does not know who waits
+        for what, and fills."""
+        if not self._ranking.is_staged or program in programs or not self._short.may_go():
+            return False
+        num_completed = sum(programs.values())
+        num_more_tokens = min(room, self.pool.num_waiting_tokens)
+        if not self._short.is_worth(num_completed, num_more_tokens, 1):
+            return False
+        waiting = {one.program for one in islice(self.waiting, MAX_COUNTED)}
+        return self._short.is_worth(num_completed, num_more_tokens, len(waiting))
 
     def _send(self, instance: EncoderInstance, parts: list[EncodePart]) -> None:
         pool = self.pool
@@ -190,7 +218,8 @@ class EncoderScheduler:
         instance.num_reused_tokens += result.num_reused_tokens
         instance.cache_bytes = result.cache_bytes
         if result.error is None:
-            self._ahead.observe(due.num_tokens, result.elapsed_s)
+            self._batch_time.observe(due.num_tokens, result.elapsed_s)
+            self._short.earn(result.elapsed_s)
         self._tracer.message_ended(
             self.pool.id,
             due.number,

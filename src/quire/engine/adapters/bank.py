@@ -137,10 +137,11 @@ def _pair(
     down_RI = torch.empty(rank, num_inputs)
     up_OR = torch.zeros(num_outputs, rank)
     row = column = 0
-    for part, size in zip(parts, linear.parts.values(), strict=True):
+    for part, (name, size) in zip(parts, linear.parts.items(), strict=True):
         if part is not None:
             down_RI[column : column + part.rank] = part.down_RI
-            up_OR[row : row + size, column : column + part.rank] = part.up_OR * part.scaling
+            scaled_OR = linear.in_order(name, part.up_OR * part.scaling)
+            up_OR[row : row + size, column : column + part.rank] = scaled_OR
             column += part.rank
         row += size
     return ThinPair(down_RI.to(device, dtype), up_OR.to(device, dtype))

@@ -43,7 +43,8 @@ class Float8Linear(Linear):
     def __init__(
         self, linear: Linear, scale_O: Tensor | None = None, *, batch_invariant: bool = False
     ) -> None:
-        self.parts, self.delta, self.bias_O = linear.parts, linear.delta, linear.bias_O
+        self.parts, self.arranged = linear.parts, linear.arranged
+        self.delta, self.bias_O = linear.delta, linear.bias_O
         if scale_O is None:
             self.weight_OI, scale_O1 = quantize_rows(linear.weight_OI)
             self.scale_O = scale_O1[:, 0].contiguous()
@@ -85,7 +86,7 @@ class FixedTileLinear(Linear):
     """A product in which a row's bits do not depend on the rest of the batch."""
 
     def __init__(self, linear: Linear) -> None:
-        self.parts, self.delta = linear.parts, linear.delta
+        self.parts, self.arranged, self.delta = linear.parts, linear.arranged, linear.delta
         self.weight_OI, self.bias_O = linear.weight_OI, linear.bias_O
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -35,8 +35,10 @@ def stored_scales(config: EngineConfig, linears: list[Linear]) -> dict[int, Tens
     found: dict[int, Tensor] = {}
     with Shards(locate(config.source)) as shards:
         for place, linear in enumerate(linears):
-            parts = [_of_part(shards, prefix, size) for prefix, size in linear.parts.items()]
-            whole = [part for part in parts if part is not None]
+            parts = {name: _of_part(shards, name, size) for name, size in linear.parts.items()}
+            whole = [
+                linear.in_order(name, part) for name, part in parts.items() if part is not None
+            ]
             if len(whole) == len(parts):
                 found[place] = torch.cat(whole).to(linear.weight_OI.device)
     return found

@@ -7,7 +7,6 @@ checkpoints do.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from quire.core.encoding import EncoderKind
@@ -37,17 +36,24 @@ class EncoderModule:
 
 
 def read_modules(directory: ModelDirectory) -> list[EncoderModule]:
-    """Raises ``ModelFormatError``: not a list of modules, or a folder outside the directory."""
+    """Raises ``ModelFormatError``: no JSON, not a list of modules, or a folder outside the
+    directory."""
     if not directory.has("modules.json"):
         return []
-    listed = json.loads(directory.read_text("modules.json"))
+    listed = directory.read_json_value("modules.json")
     found = []
     for module in listed if isinstance(listed, list) else [None]:
         if not isinstance(module, dict):
-            raise ModelFormatError(f"{directory.path / 'modules.json'} is not a list of modules")
+            raise ModelFormatError(
+                f"{directory.path / 'modules.json'} is not a list of modules: download or export "
+                "it again"
+            )
         path = str(module.get("path", ""))
         if not (directory.path / path).resolve().is_relative_to(directory.path):
-            raise ModelFormatError(f"{directory.path / 'modules.json'} names a folder outside it")
+            raise ModelFormatError(
+                f"{directory.path / 'modules.json'} names the folder {path[:200]!r} outside its "
+                "directory: do not use this checkpoint"
+            )
         found.append(EncoderModule(str(module.get("type", "")).rpartition(".")[2], path))
     return found
 

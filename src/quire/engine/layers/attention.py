@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -14,8 +15,8 @@ from quire.engine.attention.backend import AttentionAttributes, AttentionPlan
 from quire.engine.kv_cache.torch_pool import LayerCache
 from quire.engine.layers.linear import Linear
 from quire.engine.layers.norm import NormConfig, QKNorm, QKNormKind
-from quire.engine.layers.parameters import Parameters
-from quire.engine.layers.rotary import Rotation, rotate
+from quire.engine.layers.parameters import Arrange, Parameters
+from quire.engine.layers.rotary import Rotation, halves_of_pairs, rotate
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,9 @@ class AttentionConfig:
 
     ``head_dim`` need not be ``hidden_size / num_heads``. ``scale``, ``softcap`` and ``sinks``: see
     ``AttentionAttributes``. ``qk_norm``: see ``QKNorm``. ``fused``: the checkpoint stores queries,
-    keys and values as one tensor ``qkv_proj`` (Phi-3).
+    keys and values as one tensor ``qkv_proj`` (Phi-3). ``rotated_pairs``: so many planes of the
+    checkpoint's heads are pairs of neighbouring elements (GLM); they are reordered when they are
+    loaded, into the layout of ``quire.engine.layers.rotary``. 0: it has that layout.
     """
 
     num_heads: int
@@ -59,6 +62,7 @@ class AttentionConfig:
     qkv_bias: bool = False
     output_bias: bool = False
     fused: bool = False
+    rotated_pairs: int = 0
 
 
 class Attention:
@@ -95,7 +99,13 @@ class Attention:
                 f"{prefix}.v_proj": kv_size,
             }
         )
-        self.qkv = Linear(parameters, parts, hidden_size, bias=config.qkv_bias)
+        self.qkv = Linear(
+            parameters,
+            parts,
+            hidden_size,
+            bias=config.qkv_bias,
+            arranged=_arranged(prefix, config),
+        )
         heads = (config.num_heads, config.num_kv_heads, config.head_dim)
         self.qk_norm = (
             QKNorm(parameters, prefix, config.qk_norm, heads, norm) if config.qk_norm else None
@@ -124,3 +134,13 @@ class Attention:
         if rotation.query_scale_T11 is not None:
             q_TND = q_TND * rotation.query_scale_T11
         return group.plan.attend(q_TND, cache, self.attributes)
+
+
+def _arranged(prefix: str, config: AttentionConfig) -> dict[str, Arrange]:
+    """The projections whose rows are reordered, so that planes have the layout of ``rotary``."""
+    if not config.rotated_pairs:
+        return {}
+    assert not config.fused, "no checkpoint with one tensor of rotated pairs is known"
+    assert config.qk_norm is None, "the weights of normed heads would need another order, too"
+    order = partial(halves_of_pairs, head_dim=config.head_dim, rotary_dim=2 * config.rotated_pairs)
+    return {f"{prefix}.q_proj": order, f"{prefix}.k_proj": order}

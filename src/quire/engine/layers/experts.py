@@ -17,7 +17,7 @@ from quire.engine.layers.linear import Linear
 from quire.engine.layers.mlp import Activation, activate
 from quire.engine.layers.parameters import Parameters
 
-ExpertStorage = Literal["mixtral", "qwen3_moe", "gpt_oss"]
+ExpertStorage = Literal["mixtral", "qwen3_moe", "gpt_oss", "granite"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,9 @@ class Experts:
             self.down_bias_EO = parameters.empty(count, size)
         if config.storage == "gpt_oss":
             self._fill_transposed(parameters, f"{prefix}.experts")
+        elif config.storage == "granite":
+            parameters.fill(f"{prefix}.input_linear.weight", self.gate_up_EOI)
+            parameters.fill(f"{prefix}.output_linear.weight", self.down_EOI)
         else:
             self._fill_single(parameters, f"{prefix}.{names.experts}", names)
 
@@ -146,4 +149,5 @@ _NAMES: dict[ExpertStorage, _Names] = {
     "mixtral": _Names("gate", gate="w1", up="w3", down="w2"),
     "qwen3_moe": _Names("gate"),
     "gpt_oss": _Names("router"),
+    "granite": _Names("router.layer"),
 }

@@ -13,6 +13,7 @@ from quire.engine.layers.linear import Linear
 from quire.engine.layers.parameters import Parameters
 
 Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
+MLPStorage = Literal["single", "fused", "granite"]
 
 _CLAMP = 7.0
 _SLOPE = 1.702
@@ -31,12 +32,14 @@ def activate(kind: Activation, gate: Tensor, up: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class MLPConfig:
-    """``fused``: the checkpoint stores gate and up as one tensor ``gate_up_proj`` (Phi-3)."""
+    """``storage``: what the checkpoint calls the tensors: ``gate_proj``, ``up_proj`` and
+    ``down_proj`` (``single``); gate and up as one ``gate_up_proj`` (``fused``, Phi-3), or as one
+    ``input_linear``, before ``output_linear`` (``granite``, Granite 4)."""
 
     intermediate_size: int
     activation: Activation = "silu"
     bias: bool = False
-    fused: bool = False
+    storage: MLPStorage = "single"
 
 
 class GatedMLP:
@@ -47,14 +50,11 @@ class GatedMLP:
 
     def __init__(self, parameters: Parameters, prefix: str, size: int, config: MLPConfig) -> None:
         width = config.intermediate_size
-        parts = (
-            {f"{prefix}.gate_up_proj": 2 * width}
-            if config.fused
-            else {f"{prefix}.gate_proj": width, f"{prefix}.up_proj": width}
-        )
+        inputs, output = _NAMES[config.storage]
+        parts = {f"{prefix}.{name}": 2 * width // len(inputs) for name in inputs}
         self.activation = config.activation
         self.gate_up = Linear(parameters, parts, size, bias=config.bias)
-        self.down = Linear(parameters, {f"{prefix}.down_proj": size}, width, bias=config.bias)
+        self.down = Linear(parameters, {f"{prefix}.{output}": size}, width, bias=config.bias)
 
     def __call__(self, x_TH: Tensor) -> Tensor:
         return self.down(self.hidden(x_TH))
@@ -63,3 +63,10 @@ class GatedMLP:
         """The input of the down projection, ``[T, I]``."""
         gate, up = self.gate_up(x_TH).chunk(2, dim=-1)
         return activate(self.activation, gate, up)
+
+
+_NAMES: dict[MLPStorage, tuple[tuple[str, ...], str]] = {
+    "single": (("gate_proj", "up_proj"), "down_proj"),
+    "fused": (("gate_up_proj",), "down_proj"),
+    "granite": (("input_linear",), "output_linear"),
+}

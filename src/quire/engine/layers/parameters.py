@@ -7,10 +7,13 @@ faster than three small ones; the checkpoint's tensors are views into it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+
+Arrange = Callable[[Tensor], Tensor]
+"""Reorders the rows (the first axis) of a tensor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,18 +22,22 @@ class Destination:
 
     The checkpoint stores it with ``shape``. ``target`` holds as many elements in the same order,
     possibly with other axes and any strides. ``offset`` is added to the stored values. ``pick``
-    selects the part of the stored tensor that this process holds (None: all).
+    selects the part of the stored tensor that this process holds (None: all), and ``arrange``
+    reorders the rows of that part (None: as stored).
     """
 
     target: Tensor
     shape: tuple[int, ...]
     offset: float = 0.0
     pick: Callable[[Tensor], Tensor] | None = None
+    arrange: Arrange | None = None
 
     def fill(self, stored: Tensor) -> None:
         """Copy a tensor of ``shape`` in, converted to the model's dtype."""
         if self.pick is not None:
             stored = self.pick(stored)
+        if self.arrange is not None:
+            stored = self.arrange(stored)
         self.target.copy_(stored.reshape(self.target.shape))
         if self.offset:  # in the target's dtype, which is the more exact one
             self.target.add_(self.offset)
@@ -84,6 +91,10 @@ class Parameters:
         """Record that the checkpoint's ``name``, stored with ``shape`` (default: that of
         ``target``), fills ``target``."""
         self.destinations[name] = Destination(target, shape or tuple(target.shape), offset)
+
+    def arrange(self, name: str, order: Arrange) -> None:
+        """Have ``order`` applied to the checkpoint's ``name`` when it is loaded."""
+        self.destinations[name] = replace(self.destinations[name], arrange=order)
 
     @property
     def num_elements(self) -> int:

@@ -77,3 +77,11 @@ def rotate(x_THD: Tensor, rotation: Rotation) -> Tensor:
 def _rotate(x_THD: Tensor, rotation: Rotation) -> Tensor:
     half = x_THD.shape[-1] // 2
     return (x_THD * rotation.cos_T1D).addcmul_(x_THD.roll(half, -1), rotation.sin_T1D)
+
+
+def halves_of_pairs(rows: Tensor, head_dim: int, rotary_dim: int) -> Tensor:
+    """Rows of whole heads (the first axis), whose planes pair element 2 i with 2 i + 1, in the
+    order in which they pair element i with i + rotary_dim / 2."""
+    heads = rows.reshape(-1, head_dim, *rows.shape[1:])
+    pairs, rest = heads[:, :rotary_dim], heads[:, rotary_dim:]
+    return torch.cat((pairs[:, 0::2], pairs[:, 1::2], rest), dim=1).flatten(0, 1)

@@ -213,6 +213,12 @@ def with_local_rope(
     )
 
 
+def with_rotated_pairs(decoder: DecoderConfig) -> DecoderConfig:
+    """For checkpoints in which a plane is a pair of neighbouring elements of a head."""
+    num_pairs = decoder.ropes[0].rotary_dim(decoder.head_dim) // 2
+    return replace(decoder, attention=replace(decoder.attention, rotated_pairs=num_pairs))
+
+
 def text_part(config: ConfigReader, read: Callable[[ConfigReader], DecoderConfig]) -> DecoderConfig:
     """The decoder of a checkpoint that also takes images; its vision tower is not read.
 

@@ -10,7 +10,7 @@ and may be replaced by an empty tensor once it has been taken over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch.nn.functional as F
@@ -57,7 +57,7 @@ class DecoderLayer:
     def __init__(self, config: DecoderConfig, parameters: Parameters, number: int) -> None:
         layer = config.layers[number]
         prefix = config.name(f"layers.{number}")
-        names = _NORM_NAMES[config.norm_placement]
+        names = _norm_names(config)
 
         def norm(place: str) -> RMSNorm | None:
             if place not in names:
@@ -116,15 +116,28 @@ _NORM_NAMES = {
 """The checkpoint's names of a layer's norms; one name is used for two different norms."""
 
 
+_PLACES = ("attention_norm", "attention_output_norm", "mlp_norm", "mlp_output_norm")
+
+
+def _norm_names(config: DecoderConfig) -> Mapping[str, str]:
+    """The names of a layer's norms in the checkpoint, by the place of each that there is."""
+    usual = _NORM_NAMES[config.norm_placement]
+    if not config.norm_names:
+        return usual
+    places = [place for place in _PLACES if place in usual]
+    return dict(zip(places, config.norm_names, strict=True))
+
+
 def _make_mlp(
     config: DecoderConfig, layer: LayerConfig, parameters: Parameters, prefix: str
 ) -> GatedMLP | Experts:
     if layer.experts:
         assert config.experts is not None
-        place = "block_sparse_moe" if config.experts.storage == "mixtral" else "mlp"
+        place = "block_sparse_moe" if config.experts.storage in ("mixtral", "granite") else "mlp"
         return Experts(parameters, f"{prefix}.{place}", config.hidden_size, config.experts)
     assert config.mlp is not None
-    return GatedMLP(parameters, f"{prefix}.mlp", config.hidden_size, config.mlp)
+    place = "shared_mlp" if config.mlp.storage == "granite" else "mlp"
+    return GatedMLP(parameters, f"{prefix}.{place}", config.hidden_size, config.mlp)
 
 
 def _normed(norm: RMSNorm | None, x_TH: Tensor) -> Tensor:

@@ -41,7 +41,9 @@ class DecoderConfig:
     ``logit_multiplier`` and then, with ``logit_softcap`` c, replaced by ``c * tanh(logits / c)``.
 
     ``max_positions``: the longest context that may be served; ``default_positions``: the length
-    served by default (None: the same). ``mlp`` and ``experts`` are None where no layer has them.
+    served by default (None: the same). ``norm_names``: the checkpoint's names of a layer's norms
+    before and after attention, before and after the MLP, for those that the placement has; empty:
+    the usual ones. ``mlp`` and ``experts`` are None where no layer has them.
     ``prefix``: of the decoder's tensors in the checkpoint, without the last dot (empty: it holds
     nothing else); ``other_parts``: name prefixes of the checkpoint's other tensors.
     """
@@ -56,6 +58,7 @@ class DecoderConfig:
     mlp: MLPConfig | None
     experts: ExpertsConfig | None = None
     norm_placement: NormPlacement = "pre"
+    norm_names: tuple[str, ...] = ()
     tie_embeddings: bool = False
     embedding_multiplier: float = 1.0
     residual_multiplier: float = 1.0

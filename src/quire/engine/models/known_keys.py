@@ -35,8 +35,9 @@ ANY_MODEL = KeyScope(
         _TRAINING: names(
             "initializer_range initializer_factor init_std attention_dropout hidden_dropout "
             "hidden_dropout_prob attention_probs_dropout_prob dropout resid_pdrop embd_pdrop "
-            "attn_pdrop classifier_dropout router_aux_loss_coef router_jitter_noise "
-            "output_router_logits gradient_checkpointing z_loss_coefficient training pretraining_tp"
+            "attn_pdrop residual_dropout classifier_dropout router_aux_loss_coef "
+            "router_jitter_noise output_router_logits gradient_checkpointing z_loss_coefficient "
+            "training pretraining_tp"
         ),
         _GENERATION: names(
             "max_length min_length max_new_tokens min_new_tokens do_sample early_stopping "
@@ -130,6 +131,7 @@ DECODER = merged(
                 "attention_chunk_size": absent("attention within chunks"),
                 "kv_sharing_modes": absent("layers that share K and V"),
                 "num_kv_shared_layers": absent("layers that share K and V", 0),
+                "clip_qkv": absent("queries, keys and values that are clipped"),
                 "lm_head_bias": absent("a bias of the output projection", False),
                 "sliding_window": absent("sliding-window layers, which this family does not have"),
                 "layer_types": Refusal("layers of several kinds", _full_attention),

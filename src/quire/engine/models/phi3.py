@@ -20,6 +20,6 @@ def read_phi3(config: ConfigReader) -> DecoderConfig:
     return replace(
         plain,
         attention=replace(plain.attention, fused=True),
-        mlp=replace(plain.mlp, fused=True),
+        mlp=replace(plain.mlp, storage="fused"),
         layers=(LayerConfig(window=read_window(config)),) * plain.num_layers,
     )

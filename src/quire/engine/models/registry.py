@@ -11,13 +11,19 @@ from quire.engine.config_accounting import KeyScope
 from quire.engine.config_reader import ConfigReader
 from quire.engine.encoders.config import ARCHITECTURES
 from quire.engine.layers.parameters import Parameters
+from quire.engine.models.cwm import read_cwm
 from quire.engine.models.decoder import CausalLM, Decoder
 from quire.engine.models.decoder_config import DecoderConfig
+from quire.engine.models.ernie4_5 import read_ernie4_5
+from quire.engine.models.exaone4 import read_exaone4
 from quire.engine.models.gemma import read_gemma
 from quire.engine.models.gemma2 import read_gemma2
 from quire.engine.models.gemma3 import read_gemma3, read_gemma3_text_part
+from quire.engine.models.glm4 import read_glm, read_glm4
 from quire.engine.models.gpt_oss import read_gpt_oss
-from quire.engine.models.granite import read_granite
+from quire.engine.models.granite import read_granite, read_granite_hybrid, read_granite_moe
+from quire.engine.models.helium import read_helium
+from quire.engine.models.internlm3 import read_internlm3
 from quire.engine.models.known_keys import DECODER, WITH_IMAGES
 from quire.engine.models.llama import read_llama
 from quire.engine.models.llava import read_llava
@@ -30,10 +36,12 @@ from quire.engine.models.mixtral import read_mixtral
 from quire.engine.models.nearest import nearest
 from quire.engine.models.olmo2 import read_olmo2
 from quire.engine.models.olmo3 import read_olmo3
+from quire.engine.models.olmoe import read_olmoe
 from quire.engine.models.phi3 import read_phi3
 from quire.engine.models.qwen2 import read_qwen2
 from quire.engine.models.qwen3 import read_qwen3
 from quire.engine.models.qwen3_moe import read_qwen3_moe
+from quire.engine.models.seed_oss import read_seed_oss
 from quire.engine.models.smollm3 import read_smollm3
 
 
@@ -87,6 +95,21 @@ FAMILIES: dict[str, ModelFamily] = {
         keys=WITH_IMAGES,
     ),
     "granite": ModelFamily("granite", ("GraniteForCausalLM",), read_granite),
+    "granitemoe": ModelFamily("granite", ("GraniteMoeForCausalLM",), read_granite_moe),
+    "granitemoehybrid": ModelFamily(
+        "granite", ("GraniteMoeHybridForCausalLM",), read_granite_hybrid
+    ),
+    "glm": ModelFamily("glm4", ("GlmForCausalLM",), read_glm),
+    "glm4": ModelFamily("glm4", ("Glm4ForCausalLM",), read_glm4),
+    "exaone4": ModelFamily("exaone4", ("Exaone4ForCausalLM",), read_exaone4),
+    "seed_oss": ModelFamily("seed_oss", ("SeedOssForCausalLM",), read_seed_oss),
+    "olmoe": ModelFamily("olmoe", ("OlmoeForCausalLM",), read_olmoe),
+    "ernie4_5": ModelFamily("ernie4_5", ("Ernie4_5ForCausalLM",), read_ernie4_5),
+    "helium": ModelFamily("helium", ("HeliumForCausalLM",), read_helium),
+    "cwm": ModelFamily("cwm", ("CwmForCausalLM",), read_cwm),
+    "internlm3": ModelFamily(
+        "internlm3", ("InternLM3ForCausalLM", "LlamaForCausalLM"), read_internlm3
+    ),
 }
 """By ``model_type``."""
 

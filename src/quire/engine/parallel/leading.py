@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from quire.core.config import EngineConfig
-from quire.core.errors import ConfigError, QuireError
+from quire.core.errors import QuireError
 from quire.engine.device import choose_num_threads
 from quire.engine.loading import LoadedModel, load_model
 from quire.engine.model_directory import ModelDirectory
@@ -25,14 +25,9 @@ def lead(
     """Load the model on every rank.
 
     Raises:
-        ConfigError: the ranks cannot share it, or the requested backend does not support ranks.
+        ConfigError: the ranks cannot share it (see ``check_division``).
         EngineFault: a rank has ended.
     """
-    if config.backend not in ("auto", TorchBackend.name):
-        raise ConfigError(
-            f"backend {config.backend!r} does not split a model over {group.size} ranks: choose "
-            "torch, or tensor_parallel 1"
-        )
     group.begin_load(config)
     local = local_engine_config(config, group.device)
     try:

@@ -7,7 +7,6 @@ while stuck in native code. An exception also ends it, which the other ranks not
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -16,6 +15,7 @@ import sys
 
 import torch
 
+from quire.core.parent_process import die_with_parent
 from quire.engine.parallel.channel import Gone, RankChannel
 from quire.engine.parallel.collectives import Collectives, join_store
 from quire.engine.parallel.follower import FollowingRank
@@ -23,8 +23,6 @@ from quire.engine.parallel.messages import Join, Joined, answer_codec, call_code
 from quire.engine.parallel.shard import Shard
 
 logger = logging.getLogger(__name__)
-
-_PR_SET_PDEATHSIG = 1
 
 
 def run(channel: RankChannel, shard: Shard) -> None:
@@ -45,10 +43,7 @@ def run(channel: RankChannel, shard: Shard) -> None:
 
 def main() -> None:
     number, rank, size, parent = map(int, sys.argv[1:5])
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before the signal was asked for, while torch was imported
-        os._exit(0)
+    die_with_parent(parent)  # it may have ended while torch was imported
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when its ranks end
     logging.basicConfig(
         level=logging.INFO, format=f"%(levelname)s rank {rank} %(name)s: %(message)s"

@@ -23,7 +23,7 @@ from quire.engine.models.decoder_config import DecoderConfig
 Shape = tuple[int, ...]
 Span = tuple[int, int]
 
-_PARTIAL_SUMS = ("o_proj", "down_proj")
+_PARTIAL_SUMS = ("o_proj", "down_proj", "output_linear")
 """Modules whose outputs are summed over the ranks."""
 
 
@@ -160,13 +160,19 @@ def _spans(module: str, whole: int, local: int, config: DecoderConfig, shard: Sh
             (queries + start, queries + stop),
             (queries + keys + start, queries + keys + stop),
         ]
-    if module == "gate_up_proj" and config.mlp is not None and config.mlp.fused:
+    if module in _gates_with_ups(config):
         start, stop = shard.span(whole // 2)
         return [(start, stop), (whole // 2 + start, whole // 2 + stop)]
     if module in ("embed_tokens", "lm_head"):
         return [shard.vocabulary(whole)]
     assert local * shard.size == whole, f"{module}: {whole} over {shard.size} ranks are not {local}"
     return [shard.span(whole)]
+
+
+def _gates_with_ups(config: DecoderConfig) -> tuple[str, ...]:
+    """The modules that hold all of gate before all of up. (gpt-oss alternates the two.)"""
+    fused = config.mlp is not None and config.mlp.storage == "fused"
+    return ("input_linear", "gate_up_proj") if fused else ("input_linear",)
 
 
 def _kv_span(config: DecoderConfig, shard: Shard) -> Span:

@@ -10,12 +10,11 @@ import asyncio
 import hashlib
 import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from quire.core.errors import ConfigError, EngineLost, InvalidArgument, QuireError
+from quire.core.scratch import ScratchDirectory
 from quire.node.search.index import IndexedFile, TextIndex
 from quire.node.search.passages import passages, title_of
 from quire.node.store_threads import StoreThreads
@@ -52,7 +51,7 @@ class FolderSearch:
         self._reader = DocumentService(read_file)
         self._threads = StoreThreads(NUM_THREADS, "search index")
         self._data_dir = data_dir
-        self._temporary: Path | None = None
+        self._temporary: ScratchDirectory | None = None
         self._index: TextIndex | None = None
         self._is_closed = False
 
@@ -62,9 +61,11 @@ class FolderSearch:
         Raises:
             ConfigError: nothing could be read, or there is too much.
         """
-        if self._data_dir is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="quire-search-"))
-        folder = (self._data_dir or self._temporary or Path()) / "search"
+        folder = self._data_dir
+        if folder is None:
+            self._temporary = ScratchDirectory("search")
+            folder = self._temporary.path
+        folder /= "search"
         folder.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256(os.fsencode(self._directory.resolve())).hexdigest()
         index = await self._threads.run(lambda: TextIndex(folder / f"{digest[:32]}.sqlite"))
@@ -135,7 +136,7 @@ class FolderSearch:
         if self._index is not None:
             self._index.close()
         if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary.close()
 
 
 def _files(directory: Path) -> Iterator[Path]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 
 from quire.core.errors import CapacityError, ConfigError
 from quire.core.ids import ProgramId, TenantId
+from quire.core.scratch import ScratchDirectory
 from quire.node.store_threads import StoreThreads
 from quire.programs.vectors import Found, Place, Rows
 from quire.programs.vectors.store import F32, check_dimensions, check_number, check_room, unknown
@@ -44,8 +44,11 @@ class LanceStore:
     at_once = NUM_THREADS
 
     def __init__(self, directory: Path | None = None) -> None:
-        self._is_temporary = directory is None
-        self._directory = directory or Path(tempfile.mkdtemp(prefix="quire-vectors-"))
+        self._temporary: ScratchDirectory | None = None
+        if directory is None:
+            self._temporary = ScratchDirectory("vectors")
+            directory = self._temporary.path
+        self._directory = directory
         shutil.rmtree(self._directory / "programs", ignore_errors=True)
         self._threads = StoreThreads(NUM_THREADS)
         self._tables: dict[Path, Any] = {}
@@ -70,8 +73,8 @@ class LanceStore:
     def close(self) -> None:
         self._threads.close()
         self._tables.clear()
-        if self._is_temporary:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._temporary is not None:
+            self._temporary.close()
 
     async def _run(self, job: Callable[[], T]) -> T:
         try:

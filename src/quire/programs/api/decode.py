@@ -43,6 +43,7 @@ class Decode(TraitFunctions):
         cache: bool = True,
         adapter: str | None = None,
         num_generated: int = 0,
+        stream: bool = True,
     ) -> DecodeStream:
         """Run ``tokens`` after the pages ``ikv``, then sample and append until ``stop`` applies.
 
@@ -54,7 +55,8 @@ class Decode(TraitFunctions):
         ``adapter``: run with the LoRA adapter of that name (default: the adapter of the queue's
         model, if it has one). ``num_generated``: how many of the last tokens of ``history`` and
         ``tokens`` were sampled before, so that grammar, stop strings and penalties go on behind
-        them.
+        them. ``stream``: chunks come while it runs; otherwise there is one, at the end, which
+        costs the node less.
 
         Raises:
             InvalidArgument: no tokens, too few free slots, an unknown position or adapter, another
@@ -96,13 +98,14 @@ class Decode(TraitFunctions):
             cache=cache,
             adapter=adapter or queue.lane.model.adapter,
             num_generated=num_generated,
+            stream=stream,
         )
         end = start + len(tokens)
         if output:
             append_positions(output, range(start, end))
-        stream = DecodeStream(self._issuer, queue.lane, command.id, output, end)
-        self._issuer.issue(queue, command, stream)
-        return stream
+        decode = DecodeStream(self._issuer, queue.lane, command.id, output, end)
+        self._issuer.issue(queue, command, decode)
+        return decode
 
 
 def _behind(context: Sequence[KvPage]) -> int:

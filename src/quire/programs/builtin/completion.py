@@ -245,6 +245,7 @@ class _Completion:
             history=request.prompt[:num_shared] or None,
             cache=request.cache and scored is None,
             num_generated=request.num_generated,
+            stream=request.stream,
         )
 
     def _stop(self) -> StopSpec:

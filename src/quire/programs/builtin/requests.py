@@ -52,6 +52,7 @@ class CompletionRequest:
                            strings, grammar, penalties and text go on behind them. ``max_tokens``
                            and ``min_tokens`` count from here on.
     ``lease``              holds K and V of the first ``num_leased`` tokens of ``prompt``.
+    ``stream``             chunks come while a choice runs; otherwise each choice is one chunk.
     """
 
     prompt: tuple[int, ...]
@@ -75,6 +76,7 @@ class CompletionRequest:
     num_generated: int = 0
     lease: LeaseName | None = None
     num_leased: int = 0
+    stream: bool = True
 
     def __post_init__(self) -> None:
         if not self.prompt:

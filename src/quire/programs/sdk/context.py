@@ -183,12 +183,14 @@ class Context:
         stop_token_ids: Sequence[int] = (),
         num_logprobs: int | None = None,
         shown: Container[int] = (),
+        stream: bool = True,
     ) -> Generation:
         """Continue the text. It starts at once, so several contexts can generate concurrently.
 
         ``max_tokens``: limited to the number that the model can hold, which is the default.
         ``stop``: strings that end the generation; they stay in the context but not in the returned
-        text. Special tokens are omitted from that text, too, except those in ``shown``.
+        text. Special tokens are omitted from that text, too, except those in ``shown``. ``stream``:
+        pieces come while it runs; otherwise all at the end, which costs the node less.
 
         Raises:
             InvalidArgument: the context is empty, an option is of another type, or an operation is
@@ -209,8 +211,8 @@ class Context:
             token_ids=tuple(dict.fromkeys((*ends, *stop_token_ids))),
             strings=tuple(text.encode() for text in stops),
         )
-        stream = TextStream(self.model.tokenizer, stop=stops, shown=shown)
-        return paged.generate(spec, sampler, grammar, num_logprobs, stream)
+        text = TextStream(self.model.tokenizer, stop=stops, shown=shown)
+        return paged.generate(spec, sampler, grammar, num_logprobs, text, stream)
 
     async def generate_until(
         self, *, max_tokens: int | None = None, stop: str | Sequence[str] = (), **options: Any

@@ -164,11 +164,12 @@ class PagedText:
         grammar: GrammarSpec | None,
         num_logprobs: int | None,
         text: TextStream,
+        stream: bool,
     ) -> Generation:
         """Continue the text, of which at least the last token is run (again)."""
         if self._span.num_run == len(self.tokens):
             self._span.rewind(len(self.tokens) - 1)
-        return self._decode(stop, sampler, grammar, num_logprobs, text, len(self.tokens))
+        return self._decode(stop, sampler, grammar, num_logprobs, text, len(self.tokens), stream)
 
     async def prefill(self, num_tokens: int) -> None:
         """Compute those of the first ``num_tokens`` tokens that are not computed yet."""
@@ -220,11 +221,12 @@ class PagedText:
         num_logprobs: int | None,
         text: TextStream,
         end: int,
+        stream: bool = True,
     ) -> Generation:
         """Run the tokens up to ``end`` that are not in pages, then sample."""
         span, start = self._span, self._span.num_run
         span.ensure(end + max(stop.max_tokens - 1, 0))
-        stream = Decode(self.model.issuer).decode(
+        decode = Decode(self.model.issuer).decode(
             span.ordered(),
             span.written,
             self.tokens[start:end],
@@ -236,10 +238,11 @@ class PagedText:
             num_logprobs=num_logprobs,
             history=self.tokens[:start] or None,
             adapter=self._adapter,
+            stream=stream,
         )
-        span.issued(stream)
+        span.issued(decode)
         self._running = Generation(
-            stream, text, lambda token_ids, error: self._ended(start, end, token_ids, error)
+            decode, text, lambda token_ids, error: self._ended(start, end, token_ids, error)
         )
         return self._running
 

@@ -1,7 +1,8 @@
 """Cuts texts into overlapping chunks of tokens.
 
 A token is a word or a mark, told apart without any model, so that the number of chunks is known
-before an engine is asked. A chunk is an exact piece of its text.
+before an engine is asked. A chunk is an exact piece of its text. Its length is bounded too: of a
+longer word, and of white space, each ``MAX_TOKEN_CHARS`` characters count as a token.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Iterator
 
 from quire.core.errors import InvalidArgument
 
-_TOKEN = re.compile(r"\w+|[^\w\s]")
+MAX_TOKEN_CHARS = 64
+"""As many as the longest common word without spaces has: a SHA-256 digest in hexadecimal."""
+_TOKEN = re.compile(rf"\w{{1,{MAX_TOKEN_CHARS}}}|[^\w\s]|\s{{{MAX_TOKEN_CHARS}}}")
 MAX_CHUNKS = 65_536
 
 

@@ -164,10 +164,15 @@ def _panel(canvas: _Canvas, title: str, boxes: Sequence[Box]) -> None:
 
 
 def _edge(start: tuple[int, int], end: tuple[int, int], kind: str) -> str:
+    """Past other columns it runs between two rows, because a box would hide it."""
     x1, y1 = start[0] + BOX_WIDTH, start[1] + BOX_HEIGHT // 2
     x2, y2 = end[0], end[1] + BOX_HEIGHT // 2
     bend = GAP_X // 2
-    path = f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
+    path = f"M{x1} {y1} C{x1 + bend} {y1} "
+    if x2 - x1 > GAP_X:
+        below = end[1] + BOX_HEIGHT + GAP_Y // 2
+        path += f"{x1 + bend} {below} {x1 + GAP_X} {below} H{x2 - GAP_X} C{x2 - bend} {below} "
+    path += f"{x2 - bend} {y2} {x2} {y2}"
     return f'<path d="{path}" fill="none" stroke="#7a7a7a"{kind}/>'
 
 

@@ -47,9 +47,13 @@ def event(kind: str, **fields: Any) -> bytes:
 
 
 class MessageFormatter:
-    """One message of the assistant."""
+    """One message of the assistant. ``fills_context``: the model's context, not the client, limits
+    its tokens."""
 
-    def __init__(self, frame: Frame, num_prompt_tokens: int, reading: Reading) -> None:
+    def __init__(
+        self, frame: Frame, num_prompt_tokens: int, reading: Reading, *, fills_context: bool = False
+    ) -> None:
+        self._fills_context = fills_context
         self._frame = frame
         self._num_prompt = num_prompt_tokens
         self._parser = ChoiceParser(reading)
@@ -153,7 +157,9 @@ class MessageFormatter:
 
     def _end(self, chunk: ChoiceChunk) -> None:
         if chunk.finish_reason == "length":
-            self._stop_reason = "max_tokens"
+            self._stop_reason = (
+                "model_context_window_exceeded" if self._fills_context else "max_tokens"
+            )
         elif self.answer().calls and not self._parser.ends_in_call:
             self._stop_reason = "tool_use"
         elif isinstance(chunk.stop_reason, str):

@@ -13,6 +13,7 @@ from typing import Any
 
 from quire.server.schemas.anthropic import (
     CountTokensRequest,
+    DocumentBlock,
     ImageBlock,
     InputMessage,
     MessagesRequest,
@@ -49,7 +50,7 @@ from quire.server.schemas.tools import (
 
 
 def chat_request(body: CountTokensRequest) -> ChatCompletionRequest:
-    """``body`` as a chat request. All parts have been validated already."""
+    """``body`` as a chat request, without ``max_tokens``. All parts have been validated already."""
     choice = body.tool_choice
     config = body.output_config
     going_on = body.messages[-1].role == "assistant"
@@ -74,7 +75,6 @@ def _generation(body: CountTokensRequest) -> dict[str, Any]:
     if not isinstance(body, MessagesRequest):
         return {}
     return {
-        "max_tokens": body.max_tokens,
         "stop": body.stop_sequences,
         "stream": body.stream,
         "temperature": body.temperature,
@@ -152,6 +152,8 @@ def _content(content: str | Sequence[Any]) -> TextOrParts:
             parts.append(_text_part(block.text))
         elif isinstance(block, ImageBlock):
             parts.append(_image_part(block))
+        elif isinstance(block, DocumentBlock):
+            parts.append(_text_part(block.text))
     return parts or ""
 
 

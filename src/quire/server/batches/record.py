@@ -24,11 +24,14 @@ _NEXT: Mapping[BatchStatus, frozenset[BatchStatus]] = {
 
 
 class BatchRecord(BaseModel):
-    """``output_ttl_s``: lifetime of the output files; ``None``: the longest that files may have."""
+    """``output_ttl_s``: lifetime of the output files; ``None``: the longest that files may have.
+    ``ending``: what the batch becomes once its results are files; no request is run any more.
+    """
 
     tenant: TenantId
     batch: Batch
     output_ttl_s: int | None = None
+    ending: BatchStatus | None = None
 
     @property
     def is_over(self) -> bool:

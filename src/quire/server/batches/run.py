@@ -69,8 +69,10 @@ class BatchRun:
         self._task = asyncio.create_task(self._run(), name=f"batch {self.record.batch.id}")
 
     async def cancel(self) -> None:
-        """Cancel the batch; existing answers are kept. Idempotent."""
-        if self.record.batch.status in ("validating", "in_progress"):
+        """Cancel the batch; existing answers are kept. Idempotent, and without effect once its
+        results become files."""
+        is_running = self.record.batch.status in ("validating", "in_progress")
+        if is_running and self.record.ending is None:
             await self._advance("cancelling")
             if self._work is not None:
                 self._work.cancel()
@@ -110,16 +112,18 @@ class BatchRun:
     async def _worked_off(self) -> None:
         """Run until it is completed, failed, expired or cancelled."""
         batch = self.record.batch
+        if self.record.ending is not None:
+            await self._finish(self.record.ending)
+            return
         if batch.status == "cancelling":
             raise asyncio.CancelledError
         left_s = batch.expires_at - self._now_s()
         try:
             async with asyncio.timeout(max(left_s, 0)), self._turn:
-                if batch.status != "finalizing":
-                    lines = await self._checked_lines()
-                    if lines is None:
-                        return
-                    await self._answer(lines)
+                lines = await self._checked_lines()
+                if lines is None:
+                    return
+                await self._answer(lines)
         except TimeoutError:
             await self._end("batch_expired", "expired")
             return
@@ -197,8 +201,18 @@ class BatchRun:
         batch = self.record.batch
         if reason is not None and batch.request_counts.total:
             await asyncio.to_thread(self._give_reasons, reason)
-        if status == "completed" and batch.status != "finalizing":
-            await self._advance("finalizing")
+        await self._finish(status)
+
+    async def _finish(self, status: BatchStatus) -> None:
+        """Turn the results into files, also if an earlier process was killed while it did. How the
+        batch ends is written first: with a part of the results gone from here, a later process
+        could not tell which requests have one."""
+        record = self.record
+        if record.ending is None:
+            record.ending = status
+            if status == "completed":
+                record.advance("finalizing", self._now_s())
+            await asyncio.to_thread(record.save, self._directory)
         await asyncio.to_thread(self._make_files)
         await self._advance(status)
 
@@ -247,8 +261,7 @@ class BatchRun:
     async def _fail(self, code: str, message: str) -> None:
         """Existing answers stay readable."""
         self.record.batch.errors = BatchErrors(data=[BatchError(code=code, message=message)])
-        await asyncio.to_thread(self._make_files)
-        await self._advance("failed")
+        await self._finish("failed")
 
     async def _advance(self, status: BatchStatus) -> None:
         self.record.advance(status, self._now_s())

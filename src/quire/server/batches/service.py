@@ -19,7 +19,7 @@ from quire.core.ids import TenantId
 from quire.server.batches.calls import Calls
 from quire.server.batches.record import BatchRecord
 from quire.server.batches.run import BatchRun, Pause
-from quire.server.files.store import FileStore
+from quire.server.files.store import FileStore, delete_unfinished
 from quire.server.schemas.batches import Batch, BatchRequest
 
 logger = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class BatchService:
 
     def _read_records(self) -> list[BatchRecord]:
         records = []
+        delete_unfinished(self._directory())
         for path in self._directory().glob("*.json"):
             try:
                 records.append(BatchRecord.model_validate_json(path.read_bytes()))

@@ -46,8 +46,12 @@ class PreparedChat:
             session.remember(self.turns, turn_of_answer(answer))
 
 
-async def prepare_chat(request: Request, body: ChatCompletionRequest) -> PreparedChat:
+async def prepare_chat(
+    request: Request, body: ChatCompletionRequest, *, at_most: int | None = None
+) -> PreparedChat:
     """Render ``body``'s conversation and decide how its answer is generated.
+
+    ``at_most``: where ``body`` has no limit, so many tokens, or fewer if the context holds fewer.
 
     Raises:
         QuireError: no such model, a conversation that its template refuses, a grammar that does not
@@ -81,7 +85,7 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
         model,
         prompt.token_ids,
         body.limit(),
-        default_max_tokens=_default_max_tokens(model),
+        default_max_tokens=_default_max_tokens(model) if at_most is None else at_most,
         grammar=grammar,
         reporting=Reporting(num_logprobs, body.prompt_logprobs),
         priority=priority_of(body),

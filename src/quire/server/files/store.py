@@ -1,8 +1,8 @@
 """Files on disk, per tenant: their names, lifetimes and sizes.
 
 Owns the directory: ``ID.data`` is a file's content, ``ID.json`` its record, written last. Content
-without a record was not finished and is deleted at the next start. Calls block on the disk; routes
-make them in threads. Must not know what the files are for.
+without a record and parts of records were not finished and are deleted at the next start. Calls
+block on the disk; routes make them in threads. Must not know what the files are for.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +21,7 @@ import msgspec
 
 from quire.core.errors import ConfigError, NeverWithinQuota, QuotaExceeded, UnknownHandle
 from quire.core.ids import TenantId
+from quire.core.scratch import ScratchDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +61,7 @@ class FileStore:
         self._lock = threading.Lock()
         self._records: dict[str, FileRecord] = {}
         self._directory: Path | None = None
+        self._temporary: ScratchDirectory | None = None
 
     @property
     def is_kept(self) -> bool:
@@ -79,7 +79,8 @@ class FileStore:
     def _open(self) -> Path:
         try:
             if self._kept is None:
-                return Path(tempfile.mkdtemp(prefix="quire-files-"))
+                self._temporary = ScratchDirectory("files")
+                return self._temporary.path
             self._kept.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
             raise ConfigError(
@@ -96,14 +97,15 @@ class FileStore:
         for path in self._kept.glob("*.data"):
             if not path.with_suffix(".json").exists():
                 path.unlink(missing_ok=True)
+        delete_unfinished(self._kept)
         return self._kept
 
     def close(self) -> None:
         """Deletes a temporary directory. Idempotent."""
         with self._lock:
-            if self._kept is None and self._directory is not None:
-                shutil.rmtree(self._directory, ignore_errors=True)
-                self._directory = None
+            if self._temporary is not None:
+                self._temporary.close()
+                self._temporary = self._directory = None
 
     def begin(self, tenant: TenantId) -> IncomingFile:
         """A new file, to be written now.
@@ -232,3 +234,9 @@ def write_whole(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
+
+
+def delete_unfinished(directory: Path) -> None:
+    """Delete what ``write_whole`` was writing when the process was killed."""
+    for part in directory.glob("*.part"):
+        part.unlink(missing_ok=True)

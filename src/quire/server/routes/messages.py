@@ -51,10 +51,13 @@ async def create_message(request: Request, body: MessagesRequest) -> Response:
     _check_version(request)
     _check_thread(body)
     fields = chat_request(body)
-    chat = await prepare_chat(request, fields)
+    chat = await prepare_chat(request, fields, at_most=body.max_tokens)
     telling = told_stream(request, chat.model)
     frame = new_frame(chat.model) if telling is None else telling.frame
-    formatter = MessageFormatter(frame, len(chat.prompt.token_ids), chat.reading)
+    fills_context = chat.generation.max_tokens < body.max_tokens
+    formatter = MessageFormatter(
+        frame, len(chat.prompt.token_ids), chat.reading, fills_context=fills_context
+    )
 
     def remember(session: SessionHandle) -> None:
         chat.remember(session, [formatter.answer()])

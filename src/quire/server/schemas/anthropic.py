@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from quire.server.schemas.base import (
     LIST_SHAPE,
@@ -38,6 +38,9 @@ class TextBlock(EchoedModel):
     text: Text
 
 
+TextBlocks = Annotated[list[TextBlock], Field(max_length=MAX_PARTS, fail_fast=True)]
+
+
 class ImageSource(EchoedModel):
     """``base64`` with ``media_type`` and ``data``, or ``url``."""
 
@@ -60,6 +63,53 @@ class ImageBlock(EchoedModel):
     source: ImageSource
 
 
+def _text_source(kind: object) -> object:
+    if isinstance(kind, str) and kind not in ("text", "content"):
+        raise ValueError(
+            f"a document of kind {kind[:64]!r} cannot be read here: send its text, as a source of "
+            "type text"
+        )
+    return kind
+
+
+class DocumentSource(EchoedModel):
+    """``text`` with ``data``, or ``content`` with a text or blocks of text."""
+
+    type: Annotated[Literal["text", "content"], BeforeValidator(_text_source)]
+    data: Text | None = None
+    content: (
+        Annotated[Annotated[Text, TEXT_SHAPE] | Annotated[TextBlocks, LIST_SHAPE], TextOrList]
+        | None
+    ) = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> DocumentSource:
+        if self.type == "text" and self.data is None:
+            raise ValueError("a source of type text needs data")
+        if self.type == "content" and self.content is None:
+            raise ValueError("a source of type content needs content")
+        return self
+
+    @property
+    def text(self) -> str:
+        if self.type == "text" or isinstance(self.content, str | None):
+            return str(self.data if self.type == "text" else self.content)
+        return "\n".join(block.text for block in self.content)
+
+
+class DocumentBlock(EchoedModel):
+    """A document that the model reads as text, with its title and context before it."""
+
+    type: Literal["document"]
+    source: DocumentSource
+    title: ShortText | None = None
+    context: Text | None = None
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part for part in (self.title, self.context, self.source.text) if part)
+
+
 class ToolUseBlock(EchoedModel):
     type: Literal["tool_use"]
     id: Name
@@ -67,7 +117,7 @@ class ToolUseBlock(EchoedModel):
     input: JsonObject
 
 
-ResultBlock = Annotated[TextBlock | ImageBlock, Field(discriminator="type")]
+ResultBlock = Annotated[TextBlock | ImageBlock | DocumentBlock, Field(discriminator="type")]
 ResultBlocks = Annotated[list[ResultBlock], Field(max_length=MAX_PARTS, fail_fast=True)]
 
 
@@ -103,6 +153,7 @@ def _block_kind(value: object) -> str | None:
 ContentBlock = Annotated[
     Annotated[TextBlock, Tag("<text>")]
     | Annotated[ImageBlock, Tag("<image>")]
+    | Annotated[DocumentBlock, Tag("<document>")]
     | Annotated[ToolUseBlock, Tag("<tool_use>")]
     | Annotated[ToolResultBlock, Tag("<tool_result>")]
     | Annotated[ThinkingBlock, Tag("<thinking>")]
@@ -110,17 +161,16 @@ ContentBlock = Annotated[
     Discriminator(
         _block_kind,
         custom_error_type="invalid_block",
-        custom_error_message="a block's type must be text, image, tool_use, tool_result, thinking "
-        "or redacted_thinking",
+        custom_error_message="a block's type must be text, image, document, tool_use, tool_result, "
+        "thinking or redacted_thinking",
     ),
 ]
 ContentBlocks = Annotated[list[ContentBlock], Field(max_length=MAX_PARTS, fail_fast=True)]
 MessageContent = Annotated[
     Annotated[Text, TEXT_SHAPE] | Annotated[ContentBlocks, LIST_SHAPE], TextOrList
 ]
-SystemBlocks = Annotated[list[TextBlock], Field(max_length=MAX_PARTS, fail_fast=True)]
 SystemPrompt = Annotated[
-    Annotated[Text, TEXT_SHAPE] | Annotated[SystemBlocks, LIST_SHAPE], TextOrList
+    Annotated[Text, TEXT_SHAPE] | Annotated[TextBlocks, LIST_SHAPE], TextOrList
 ]
 
 
@@ -185,6 +235,15 @@ class Thread(RequestModel):
     previous_message_id: ShortText | None = None
 
 
+def _no_mcp_servers(servers: object) -> object:
+    if isinstance(servers, list) and servers:
+        raise ValueError(
+            "the server reaches no MCP servers for its clients: send their tools as tools, and run "
+            "the calls yourself"
+        )
+    return servers
+
+
 class CountTokensRequest(RequestModel):
     """The parts of a prompt, and fields without effect here: accepted, bounded, unused."""
 
@@ -197,7 +256,7 @@ class CountTokensRequest(RequestModel):
     output_config: OutputConfig | None = None
     cache_control: JsonObject | None = None
     context_management: JsonObject | None = None
-    mcp_servers: Annotated[list[JsonObject], Field(max_length=0)] | None = None
+    mcp_servers: Annotated[list[JsonObject], BeforeValidator(_no_mcp_servers)] | None = None
     speed: ShortText | None = None
     user_profile_id: ShortText | None = None
 
@@ -235,7 +294,9 @@ class MessagesRequest(CountTokensRequest):
 
 # -- the answer ------------------------------------------------------------------------------------
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+StopReason = Literal[
+    "end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"
+]
 
 
 class MessageTokensDetails(WholeModel):

@@ -32,8 +32,8 @@ class FunctionDefinition(RequestModel):
 def _no_hosted_tool(kind: object) -> object:
     if isinstance(kind, str) and kind not in ("function", "custom"):
         raise ValueError(
-            f"{kind[:64]!r} is a tool that a service runs for its clients, and none runs here: "
-            "send it as a function, and run its calls yourself"
+            f"{kind[:64]!r} is a tool that another service runs, or whose schema it knows: send it "
+            "as a function with a schema, and run its calls yourself"
         )
     return kind
 

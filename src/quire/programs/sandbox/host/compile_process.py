@@ -3,15 +3,19 @@
 A separate process, because a compiler is large code that reads untrusted input: the process has a
 memory limit here and a time limit from its caller, and a crash affects nothing else. Each line of
 standard input is a JSON array ``[kind, source, target]``; each is answered by a line of JSON on
-standard output: ``null``, or the reason why there is no target.
+standard output: ``null``, or the reason why there is no target. When standard input ends, nobody
+waits for an answer, and the process ends in the middle of its work.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
+import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 from quire.core.errors import QuireError
 from quire.programs.sandbox.module.wasm_module import compile_module
@@ -31,9 +35,17 @@ def compile_one(kind: str, source: str, target: str) -> str | None:
     return None
 
 
+def _read(jobs: SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        jobs.put(line)
+    os._exit(0)
+
+
 def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
-    for line in sys.stdin:
+    jobs: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_read, args=(jobs,), daemon=True).start()
+    while line := jobs.get():
         print(json.dumps(compile_one(*json.loads(line))), flush=True)
 
 

@@ -41,6 +41,7 @@ _LEFT_OUT = frozenset(
     {
         "programs/chat/template_budget.py",
         "programs/sandbox/python/guest/app.py",
+        "core/parent_process.py",
         "core/piped_process.py",
         "core/scratch.py",
         "core/wire.py",

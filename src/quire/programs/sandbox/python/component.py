@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,7 +40,13 @@ BUILD_LIMIT_S = 300.0
 COMPILE_LIMIT_S = 300.0
 _KEPT_FILES = 6
 """The component and machine code of this release and two others."""
-_COMPONENTIZE = "import sys, componentize_py; sys.exit(componentize_py.script())"
+_COMPONENTIZE = """
+import sys
+from quire.core.parent_process import die_with_parent
+die_with_parent(int(sys.argv.pop(1)))
+import componentize_py
+sys.exit(componentize_py.script())
+"""
 
 
 def python_component(
@@ -91,7 +98,8 @@ def _build(cache: BuildCache, processes: BuildProcesses, name: str) -> Path:
         wit, target = root / WORLD, root / "out.wasm"
         wit.write_bytes(world())
         _run(
-            [sys.executable, "-P", "-c", _COMPONENTIZE, "-q", "-d", str(wit), "-w", "guest",
+            [sys.executable, "-P", "-c", _COMPONENTIZE, str(os.getpid()),
+             "-q", "-d", str(wit), "-w", "guest",
              "componentize", APP_MODULE, "-p", str(root), "-o", str(target)],
             BUILD_LIMIT_S,
             processes,
@@ -107,8 +115,8 @@ def _run(command: list[str], limit_s: float, processes: BuildProcesses) -> None:
         said, complained = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired as exc:
         raise ConfigError(
-            f"building the sandbox took more than {limit_s:g} s and was stopped: "
-            f"{' '.join(command[3:5])}"
+            f"building the sandbox took more than {limit_s:g} s and was stopped: start it again "
+            "when the machine is less busy"
         ) from exc
     finally:
         process.kill()

@@ -20,11 +20,13 @@ def prune(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
     draft, notes, changed = Draft(graph), list[Note](), False
     with_effects = [one for one in graph.primitives.values() if one.reads or one.writes]
     for primitive in graph.primitives.values():
-        before = graph.ancestors[primitive.id]
-        needed = {
-            one.id for one in with_effects if one.id in before and one.conflicts(primitive)
-        } - primitive.sources
-        kept = frozenset(_nearest(graph, needed))
+        kept = frozenset[str]()
+        if primitive.reads or primitive.writes:
+            before = graph.ancestors[primitive.id]
+            needed = {
+                one.id for one in with_effects if one.id in before and one.conflicts(primitive)
+            }
+            kept = frozenset(_nearest(graph, needed - primitive.sources))
         if kept == primitive.after:
             continue
         draft.put(replace(primitive, after=kept))

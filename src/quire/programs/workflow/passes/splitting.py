@@ -8,9 +8,10 @@ piece by piece.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -80,12 +81,13 @@ def narrowed(draft: Draft, ref: Ref) -> Ref:
     first = ref.index if ref.index is not None else ref.start
     assert first is not None, "a reference that is not whole has a place"
     last = first + 1 if ref.stop is None else ref.stop
-    spans = spans_of(source)
-    for piece, (start, stop) in zip(source.inputs.values(), spans, strict=True):
-        if start <= first and last <= stop:
-            if ref.index is not None:
-                return narrowed(draft, piece.element(first - start))
-            return _part_of(draft, piece, (start, stop), first, last)
+    place, spans = _place_of(source, first), spans_of(source)
+    start, stop = spans[place]
+    if start <= first and last <= stop:
+        piece = _piece(source, place)
+        if ref.index is not None:
+            return narrowed(draft, piece.element(first - start))
+        return _part_of(draft, piece, (start, stop), first, last)
     if (first, last) == (0, spans[-1][1]):
         return Ref(source.id)
     return Ref(_smaller(draft, source, first, last))
@@ -95,6 +97,15 @@ def spans_of(aggregate: Primitive) -> Sequence[tuple[int, int]]:
     """The elements of an Aggregate that each of its inputs gives."""
     spans: Sequence[tuple[int, int]] = aggregate.config["spans"]
     return spans
+
+
+def _place_of(aggregate: Primitive, element: int) -> int:
+    """The number of the input that gives ``element``."""
+    return bisect_right(spans_of(aggregate), element, key=lambda span: span[0]) - 1
+
+
+def _piece(aggregate: Primitive, place: int) -> Ref:
+    return next(islice(aggregate.inputs.values(), place, None))
 
 
 def drop_unused(draft: Draft, one: str) -> None:
@@ -153,9 +164,11 @@ def _smaller(draft: Draft, source: Primitive, first: int, last: int) -> str:
         return made
     inputs: dict[str, Ref] = {}
     spans: list[tuple[int, int]] = []
-    for piece, (start, stop) in zip(source.inputs.values(), spans_of(source), strict=True):
+    for place in range(_place_of(source, first), _place_of(source, last - 1) + 1):
+        start, stop = spans_of(source)[place]
         begin, end = max(first, start), min(last, stop)
         if begin < end:
+            piece = _piece(source, place)
             inputs[str(len(inputs))] = _part_of(draft, piece, (start, stop), begin, end)
             spans.append((begin - first, end - first))
     draft.add(

@@ -119,7 +119,7 @@ class ModelCall:
 
     async def answer(self, config: Mapping[str, Any]) -> Generated:
         """The whole answer."""
-        async with self._begin(config) as generation:
+        async with self._begin(config, stream=False) as generation:
             return await generation
 
     async def told(self, config: Mapping[str, Any], output: str, watcher: Watcher) -> Generated:
@@ -191,7 +191,7 @@ class ModelCall:
             with suppress(*LOSSES):
                 await self._generation
 
-    def _begin(self, config: Mapping[str, Any]) -> Generation:
+    def _begin(self, config: Mapping[str, Any], *, stream: bool = True) -> Generation:
         """Begin to answer; again if an engine was lost, from the prompt alone."""
         ahead, self.ahead = self.ahead, None
         if ahead is not None and not ahead.has_failed:
@@ -199,16 +199,18 @@ class ModelCall:
         if self._has_begun:
             self.complete()
         self._has_begun = True
-        return self._generate(config)
+        return self._generate(config, stream)
 
-    def _generate(self, config: Mapping[str, Any]) -> Generation:
+    def _generate(self, config: Mapping[str, Any], stream: bool) -> Generation:
         schema = config["schema"]
         grammar = None if schema is None else json_schema(schema)
         shown: frozenset[int] = frozenset()
         if config["tools"]:
             model = self.context.model
             shown = marker_tokens(dialect_of(model.served), model.tokenizer, tools=True)
-        return self.context.generate(max_tokens=config["max_tokens"], grammar=grammar, shown=shown)
+        return self.context.generate(
+            max_tokens=config["max_tokens"], grammar=grammar, shown=shown, stream=stream
+        )
 
 
 class ModelRunner:

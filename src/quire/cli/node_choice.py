@@ -1,0 +1,83 @@
+"""Whether a command starts a node of its own or uses a running one: the options of both, as groups
+(``option_groups``), and the refusal of one kind beside the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from quire.cli import options as o
+from quire.cli import program_options as po
+from quire.cli.client import NodeClient
+from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
+from quire.cli.mcp_servers import read_mcp_servers
+from quire.cli.option_groups import given_options, names_of
+from quire.core.config import NodeConfig
+from quire.core.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnNodeOptions:
+    """The node that a command starts for itself."""
+
+    model: o.ModelOption = None
+    encoder: o.Encoders = None
+    encoder_instances: o.EncoderInstances = None
+    search: po.Search = None
+    mcp_servers: po.McpServers = None
+
+    def config(
+        self,
+        *,
+        default_model: str | None = None,
+        encoder_dtype: o.DTypeOption = "auto",
+        **others: Any,
+    ) -> NodeConfig:
+        """``default_model``: in place of quire-mini. ``others``: further fields.
+
+        Raises:
+            ConfigError: an option names no model, no encoder or no number, or the file of MCP
+                servers cannot be read.
+        """
+        models = self.model or ([] if default_model is None else [default_model])
+        return NodeConfig(
+            engine_configs(models, None),
+            encoders=encoder_configs(
+                self.encoder or (), self.encoder_instances or (), encoder_dtype
+            ),
+            search=self.search,
+            mcp_servers=read_mcp_servers(self.mcp_servers, [DEFAULT_TENANT]),
+            **others,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningNodeOptions:
+    """The running node that a command uses, if any."""
+
+    url: o.OptionalUrl = None
+    api_key: o.ApiKey = None
+
+    def client(self) -> NodeClient | None:
+        """None: the command starts its own node.
+
+        Raises:
+            ConfigError: the address is no HTTP address.
+        """
+        return None if self.url is None else NodeClient(self.url, self.api_key)
+
+
+def refuse_beside_url(context: typer.Context, own: type, url: str) -> None:
+    """Refuse the options of ``own``, a group, beside --url. Environment variables are set for all
+    commands, so they are allowed.
+
+    Raises:
+        InvalidArgument: one is given on the command line.
+    """
+    for option in given_options(context, names_of(own)).values():
+        raise InvalidArgument(
+            f"{option} is for a node that 'quire {context.info_name}' starts, and {url} runs "
+            "already: leave it out, or leave out --url (QUIRE_URL)"
+        )

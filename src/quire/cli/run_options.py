@@ -1,0 +1,78 @@
+"""The options of ``quire run``, as groups (``option_groups``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from quire.cli import options as o
+from quire.cli.node_choice import OwnNodeOptions, RunningNodeOptions
+from quire.core.config import NodeConfig
+from quire.programs import library
+
+
+def _names(beginning: str) -> list[str]:
+    """Shell completion: programs of the library."""
+    return [name for name in library.LIBRARY if name.startswith(beginning)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunNodeOptions:
+    """The node that the command starts, and where the program runs on it."""
+
+    own: OwnNodeOptions
+    record: o.Record = None
+    sandbox: Annotated[
+        bool,
+        typer.Option(
+            "--sandbox", help="Run the program in the sandbox, as a node runs uploaded programs."
+        ),
+    ] = False
+
+    def config(self) -> NodeConfig:
+        """
+        Raises:
+            ConfigError: options that make no node.
+        """
+        return self.own.config(record_path=self.record)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """How the program is launched, and what passes between it and the terminal."""
+
+    interactive: o.Interactive = False
+    stream: o.Stream = False
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, max=(1 << 63) - 1, help="Seed of the program's random numbers."),
+    ] = None
+    detach: Annotated[
+        bool,
+        typer.Option("--detach", "-d", help="Print the program's id and leave it running."),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """All of them, in the order of ``quire run --help``."""
+
+    program: Annotated[
+        str | None,
+        typer.Argument(
+            help="A Python file, a .wasm module, or the name of a program.", autocompletion=_names
+        ),
+    ] = None
+    args: Annotated[
+        list[str] | None,
+        typer.Argument(help="Arguments of the program, after --; '-- --help' lists them."),
+    ] = None
+    node: RunNodeOptions
+    running: RunningNodeOptions
+    launch: LaunchOptions
+    list_programs: Annotated[
+        bool, typer.Option("--list", help="List the library's programs by theme, and run none.")
+    ] = False
+    log_level: o.LogLevel = "warning"
