@@ -90,6 +90,7 @@ async def frames(lines: AsyncIterator[str]) -> AsyncIterator[dict[str, Any]]:
 async def interviewed(c: LinkedWorld, heat: str, lost_in: tuple[int, ...]) -> list[str]:
     """What the program said; its node is lost in these turns."""
     w, said = c.w, list[str]()
+    num_before = w.router.rescue.num_rescued
     program, _ = await launched(w, args=[heat])
     async with w.http.stream("GET", f"/v1/programs/{program}/events") as answer:
         told = frames(answer.aiter_lines())
@@ -106,6 +107,12 @@ async def interviewed(c: LinkedWorld, heat: str, lost_in: tuple[int, ...]) -> li
                 assert found.name != at
                 await c.find_again(at)
         ended = await anext(told)
+        shown = (await w.http.get("/metrics")).text
+        num_rescued = w.router.rescue.num_rescued
+        assert num_rescued >= num_before + len(lost_in)
+        name = "quire_router_lost_nodes_programs_total"
+        assert f'{name}{{outcome="rescued"}} {float(num_rescued)}' in shown
+        assert 'quire_router_program_records{node="real-0"}' in shown
     assert (ended["type"], ended["program"]["result"]) == ("ended", said)
     ids = [one["id"] for one in (await w.http.get("/v1/programs")).json()["data"]]
     assert ids.count(program) == 1, "the node that was lost has it no more"

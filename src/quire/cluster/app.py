@@ -60,7 +60,7 @@ class Router:
         self.fleet = Fleet(config.nodes, self._member, self.pages)
         self.moves = Moves(self.fleet)
         self.strategy = RunningStrategy(strategy, try_apart=try_apart)
-        self.metrics = RouterMetrics(self.fleet, self.strategy)
+        self.metrics = RouterMetrics(self.fleet, self.strategy, self.rescue)
         self._app = self._layers(server)
 
     @property

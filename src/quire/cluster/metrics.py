@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from quire.cluster.engines.fleet import Fleet
+from quire.cluster.passing.program_rescue import ProgramRescue
 from quire.cluster.routing.running import RunningStrategy
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -17,7 +18,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 class RouterMetrics:
     """The registry of one router."""
 
-    def __init__(self, fleet: Fleet, strategy: RunningStrategy) -> None:
+    def __init__(self, fleet: Fleet, strategy: RunningStrategy, rescue: ProgramRescue) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "quire_router_requests",
@@ -39,6 +40,7 @@ class RouterMetrics:
             registry=self._registry,
         )
         self._registry.register(_NodeCollector(fleet, strategy))
+        self._registry.register(_ProgramCollector(rescue))
 
     def began(self, node: str, elapsed_s: float) -> None:
         self._first.labels(node).observe(elapsed_s)
@@ -86,3 +88,30 @@ class _NodeCollector(Collector):
             in_force = str(shift is self._strategy.current).lower()
             running.add_metric([shift.strategy.label, in_force], shift.num_running)
         yield running
+
+
+class _ProgramCollector(Collector):
+    def __init__(self, rescue: ProgramRescue) -> None:
+        self._rescue = rescue
+
+    def collect(self) -> Iterator[Metric]:
+        kept = GaugeMetricFamily(
+            "quire_router_program_records",
+            "Programs whose records this router keeps, by their node",
+            labels=("node",),
+        )
+        num_bytes = GaugeMetricFamily(
+            "quire_router_program_record_bytes", "Bytes of these records", labels=("node",)
+        )
+        for reader in self._rescue.readers:
+            kept.add_metric([reader.node.name], reader.num_kept)
+            num_bytes.add_metric([reader.node.name], reader.num_bytes)
+        yield from (kept, num_bytes)
+        programs = CounterMetricFamily(
+            "quire_router_lost_nodes_programs",
+            "Programs of lost nodes, by what became of them",
+            labels=("outcome",),
+        )
+        programs.add_metric(["rescued"], self._rescue.num_rescued)
+        programs.add_metric(["lost"], self._rescue.num_lost)
+        yield programs

@@ -97,6 +97,15 @@ class RecordReader:
         self.gone: set[str] = set()
         """Programs that go on elsewhere, which the node may still have."""
 
+    @property
+    def num_kept(self) -> int:
+        """Records of programs that could go on elsewhere."""
+        return sum(record.stays is None for record in (*self.kept.values(), *self.orphans.values()))
+
+    @property
+    def num_bytes(self) -> int:
+        return self._num_bytes
+
     async def read(self) -> None:
         """One question and its answer.
 

@@ -12,6 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
+from typing import TypeVar
 
 import msgspec
 
@@ -25,6 +26,8 @@ from quire.core.errors import EngineLost, UnknownHandle
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _TAKE = "/v1/microserving/programs/lost"
 _CALL_S = 30.0
 _RETRY_S = 0.25
@@ -33,7 +36,9 @@ _FIND_S = 60.0
 _OTHERS_S = 10.0
 _MAX_BYTES = 1 << 20
 _MAX_AT_ONCE = 8
-_MAX_LOST = 4096
+_MAX_KNOWN = 4096
+"""Rescued and lost programs of which the router knows that they were."""
+
 _TAKEN = (HTTPStatus.CREATED, HTTPStatus.CONFLICT)
 """Conflict: the node has the program already."""
 
@@ -58,9 +63,12 @@ class ProgramRescue:
         self._readers: set[RecordReader] = set()
         self._lost: OrderedDict[str, str] = OrderedDict()
         """Programs that no node goes on with, with the reason, by their first lookup."""
+        self._rescued: OrderedDict[str, None] = OrderedDict()
+        """Programs that a node has taken, by their first lookup: it has not told them yet."""
         self._changed = asyncio.Event()
         """Set when a program has been rescued or lost; then another one takes its place."""
         self.num_rescued = 0
+        self.num_lost = 0
 
     async def keep(self, reader: RecordReader, suspect: Callable[[], None]) -> None:
         """Keep the records of a node, and rescue its programs once it is lost; until cancelled.
@@ -81,6 +89,11 @@ class ProgramRescue:
                     await asyncio.sleep(retry_s)
         finally:
             self._readers.discard(reader)
+
+    @property
+    def readers(self) -> list[RecordReader]:
+        """Of the nodes whose records are asked for."""
+        return sorted(self._readers, key=lambda reader: reader.node.name)
 
     async def find(self, lookups: Sequence[str], headers: RawHeaders) -> Node | None:
         """The node that has a program whose node was lost, or which has moved: once it is found,
@@ -112,9 +125,9 @@ class ProgramRescue:
             raise UnknownHandle(why)
 
     def _patience_s(self, lookups: Sequence[str]) -> float:
-        """For how long a node may still take it: this router has its record, or another one may
-        have it."""
-        if any(
+        """For how long a node may still take it: this router has its record, or has given it to a
+        node; or another router may have it."""
+        if lookups[0] in self._rescued or any(
             program_lookups(id)[0] == lookups[0]
             for reader in self._readers
             for id in (*reader.kept, *reader.orphans)
@@ -161,17 +174,18 @@ class ProgramRescue:
                 self.num_rescued += 1
                 logger.warning("program %s goes on at %s: node %s is lost", id, target, name)
                 reader.let_go(id, is_elsewhere=True)
-                self._locator.forget(program_lookups(id))
+                lookups = program_lookups(id)
+                _remember(self._rescued, lookups[0], None)
+                self._locator.forget(lookups)
                 self._tell()
                 return
         if why is None:
             return  # nobody takes it now
         logger.warning("program %s is lost with its node %s: %s", id, name, why)
+        self.num_lost += 1
         reader.let_go(id, is_elsewhere=False)
-        lookup = program_lookups(id)[0]
-        self._lost[lookup] = f"program {id} was lost with its node {name}: {why}"
-        if len(self._lost) > _MAX_LOST:
-            self._lost.popitem(last=False)
+        said = f"program {id} was lost with its node {name}: {why}"
+        _remember(self._lost, program_lookups(id)[0], said)
         self._tell()
 
     def _tell(self) -> None:
@@ -207,3 +221,9 @@ class ProgramRescue:
             with await node.ask("POST", _TAKE, self._headers, body, may_repeat=False) as exchange:
                 status = (await exchange.head()).status
                 return status, await exchange.read_all(_MAX_BYTES)
+
+
+def _remember(known: OrderedDict[str, T], lookup: str, what: T) -> None:
+    known[lookup] = what
+    if len(known) > _MAX_KNOWN:
+        known.popitem(last=False)
