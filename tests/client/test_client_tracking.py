@@ -302,6 +302,19 @@ def test_an_end_that_fails_is_logged_unless_the_session_is_gone(
     assert [("did not end" in text) for text in told] == ([] if status == 404 else [True])
 
 
+@pytest.mark.parametrize("status", [404, 500])
+async def test_an_end_on_a_loop_that_fails_is_logged_unless_the_session_is_gone(
+    node: Node, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    _, client = node.clients()
+    async with program("agent"):
+        await ask_async(client)
+        node.sessions_status = status
+    assert node.told[-1][0] == "DELETE"
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [("did not end" in text) for text in told] == ([] if status == 404 else [True])
+
+
 def test_an_error_of_the_block_is_raised_and_the_session_ends(node: Node) -> None:
     client, _ = node.clients()
 

@@ -14,7 +14,7 @@ import tokenizers
 from fake_node import TENANT
 from sandbox_node import needs_sandbox, program, sandbox_config, sandbox_node
 
-from quire.core.calls import AskEncoder
+from quire.core.calls import SPARE_PRIORITY, AskEncoder
 from quire.core.config import EncoderConfig, NodeConfig
 from quire.core.encoding import EncodeBatch, EncodeResult
 from quire.core.errors import ProgramFailed, QuotaExceeded, TraitMissing
@@ -284,6 +284,15 @@ async def test_what_is_bounded_is_not_spent_in_spare_time() -> None:
     free = EncodedTokens(None)
     free.take(1, in_spare_time=True)
     assert free.num_tokens == 1
+
+
+async def test_a_bounded_program_has_nothing_embedded_in_spare_time(
+    node: Node, form: str, tmp_path: Path
+) -> None:
+    body = f"return len(await api.embed(['a b c'], priority={SPARE_PRIORITY}))"
+    assert await run(node, form, tmp_path, body) == 1
+    with pytest.raises(ProgramFailed, match="may not have any encoded in spare time"):
+        await run(node, form, tmp_path, body, quotas=Quotas(max_encoded_tokens=9))
 
 
 async def test_what_is_cancelled_is_not_computed(

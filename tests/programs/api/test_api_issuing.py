@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from programs_port import Ports, ScriptedPort, engine_info
 
-from quire.core.calls import Cancel, CloseQueue, CreateQueue, Issue
+from quire.core.calls import Cancel, CloseQueue, CreateQueue, Issue, SetQueuePriority
 from quire.core.commands import (
     AllocPages,
     Decode,
@@ -25,6 +25,7 @@ from quire.core.commands import (
 )
 from quire.core.decoding import DecodeChunk, Dist, StopSpec
 from quire.core.errors import (
+    EngineLost,
     ErrorRecord,
     InvalidArgument,
     ProgramCancelled,
@@ -242,6 +243,8 @@ async def test_bad_forwards_are_refused_before_they_are_issued(api: Api, ports: 
         api.forward(kv, iemb[:1], [], [], mask=[[True, False]])
     with pytest.raises(InvalidArgument, match="0 inputs"):
         api.forward(kv, [], [])
+    with pytest.raises(InvalidArgument, match="1 inputs to 2 outputs"):
+        api.forward(kv, iemb[:1], [], api.alloc_emb(2))
     with pytest.raises(InvalidArgument, match="3 flags"):
         api.mask_kvpage(kv[0], [True] * 3)
     with pytest.raises(InvalidArgument, match="2 tokens at 1 positions"):
@@ -365,6 +368,27 @@ async def test_a_page_behind_a_running_decode_is_not_guessed(api: Api, ports: Po
     assert kv[0].fill == 0
 
 
+async def test_what_a_failed_decode_has_written_is_not_guessed(api: Api, ports: Ports) -> None:
+    ports.port.answer = lambda c: ScriptedPort.HOLD if isinstance(c, Decode) else None
+    kv = api.alloc_kvpage(1)
+    stream = api.decode([], [1, 2], kv, stop=StopSpec(4))
+    await asyncio.sleep(0)
+    ports.port.reply(stream.command, DecodeChunk([5]), last=False)
+    ports.port.fail(stream.command, ErrorRecord("engine_lost", "gone"))
+    with pytest.raises(EngineLost, match="gone"):
+        await stream
+    assert kv[0].fill is None
+
+
+async def test_a_priority_follows_what_was_issued_before(api: Api, ports: Ports) -> None:
+    queue = api.create_queue()
+    api.alloc_kvpage(queue, 1)
+    api.set_queue_priority(queue, -3)
+    *_, issued, changed = ports.port.called
+    assert isinstance(issued, Issue)
+    assert changed == SetQueuePriority(queue.id, -3)
+
+
 async def test_leaving_a_decode_cancels_it(api: Api, ports: Ports) -> None:
     ports.port.answer = lambda c: ScriptedPort.HOLD if isinstance(c, Decode) else None
     kv = api.alloc_kvpage(1)
@@ -409,6 +433,7 @@ async def test_closing_twice_closes_once_and_nothing_can_follow(ports: Ports) ->
     api.alloc_kvpage(1)
     api.close("done")
     api.close("again")
+    ports.port.sink.on_terminated(ErrorRecord("engine_lost", "too late"))
     assert ports.port.closed == "done"
     assert len(ports.port.commands) == 1
     with pytest.raises(ProgramTerminated, match="has ended"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
@@ -164,3 +165,7 @@ async def test_who_ranks_asks_for_what_was_not_scored(num_turns: int) -> None:
     again = await runner.run(primitive, {"text": "Who?", "texts": [texts[3], "another"]})
     assert again["out"][0] == found["out"][3]
     assert [num for num, _ in api.asked] == [1], "another search has found one more"
+    api.asked.clear()
+    cut = replace(primitive, config={**primitive.config, "truncate": True})
+    await runner.run(cut, {"text": "Who?", "texts": texts[:2]})
+    assert [num for num, _ in api.asked] == [2], "the score of a text that is cut is another"

@@ -177,7 +177,7 @@ class Issuer:
         priority: int,
         parent_thread: ThreadId | None = None,
     ) -> Queue:
-        lane = Lane(QueueId(next(self._numbers)), model, thread, depth, priority)
+        lane = Lane(QueueId(next(self._numbers)), model)
         self.port.post(CreateQueue(lane.id, model.base, thread, depth, priority, parent_thread))
         self._lanes[lane.id] = lane
         return Queue(self, lane)
@@ -190,13 +190,11 @@ class Issuer:
     def set_priority(self, queue: Queue, priority: int) -> None:
         queue.check(self)
         self.flush()
-        queue.lane.priority = priority
         self.port.post(SetQueuePriority(queue.id, priority))
 
     def set_depth(self, queue: Queue, depth: int, invocation: int, remaining_us: int) -> None:
         queue.check(self)
         self.flush()
-        queue.lane.depth = depth
         self.port.post(SetQueueDepth(queue.id, depth, invocation, remaining_us))
 
     def reset_queue(self, queue: Queue) -> None:

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from quire.core.errors import ErrorRecord, from_record
-from quire.core.ids import QueueId, ThreadId
+from quire.core.ids import QueueId
 from quire.core.interfaces import ServedModel
 
 
 class Lane:
     """State of one queue, shared by all handles to it. Belongs to the issuer."""
 
-    __slots__ = (
-        "closed",
-        "depth",
-        "failure",
-        "failure_seen",
-        "id",
-        "model",
-        "priority",
-        "thread",
-        "traits",
-    )
+    __slots__ = ("closed", "failure", "failure_seen", "id", "model", "traits")
 
-    def __init__(
-        self, queue: QueueId, model: ServedModel, thread: ThreadId, depth: int, priority: int
-    ) -> None:
+    def __init__(self, queue: QueueId, model: ServedModel) -> None:
         self.id = queue
         self.model = model
-        self.thread = thread
-        self.depth = depth
-        self.priority = priority
         self.traits = model.traits
         self.closed = False
         self.failure: ErrorRecord | None = None
