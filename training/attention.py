@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 TILE_BYTES = 1 << 20
-QUERY_BLOCK = 256
+QUERY_BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from training.corpus.document import BOS, PAD, Document
 from training.corpus.mixture import draw
 
 LENGTH_STEP = 16
-MAX_LENGTH = 2048
 READ_SHARE = 0.1
 READ_WEIGHT = 0.3
 
@@ -67,14 +66,14 @@ def encode(tokenizer: Tokenizer, document: Document, rng: Random) -> Row:
     return Row(tokens, weights)
 
 
-def _fill(rows: Iterable[Row], num_tokens: int) -> list[Row]:
+def _fill(rows: Iterable[Row], num_tokens: int, max_length: int) -> list[Row]:
     """Take rows until the step is nearly full, passing over those that no longer fit."""
     chosen, room, misses = [], num_tokens, 0
     for row in rows:
-        if row.length <= min(room, MAX_LENGTH):
+        if row.length <= min(room, max_length):
             chosen.append(row)
             room -= row.length
-        elif row.length <= MAX_LENGTH:
+        elif row.length <= max_length:
             misses += 1
         if misses > 12 or room < 2 * LENGTH_STEP:
             break
@@ -118,10 +117,16 @@ def _groups(lengths: list[int]) -> Iterator[RowGroup]:
 
 
 def batch_of_step(
-    tokenizer: Tokenizer, seed: int, step: int, weights: Mapping[str, float], num_tokens: int
+    tokenizer: Tokenizer,
+    seed: int,
+    step: int,
+    weights: Mapping[str, float],
+    num_tokens: int,
+    max_length: int,
 ) -> Batch:
-    """The batch of one step; a pure function of its arguments."""
+    """The batch of one step; a pure function of its arguments. Documents of more than
+    ``max_length`` tokens are left out."""
     rng = Random(f"weights/{seed}/{step}")
     documents = draw(seed, step, weights)
     rows = (encode(tokenizer, document, rng) for document in documents)
-    return pack(_fill(rows, num_tokens), num_tokens, token_id(tokenizer, PAD))
+    return pack(_fill(rows, num_tokens, max_length), num_tokens, token_id(tokenizer, PAD))

@@ -13,32 +13,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from training.corpus.document import BOS, END, PAD, SPECIAL_TOKENS
-from training.model import ModelShape
+from training.model import ModelShape, llama_name
 from training.tokenizer import load
+from training.train import DEFAULT_PLAN, Plan
 
 TEMPLATE = Path(__file__).parent / "templates" / "chat_template.jinja"
 DEFAULT_TARGET = Path(__file__).parents[1] / "src" / "quire" / "assets" / "quire-mini"
-_LAYER_NAMES = {
-    "input_norm": "input_layernorm",
-    "mlp_norm": "post_attention_layernorm",
-    "q": "self_attn.q_proj",
-    "k": "self_attn.k_proj",
-    "v": "self_attn.v_proj",
-    "o": "self_attn.o_proj",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-}
-
-
-def llama_name(name: str) -> str:
-    """A parameter's name in ``LlamaForCausalLM``."""
-    if name == "embedding":
-        return "model.embed_tokens.weight"
-    if name == "norm.weight":
-        return "model.norm.weight"
-    _, layer, part, kind = name.split(".")
-    return f"model.layers.{layer}.{_LAYER_NAMES[part]}.{kind}"
 
 
 def model_config(shape: ModelShape, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -113,13 +93,13 @@ def export(
     shutil.copyfile(TEMPLATE, target / "chat_template.jinja")
 
 
-def export_run(folder: Path, target: Path, *, mean: bool) -> None:
-    """Export a run's last checkpoint, either the weights or their running mean."""
+def export_run(folder: Path, target: Path, plan: Plan, *, mean: bool) -> None:
+    """Export the last checkpoint of a run by ``plan``, either the weights or their running mean."""
     tokenizer = load(folder / "tokenizer.json")
     state = torch.load(folder / "checkpoint.pt")
     export(
         state["mean" if mean else "model"],
-        ModelShape(tokenizer.get_vocab_size()),
+        ModelShape(tokenizer.get_vocab_size(), **plan.shape),
         tokenizer,
         target,
     )
@@ -129,9 +109,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="the run's folder")
     parser.add_argument("--target", type=Path, default=DEFAULT_TARGET)
+    parser.add_argument("--plan", type=Path, default=DEFAULT_PLAN, help="the plan of the run")
     parser.add_argument("--mean", action="store_true", help="the running mean of the weights")
     options = parser.parse_args()
-    export_run(options.folder, options.target, mean=options.mean)
+    export_run(options.folder, options.target, Plan.read(options.plan), mean=options.mean)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,28 @@ from torch import Tensor, nn
 
 from training.attention import EAGER, RowGroup, SoftmaxKernels, attend
 
+_LAYER_NAMES = {
+    "input_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+
+
+def llama_name(name: str) -> str:
+    """A parameter's name in ``LlamaForCausalLM``."""
+    if name == "embedding":
+        return "model.embed_tokens.weight"
+    if name == "norm.weight":
+        return "model.norm.weight"
+    _, layer, part, kind = name.split(".")
+    return f"model.layers.{layer}.{_LAYER_NAMES[part]}.{kind}"
+
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:

@@ -1,7 +1,7 @@
 """Muon for the matrices, AdamW for the embedding and the norms.
 
 Muon (Jordan et al., 2024) replaces a matrix's momentum by the nearest orthogonal matrix, found with
-a Newton-Schulz iteration in bf16.  Matrices of one shape are iterated as one batch.
+a Newton-Schulz iteration.  Matrices of one shape are iterated as one batch.
 """
 
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 
 
-def orthogonalize(matrices_KMN: Tensor) -> Tensor:
-    """Push the singular values of every matrix towards one."""
-    x: Tensor = matrices_KMN.bfloat16()
+def orthogonalize(matrices_KMN: Tensor, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Push the singular values of every matrix towards one; computed and returned in ``dtype``."""
+    x: Tensor = matrices_KMN.to(dtype)
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     a, b, c = _COEFFICIENTS
     for _ in range(_ITERATIONS):
@@ -35,11 +35,20 @@ class Rates:
 
 
 class Muon:
-    """Momentum with orthogonalised updates over two-dimensional parameters."""
+    """Momentum with orthogonalised updates over two-dimensional parameters.
 
-    def __init__(self, parameters: Iterable[nn.Parameter], momentum: float = 0.95) -> None:
+    ``dtype``: of the iteration; bf16 takes many times as long where a processor has no products
+    of it.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        momentum: float = 0.95,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
         self.parameters = list(parameters)
-        self.momentum = momentum
+        self.momentum, self.dtype = momentum, dtype
         self.buffers = [torch.zeros_like(p) for p in self.parameters]
         self._shapes: dict[tuple[int, int], list[int]] = {}
         for index, parameter in enumerate(self.parameters):
@@ -57,7 +66,8 @@ class Muon:
                 buffer.mul_(self.momentum).add_(gradient)
                 update = gradient + self.momentum * buffer
                 wide.append(update.T if update.shape[0] > update.shape[1] else update)
-            for index, update in zip(members, orthogonalize(torch.stack(wide)), strict=True):
+            updates = orthogonalize(torch.stack(wide), self.dtype)
+            for index, update in zip(members, updates, strict=True):
                 parameter = self.parameters[index]
                 rows, columns = parameter.shape
                 update = update.T if rows > columns else update
@@ -68,12 +78,12 @@ class Muon:
 class Optimizer:
     """Both optimisers over a model, with one scale for their rates."""
 
-    def __init__(self, model: nn.Module, rates: Rates) -> None:
+    def __init__(self, model: nn.Module, rates: Rates, dtype: torch.dtype = torch.bfloat16) -> None:
         named = list(model.named_parameters())
         matrices = [p for n, p in named if p.dim() == 2 and n != "embedding"]
         others = [p for n, p in named if p.dim() != 2 or n == "embedding"]
         self.rates = rates
-        self.muon = Muon(matrices)
+        self.muon = Muon(matrices, dtype=dtype)
         self.adam = torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
 
     def step(self, scale: float) -> None:

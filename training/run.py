@@ -14,9 +14,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch
 
 from training import tokenizer as tokenizers
-from training.train import Plan, Trainer
-
-DEFAULT_PLAN = Path(__file__).with_name("plan.json")
+from training.train import DEFAULT_PLAN, Plan, Trainer
 
 
 def main() -> None:

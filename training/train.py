@@ -20,12 +20,12 @@ from torch import Tensor
 
 from training import tokenizer as tokenizers
 from training.batches import batch_of_step
-from training.export import llama_name
-from training.model import Model, ModelShape, weighted_loss
+from training.model import Model, ModelShape, llama_name, weighted_loss
 from training.optim import Optimizer, Rates
 
 _log = logging.getLogger(__name__)
 
+DEFAULT_PLAN = Path(__file__).with_name("plan.json")
 EMA_DECAY = 0.99
 
 
@@ -43,8 +43,8 @@ class Plan:
 
     ``schedule`` lists (step, scale of the learning rates) with rising steps; between two of them
     the scale changes linearly, and after the last it stays. ``shape`` has the fields of
-    ``ModelShape`` that differ from the shipped model's. ``dtype`` is that of activations:
-    ``float32`` may be the faster one where bf16 is slow.
+    ``ModelShape`` that differ from the shipped model's. ``dtype`` is that of activations
+    and of the optimiser's iteration: ``float32`` is far faster where bf16 is slow.
     """
 
     num_steps: int
@@ -84,8 +84,9 @@ class Trainer:
         self.plan, self.folder = plan, folder
         self.tokenizer: Tokenizer = tokenizers.load(folder / "tokenizer.json")
         shape = ModelShape(self.tokenizer.get_vocab_size(), **plan.shape)
-        self.model = Model(shape, getattr(torch, plan.dtype))
-        self.optimizer = Optimizer(self.model, plan.rates)
+        dtype = getattr(torch, plan.dtype)
+        self.model = Model(shape, dtype)
+        self.optimizer = Optimizer(self.model, plan.rates, dtype)
         self.mean = {n: p.detach().clone() for n, p in self.model.named_parameters()}
         self.step = 0
 
@@ -138,7 +139,14 @@ class Trainer:
         """One step; returns the mean loss over what the model writes."""
         plan = self.plan
         weights = plan.weights_at(self.step)
-        batch = batch_of_step(self.tokenizer, plan.seed, self.step, weights, plan.num_tokens)
+        batch = batch_of_step(
+            self.tokenizer,
+            plan.seed,
+            self.step,
+            weights,
+            plan.num_tokens,
+            self.model.shape.max_positions,
+        )
         hidden_ND = self.model(batch.tokens_N, batch.positions_N, batch.groups)
         loss, answers = weighted_loss(self.model, hidden_ND, batch.targets_N, batch.weights_N)
         loss.backward()  # type: ignore[no-untyped-call]

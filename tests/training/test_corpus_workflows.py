@@ -6,8 +6,11 @@ from random import Random
 
 import pytest
 
+from benchmarks.ayo.written import WRITERS
+from quire.node.documents.reading_worker import pdf_text
 from quire.programs.workflow.applications.parts import SYNTHESIS
 from quire.programs.workflow.chunker import chunks as chunks_of_a_query
+from quire.programs.workflow.chunker import with_surroundings
 from training.corpus import pages, workflows
 from training.corpus.document import Document, Split
 from training.corpus.facts import UNKNOWN
@@ -52,11 +55,32 @@ def test_chunks_are_those_of_the_chunker() -> None:
     rng = Random(2)
     for _ in range(40):
         page = pages.draw_page(rng, Split.TRAIN, rng.randint(3, 40))
-        layout = rng.choice([layout for layout in pages.LAYOUTS if not layout.width])
+        layout = rng.choice(pages.LAYOUTS)
         text, _ = pages.write_text(page, layout)
         size, overlap = rng.choice([(24, 6), (64, 16), (256, 30)])
         ours = [chunk.text for chunk in pages.chunks(page, layout, size, overlap)]
         assert ours == list(chunks_of_a_query(text, size, overlap))
+        situated = pages.surrounded(page, layout, size, overlap, 4)
+        assert [(chunk.text, around) for chunk, around in situated] == list(
+            with_surroundings(text, size, overlap, 4)
+        )
+
+
+def test_the_text_of_a_page_is_that_of_its_file() -> None:
+    """What is left of a PDF or of Markdown when the node has read it."""
+    rng = Random(4)
+    _, markdown, _, pdf, _ = pages.LAYOUTS
+    for _ in range(8):
+        page = pages.draw_page(rng, Split.TRAIN, 80, other_share=1.2)
+        assert pages.write_text(page, markdown)[0] == WRITERS["md"](page).decode().strip()
+        text, places = pages.write_text(page, pdf)
+        read = pdf_text(WRITERS["pdf"](page))
+        ours, theirs = ([line for line in one.split("\n") if line] for one in (text, read))
+        assert ours == theirs
+        assert "\n\n\n" in text
+        for place in places:
+            written = " ".join(text[place.start : place.end].split())
+            assert written == place.sentence.text
 
 
 def test_a_chunk_knows_what_it_says() -> None:

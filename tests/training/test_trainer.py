@@ -10,18 +10,17 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 
 from training.attention import RowGroup, attend
-from training.batches import MAX_LENGTH, batch_of_step, encode, token_id
+from training.batches import batch_of_step, encode, token_id
 from training.corpus.document import Split
 from training.corpus.mixture import SAMPLERS
 from training.decoding import PlainLlama, _Cache
 from training.evaluate import wilson_lower_bound
-from training.export import DEFAULT_TARGET, export, llama_name
-from training.model import Model, ModelShape, weighted_loss
+from training.export import DEFAULT_TARGET, export
+from training.model import Model, ModelShape, llama_name, weighted_loss
 from training.optim import Optimizer, Rates, orthogonalize
-from training.run import DEFAULT_PLAN
 from training.scoring import parse_call
 from training.tokenizer import load
-from training.train import Plan, Stage, Trainer
+from training.train import DEFAULT_PLAN, Plan, Stage, Trainer
 
 TOKENIZER = DEFAULT_TARGET / "tokenizer.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -51,12 +50,12 @@ def test_attention_equals_the_dense_reference() -> None:
 
 def test_a_batch_holds_whole_documents_and_is_repeatable() -> None:
     tokenizer = load(TOKENIZER)
-    first = batch_of_step(tokenizer, 0, 5, WEIGHTS, 4096)
-    again = batch_of_step(tokenizer, 0, 5, WEIGHTS, 4096)
+    first = batch_of_step(tokenizer, 0, 5, WEIGHTS, 4096, 1024)
+    again = batch_of_step(tokenizer, 0, 5, WEIGHTS, 4096, 1024)
     assert torch.equal(first.tokens_N, again.tokens_N)
     assert torch.equal(first.weights_N, again.weights_N)
     assert len(first.tokens_N) == sum(g.num_rows * g.length for g in first.groups) == 4096
-    assert max(g.length for g in first.groups) <= MAX_LENGTH
+    assert max(g.length for g in first.groups) <= 1024
     starts = first.tokens_N[first.positions_N == 0]
     bos = token_id(tokenizer, "<|bos|>")
     assert [token == bos for token in starts.tolist()].count(False) <= 1
@@ -84,7 +83,7 @@ def test_training_lowers_the_loss() -> None:
     tokenizer = load(TOKENIZER)
     model = Model(ModelShape(tokenizer.get_vocab_size(), width=32, num_layers=1, hidden_size=64))
     optimizer = Optimizer(model, Rates())
-    batch = batch_of_step(tokenizer, 0, 0, {"arithmetic": 1.0}, 512)
+    batch = batch_of_step(tokenizer, 0, 0, {"arithmetic": 1.0}, 512, 512)
     losses = []
     for _ in range(8):
         hidden_ND = model(batch.tokens_N, batch.positions_N, batch.groups)
@@ -158,7 +157,7 @@ def test_a_plan_interpolates_rates_and_switches_stages() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [DEFAULT_PLAN, *map(DEFAULT_PLAN.with_name, ("further.json", "chunks.json", "names.json"))],
+    sorted(DEFAULT_PLAN.parent.glob("*.json")),
 )
 def test_the_committed_plans_name_families_that_exist(path: Path) -> None:
     plan = Plan.read(path)

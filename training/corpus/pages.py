@@ -6,6 +6,7 @@ these when a document has been read (``Layout``), which is what the model sees i
 
 import re
 import textwrap
+from bisect import bisect_left
 from dataclasses import dataclass
 from random import Random
 
@@ -71,22 +72,25 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the text of a page looks after reading: marks of headings and items, what stands between
-    blocks, and the width of a PDF's lines (0: none)."""
+    """How the text of a page looks after reading: marks of the title, of headings and of items,
+    what stands between blocks, and the width and number of the lines of a PDF's page (0: none)."""
 
+    title: str
     heading: str
     item: str
     gap: str
     width: int = 0
+    num_lines: int = 0
 
 
 LAYOUTS = (
-    Layout("", "- ", "\n"),  # HTML
-    Layout("# ", "- ", "\n\n"),  # Markdown
-    Layout("## ", "* ", "\n\n"),
-    Layout("", "- ", "\n", 80),  # PDF
-    Layout("", "", "\n", 66),
+    Layout("", "", "- ", "\n"),  # HTML
+    Layout("# ", "## ", "- ", "\n\n"),  # Markdown
+    Layout("# ", "# ", "* ", "\n\n"),
+    Layout("", "", "- ", "\n", 80, 36),  # PDF
+    Layout("", "", "", "\n", 66, 30),
 )
+_PAGE_BREAK = "\n\n\n"
 
 
 def draw_page(
@@ -178,7 +182,7 @@ def write_text(
     """The text of a page, and the places of its sentences in it."""
     text, places = "", list[Place]()
     if with_headings:
-        text = f"{layout.heading}{page.title}{layout.gap}"
+        text = f"{layout.title}{page.title}{layout.gap}"
     for section in page.sections:
         if with_headings:
             text += f"{layout.heading}{section.heading}{layout.gap}"
@@ -190,7 +194,23 @@ def write_text(
             places.append(Place(len(text), len(text) + len(sentence.text), sentence))
             text += sentence.text
         text += layout.gap
-    return text.strip(), places
+    return _on_sheets(text.strip(), places, layout) if layout.width else (text.strip(), places)
+
+
+def _on_sheets(text: str, places: list[Place], layout: Layout) -> tuple[str, list[Place]]:
+    """A PDF's text: its lines are wrapped, and behind each sheet there are empty ones."""
+    wrapped = "\n".join(textwrap.fill(line, layout.width) for line in text.split("\n"))
+    assert len(wrapped) == len(text), "a wrapped line has a break in place of a space"
+    ends = [match.start() for match in re.finditer("\n", wrapped)]
+    breaks = ends[layout.num_lines - 1 :: layout.num_lines]
+    starts = [0, *(end + 1 for end in breaks)]
+    sheets = [wrapped[a:b] for a, b in zip(starts, [*breaks, len(wrapped)], strict=True)]
+
+    def moved(place: int) -> int:
+        return place + (len(_PAGE_BREAK) - 1) * bisect_left(breaks, place)
+
+    moved_places = [Place(moved(p.start), moved(p.end), p.sentence) for p in places]
+    return _PAGE_BREAK.join(sheets), moved_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,16 +226,28 @@ class Chunk:
 
 def chunks(page: Page, layout: Layout, size: int, overlap: int, **options: bool) -> list[Chunk]:
     """Chunks of ``size`` words and marks, as the workflows' chunker cuts them."""
+    return [chunk for chunk, _ in surrounded(page, layout, size, overlap, 0, **options)]
+
+
+def surrounded(
+    page: Page, layout: Layout, size: int, overlap: int, neighbours: int, **options: bool
+) -> list[tuple[Chunk, str]]:
+    """Each chunk, and the text from the first to the last of the ``neighbours + 1`` around it, as
+    the workflows' chunker gives it to who puts a chunk into its context."""
     text, places = write_text(page, layout, **options)
     spans = [match.span() for match in _TOKEN.finditer(text)]
+    firsts = range(0, max(len(spans) - overlap, min(len(spans), 1)), size - overlap)
+    cut = [(spans[first][0], spans[min(first + size, len(spans)) - 1][1]) for first in firsts]
     found = []
-    for first in range(0, max(len(spans) - overlap, min(len(spans), 1)), size - overlap):
-        last = min(first + size, len(spans)) - 1
-        found.append(_chunk(text, spans[first][0], spans[last][1], places, layout.width))
+    for number, (start, end) in enumerate(cut):
+        begin = max(0, min(number - neighbours // 2, len(cut) - 1 - neighbours))
+        last = min(begin + neighbours, len(cut) - 1)
+        around = text[cut[begin][0] : cut[last][1]]
+        found.append((_chunk(text, start, end, places), around))
     return found
 
 
-def _chunk(text: str, start: int, end: int, places: list[Place], width: int) -> Chunk:
+def _chunk(text: str, start: int, end: int, places: list[Place]) -> Chunk:
     whole, cut, subjects = list[Fact](), list[Fact](), dict[str, None]()
     for place in places:
         fact = place.sentence.fact
@@ -227,10 +259,7 @@ def _chunk(text: str, start: int, end: int, places: list[Place], width: int) -> 
         is_named = place.sentence.names and start <= name and name + len(fact[0]) <= end
         if is_named or (inside and not place.sentence.names):
             subjects[fact[0]] = None
-    written = text[start:end]
-    if width:
-        written = "\n".join(textwrap.fill(line, width) for line in written.split("\n"))
-    return Chunk(written, tuple(whole), tuple(cut), tuple(subjects)[:3])
+    return Chunk(text[start:end], tuple(whole), tuple(cut), tuple(subjects)[:3])
 
 
 def absent_questions(rng: Random, split: Split, page: Page, shown: list[Chunk]) -> list[Fact]:

@@ -95,7 +95,9 @@ def _num_questions(rng: Random, split: Split, size: int) -> int:
     """More questions about long chunks, which cost most tokens to read."""
     if split is Split.HELD_OUT:
         return 1
-    return rng.choice([3, 6, 8] if size < 100 else [8, 12, 16])
+    if size < 100:
+        return rng.choice([3, 6, 8])
+    return rng.choice([8, 12, 16] if size < 400 else [24, 28, 32])
 
 
 def _facts_of(shown: Sequence[Chunk]) -> list[Fact]:
@@ -138,8 +140,10 @@ def sample_leaf(rng: Random, split: Split) -> Document:
 
 
 def sample_pages(rng: Random, split: Split) -> Document:
-    """Three or four chunks as the search found them."""
-    return _read(rng, split, rng.choice([3, 3, 4]), rng.choice([48, 80, 128, 200, 256]), 0.2)
+    """Three chunks as the search found them, mostly of the size of the applications; now and then
+    four short ones."""
+    size = rng.choice([48, 80, 128, 256, 256, 256, 256])
+    return _read(rng, split, 3 if size > 128 else rng.choice([3, 4]), size, 0.2)
 
 
 def sample_judge(rng: Random, split: Split) -> Document:
@@ -212,16 +216,19 @@ def sample_combine(rng: Random, split: Split) -> Document:
 
 def sample_situate(rng: Random, split: Split) -> Document:
     """Whom a chunk tells about, read from it and from the chunks around it."""
-    named = rng.random() < 0.4
-    page = pages.draw_page(rng, split, rng.randint(4, 20), named=named)
-    size = rng.choice([16, 20, 32, 32, 48, 64, 128])
-    cut = pages.chunks(page, rng.choice(pages.LAYOUTS), size, size // rng.choice([4, 8]))
-    place = rng.randrange(len(cut))
-    around = [chunk.text for chunk in cut[max(0, place - 2) : place + 3]]
-    document = rng.choice(_SEPARATORS).join(around)
-    request = f"Document: {document}\nChunk: {cut[place].text}\n{SITUATE}"
-    answer = f"Answer: {_situation(cut[place])}"
-    return conversation("situate", "named" if named else "inherited", [(request, answer)])
+    named = rng.random() < 0.5
+    page = pages.draw_page(rng, split, rng.randint(4, 40), named=named)
+    size = rng.choice([16, 24, 32, 32, 48, 64, 64, 96, 128, 256])
+    cut = pages.surrounded(page, rng.choice(pages.LAYOUTS), size, max(2, size // 8), 4)
+    _, document = rng.choice(cut)
+    chosen = [chunk for chunk, around in cut if around == document]
+    rng.shuffle(chosen)
+    exchanges = list[Exchange]()
+    for chunk in chosen[: 1 if split is Split.HELD_OUT else 4]:
+        before = "" if exchanges else f"Document: {document}\n"
+        request = f"{before}Chunk: {chunk.text}\n{SITUATE}"
+        exchanges.append((request, f"Answer: {_situation(chunk)}"))
+    return conversation("situate", "named" if named else "inherited", exchanges)
 
 
 def _held_by_schema(task: str, request: str, elements: list[str]) -> Document:
@@ -350,7 +357,7 @@ SHARES: dict[str, tuple[Callable[[Random, Split], Document], float]] = {
     "judge": (sample_judge, 2.0),
     "refine": (sample_refine, 3.0),
     "combine": (sample_combine, 2.0),
-    "situate": (sample_situate, 1.0),
+    "situate": (sample_situate, 2.0),
     "queries": (sample_queries, 1.5),
     "plan": (sample_plan, 1.5),
     "results": (sample_results, 0.7),
