@@ -1,9 +1,8 @@
 """Who gives up memory when the pool is used up, and in which order.
 
-Owns the order alone: exports whose owners have ended and leases, idle programs' pages, the
-requester's own, waiting younger programs', then running decodes by policy. The oldest active
-program may claim from everyone. What a claim must not touch, and why somebody always gets on,
-stands in ``claim``.
+Owns the order alone: what is left of ended programs, idle programs' pages, the requester's own,
+waiting younger programs', then running decodes by policy. The oldest active program may claim from
+everyone. What a claim must not touch, and why somebody always gets on, stands in ``claim``.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from quire.control.commands.host_commands import HostCommands
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.state import EngineState
 from quire.control.memory.content import Content
-from quire.control.memory.exports import Export
 from quire.control.programs.program import Entry, Program
 from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.order.ranking import Ranking
 from quire.control.scheduler.reclaiming.claim import Claim
+from quire.control.scheduler.reclaiming.left import LeftContents
 from quire.control.scheduler.waiting.backlog import Backlog
 from quire.control.scheduler.waiting.seating import Seating
 
@@ -41,7 +40,7 @@ class Reclaimer:
     ) -> None:
         self._engine = engine
         self._table = table
-        self._host = host
+        self._left = LeftContents(engine, host)
         self._backlog = backlog
         self._ranking = ranking
         self._seating = seating
@@ -55,7 +54,7 @@ class Reclaimer:
             return False
         requester = claim.requester
         return (
-            self._move_out_left(num_blocks)
+            self._left.move_out(num_blocks)
             or self._move_out_idle(num_blocks, claim)
             or self._move_out([requester.program], num_blocks, claim)
             or self._move_out(self._waiting(requester), num_blocks, claim)
@@ -66,7 +65,7 @@ class Reclaimer:
     def _is_enough(self, num_blocks: int, claim: Claim, kept: set[Entry]) -> bool:
         """Whether everything that may go makes ``num_blocks``. If not, nothing is touched: a claim
         that cannot be met would drop, message after message, what others compute again."""
-        num_movable = len(self._left_contents())
+        num_movable = len(self._left.contents())
         if num_movable >= num_blocks:
             return True
         num_host: int | None = None
@@ -85,7 +84,7 @@ class Reclaimer:
 
     def _candidates(self, claim: Claim, kept: set[Entry]) -> Iterator[Content]:
         """What ``reclaim`` could move out for ``claim``, each content once."""
-        seen = {id(content) for content in self._left_contents()}
+        seen = {id(content) for content in self._left.contents()}
         for content in self._each_candidate(claim, kept):
             if id(content) not in seen:
                 seen.add(id(content))
@@ -100,48 +99,6 @@ class Reclaimer:
         for run in self._victims(requester, kept):
             yield from (c for c in run.pins if c.num_pins == 1 and not claim.spares(c))
         yield from filter(self._engine.memory.can_move_out, claim.last_resort())
-
-    def _left_contents(self) -> list[Content]:
-        """What no living program holds: exports that were left to their tenants alone mean it, or
-        leases."""
-        exports = self._host.exports.left(self._engine.id)
-        contents = [content for export in exports for content in self._own(export)]
-        if len(self._host.leases):
-            contents += self._leased()
-        return contents
-
-    def _leased(self) -> list[Content]:
-        """What stands on the device for a lease alone and can be read: it is computed again if it
-        is dropped."""
-        leases = self._host.leases.of_engine(self._engine.id)
-        held = [one.contents if one.is_complete else one.matched for one in leases]
-        return self._alone([content for contents in held for content in reversed(contents)])
-
-    def _own(self, export: Export) -> list[Content]:
-        """What stands on the device for ``export`` alone, later pages first."""
-        contents = [snapshot.content for snapshot in reversed(export.pages)]
-        return self._alone([content for content in contents if content is not None])
-
-    def _alone(self, contents: Iterable[Content]) -> list[Content]:
-        """Those that stand on the device for one holder."""
-        can_move_out = self._engine.memory.can_move_out
-        return [one for one in contents if one.num_refs == 1 and can_move_out(one)]
-
-    def _move_out_left(self, num_blocks: int) -> bool:
-        """To the host; where that is full, the export that has not been used for longest goes."""
-        memory = self._engine.memory
-        num_freed = 0
-        for content in self._left_contents():
-            num_freed += memory.descent.move_out(content)
-            if num_freed >= num_blocks:
-                return True
-        for export in self._host.exports.left(self._engine.id):
-            if num_freed >= num_blocks:
-                break
-            if own := self._own(export):
-                self._host.remove_export(export)
-                num_freed += len(own)
-        return num_freed > 0
 
     def look_again(self) -> None:
         """Nothing could go: consider every idle program once more, however it became idle."""
