@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from subprocess import check_output
@@ -89,6 +90,15 @@ def test_a_seed_decides_the_sample() -> None:
     assert sample(groups, 12, seed=1) == first
     assert {m.identity() for _, m in sample(groups, 6, seed=1)} < {m.identity() for _, m in first}
     assert sample(groups, 12, seed=2) != first
+
+
+def test_a_sample_of_its_own_leaves_that_of_the_others_as_it_was() -> None:
+    named = {group.name: group for group in GROUPS}
+    stopping, grammars = named["stopping"], replace(named["grammars"], own_sample=3)
+    shared = sample([stopping], 12, seed=1)
+    both = sample([stopping, grammars], 12, seed=1)
+    assert both[:12] == shared
+    assert [group.name for group, _ in both[12:]] == ["grammars"] * 3
 
 
 def test_a_fault_is_seen_beside_the_real_tree_which_stays(tmp_path: Path) -> None:
