@@ -25,7 +25,7 @@ from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
 from quire.core.scheduler_config import PausingConfig, SchedulerConfig
 from quire.simulation.arrivals import Arrivals
-from quire.simulation.studies import Finding, Study
+from quire.simulation.studies import Study, StudyResult
 
 NUM_PROGRAMS, NUM_FIT = 4000, 40
 QUICK_NUM_PROGRAMS, QUICK_NUM_FIT = 120, 12
@@ -33,7 +33,7 @@ POLICIES = ("fcfs", "mlfq", "plas", "quire")
 PAUSING = {"yes": PausingConfig(), "no": PausingConfig(above=0.0)}
 
 
-def row_of(study: Study, policy: str, pausing: str, found: Finding) -> dict[str, Any]:
+def row_of(study: Study, policy: str, pausing: str, found: StudyResult) -> dict[str, Any]:
     summary = found.summary
     num_prompt = summary.num_prefilled_tokens + summary.num_cached_tokens
     return {

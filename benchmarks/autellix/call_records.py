@@ -10,7 +10,7 @@ from quire.core.events import ProgramStarted
 from quire.core.ids import ProgramId
 from quire.core.scheduler_config import SchedulerConfig
 from quire.core.tracing import CallRecord, MessageRecord, TransferRecord
-from quire.simulation.outcomes import Outcome
+from quire.simulation.outcomes import ProgramOutcome
 from quire.simulation.studies import Study
 from quire.simulation.trial import SimulationRun
 from quire.simulation.workloads import create_workload, draw_programs
@@ -44,7 +44,7 @@ class Recorded:
     """One run. ``control_s``: processor time of control, which alone is measured."""
 
     calls: Sequence[CallRecord]
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[ProgramOutcome]
     control_s: float
 
 
@@ -94,7 +94,9 @@ def by_output(calls: Iterable[CallRecord], edges: Sequence[float]) -> list[tuple
     )
 
 
-def by_calls(outcomes: Iterable[Outcome], edges: Sequence[float]) -> list[tuple[float, float]]:
+def by_calls(
+    outcomes: Iterable[ProgramOutcome], edges: Sequence[float]
+) -> list[tuple[float, float]]:
     """Waiting over service of programs, by their calls (Fig. 6)."""
     return binned(((o.num_calls, wait_ratio(o.waiting_s, o.service_s)) for o in outcomes), edges)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from benchmarks.autellix.systems import System, uncached
 from benchmarks.options import plain_parser
 from quire.simulation.outcomes import summarize
-from quire.simulation.studies import Finding, Study, examine
+from quire.simulation.studies import Study, StudyResult, examine
 from quire.simulation.trial import SimulationRun
 from quire.simulation.workloads import create_workload, draw_programs
 
@@ -31,7 +31,7 @@ class Task:
     system: System
 
 
-def play(task: Task) -> Finding:
+def play(task: Task) -> StudyResult:
     """Run ``task`` here."""
     study, system = task.study.settled(), task.system
     if system.is_caching:
@@ -44,14 +44,16 @@ def play(task: Task) -> Finding:
         system.scheduler,
     ).run()
     policy = system.scheduler.policy
-    return Finding(policy, summarize(run.outcomes), run.outcomes, run.num_messages, run.control_s)
+    return StudyResult(
+        policy, summarize(run.outcomes), run.outcomes, run.num_messages, run.control_s
+    )
 
 
-def play_all(tasks: Sequence[Task], num_jobs: int) -> list[Finding]:
+def play_all(tasks: Sequence[Task], num_jobs: int) -> list[StudyResult]:
     """Their findings, in the order of ``tasks``."""
     began_s = time.monotonic()
 
-    def tell(number: int, num_done: int, found: Finding) -> None:
+    def tell(number: int, num_done: int, found: StudyResult) -> None:
         latency_ms = 1000 * found.summary.token_latency_s.mean
         print(
             f"[{num_done}/{len(tasks)}, {time.monotonic() - began_s:.0f} s] {tasks[number].label}: "
@@ -66,7 +68,7 @@ def play_all(tasks: Sequence[Task], num_jobs: int) -> list[Finding]:
             findings.append(play(task))
             tell(number, number + 1, findings[-1])
         return findings
-    by_number: dict[int, Finding] = {}
+    by_number: dict[int, StudyResult] = {}
     with ProcessPoolExecutor(num_jobs) as pool:
         futures = {pool.submit(play, task): number for number, task in enumerate(tasks)}
         for future in as_completed(futures):

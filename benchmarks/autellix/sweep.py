@@ -18,7 +18,7 @@ from benchmarks.autellix.systems import SYSTEMS, System
 from quire.simulation.arrivals import Arrivals
 from quire.simulation.engines import EngineSpec
 from quire.simulation.outcomes import plain
-from quire.simulation.studies import Finding, Study
+from quire.simulation.studies import Study, StudyResult
 
 Row = dict[str, Any]
 
@@ -94,7 +94,7 @@ def sweep(
     return rows
 
 
-def row_of(name: str, load: float, study: Study, found: Finding) -> Row:
+def row_of(name: str, load: float, study: Study, found: StudyResult) -> Row:
     """Latencies are those of a token of a program (Autellix, 6.2); None stands for infinite."""
     summary = found.summary
     num_prompt = summary.num_prefilled_tokens + summary.num_cached_tokens

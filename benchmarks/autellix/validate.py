@@ -41,11 +41,11 @@ from quire.core.scheduler_config import SchedulerConfig
 from quire.node.models import resolve_source
 from quire.simulation.arrivals import Arrivals
 from quire.simulation.engines import EngineSpec
-from quire.simulation.message_times import MessageTimes, Sample
+from quire.simulation.message_times import MessageSample, MessageTimes
 from quire.simulation.outcomes import spread
 from quire.simulation.profile import EngineProfile, decode_profile, encode_profile, fit
 from quire.simulation.trial import SimulationRun
-from quire.simulation.workloads.conversations import Conversation
+from quire.simulation.workloads.conversations import SimulatedConversation
 from quire.simulation.workloads.distributions import LogNormal
 from quire.simulation.workloads.plan import ProgramPlan
 
@@ -63,7 +63,7 @@ MEAN_WITHIN, P95_WITHIN, TIE = 0.10, 0.20, 0.05
 ENGINE = EngineConfig(
     source=resolve_source(None), name=ModelId("model"), max_sequences=MAX_SEQUENCES, num_threads=1
 )
-CHATS = Conversation(
+CHATS = SimulatedConversation(
     "chats",
     num_calls=LogNormal(4, 0.9, most=12).draw,
     first=LogNormal(48, 0.8, most=256).draw,
@@ -176,7 +176,7 @@ async def on_node(policy: str, load: Load, seed: int, cost: Mapping[str, float])
         return Served(played, *drifts, _profile_of(times))
 
 
-def drift_of(samples: Sequence[Sample], cost: Mapping[str, float]) -> float:
+def drift_of(samples: Sequence[MessageSample], cost: Mapping[str, float]) -> float:
     predicted_s = sum(
         cost["message_s"]
         + cost["step_s"] * one.num_steps
@@ -190,7 +190,7 @@ def drift_of(samples: Sequence[Sample], cost: Mapping[str, float]) -> float:
     return sum(one.elapsed_s for one in samples) / predicted_s - 1
 
 
-def drift_between(samples: Sequence[Sample], cost: Mapping[str, float]) -> float:
+def drift_between(samples: Sequence[MessageSample], cost: Mapping[str, float]) -> float:
     measured_s = predicted_s = 0.0
     for one in samples:
         if one.gap_s is not None:

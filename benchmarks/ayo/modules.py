@@ -17,7 +17,7 @@ from benchmarks.ayo.stated import Stated
 from benchmarks.ayo.texts import ANSWER_TOKENS, QUERY_TOKENS, SITUATE_TOKENS, VERDICT_TOKENS
 from benchmarks.ayo.world import EMBEDDER, RANKER
 from quire.core.ids import ModelId
-from quire.programs.workflow.prompts import Part, Prompt
+from quire.programs.workflow.prompts import Prompt, PromptPart
 
 NUM_QUERIES, NUM_FOUND, TOP_N = 3, 16, 3
 
@@ -35,7 +35,7 @@ class Asked:
     """For a model. ``role``: see ``Application.roles``."""
 
     role: str
-    prompt: tuple[Part, ...]
+    prompt: tuple[PromptPart, ...]
     num_tokens: int
 
 
@@ -66,7 +66,7 @@ class Module:
 def _asked(role: str, prompt: str, num_tokens: int, element: str = "") -> Asked:
     """``element``: what stands behind the names of parts that are one of several."""
     parts = tuple(
-        Part(name=f"{part.name}.{element}") if part.name and element else part
+        PromptPart(name=f"{part.name}.{element}") if part.name and element else part
         for part in Prompt.read(prompt, "prompt").parts
     )
     return Asked(role, parts, num_tokens)
@@ -157,7 +157,7 @@ def contextual(stated: Stated) -> list[Module]:
 def instructed(modules: Sequence[Module], instruction: str) -> list[Module]:
     """With ``instruction`` in front of all prompts."""
 
-    def part(one: Part) -> Part:
+    def part(one: PromptPart) -> PromptPart:
         if one.name is not None:
             return one
         return replace(one, text=one.text.replace(prompts.INSTRUCTION, instruction))

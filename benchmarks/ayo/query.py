@@ -19,9 +19,9 @@ from quire.core.calls import SPARE_PRIORITY
 from quire.programs.workflow import Graph
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import AT_ONCE, PREFILLS, Op, Primitive
-from quire.programs.workflow.prompts import Part
+from quire.programs.workflow.prompts import PromptPart
 from quire.programs.workflow.runners.encoding import NUM_AHEAD
-from quire.programs.workflow.speculation import Ahead, Run
+from quire.programs.workflow.speculation import Run, SpeculativeRuns
 
 
 class PacedQuery(Program):
@@ -46,9 +46,9 @@ class PacedQuery(Program):
         self._roles, self._searches = roles, searches
         self._calls: dict[str, ModelCall] = {}
         self._speculation = speculation
-        self._ahead: Ahead | None = None
+        self._ahead: SpeculativeRuns | None = None
         if speculation is not None:
-            self._ahead = Ahead(self._state, speculation.experience)
+            self._ahead = SpeculativeRuns(self._state, speculation.experience)
         self._stored: list[str] = []
         """Texts that its search finds some of."""
         self._scored = set[str]()
@@ -273,7 +273,7 @@ class PacedQuery(Program):
         for part in primitive.parts:
             call.add(tokens_of(part, self._value_of(part, primitive)))
 
-    def _value_of(self, part: Part, primitive: Primitive) -> str:
+    def _value_of(self, part: PromptPart, primitive: Primitive) -> str:
         return f"{self.id}/{primitive.inputs[part.name]}" if part.name else ""
 
     def _decode(self, primitive: Primitive) -> None:

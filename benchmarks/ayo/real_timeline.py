@@ -48,7 +48,7 @@ from quire.programs.workflow import OptPass, StepLog, run_query
 from quire.programs.workflow.graph_cache import GraphCache
 from quire.programs.workflow.primitives import Primitive
 from quire.programs.workflow.running import Config, Query, query_program
-from quire.programs.workflow.watching import Step
+from quire.programs.workflow.watching import PrimitiveStep
 
 
 class Moment(NamedTuple):
@@ -88,7 +88,7 @@ class Marks(StepLog):
     async def began(self, primitive: Primitive, started_s: float) -> None:
         self.moments.append(self._clocks.now(f"+ {primitive.id}"))
 
-    async def ended(self, step: Step) -> None:
+    async def ended(self, step: PrimitiveStep) -> None:
         await super().ended(step)
         self.moments.append(self._clocks.now(f"- {step.primitive.id}"))
 

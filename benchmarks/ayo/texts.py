@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from zlib import crc32
 
-from quire.programs.workflow.prompts import Part
+from quire.programs.workflow.prompts import PromptPart
 
 CHARS_PER_TOKEN = 4
 QUESTION_TOKENS = 16
@@ -40,13 +40,13 @@ LENGTHS: Mapping[str, int] = MappingProxyType(
 _VOCABULARY = 32_000
 
 
-def length_of(part: Part) -> int:
+def length_of(part: PromptPart) -> int:
     if part.name is None:
         return -(-len(part.text) // CHARS_PER_TOKEN)
     return LENGTHS[part.name.partition(".")[0]]
 
 
-def tokens_of(part: Part, value: str) -> list[int]:
+def tokens_of(part: PromptPart, value: str) -> list[int]:
     """``value`` says whose text a named part is: two that are equal have equal tokens."""
     first = crc32((part.text if part.name is None else value).encode())
     return [(first + 7919 * place) % _VOCABULARY for place in range(length_of(part))]

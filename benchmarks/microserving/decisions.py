@@ -26,10 +26,10 @@ import numpy as np
 from benchmarks.measurement import figure
 from benchmarks.options import plain_parser
 from benchmarks.report import emit, print_table
-from quire.cluster.engines.interfaces import Located
+from quire.cluster.engines.interfaces import LocatedPrompt
 from quire.cluster.engines.node_engine import ClusterKey, NodeEngine
 from quire.cluster.nodes.addresses import NodeAddress
-from quire.cluster.nodes.node import Node, NodeFigures
+from quire.cluster.nodes.node import NodeFigures, RoutedNode
 from quire.cluster.nodes.page_tree import Keys, PageChange, PageTree
 from quire.cluster.strategies import Quire
 
@@ -38,7 +38,7 @@ MODEL = "small"
 
 
 def engine_of(number: int, tree: PageTree) -> NodeEngine:
-    node = Node(NodeAddress(f"node-{number}", "127.0.0.1", 1 + number))
+    node = RoutedNode(NodeAddress(f"node-{number}", "127.0.0.1", 1 + number))
     node.told(
         NodeFigures(
             models=(MODEL,),
@@ -72,7 +72,7 @@ def fill(tree: PageTree, engines: Sequence[NodeEngine], num_blocks: int) -> Keys
 def decide(strategy: Quire, engines: Sequence[NodeEngine], tree: PageTree, keys: Keys) -> None:
     """What a request costs once its keys are known."""
     tokens = [0] * (PAGE_SIZE * len(keys) + 1)
-    located = Located(tokens, keys, PAGE_SIZE, tree.matched(keys, PAGE_SIZE))
+    located = LocatedPrompt(tokens, keys, PAGE_SIZE, tree.matched(keys, PAGE_SIZE))
     strategy.plan(located, engines)
 
 

@@ -45,7 +45,7 @@ from quire.core.engine_info import EngineInfo
 from quire.node.models import resolve_source
 from quire.simulation.engines import EngineSpec
 from quire.simulation.exchange import LinkCost
-from quire.simulation.message_times import Sample
+from quire.simulation.message_times import MessageSample
 from quire.simulation.outcomes import Spread, spread
 from quire.simulation.profile import decode_profile, fit
 
@@ -75,7 +75,7 @@ class Real:
 
     times: dict[str, Spread]
     alone_s: float
-    samples: Sequence[Sample]
+    samples: Sequence[MessageSample]
     info: EngineInfo
     late_s: float
 

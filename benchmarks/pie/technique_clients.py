@@ -22,7 +22,7 @@ from quire.programs.library.agents.react import react_loop
 from quire.programs.library.answers import GREEDY, final_answer
 from quire.programs.library.decoding.beam_search import search_beams
 from quire.programs.library.decoding.ebnf_decoding import ADDITION
-from quire.programs.library.reasoning.graph_of_thought import HEAT, Graph
+from quire.programs.library.reasoning.graph_of_thought import HEAT, ThoughtGraph
 from quire.programs.library.reasoning.inverse_check import inverse
 from quire.programs.library.reasoning.recursion_of_thought import Recursion
 from quire.programs.library.reasoning.skeleton_of_thought import points_of
@@ -83,7 +83,7 @@ async def recursion_of_thought(model: RemoteModel, prompt: Sequence[int], args: 
     return (await react_loop(_context(model, prompt), {"calc": deeper})).answer
 
 
-class _RemoteGraph(Graph):
+class _RemoteGraph(ThoughtGraph):
     def __init__(self, model: RemoteModel, num_candidates: int) -> None:
         super().__init__(_NOWHERE, num_candidates)
         self._model = model

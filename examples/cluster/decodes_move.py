@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from weakref import WeakSet
 
-from quire.cluster import Answer, Engine, Request
+from quire.cluster import Engine, Request, RoutedAnswer
 
 
 @dataclass
@@ -24,10 +24,10 @@ class Levelled:
     ``max_extra`` unfinished requests above it, an answer of that one moves there, too."""
 
     max_extra: int = 2
-    answers: WeakSet[Answer] = field(default_factory=WeakSet, init=False)
+    answers: WeakSet[RoutedAnswer] = field(default_factory=WeakSet, init=False)
     moves: set[asyncio.Task[bool]] = field(default_factory=set, init=False)
 
-    async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
+    async def __call__(self, request: Request, engines: Sequence[Engine]) -> RoutedAnswer:
         *_, fullest = by_load = sorted(engines, key=lambda engine: engine.load)
         least = by_load[0]
         movable = next((one for one in self.answers if one.engine == fullest.name), None)

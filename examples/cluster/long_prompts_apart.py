@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.cluster import Answer, Engine, Request
+from quire.cluster import Engine, Request, RoutedAnswer
 
 LONG_CHARS = 8000
 
 
-async def route(request: Request, engines: Sequence[Engine]) -> Answer:
+async def route(request: Request, engines: Sequence[Engine]) -> RoutedAnswer:
     first, *others = engines
     if len(request.prefix) >= LONG_CHARS or not others:
         return await first.send(request)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.cluster import Answer, Engine, Request
+from quire.cluster import Engine, Request, RoutedAnswer
 
 
 @dataclass
@@ -25,7 +25,7 @@ class PrefillWhereIdle:
     min_tokens: int = 256
     max_load: int = 4
 
-    async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
+    async def __call__(self, request: Request, engines: Sequence[Engine]) -> RoutedAnswer:
         idle, *_, busy = [*sorted(engines, key=lambda engine: engine.load)] * 2
         answering = busy if busy.load <= self.max_load else idle
         if request.prompt is None or answering is idle:

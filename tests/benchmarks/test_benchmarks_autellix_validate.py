@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.autellix import validate
 from benchmarks.autellix.validate import Figures, Load, Row
-from quire.simulation.message_times import Sample
+from quire.simulation.message_times import MessageSample
 
 LOAD = Load(0.5, validate.chats(3, seed=1), [0.0, 1.0, 2.0])
 
@@ -57,5 +57,5 @@ def test_drift_is_what_messages_took_beyond_the_profile() -> None:
         "message_s": 1.0, "step_s": 0.5, "row_s": 0.25, "context_token_s": 0.125,
         "prompt_s": 2.0, "prompt_token_s": 0.1, "moved_block_s": 0.01,
     }  # fmt: skip
-    sample = Sample(8.4, 2, 4, 8, 5, 50, 3, None, None)  # 1 + 1 + 1 + 1 + 2 + 0.5 + 0.5
+    sample = MessageSample(8.4, 2, 4, 8, 5, 50, 3, None, None)  # 1 + 1 + 1 + 1 + 2 + 0.5 + 0.5
     assert validate.drift_of([sample, sample], cost) == pytest.approx(0.2)

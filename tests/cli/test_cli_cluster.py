@@ -18,7 +18,7 @@ import pytest
 from cli_invoke import Ran, invoke
 
 from quire.cli.cluster_options import cluster_commands
-from quire.cluster.deployment.expansion import Expansion, Keys, make_keys, make_state_dir
+from quire.cluster.deployment.expansion import Expansion, KeyFileContents, make_keys, make_state_dir
 from quire.cluster.deployment.folder import process_folder
 from quire.cluster.deployment.keeper import Keeper
 from quire.cluster.deployment.process import ProcessSpec
@@ -172,7 +172,7 @@ def test_the_commands_own_checks_hold(
 
 def test_the_command_of_a_process_is_understood() -> None:
     cluster = read_cluster(LOCAL, cluster_commands())
-    expansion = Expansion(cluster, Path("/state"), Keys("c", "a"))
+    expansion = Expansion(cluster, Path("/state"), KeyFileContents("c", "a"))
     node = expansion.nodes()[1].command("127.0.0.1", "/keys")
     router = expansion.routers({"node-0": "http://127.0.0.1:8101"})[0].command("h", "/keys")
     assert node[:4] == [sys.executable, "-m", "quire.cli", "serve"]

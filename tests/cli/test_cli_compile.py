@@ -16,7 +16,7 @@ from quire.cli.compiled_control import (
     form_of_nodes,
 )
 from quire.compilation import CONTROL, CompiledFinder
-from quire.compilation.library import Record, library_name, record_name
+from quire.compilation.library import LibraryRecord, library_name, record_name
 
 Capture = pytest.CaptureFixture[str]
 
@@ -37,7 +37,7 @@ def library(directory: Path) -> Path:
     key = CONTROL.key()
     path = directory / library_name(CONTROL, key)
     path.write_bytes(b"code")
-    record = Record(group="g", mypy="2.0", num_modules=3, size_bytes=4, build_s=1.0)
+    record = LibraryRecord(group="g", mypy="2.0", num_modules=3, size_bytes=4, build_s=1.0)
     (directory / record_name(CONTROL, key)).write_bytes(msgspec.json.encode(record))
     return path
 

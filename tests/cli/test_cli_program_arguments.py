@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli_invoke import invoke
 
-from quire.cli.program_arguments import Given, split
+from quire.cli.program_arguments import GivenArguments, split
 from quire.core.errors import InvalidArgument
 
 PROGRAM = '''
@@ -28,19 +28,19 @@ async def shown(api, text, n: Annotated[int, "How often."] = 3):
 @pytest.mark.parametrize(
     ("texts", "given"),
     [
-        ([], Given([], {})),
-        (["a", "--n", "5", "b"], Given(["a", "b"], {"n": "5"})),
-        (["--n=5", "--text=a\nb"], Given([], {"n": "5", "text": "a\nb"})),
-        (["--loud", "--n", "5"], Given([], {"loud": "true", "n": "5"})),
-        (["--loud"], Given([], {"loud": "true"})),
-        (["--n", "-5"], Given([], {"n": "-5"})),
-        (["--loud", "--", "--n", "5"], Given(["--n", "5"], {"loud": "true"})),
-        (["--- a rule", "-x", "-- no"], Given(["--- a rule", "-x", "-- no"], {})),
-        (["--help"], Given([], {}, help=True)),
-        (["a", "--help"], Given(["a"], {"help": "true"})),
+        ([], GivenArguments([], {})),
+        (["a", "--n", "5", "b"], GivenArguments(["a", "b"], {"n": "5"})),
+        (["--n=5", "--text=a\nb"], GivenArguments([], {"n": "5", "text": "a\nb"})),
+        (["--loud", "--n", "5"], GivenArguments([], {"loud": "true", "n": "5"})),
+        (["--loud"], GivenArguments([], {"loud": "true"})),
+        (["--n", "-5"], GivenArguments([], {"n": "-5"})),
+        (["--loud", "--", "--n", "5"], GivenArguments(["--n", "5"], {"loud": "true"})),
+        (["--- a rule", "-x", "-- no"], GivenArguments(["--- a rule", "-x", "-- no"], {})),
+        (["--help"], GivenArguments([], {}, help=True)),
+        (["a", "--help"], GivenArguments(["a"], {"help": "true"})),
     ],
 )
-def test_names_and_places(texts: Sequence[str], given: Given) -> None:
+def test_names_and_places(texts: Sequence[str], given: GivenArguments) -> None:
     assert split(texts) == given
 
 

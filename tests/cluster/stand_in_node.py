@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from http_peer import Asked, Cut, HttpPeer, Said, refused, said
 
-from quire.server.going_on import COMMENT, TELLS_HEADER, Generated, Told
+from quire.server.going_on import COMMENT, TELLS_HEADER, PartialAnswer, ToldChunk
 from quire.server.told_whole import WHOLE, WholeHead
 
 MODEL = "stand-in"
@@ -262,7 +262,7 @@ class StandInNode:
         self.num_streams += 1
         prompt, before, key = _rendered(asked.json), "", f"key-{next(_numbers)}"
         if asked.told:
-            generated = msgspec.msgpack.decode(asked.told, type=Generated)
+            generated = msgspec.msgpack.decode(asked.told, type=PartialAnswer)
             (choice,) = generated.choices
             before = "".join(map(chr, array("i", zlib.decompress(choice.tokens))))
             key = generated.key
@@ -289,7 +289,9 @@ class StandInNode:
                 raise Cut
             ids = tuple(map(ord, prompt + before)) if number == 0 else ()
             if number < len(answer) - 1:
-                yield COMMENT + msgspec.json.encode(Told(key, 1, 2, [ord(token)], ids)) + b"\n\n"
+                yield (
+                    COMMENT + msgspec.json.encode(ToldChunk(key, 1, 2, [ord(token)], ids)) + b"\n\n"
+                )
         said = {"id": key, "text": before + answer, "padding": self.padding}
         body = msgspec.json.encode(said)
         head = WholeHead(len(body))
@@ -317,7 +319,7 @@ class StandInNode:
             if cut_after == number:
                 raise Cut
             ids = tuple(map(ord, prompt + before)) if number == 0 else ()
-            told = Told(key, 1, 2, [ord(token)], ids)
+            told = ToldChunk(key, 1, 2, [ord(token)], ids)
             last = number == len(answer) - 1
             comment = b"" if last else COMMENT + msgspec.json.encode(told) + b"\n\n"
             said = {"id": key, "text": token, "sequence_number": next(numbers)}

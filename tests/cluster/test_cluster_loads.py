@@ -9,7 +9,7 @@ from typing import Any
 
 from http_peer import Asked, HttpPeer, Said, said
 
-from quire.cluster.deployment.loads import Load, node_loads
+from quire.cluster.deployment.loads import NodeLoad, node_loads
 from quire.cluster.deployment.process import ProcessState
 
 
@@ -39,7 +39,7 @@ async def router(*engines: dict[str, Any], answer: Said | None = None) -> AsyncI
         yield peer
 
 
-async def loads(*states: ProcessState, key: str | None = "k") -> dict[str, Load]:
+async def loads(*states: ProcessState, key: str | None = "k") -> dict[str, NodeLoad]:
     return await asyncio.to_thread(node_loads, {one.name: one for one in states}, key)
 
 
@@ -49,7 +49,7 @@ async def test_requests_of_all_routers_count_and_a_queue_once() -> None:
         router(engine("a", 4, 5), engine("b", None, None)) as other,
     ):
         found = await loads(state("r0", one.url), state("r1", other.url, phase="unready"))
-    assert found == {"a": Load("alive", 7, 5), "b": Load("alive", 1, 0)}
+    assert found == {"a": NodeLoad("alive", 7, 5), "b": NodeLoad("alive", 1, 0)}
 
 
 async def test_without_a_key_none_is_sent() -> None:
@@ -73,7 +73,7 @@ async def test_who_does_not_answer_as_a_router_is_left_out() -> None:
         router(answer=said({}, 500)) as broken,
     ):
         states = [state(f"r{at}", one.url) for at, one in enumerate((page, other, broken, good))]
-        assert await loads(*states) == {"a": Load("alive", 3, 2)}
+        assert await loads(*states) == {"a": NodeLoad("alive", 3, 2)}
         assert await loads(*states, key="wrong") == {}
         assert await loads(*states, key=None) == {}
         assert await loads(state("n", good.url, kind="node")) == {}

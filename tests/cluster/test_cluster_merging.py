@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.cluster.requests.merging import Place, has_to_begin_anew, merged, read_place
+from quire.cluster.requests.merging import ReaderPlace, has_to_begin_anew, merged, read_place
 from quire.core.errors import InvalidArgument
 
 Row = dict[str, Any]
@@ -25,7 +25,7 @@ def answer(*programs: Row, next: str = "1-1", **fields: Any) -> Row:
 
 def test_rows_of_two_nodes_are_told_apart() -> None:
     told = merged(
-        Place(),
+        ReaderPlace(),
         {"a": answer(program(1), program(2, parent=1)), "b": answer(program(1))},
         {},
         now_s=9.0,
@@ -44,7 +44,7 @@ def test_rows_of_two_nodes_are_told_apart() -> None:
 
 
 def test_a_row_keeps_its_name_while_nodes_come() -> None:
-    first = merged(Place(), {"b": answer(program(7), next="3-9")}, {}, 0.0)
+    first = merged(ReaderPlace(), {"b": answer(program(7), next="3-9")}, {}, 0.0)
     place = read_place(first["next"])
     assert (place.since("b"), place.since("a")) == ("3-9", "")
     answers = {
@@ -60,7 +60,7 @@ def test_a_row_keeps_its_name_while_nodes_come() -> None:
 
 
 def test_a_node_that_is_gone_or_began_anew_is_told_from_the_beginning() -> None:
-    place = read_place(merged(Place(), {"a": answer(), "b": answer()}, {}, 0.0)["next"])
+    place = read_place(merged(ReaderPlace(), {"a": answer(), "b": answer()}, {}, 0.0)["next"])
     assert has_to_begin_anew(place, {"a": answer()})
     assert has_to_begin_anew(place, {"a": answer(), "b": answer(whole=True, next="2-0")})
     assert not has_to_begin_anew(place, {"a": answer(), "b": answer(whole=True)})
@@ -69,7 +69,7 @@ def test_a_node_that_is_gone_or_began_anew_is_told_from_the_beginning() -> None:
 
 def test_what_is_not_well_is_named() -> None:
     node = {"ready": False, "detail": "it loads", "policy": "quire", "time": 1.0, "uptime_s": 9.0}
-    told = merged(Place(), {"a": answer(), "b": answer(node=node)}, {"c": "it is dead"}, 0.0)
+    told = merged(ReaderPlace(), {"a": answer(), "b": answer(node=node)}, {"c": "it is dead"}, 0.0)
     assert not told["node"]["ready"]
     assert told["node"]["detail"] == "b: it loads; c: it is dead"
     assert told["node"]["policy"] == "fcfs, quire"

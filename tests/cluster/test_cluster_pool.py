@@ -9,7 +9,7 @@ from http_peer import Asked, HttpPeer, Said, said
 from router_world import until
 
 from quire.cluster.nodes.addresses import read_address
-from quire.cluster.nodes.pool import ConnectionPool, Exchange
+from quire.cluster.nodes.pool import ConnectionPool, NodeExchange
 from quire.core.errors import EngineLost
 
 HEAD = b"POST / HTTP/1.1\r\nhost: n\r\ncontent-length: 2\r\n\r\n"
@@ -21,7 +21,7 @@ async def answered(asked: Asked) -> Said:
 
 async def exchange(pool: ConnectionPool, *, may_repeat: bool = True) -> None:
     with await pool.send(HEAD, b"{}", may_repeat=may_repeat) as one:
-        assert isinstance(one, Exchange)
+        assert isinstance(one, NodeExchange)
         assert await one.read_all(100) == b"{}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.cluster.engines.node_engine import ClusterKey
-from quire.cluster.nodes.record_reader import KeptRecord
+from quire.cluster.nodes.record_reader import HeldRecord
 from quire.cluster.passing.program_rescue import ProgramRescue
 from quire.cluster.requests.places import program_lookups
 from quire.core.errors import EngineLost, UnknownHandle
@@ -67,8 +67,8 @@ class Reader:
 
     def __init__(self, stays: str | None = None) -> None:
         self.node = SimpleNamespace(name="node-0")
-        self.kept: dict[str, KeptRecord] = {}
-        self.orphans = {PROGRAM: KeptRecord([b"part"], stays=stays)}
+        self.kept: dict[str, HeldRecord] = {}
+        self.orphans = {PROGRAM: HeldRecord([b"part"], stays=stays)}
         self.gone: list[str] = []
 
     def let_go(self, id: str, *, is_elsewhere: bool) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from router_world import until
 
-from quire.cluster.engines.interfaces import Located, Received, Sent
+from quire.cluster.engines.interfaces import LocatedPrompt, PrepRecvResult, RemoteSendResult
 from quire.cluster.engines.trial import TrialEngine
 from quire.cluster.nodes.page_tree import PageChange, PageTree
 from quire.cluster.requests.request import Request
@@ -45,27 +45,29 @@ class FakeEngine(TrialEngine):
         self.load = load
         self.moves: list[tuple[str, int, int]] = []
 
-    async def prep_recv(self, request: Request, end: int, **_: object) -> Received:
+    async def prep_recv(self, request: Request, end: int, **_: object) -> PrepRecvResult:
         self.moves.append(("receives", 0, end))
-        return Received("lease", 0, num_tokens=end, end=end, call_s=self.waits_s)
+        return PrepRecvResult("lease", 0, num_tokens=end, end=end, call_s=self.waits_s)
 
     async def remote_send(
-        self, request: Request, received: Received, *, begin: int, end: int, **_: object
-    ) -> Sent:
+        self, request: Request, received: PrepRecvResult, *, begin: int, end: int, **_: object
+    ) -> RemoteSendResult:
         if self.error is not None:
             raise self.error
         self.moves.append(("sends", begin, end))
         call_s = 0.5 + self.waits_s if self.waits_s else 0.0
-        return Sent(end - begin, num_bytes=self.sends_bytes, elapsed_s=0.5, call_s=call_s)
+        return RemoteSendResult(
+            end - begin, num_bytes=self.sends_bytes, elapsed_s=0.5, call_s=call_s
+        )
 
 
-def located(pages: Mapping[str, int], num_tokens: int = NUM_TOKENS) -> Located:
+def located(pages: Mapping[str, int], num_tokens: int = NUM_TOKENS) -> LocatedPrompt:
     """A prompt of which engines have so many pages, by name."""
     tree = PageTree()
     for name, num in pages.items():
         tree.apply(name, PageChange("e", 0, None, 0, KEYS[:num], ()))
     keys = KEYS[: num_tokens // SIZE]
-    return Located([7] * num_tokens, keys, SIZE, tree.matched(keys, SIZE))
+    return LocatedPrompt([7] * num_tokens, keys, SIZE, tree.matched(keys, SIZE))
 
 
 def request() -> Request:

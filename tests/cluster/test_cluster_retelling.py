@@ -15,14 +15,14 @@ from stand_in_node import continuation
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.passing.resuming import resumable
 from quire.cluster.passing.retelling import RetoldAnswer, retold
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.server.going_on import (
     COMMENT,
     MAX_TOKENS,
     TELLS_HEADER,
-    Generated,
-    Told,
+    PartialAnswer,
+    ToldChunk,
     ToldTokens,
 )
 from quire.server.strict_json import MAX_GENERATED_BYTES
@@ -45,7 +45,7 @@ class Pieces:
     def close(self) -> None: ...
 
 
-async def nobody(request: Request) -> Answer:
+async def nobody(request: Request) -> RoutedAnswer:
     raise AssertionError("nothing was lost")
 
 
@@ -175,12 +175,12 @@ def test_a_long_answer_goes_on_and_memory_is_bounded() -> None:
     told = ToldTokens()
     assert told.packed() is None
     for _ in range(8):
-        told.add(Told("k", 1, 2, [7 * at % 100_003 for at in range(MAX_TOKENS // 8)]))
+        told.add(ToldChunk("k", 1, 2, [7 * at % 100_003 for at in range(MAX_TOKENS // 8)]))
     packed = told.packed()
     assert packed is not None
     assert len(packed) < MAX_GENERATED_BYTES
     assert list(map(len, told.running())) == [MAX_TOKENS]
-    told.add(Told("k", 1, 2, [1]))
+    told.add(ToldChunk("k", 1, 2, [1]))
     assert told.packed() is None
     assert list(map(len, told.running())) == [MAX_TOKENS], "and nothing more is kept"
 
@@ -189,7 +189,7 @@ async def test_what_can_move_is_known_from_the_first_token_to_the_end() -> None:
     request = Request("POST", PATHS[0], [], b"{}", "r")
     pieces = [
         b'data: {"id":"k","text":"x"}\n\n',
-        COMMENT + msgspec.json.encode(Told("k", 1, 2, [5, 6], prompt=[1, 2])) + b"\n\n",
+        COMMENT + msgspec.json.encode(ToldChunk("k", 1, 2, [5, 6], prompt=[1, 2])) + b"\n\n",
         b"data: [DONE]\n\n",
     ]
     answer = RetoldAnswer(Pieces(pieces), request, nobody)
@@ -204,10 +204,10 @@ async def test_what_can_move_is_known_from_the_first_token_to_the_end() -> None:
 
 def test_of_choices_that_have_ended_nothing_moves() -> None:
     told = ToldTokens()
-    told.add(Told("k", 1, 2, [5], index=2))
-    told.add(Told("k", 1, 2, [6], finish_reason="stop", stop_reason=6))
+    told.add(ToldChunk("k", 1, 2, [5], index=2))
+    told.add(ToldChunk("k", 1, 2, [6], finish_reason="stop", stop_reason=6))
     assert list(map(list, told.running())) == [[], [5]]
-    generated = msgspec.msgpack.decode(told.packed() or b"", type=Generated)
+    generated = msgspec.msgpack.decode(told.packed() or b"", type=PartialAnswer)
     assert [choice.finish_reason for choice in generated.choices] == ["stop", None, None]
     assert generated.choices[0].stop_reason == 6
 

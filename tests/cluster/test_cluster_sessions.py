@@ -10,17 +10,17 @@ from router_world import World, world
 from starlette.datastructures import Headers
 
 from quire.cluster.nodes.addresses import read_addresses
-from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.requests.places import (
-    Elsewhere,
-    Everywhere,
-    Free,
-    Holder,
-    Home,
-    Listed,
-    Pinned,
+    AllNodes,
+    AnyNode,
+    HoldingNode,
+    LeastBusyNode,
+    MergedLists,
+    NamedNode,
+    NotRouted,
     Place,
-    Spread,
+    SessionHome,
     place_of,
 )
 from quire.cluster.requests.rendezvous import by_preference
@@ -39,17 +39,17 @@ def place(
     return place_of(Request(method, target, headers, body, "r"))
 
 
-def holder(kind: str, name: str) -> Holder:
-    return Holder(name, (f"/v1/{kind}/{name}",))
+def holder(kind: str, name: str) -> HoldingNode:
+    return HoldingNode(name, (f"/v1/{kind}/{name}",))
 
 
 @pytest.mark.parametrize(
     ("method", "target", "body", "expected"),
     [
-        ("POST", "/v1/completions", b'{"prompt": "x"}', Free()),
-        ("POST", "/v1/embeddings", b"not json", Free()),
-        ("POST", "/v1/chat/completions", b'{"session_id": "s"}', Home("s")),
-        ("POST", "/v1/chat/completions", b'{"session_id": 7}', Free()),
+        ("POST", "/v1/completions", b'{"prompt": "x"}', AnyNode()),
+        ("POST", "/v1/embeddings", b"not json", AnyNode()),
+        ("POST", "/v1/chat/completions", b'{"session_id": "s"}', SessionHome("s")),
+        ("POST", "/v1/chat/completions", b'{"session_id": 7}', AnyNode()),
         ("POST", "/v1/responses", b'{"conversation": "c"}', holder("conversations", "c")),
         ("POST", "/v1/responses", b'{"conversation": {"id": "c"}}', holder("conversations", "c")),
         ("POST", "/v1/responses", b'{"previous_response_id": "r"}', holder("responses", "r")),
@@ -62,39 +62,39 @@ def holder(kind: str, name: str) -> Holder:
             "DELETE",
             "/v1/programs/p",
             b"",
-            Holder("p", ("/v1/programs/p", "/v1/sessions/p")),
+            HoldingNode("p", ("/v1/programs/p", "/v1/sessions/p")),
         ),
         (
             "POST",
             "/v1/programs",
             b'{"parent": "a/b"}',
-            Holder("a%2Fb", ("/v1/programs/a%2Fb", "/v1/sessions/a%2Fb")),
+            HoldingNode("a%2Fb", ("/v1/programs/a%2Fb", "/v1/sessions/a%2Fb")),
         ),
-        ("POST", "/v1/programs", b'{"program": "x"}', Spread(is_stored=True)),
-        ("POST", "/v1/workflows/naive-rag/query", b'{"query": {}}', Spread(is_stored=True)),
+        ("POST", "/v1/programs", b'{"program": "x"}', LeastBusyNode(is_stored=True)),
+        ("POST", "/v1/workflows/naive-rag/query", b'{"query": {}}', LeastBusyNode(is_stored=True)),
         (
             "POST",
             "/v1/workflows/naive-rag/query",
             b'{"query": {}, "parent": "p"}',
-            Holder("p", ("/v1/programs/p", "/v1/sessions/p")),
+            HoldingNode("p", ("/v1/programs/p", "/v1/sessions/p")),
         ),
         (
             "POST",
             "/v1/workflows/naive-rag/query",
             b'{"query": {}, "parent": "p", "query_id": "q/1"}',
-            Home("q/1"),
+            SessionHome("q/1"),
         ),
-        ("DELETE", "/v1/workflows/naive-rag/queries/q%2F1", b"", Home("q/1")),
-        ("GET", "/v1/workflows", b"", Spread()),
-        ("POST", "/v1/sessions", b'{"id": "s"}', Home("s")),
-        ("POST", "/v1/sessions", b"{}", Spread(is_stored=True)),
-        ("GET", "/v1/sessions", b"", Listed()),
-        ("GET", "/v1/models", b"", Listed(is_paged=False)),
-        ("GET", "/v1/models/org/name", b"", Spread()),
-        ("POST", "/tokenize", b'{"prompt": "x"}', Spread()),
-        ("POST", "/v1/programs/uploads", b"{}", Everywhere()),
-        ("GET", "/v1/programs/uploads", b"", Spread()),
-        ("GET", "/v1/programs/library", b"", Spread()),
+        ("DELETE", "/v1/workflows/naive-rag/queries/q%2F1", b"", SessionHome("q/1")),
+        ("GET", "/v1/workflows", b"", LeastBusyNode()),
+        ("POST", "/v1/sessions", b'{"id": "s"}', SessionHome("s")),
+        ("POST", "/v1/sessions", b"{}", LeastBusyNode(is_stored=True)),
+        ("GET", "/v1/sessions", b"", MergedLists()),
+        ("GET", "/v1/models", b"", MergedLists(is_paged=False)),
+        ("GET", "/v1/models/org/name", b"", LeastBusyNode()),
+        ("POST", "/tokenize", b'{"prompt": "x"}', LeastBusyNode()),
+        ("POST", "/v1/programs/uploads", b"{}", AllNodes()),
+        ("GET", "/v1/programs/uploads", b"", LeastBusyNode()),
+        ("GET", "/v1/programs/library", b"", LeastBusyNode()),
     ],
 )
 def test_where_a_request_belongs(method: str, target: str, body: bytes, expected: Place) -> None:
@@ -103,16 +103,16 @@ def test_where_a_request_belongs(method: str, target: str, body: bytes, expected
 
 def test_a_key_names_the_home_of_a_query() -> None:
     key = ((b"idempotency-key", b"q"),)
-    assert place("POST", "/v1/workflows/rag/query", b'{"query": {}}', key) == Home("q")
-    assert place("POST", "/v1/programs", b'{"program": "x"}', key) == Spread(is_stored=True)
+    assert place("POST", "/v1/workflows/rag/query", b'{"query": {}}', key) == SessionHome("q")
+    assert place("POST", "/v1/programs", b'{"program": "x"}', key) == LeastBusyNode(is_stored=True)
 
 
 def test_headers_name_sessions_and_nodes() -> None:
     assert len(NAMING_HEADERS) == 6
     for name in NAMING_HEADERS:
-        assert place("POST", "/v1/messages", b"{}", ((name.encode(), b"s"),)) == Home("s")
-    assert place("POST", "/v1/messages", b"{}", ((b"x-quire-node", b"n"),)) == Pinned("n")
-    assert isinstance(place("GET", "/v1/programs/changes"), Elsewhere)
+        assert place("POST", "/v1/messages", b"{}", ((name.encode(), b"s"),)) == SessionHome("s")
+    assert place("POST", "/v1/messages", b"{}", ((b"x-quire-node", b"n"),)) == NamedNode("n")
+    assert isinstance(place("GET", "/v1/programs/changes"), NotRouted)
 
 
 def test_no_other_header_names_a_session() -> None:
@@ -120,7 +120,7 @@ def test_no_other_header_names_a_session() -> None:
     read = set(re.findall(r'reader\.(?:name|flag)\("([^"]+)"\)', source))
     assert read > NAMING_HEADERS
     for name in read - NAMING_HEADERS:
-        assert place("POST", "/v1/messages", b"{}", ((name.encode(), b"1"),)) == Free()
+        assert place("POST", "/v1/messages", b"{}", ((name.encode(), b"1"),)) == AnyNode()
         found = identity.identify(Headers({name: "1"}), IdentityFields())
         assert found.client_id is None, name
 
@@ -128,11 +128,11 @@ def test_no_other_header_names_a_session() -> None:
 @pytest.mark.parametrize("name", [PROGRAM, SESSION])
 def test_a_name_that_a_node_has_given_is_looked_up(name: str) -> None:
     found = place("POST", "/v1/messages", b"{}", ((b"x-quire-program-id", name.encode()),))
-    assert found == Holder(name, (f"/v1/sessions/{name}",), otherwise=name)
+    assert found == HoldingNode(name, (f"/v1/sessions/{name}",), otherwise=name)
 
 
 def test_a_lost_node_moves_only_its_own_sessions() -> None:
-    nodes = [Node(one) for one in read_addresses([f"n{i}=http://h{i}:1" for i in range(8)])]
+    nodes = [RoutedNode(one) for one in read_addresses([f"n{i}=http://h{i}:1" for i in range(8)])]
     keys = [f"session {i}" for i in range(400)]
     homes = {key: by_preference(key, nodes)[0] for key in keys}
     assert len(set(homes.values())) == 8
@@ -143,7 +143,9 @@ def test_a_lost_node_moves_only_its_own_sessions() -> None:
 
 def test_routers_of_other_releases_find_the_same_home() -> None:
     """The order is BLAKE2b's of "7:session" and the node's name, the largest first."""
-    nodes = [Node(one) for one in read_addresses([f"{name}=http://{name}:1" for name in "abcd"])]
+    nodes = [
+        RoutedNode(one) for one in read_addresses([f"{name}=http://{name}:1" for name in "abcd"])
+    ]
     assert [node.name for node in by_preference("session", nodes)] == ["c", "d", "a", "b"]
 
 

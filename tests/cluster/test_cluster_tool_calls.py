@@ -13,12 +13,12 @@ from http_peer import said
 from real_nodes import MODEL, RealNode, real_nodes
 from router_world import until, world
 
-from quire.cluster.engines.interfaces import Received, Sent
+from quire.cluster.engines.interfaces import PrepRecvResult, RemoteSendResult
 from quire.cluster.engines.node_engine import NodeEngine
-from quire.cluster.engines.pages_ahead import HeldText, send_ahead
+from quire.cluster.engines.pages_ahead import PromptPrefix, send_ahead
 from quire.cluster.engines.trial import TrialEngine
 from quire.cluster.nodes.connection import AnswerHead, Sink
-from quire.cluster.passing.opened import Opened
+from quire.cluster.passing.opened import OpenedAnswer
 from quire.cluster.passing.tool_calls import ToolCalls
 from quire.cluster.requests.request import Request
 from quire.cluster.routing.strategy import StrategySource, load
@@ -67,7 +67,7 @@ async def told(path: str, pieces: Sequence[bytes], *, num_passed: int = 0) -> li
 
     request = Request("POST", path, [], b"{}", "r")
     first, *rest = pieces
-    opened = Opened(Pieces(rest, num_passed), first, is_whole=not rest)
+    opened = OpenedAnswer(Pieces(rest, num_passed), first, is_whole=not rest)
     watched = ToolCalls().watched(opened, request, idle, [])
     got = [watched.first]
     watched.answer.pass_to(lambda piece: bool(got.append(piece)) or True)
@@ -133,17 +133,17 @@ class Settling(TrialEngine):
         super().__init__(name)
         self.notes = notes
 
-    async def prep_recv(self, request: Request, end: int, **_: object) -> Received:
+    async def prep_recv(self, request: Request, end: int, **_: object) -> PrepRecvResult:
         request.work.leases["lease"] = lambda _: self.notes.append("given up")
-        return Received("lease", 0, num_tokens=end, end=end)
+        return PrepRecvResult("lease", 0, num_tokens=end, end=end)
 
     async def remote_send(
-        self, request: Request, received: Received, *, begin: int, end: int, **_: object
-    ) -> Sent:
+        self, request: Request, received: PrepRecvResult, *, begin: int, end: int, **_: object
+    ) -> RemoteSendResult:
         self.notes.append("sent")
-        return Sent(end - begin)
+        return RemoteSendResult(end - begin)
 
-    async def settle(self, request: Request, received: Received) -> None:
+    async def settle(self, request: Request, received: PrepRecvResult) -> None:
         self.notes.append("settled")
         del request.work.leases[received.kv_addr_info]
 
@@ -152,7 +152,7 @@ async def test_a_lease_is_not_given_up_before_its_receiver_knows_that_all_is_the
     """It may hear of that later than the sender does; what it then holds would be dropped."""
     notes: list[str] = []
     source, target = Settling("a", notes), Settling("b", notes)
-    assert await send_ahead([HeldText(MODEL, [1] * 32)], source, target, 30.0) == 32
+    assert await send_ahead([PromptPrefix(MODEL, [1] * 32)], source, target, 30.0) == 32
     assert notes == ["sent", "settled"]
 
 

@@ -14,10 +14,10 @@ from stand_in_node import continuation
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.passing.opened import MAX_WHOLE_BYTES
 from quire.cluster.passing.whole_answers import WholeAnswer
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.core.errors import EngineLost
-from quire.server.going_on import COMMENT, Told
+from quire.server.going_on import COMMENT, ToldChunk
 from quire.server.told_whole import WHOLE, WholeHead
 
 NUM_TOKENS = 12
@@ -196,12 +196,12 @@ class Arriving:
 
 
 async def test_one_whose_body_has_begun_does_not_move() -> None:
-    told = COMMENT + msgspec.json.encode(Told("k", 1, 2, [5])) + b"\n\n"
+    told = COMMENT + msgspec.json.encode(ToldChunk("k", 1, 2, [5])) + b"\n\n"
     body = b"x" * (MAX_WHOLE_BYTES + 1)
     head = WHOLE + msgspec.json.encode(WholeHead(2 * len(body))) + b"\n\n"
     request = Request("POST", PATHS[1], [], b"{}", "r")
 
-    async def send_on(again: Request) -> Answer:
+    async def send_on(again: Request) -> RoutedAnswer:
         raise AssertionError("nobody is asked")
 
     answer = WholeAnswer(Arriving(told, head, body, b""), request, send_on)

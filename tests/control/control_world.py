@@ -16,7 +16,7 @@ from quire.core.policy import GraphPlace
 from quire.core.scheduler_config import SchedulerConfig
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
-from quire.testing.harness import ControlHarness, Outcome
+from quire.testing.harness import CommandOutcome, ControlHarness
 
 ENGINE, MODEL = EngineId("fake"), ModelId("fake")
 GREEDY = SamplerSpec()
@@ -82,13 +82,13 @@ class World:
         self.num_commands += 1
         return self.num_commands
 
-    def issue(self, program: int, *commands: c.Command, queue: int = 1) -> list[Outcome]:
+    def issue(self, program: int, *commands: c.Command, queue: int = 1) -> list[CommandOutcome]:
         return self.harness.issue(ProgramId(program), QueueId(queue), *commands)
 
     def run(self) -> int:
         return self.harness.run_until_idle()
 
-    def do(self, program: int, *commands: c.Command, queue: int = 1) -> list[Outcome]:
+    def do(self, program: int, *commands: c.Command, queue: int = 1) -> list[CommandOutcome]:
         outcomes = self.issue(program, *commands, queue=queue)
         self.run()
         return outcomes

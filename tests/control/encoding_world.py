@@ -16,7 +16,7 @@ from quire.core.quotas import Quotas
 from quire.core.scheduler_config import SchedulerConfig
 from quire.core.tracing import TraceListener
 from quire.testing import ControlHarness, FakeEncoder
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 MODEL = ModelId("embedder")
 
@@ -31,7 +31,7 @@ def encode_command(number: int, lengths: list[int], token: int = 7) -> Encode:
     )
 
 
-def rows_of(outcome: Outcome) -> F32:
+def rows_of(outcome: CommandOutcome) -> F32:
     """The parts of an answer, put together."""
     assert outcome.status == "done", outcome
     parts = [reply for reply in outcome.replies if isinstance(reply, Encoded)]
@@ -87,12 +87,12 @@ class EncodingWorld:
 
     def ask(
         self, program: ProgramId, *lengths: int, priority: int = 0, depth: int = 0, token: int = 7
-    ) -> Outcome:
+    ) -> CommandOutcome:
         command = encode_command(next(self._numbers), list(lengths), token)
         self.harness.call(program, AskEncoder(MODEL, command, depth=depth, priority=priority))
         return self.harness.outcomes[program, command.id]
 
-    def cancel(self, program: ProgramId, outcome: Outcome) -> None:
+    def cancel(self, program: ProgramId, outcome: CommandOutcome) -> None:
         command = outcome.command.id
         self.harness.call(program, Cancel(command))
 

@@ -26,7 +26,7 @@ from quire.core.lease_commands import (
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
 from quire.testing.fake_engine.network import FakeNetwork
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 KEY = bytes(range(16))
 SIZE = 4
@@ -117,7 +117,7 @@ class LeaseWorld(World):
 
     def go_on(
         self, lease: LeaseName, tokens: Sequence[int], num_taken: int, first_page: int = 200
-    ) -> Outcome:
+    ) -> CommandOutcome:
         """Take ``num_taken`` tokens of the lease, compute the rest of ``tokens`` and decode."""
         num_pages = -(-(len(tokens) + 8) // SIZE)
         num_mapped = -(-num_taken // SIZE)

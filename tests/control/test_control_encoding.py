@@ -16,7 +16,7 @@ from quire.core.events import BatchEncoded, EngineGivenUp, ProgramEnded
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, TenantId
 from quire.core.policy import ReadyCommand
 from quire.core.quotas import Quotas
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 
 def test_rows_come_back_in_the_order_of_the_sequences() -> None:
@@ -145,7 +145,7 @@ def test_within_a_tenant_priority_and_then_the_policy_say_who_goes() -> None:
     running = world.ask(low, 4, 4)
     early, late = world.ask(low, 4), world.ask(low, 4)
     urgent, first = world.ask(high, 4), world.ask(low, 4, priority=5)
-    ended: list[Outcome] = []
+    ended: list[CommandOutcome] = []
     while world.harness.step():
         ended += [
             o for o in world.harness.outcomes.values() if o.status == "done" and o not in ended

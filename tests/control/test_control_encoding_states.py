@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from quire.core.events import ProgramEnded
 from quire.core.ids import EngineId, ProgramId, TenantId
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 NUM_INSTANCES = 3
 MAX_BATCH_TOKENS = 12
@@ -28,7 +28,7 @@ class Encoding(RuleBasedStateMachine):
         )
         self.num_programs = 0
         self.programs: dict[ProgramId, str] = {}
-        self.asked: list[tuple[ProgramId, int, Outcome]] = []
+        self.asked: list[tuple[ProgramId, int, CommandOutcome]] = []
         self.num_losses = 0
 
     @rule(tenant=st.sampled_from("abc"), priority=st.integers(-1, 1))
@@ -93,7 +93,7 @@ class Encoding(RuleBasedStateMachine):
         assert (encoder.num_waiting, encoder.num_pending_sequences) == (0, 0)
         assert all(not row.num_pending_commands for row in self.world.controller.processes())
 
-    def _check_rows(self, outcome: Outcome, token: int) -> None:
+    def _check_rows(self, outcome: CommandOutcome, token: int) -> None:
         lengths = np.asarray(outcome.command.lengths)  # type: ignore[union-attr]
         rows = rows_of(outcome)
         assert rows[:, token].tolist() == lengths.tolist()

@@ -20,7 +20,7 @@ from quire.core.events import EngineDown, EngineGivenUp, EngineUp, Event, Progra
 from quire.core.ids import EngineId, ModelId, ProgramId, QueueId
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 OTHER, THIRD = EngineId("fake#1"), EngineId("fake#2")
 PROMPT = [1, 2, 3, 4, 5]
@@ -49,7 +49,7 @@ def place(world: World, program: int = 1, queue: int = 1) -> EngineId | None:
     return known(world, program).queues[QueueId(queue)].placed_on
 
 
-def begin(world: World, program: int = 1, **fields: Any) -> Outcome:
+def begin(world: World, program: int = 1, **fields: Any) -> CommandOutcome:
     """A decode of 30 tokens on the first engine."""
     world.program(program)
     decode = world.issue(
@@ -62,7 +62,7 @@ def begin(world: World, program: int = 1, **fields: Any) -> Outcome:
     return decode
 
 
-def done(outcome: Outcome) -> tuple[Any, ...]:
+def done(outcome: CommandOutcome) -> tuple[Any, ...]:
     """What a decode has told, however it came in pieces."""
     assert outcome.status == "done", outcome
     chunks = outcome.chunks
@@ -171,7 +171,7 @@ def test_a_command_that_loses_two_engines_fails_and_the_third_goes_on() -> None:
     assert waits.tokens == alone(PROMPT, 4)
 
 
-def displaced(world: World) -> tuple[Outcome, Outcome]:
+def displaced(world: World) -> tuple[CommandOutcome, CommandOutcome]:
     """A decode of program 1 that lost its seat to the second, a more urgent one of program 2."""
     for program, priority in ((1, 0), (2, 1)):
         if world.controller._table.get(ProgramId(program)) is None:

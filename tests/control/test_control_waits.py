@@ -8,7 +8,7 @@ from quire.control import ProcessRow, WaitsFor
 from quire.core.errors import EngineLost
 from quire.core.events import EngineDown
 from quire.core.ids import ProgramId
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 PROMPT = [7, 8, 9, 10, 11]
 ONE_STEP = {"max_steps_per_message": 1, "run_ahead": False}
@@ -23,7 +23,9 @@ def reason(world: World, program: int) -> WaitsFor | None:
     return None if wait is None else wait.reason
 
 
-def ask(world: World, program: int, num_pages: int = 8, num_prompt: int = 5) -> list[Outcome]:
+def ask(
+    world: World, program: int, num_pages: int = 8, num_prompt: int = 5
+) -> list[CommandOutcome]:
     world.program(program)
     pages, prompt = range(num_pages), [program, *range(40, 39 + num_prompt)]
     decode = world.decode(pages, prompt, num_pages * 4 - num_prompt)

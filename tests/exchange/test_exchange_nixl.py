@@ -16,17 +16,17 @@ from test_exchange_tcp import RawPeer, RawReceiver, connect, listen, sockets
 
 from quire.core.errors import ConfigError, Forbidden, TransferFailed
 from quire.core.exchange import SendTarget
-from quire.core.kv_transport import Piece, Sent
+from quire.core.kv_transport import Piece, SendResult
 from quire.core.wire import PROTOCOL_VERSION
 from quire.exchange import ExchangeLimits, TcpTransport, nixl
 from quire.exchange.nixl import NixlMemory
-from quire.exchange.tcp_frames import Greeting, SharedPart, Welcome, checksum
+from quire.exchange.tcp_frames import Greeting, ReceiverWelcome, SharedPart, checksum
 from quire.testing.conformance.kv_transport import (
     CONTENT,
     KEY,
     LEASE,
     TOKEN_BYTES,
-    Ends,
+    SendEnds,
     TokenSink,
     TokenSource,
     bytes_of,
@@ -76,10 +76,10 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def arrives(sender: TcpTransport, receiver: TcpTransport, num_tokens: int = 8) -> bool:
-    sink, ends = TokenSink(num_tokens), Ends()
+    sink, ends = TokenSink(num_tokens), SendEnds()
     receiver.accept(LEASE, KEY, sink)
     sender.send(target(receiver), TokenSource(num_tokens), ends)
-    return ends.take() == Sent(num_tokens * TOKEN_BYTES) and sink.holds(range(num_tokens))
+    return ends.take() == SendResult(num_tokens * TOKEN_BYTES) and sink.holds(range(num_tokens))
 
 
 @needs_nixl
@@ -118,18 +118,18 @@ def test_receivers_that_were_not_written_to_for_longest_are_forgotten(
 @needs_nixl
 def test_more_transfers_than_windows(make: Make) -> None:
     sender, receiver = make(), make()
-    sink, ends = TokenSink(40 * 8), Ends()
+    sink, ends = TokenSink(40 * 8), SendEnds()
     receiver.accept(LEASE, KEY, sink)
     for first in range(0, 40 * 8, 8):
         sender.send(target(receiver), TokenSource(8, first=first), ends)
-    assert [ends.take() for _ in range(40)] == [Sent(8 * TOKEN_BYTES)] * 40
+    assert [ends.take() for _ in range(40)] == [SendResult(8 * TOKEN_BYTES)] * 40
     assert sink.holds(range(40 * 8))
 
 
 @needs_nixl
 def test_windows_come_back_from_transfers_that_fail(make: Make, written: list[int]) -> None:
     sender, receiver = make(), make()
-    ends = Ends()
+    ends = SendEnds()
     for _ in range(20):
         receiver.accept(LEASE, KEY, TokenSink(4))
         sender.send(target(receiver), TokenSource(8), ends)
@@ -188,12 +188,12 @@ def test_a_receiver_names_memory_that_is_not_there(
     sender, honest, memory = make(), make(), NixlMemory(1 << 16)
     window = memory.take()
     assert window is not None
-    receiver, ends = listen(), Ends()
+    receiver, ends = listen(), SendEnds()
     sender.send(receiver.target, TokenSource(8), ends)
     peer = receiver.accept()
     peer.hear(Greeting)
     remote = msgspec.structs.replace(memory.name(window), **changes)
-    peer.say(Welcome(piece_bytes=1 << 20, is_raw=False, remote=remote))
+    peer.say(ReceiverWelcome(piece_bytes=1 << 20, is_raw=False, remote=remote))
     error = ends.take().error
     assert isinstance(error, TransferFailed)
     assert "NIXL" in error.message
@@ -236,7 +236,7 @@ transport.close()
 @needs_nixl
 @pytest.mark.e2e
 def test_between_two_processes(make: Make, written: list[int]) -> None:
-    sender, ends = make(), Ends()
+    sender, ends = make(), SendEnds()
     process = subprocess.Popen(
         [sys.executable, "-c", RECEIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -246,7 +246,7 @@ def test_between_two_processes(make: Make, written: list[int]) -> None:
         address = process.stdout.readline().strip()
         there = SendTarget(address=address, lease=LEASE, key=KEY, first=0)
         sender.send(there, TokenSource(700, step=7), ends)
-        assert ends.take() == Sent(700 * TOKEN_BYTES)
+        assert ends.take() == SendResult(700 * TOKEN_BYTES)
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "True\n"

@@ -14,17 +14,17 @@ import pytest
 
 from quire.core.errors import ConfigError, Forbidden, ProtocolMismatch, QuireError, TransferFailed
 from quire.core.exchange import SendTarget
-from quire.core.kv_transport import Piece, Sent
+from quire.core.kv_transport import Piece, SendResult
 from quire.core.wire import PROTOCOL_VERSION
 from quire.exchange import ExchangeLimits, TcpTransport
 from quire.exchange.shared_window import IS_SUPPORTED, SharedWindow
 from quire.exchange.tcp_frames import (
     Greeting,
     Part,
+    ReceiverWelcome,
     Refusal,
     SharedPart,
     ToSender,
-    Welcome,
     Written,
     checksum,
 )
@@ -34,7 +34,7 @@ from quire.testing.conformance.kv_transport import (
     LEASE,
     RAW_MARK,
     TOKEN_BYTES,
-    Ends,
+    SendEnds,
     TokenSink,
     TokenSource,
     bytes_of,
@@ -79,7 +79,7 @@ class RawPeer:
     def greet(self) -> None:
         self.say(GREETING)
         welcome = self.hear()
-        assert isinstance(welcome, Welcome)
+        assert isinstance(welcome, ReceiverWelcome)
         assert not welcome.is_shared, "it has offered no memory"
 
     def has_ended(self) -> bool:
@@ -144,10 +144,10 @@ def listen(sockets: contextlib.ExitStack) -> Listen:
 
 def serves_others(transport: TcpTransport) -> bool:
     """Whether another sender's tokens arrive."""
-    sink, ends = TokenSink(8), Ends()
+    sink, ends = TokenSink(8), SendEnds()
     transport.accept(LEASE + 1, KEY, sink)
     transport.send(target(transport, lease=LEASE + 1), TokenSource(8), ends)
-    return ends.take() == Sent(8 * TOKEN_BYTES) and sink.holds(range(8))
+    return ends.take() == SendResult(8 * TOKEN_BYTES) and sink.holds(range(8))
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_silent_sender_is_given_up(transport: TcpTransport, connect: Connect, 
 def test_a_sender_that_is_cut_off_leaves_the_lease_open(
     transport: TcpTransport, connect: Connect
 ) -> None:
-    sink, ends = TokenSink(8), Ends()
+    sink, ends = TokenSink(8), SendEnds()
     transport.accept(LEASE, KEY, sink)
     peer = connect(transport)
     peer.greet()
@@ -332,7 +332,7 @@ def test_connections_are_bounded(transport: TcpTransport, connect: Connect) -> N
     transport.accept(LEASE, KEY, TokenSink(8))
     first = connect(transport)
     first.greet()
-    ends = Ends()
+    ends = SendEnds()
     transport.send(target(transport), TokenSource(8), ends)
     assert isinstance(ends.take().error, TransferFailed)
     first.say(PART, ALL)
@@ -340,7 +340,7 @@ def test_connections_are_bounded(transport: TcpTransport, connect: Connect) -> N
     first.socket.close()
 
 
-def error_of(ends: Ends) -> QuireError:
+def error_of(ends: SendEnds) -> QuireError:
     error = ends.take().error
     assert error is not None
     return error
@@ -354,11 +354,11 @@ def error_of(ends: Ends) -> QuireError:
 def test_a_silent_receiver_is_given_up(
     transport: TcpTransport, listen: Listen, is_welcoming: bool
 ) -> None:
-    receiver, ends = listen(), Ends()
+    receiver, ends = listen(), SendEnds()
     transport.send(receiver.target, TokenSource(8), ends)
     peer = receiver.accept()
     if is_welcoming:
-        peer.say(Welcome(piece_bytes=1 << 20, is_raw=False))
+        peer.say(ReceiverWelcome(piece_bytes=1 << 20, is_raw=False))
     error = error_of(ends)
     assert isinstance(error, TransferFailed)
     assert "silent" in error.message
@@ -366,25 +366,26 @@ def test_a_silent_receiver_is_given_up(
 
 
 @pytest.mark.parametrize(
-    "answer", [Written(num_bytes=10**6), Written(num_bytes=0), Welcome(piece_bytes=1, is_raw=False)]
+    "answer",
+    [Written(num_bytes=10**6), Written(num_bytes=0), ReceiverWelcome(piece_bytes=1, is_raw=False)],
 )
 def test_a_receiver_that_tells_nonsense(
     transport: TcpTransport, listen: Listen, answer: msgspec.Struct
 ) -> None:
-    receiver, ends = listen(), Ends()
+    receiver, ends = listen(), SendEnds()
     transport.send(receiver.target, TokenSource(8), ends)
     peer = receiver.accept()
-    peer.say(Welcome(piece_bytes=1 << 20, is_raw=False))
+    peer.say(ReceiverWelcome(piece_bytes=1 << 20, is_raw=False))
     peer.say(answer)
     assert isinstance(error_of(ends), ProtocolMismatch)
     assert peer.has_ended()
 
 
 def test_a_receiver_that_is_cut_off(transport: TcpTransport, listen: Listen) -> None:
-    receiver, ends = listen(), Ends()
+    receiver, ends = listen(), SendEnds()
     transport.send(receiver.target, TokenSource(8), ends)
     peer = receiver.accept()
-    peer.say(Welcome(piece_bytes=1 << 20, is_raw=False))
+    peer.say(ReceiverWelcome(piece_bytes=1 << 20, is_raw=False))
     peer.socket.close()
     assert isinstance(error_of(ends), TransferFailed)
 
@@ -392,7 +393,7 @@ def test_a_receiver_that_is_cut_off(transport: TcpTransport, listen: Listen) -> 
 def test_a_refusal_amid_many_bytes_is_heard(transport: TcpTransport) -> None:
     """The sender is still sending when the receiver refuses."""
     large = ExchangeLimits(window_bytes=32 << 20)
-    sender, ends = TcpTransport(limits=large), Ends()
+    sender, ends = TcpTransport(limits=large), SendEnds()
     num_writes = 0
 
     def close() -> None:
@@ -418,13 +419,13 @@ def test_the_window_bounds_what_is_read_ahead(transport: TcpTransport) -> None:
             is_full.set()
 
     sink = TokenSink(400, before_write=lambda: _wait(go_on))
-    source, ends = TokenSource(400, on_read=on_read), Ends()
+    source, ends = TokenSource(400, on_read=on_read), SendEnds()
     transport.accept(LEASE, KEY, sink)
     sender.send(target(transport), source, ends)
     assert is_full.wait(PATIENT_S)
     assert source.num_read == 10
     go_on.set()
-    assert ends.take() == Sent(400 * TOKEN_BYTES)
+    assert ends.take() == SendResult(400 * TOKEN_BYTES)
     sender.close()
 
 
@@ -435,19 +436,19 @@ def _wait(event: threading.Event) -> None:
 @pytest.mark.parametrize("transport", [ExchangeLimits(num_sends=2)], indirect=True)
 def test_sends_beyond_their_number_wait(transport: TcpTransport, listen: Listen) -> None:
     receivers = [listen() for _ in range(3)]
-    ends, read = Ends(), [threading.Event() for _ in range(3)]
+    ends, read = SendEnds(), [threading.Event() for _ in range(3)]
     sources = [TokenSource(8, on_read=event.set) for event in read]
     for receiver, source in zip(receivers, sources, strict=True):
         transport.send(receiver.target, source, ends)
     peers = [receiver.accept() for receiver in receivers[:2]]
     for peer, event in zip(peers, read, strict=False):
         peer.hear(Greeting)
-        peer.say(Welcome(piece_bytes=1 << 20, is_raw=False))
+        peer.say(ReceiverWelcome(piece_bytes=1 << 20, is_raw=False))
         assert event.wait(PATIENT_S)
     assert not read[2].is_set()
     peers[0].socket.close()
     third = receivers[2].accept()
-    third.say(Welcome(piece_bytes=1 << 20, is_raw=False))
+    third.say(ReceiverWelcome(piece_bytes=1 << 20, is_raw=False))
     assert read[2].wait(PATIENT_S)
 
 

@@ -20,11 +20,11 @@ import msgspec
 
 from quire.core.ids import TenantId
 from quire.server.batches import results
-from quire.server.batches.calls import Answered
-from quire.server.batches.results import Result, Results
+from quire.server.batches.calls import AnsweredRequest
+from quire.server.batches.results import RequestResult, Results
 from quire.server.batches.service import BatchService
 from quire.server.files.store import FileLimits, FileStore
-from quire.server.schemas.batches import Batch, BatchRequest
+from quire.server.schemas.batches import BatchJob, BatchRequest
 
 TENANT = TenantId("tenant")
 ENDPOINT = "/v1/chat/completions"
@@ -60,16 +60,18 @@ class Answers:
 
     async def call(
         self, tenant: TenantId, path: str, body: Mapping[str, Any], program: str
-    ) -> Answered:
+    ) -> AnsweredRequest:
         name = body["messages"][0]["content"]
         if name == "bad":
-            return Answered(400, "req", {"error": {"message": "bad", "code": "invalid_argument"}})
+            return AnsweredRequest(
+                400, "req", {"error": {"message": "bad", "code": "invalid_argument"}}
+            )
         if name == "late" and self._ending != "completed":
             for _ in range(20):
                 await asyncio.sleep(0)  # those beside it have ended
             self.waits.set()
             await asyncio.Event().wait()
-        return Answered(200, "req", {"name": name})
+        return AnsweredRequest(200, "req", {"name": name})
 
 
 class Killer:
@@ -85,7 +87,7 @@ class Killer:
         sys.addaudithook(self._see)
         plain = Results.add
 
-        def add(results: Results, result: Result) -> None:
+        def add(results: Results, result: RequestResult) -> None:
             self._step()
             plain(results, result)
 
@@ -119,7 +121,7 @@ async def live(life: Life) -> None:
         await serve(life, ENDS_S)
 
 
-async def serve(life: Life, now_s: float) -> Batch:
+async def serve(life: Life, now_s: float) -> BatchJob:
     files = FileStore(life.store, FileLimits(), lambda: now_s)
     answers = Answers(life.ending)
     service = BatchService(files, answers, lambda: now_s, 1 << 20)

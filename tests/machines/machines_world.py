@@ -33,7 +33,7 @@ from quire.core.ids import (
 )
 from quire.core.policy import DispatchPolicy
 from quire.core.scheduler_config import SchedulerConfig
-from quire.testing import ControlHarness, FakeEngine, Outcome, ReferenceProgram, fake_pool
+from quire.testing import CommandOutcome, ControlHarness, FakeEngine, ReferenceProgram, fake_pool
 
 ENGINE = EngineId("fake")
 ENGINES = (ENGINE, EngineId("fake#1"), EngineId("fake#2"))
@@ -47,7 +47,7 @@ EXPORT_TTL_S = 601.0
 class Expectation:
     """A command in flight and its reference reply."""
 
-    outcome: Outcome
+    outcome: CommandOutcome
     reply: Reply
 
 
@@ -150,7 +150,7 @@ class World:
             late_transfers=transfer_seed is not None,
         )
         self.actors: list[Actor] = []
-        self.exports: dict[TenantId, dict[str, tuple[Outcome, Lane]]] = {}
+        self.exports: dict[TenantId, dict[str, tuple[CommandOutcome, Lane]]] = {}
         self.tolerated: frozenset[str] = frozenset()
         self._programs = count(1)
 
@@ -243,7 +243,7 @@ class World:
     def command_id(self, lane: Lane) -> CommandId:
         return CommandId(next(lane.actor.ids))
 
-    def issue(self, lane: Lane, *commands: c.Command) -> list[Outcome]:
+    def issue(self, lane: Lane, *commands: c.Command) -> list[CommandOutcome]:
         """Issue commands whose replies the reference knows."""
         replies = [lane.reference.apply(command) for command in commands]
         outcomes = self.harness.issue(lane.actor.program, lane.queue, *commands)
@@ -291,7 +291,7 @@ class World:
     def free_embeds(self, lane: Lane, embeds: list[EmbedId]) -> None:
         self.issue(lane, c.DeallocEmbeds(id=self.command_id(lane), embeds=embeds))
 
-    def run_until_ended(self, outcome: Outcome) -> None:
+    def run_until_ended(self, outcome: CommandOutcome) -> None:
         for _ in range(MAX_STEPS):
             if outcome.status != "pending":
                 return
@@ -330,7 +330,7 @@ class World:
             self.accept_failure(lane, outcome)
         return outcome.status != "pending"
 
-    def accept_failure(self, lane: Lane, outcome: Outcome) -> None:
+    def accept_failure(self, lane: Lane, outcome: CommandOutcome) -> None:
         """A command was not done: the test must have caused that, or tolerate its reason."""
         assert outcome.error is not None
         tolerated = outcome.error.code in self.tolerated
@@ -400,7 +400,7 @@ class World:
         self.recorded.assert_replays()
 
 
-def assert_reply(outcome: Outcome, expected: Reply) -> None:
+def assert_reply(outcome: CommandOutcome, expected: Reply) -> None:
     """The done ``outcome`` gave ``expected`` (distributions up to float32 rounding)."""
     match expected:
         case DecodeChunk():

@@ -13,7 +13,7 @@ from quire.core.batch import CopySlots
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.ids import EmbedId, PageId, TokenSlotId
 from quire.core.scheduler_config import PausingConfig
-from quire.testing import FakeEngine, Outcome
+from quire.testing import CommandOutcome, FakeEngine
 
 
 def decode(
@@ -22,10 +22,10 @@ def decode(
     output: list[PageId],
     *,
     context: list[PageId] | None = None,
-    after: Outcome | None = None,
+    after: CommandOutcome | None = None,
     position: int = 0,
     max_tokens: int = 4,
-) -> Outcome:
+) -> CommandOutcome:
     (outcome,) = world.issue(
         lane,
         c.Decode(

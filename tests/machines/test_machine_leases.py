@@ -26,7 +26,7 @@ from quire.core.ids import ProgramId
 from quire.core.lease_commands import Leased
 from quire.core.scheduler_config import SchedulerConfig
 from quire.testing.fake_engine.network import FakeNetwork
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 NUM_TOKENS = 4
 TOLERATED = frozenset({
@@ -58,7 +58,7 @@ class Opened:
     node: int
     number: int
     end: int
-    outcome: Outcome
+    outcome: CommandOutcome
 
     @property
     def lease(self) -> Leased | None:
@@ -76,10 +76,10 @@ class LeaseMachine(RuleBasedStateMachine):
             for control in self.controls
         ]
         self.opened: list[Opened] = []
-        self.answers: list[tuple[Outcome, int]] = []
+        self.answers: list[tuple[CommandOutcome, int]] = []
         self.num_programs = 1
 
-    def issue(self, node: int, *commands: Command) -> list[Outcome]:
+    def issue(self, node: int, *commands: Command) -> list[CommandOutcome]:
         """Issue commands of a new program."""
         self.num_programs += 1
         world = self.nodes[node]

@@ -8,11 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quire.core.errors import QuotaExceeded
 from quire.core.ids import TenantId
-from quire.programs.services.store_table import Place, StoreLimits, StoreTable
+from quire.programs.services.store_table import EntryPlace, StoreLimits, StoreTable
 
 LIMITS = StoreLimits(max_bytes=40, max_keys=4)
 PLACES = st.builds(
-    Place,
+    EntryPlace,
     st.sampled_from([TenantId("one"), TenantId("two")]),
     st.sampled_from(["value", "blob"]),
     st.sampled_from(["s", "t"]),
@@ -27,7 +27,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.table = StoreTable(None, LIMITS)
         self.now_s = 0.0
-        self.model: dict[Place, tuple[bytes, float | None]] = {}
+        self.model: dict[EntryPlace, tuple[bytes, float | None]] = {}
 
     def expire(self) -> None:
         self.model = {
@@ -36,7 +36,7 @@ class StoreMachine(RuleBasedStateMachine):
             if entry[1] is None or entry[1] > self.now_s
         }
 
-    def fits(self, place: Place, content: bytes) -> bool:
+    def fits(self, place: EntryPlace, content: bytes) -> bool:
         self.expire()
         after = {**self.model, place: (content, None)}
         mine = [(p, c) for p, (c, _) in after.items() if p.tenant == place.tenant]
@@ -44,7 +44,7 @@ class StoreMachine(RuleBasedStateMachine):
         return num_bytes <= LIMITS.max_bytes and len(mine) <= LIMITS.max_keys
 
     @rule(place=PLACES, content=CONTENTS, ttl_s=TTLS)
-    def put(self, place: Place, content: bytes, ttl_s: float | None) -> None:
+    def put(self, place: EntryPlace, content: bytes, ttl_s: float | None) -> None:
         if self.fits(place, content):
             self.table.put(place, content, ttl_s, self.now_s)
             self.model[place] = content, None if ttl_s is None else self.now_s + ttl_s
@@ -53,12 +53,12 @@ class StoreMachine(RuleBasedStateMachine):
                 self.table.put(place, content, ttl_s, self.now_s)
 
     @rule(place=PLACES)
-    def delete(self, place: Place) -> None:
+    def delete(self, place: EntryPlace) -> None:
         self.expire()
         assert self.table.delete(place, self.now_s) == (self.model.pop(place, None) is not None)
 
     @rule(place=PLACES, guess=st.one_of(st.none(), CONTENTS), right=st.booleans())
-    def compare_and_set(self, place: Place, guess: bytes | None, right: bool) -> None:
+    def compare_and_set(self, place: EntryPlace, guess: bytes | None, right: bool) -> None:
         self.expire()
         held = self.model.get(place, (None, None))[0]
         expected = held if right else guess
@@ -72,7 +72,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.now_s += seconds
 
     @rule(place=PLACES, prefix=st.sampled_from(["", "a", "b"]), limit=st.integers(1, 3))
-    def list_keys(self, place: Place, prefix: str, limit: int) -> None:
+    def list_keys(self, place: EntryPlace, prefix: str, limit: int) -> None:
         self.expire()
         keys = sorted(
             p.key

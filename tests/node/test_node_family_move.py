@@ -24,7 +24,7 @@ from quire.node.family_move import (
 from quire.node.handing_over import EndedChild, packed, unpacked
 from quire.node.recorded_answers import HandedAnswer, handed_answers, taken_answers, why_they_stay
 from quire.programs.library import LIBRARY
-from quire.programs.runtime.replay_log import Asked, plain
+from quire.programs.runtime.replay_log import RecordedQuestion, plain
 from quire.programs.sdk import Context, inferlet
 from quire.programs.services.network import HttpReply
 
@@ -194,7 +194,7 @@ async def test_an_ended_child_is_asked_as_before() -> None:
         await child.send("more")
 
 
-def sent(answers: list[HandedAnswer]) -> list[Asked]:
+def sent(answers: list[HandedAnswer]) -> list[RecordedQuestion]:
     return taken_answers(msgspec.msgpack.decode(msgspec.msgpack.encode(answers), type=_ANSWERS))
 
 
@@ -205,12 +205,16 @@ def test_answers_of_services_and_hosts_travel() -> None:
     reply = HttpReply("text")
     reply.status, reply.headers, reply.body = 200, {"a": "b"}, b"\xff"
     calls = [
-        Asked(("child.launch", (("args", ["x"]), ("program", pupil))), {"id": "p"}, None, True),
-        Asked(("encoders.embed", (("texts", ("a", "b")),)), {"values": b"\x00"}, None, True),
-        Asked(("documents.read", ()), None, QuotaExceeded("no"), True),
-        Asked(("child.join", (("child", "p"),))),
+        RecordedQuestion(
+            ("child.launch", (("args", ["x"]), ("program", pupil))), {"id": "p"}, None, True
+        ),
+        RecordedQuestion(
+            ("encoders.embed", (("texts", ("a", "b")),)), {"values": b"\x00"}, None, True
+        ),
+        RecordedQuestion(("documents.read", ()), None, QuotaExceeded("no"), True),
+        RecordedQuestion(("child.join", (("child", "p"),))),
     ]
-    requests = [Asked(("GET http://x", None, ()), reply, None, True)]
+    requests = [RecordedQuestion(("GET http://x", None, ()), reply, None, True)]
     assert why_they_stay(calls, requests) is None
     there = [sent(handed_answers(asked)) for asked in (calls, requests)]
     for asked, taken in zip((calls, requests), there, strict=True):
@@ -225,14 +229,22 @@ def test_answers_of_services_and_hosts_travel() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (Asked(("topic.subscribe", (("topic", "news"),))), r"a topic of this node .*'news'"),
-        (Asked(("store.put", (("key", "k"), ("value", "v")))), "the store"),
-        (Asked(("mcp.connect", (("server", "files"),))), "MCP server .*'files'"),
-        (Asked(("encoders.embed", ()), object(), None, True), "encoders.embed cannot be told"),
-        (Asked(("documents.read", ()), None, ValueError("x"), True), "failed in a way"),
+        (
+            RecordedQuestion(("topic.subscribe", (("topic", "news"),))),
+            r"a topic of this node .*'news'",
+        ),
+        (RecordedQuestion(("store.put", (("key", "k"), ("value", "v")))), "the store"),
+        (RecordedQuestion(("mcp.connect", (("server", "files"),))), "MCP server .*'files'"),
+        (
+            RecordedQuestion(("encoders.embed", ()), object(), None, True),
+            "encoders.embed cannot be told",
+        ),
+        (RecordedQuestion(("documents.read", ()), None, ValueError("x"), True), "failed in a way"),
     ],
 )
-def test_what_services_keep_or_cannot_tell_keeps_the_program(asked: Asked, said: str) -> None:
+def test_what_services_keep_or_cannot_tell_keeps_the_program(
+    asked: RecordedQuestion, said: str
+) -> None:
     why = why_they_stay([asked], [])
     assert why is not None
     assert re.search(said, why)

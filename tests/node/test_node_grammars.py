@@ -18,7 +18,7 @@ from quire.core.ids import CommandId, TenantId
 from quire.engine.sampling.grammar import MAX_SOURCE_BYTES
 from quire.node.grammars.checker import NUM_WORKERS, GrammarChecker
 from quire.node.grammars.endless_schema import endless_reference
-from quire.node.grammars.turns import Turns
+from quire.node.grammars.turns import TenantTurns
 
 GOOD = GrammarSpec("regex", "[a-z]+")
 ONE, OTHER = TenantId("one"), TenantId("other")
@@ -282,7 +282,7 @@ async def test_commands_come_back_as_they_were_or_refused(checker: GrammarChecke
 
 
 def test_tenants_take_turns() -> None:
-    turns: Turns[str] = Turns(max_running=1, max_waiting=3)
+    turns: TenantTurns[str] = TenantTurns(max_running=1, max_waiting=3)
     for tenant, tasks in ((ONE, "abc"), (OTHER, "x")):
         for task in tasks:
             turns.add(tenant, task)

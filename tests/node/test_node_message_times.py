@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from quire.node.transports.message_times import MessageTimes
+from quire.node.transports.message_times import MessageTimeLimit
 
 
-def known(durations: list[float], num: int = 64) -> MessageTimes:
-    times, now = MessageTimes(120.0, 600.0), 0.0
+def known(durations: list[float], num: int = 64) -> MessageTimeLimit:
+    times, now = MessageTimeLimit(120.0, 600.0), 0.0
     for number in range(num):
         times.sent(now)
         now += durations[number % len(durations)]
@@ -17,7 +17,7 @@ def known(durations: list[float], num: int = 64) -> MessageTimes:
 
 
 def test_as_long_as_little_is_known_the_most_is_allowed() -> None:
-    assert MessageTimes(120.0, 600.0).limit_s == 600.0
+    assert MessageTimeLimit(120.0, 600.0).limit_s == 600.0
     assert known([0.01], 63).limit_s == 600.0
     assert known([0.01]).limit_s == 120.0
 
@@ -28,7 +28,7 @@ def test_the_longest_message_decides_within_bounds(longest_s: float, limit_s: fl
 
 
 def test_messages_are_answered_in_their_order() -> None:
-    times = MessageTimes(0.0, 600.0)
+    times = MessageTimeLimit(0.0, 600.0)
     times.answered(5.0)  # to none
     for now in range(64):
         times.sent(float(now))
@@ -38,4 +38,4 @@ def test_messages_are_answered_in_their_order() -> None:
 
 
 def test_a_small_most_bounds_the_least() -> None:
-    assert MessageTimes(120.0, 5.0).limit_s == 5.0
+    assert MessageTimeLimit(120.0, 5.0).limit_s == 5.0

@@ -14,7 +14,7 @@ from wasm_programs import COMMANDS, DATA, command, escaped, module
 
 from quire.core.errors import QuireError
 from quire.node import Node
-from quire.programs.sandbox.module.abi import Op
+from quire.programs.sandbox.module.abi import GuestOp
 
 pytest.importorskip("wasmtime", reason="the extra 'sandbox' is not installed")
 
@@ -48,7 +48,7 @@ def calling(name: str, arguments: str, *, name_bytes: int | None = None, id: int
     """A module that makes one call and ends with what it is answered."""
     text = (name + arguments).encode()
     length = len(name) if name_bytes is None else name_bytes
-    ring = command(Op.ASK_SERVICE, id=id, a=length, address=DATA, length=len(text))
+    ring = command(GuestOp.ASK_SERVICE, id=id, a=length, address=DATA, length=len(text))
     manifest = b'{"name": "caller", "topics": ["news"], "stores": ["notes"]}\0'
     return module(
         data=f'(data (i32.const {COMMANDS}) "{escaped(ring)}") '
@@ -120,8 +120,8 @@ async def test_a_message_larger_than_the_inbox_goes_back(node: Node) -> None:
 
 async def test_a_pull_that_is_given_up_takes_nothing(node: Node) -> None:
     text = "queue.pull" + PULL
-    ring = command(Op.ASK_SERVICE, id=1, a=10, address=DATA, length=len(text))
-    ring += command(Op.CANCEL, a=1)
+    ring = command(GuestOp.ASK_SERVICE, id=1, a=10, address=DATA, length=len(text))
+    ring += command(GuestOp.CANCEL, a=1)
     manifest = b'{"name": "caller", "topics": ["news"]}\0'
     giving_up = module(
         data=f'(data (i32.const {COMMANDS}) "{escaped(ring)}") '

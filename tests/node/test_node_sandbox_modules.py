@@ -16,7 +16,7 @@ from wasm_programs import COMMANDS, DATA, command, echo, escaped, issuing, modul
 from quire.core.errors import ProgramCancelled, QuireError
 from quire.node import Node, ProgramHandle
 from quire.programs.library.completion.text_completion import text_completion
-from quire.programs.sandbox.module.abi import Op
+from quire.programs.sandbox.module.abi import GuestOp
 
 pytest.importorskip("wasmtime", reason="the extra 'sandbox' is not installed")
 
@@ -74,23 +74,23 @@ async def test_a_module_receives_sends_and_ends(node: Node) -> None:
 
 
 async def test_a_module_without_a_manifest_is_named_by_its_hash(node: Node) -> None:
-    program = await node.inspect(issuing(command(Op.SLEEP, id=1, a=1)))
+    program = await node.inspect(issuing(command(GuestOp.SLEEP, id=1, a=1)))
     assert program.name == f"module-{program.digest[:8]}"
 
 
 async def test_the_end_of_the_input_is_an_answer(node: Node) -> None:
-    handle = await launch(node, issuing(command(Op.RECEIVE, id=1)))
+    handle = await launch(node, issuing(command(GuestOp.RECEIVE, id=1)))
     handle.signal("end_of_input")
     assert await handle.result() is None
 
 
 async def test_a_sleeping_module_wakes(node: Node) -> None:
-    handle = await launch(node, issuing(command(Op.SLEEP, id=1, a=1)))
+    handle = await launch(node, issuing(command(GuestOp.SLEEP, id=1, a=1)))
     assert await handle.result() is None
 
 
 async def test_a_module_is_told_to_end(node: Node) -> None:
-    handle = await launch(node, issuing(command(Op.SLEEP, id=1, a=3_600_000)))
+    handle = await launch(node, issuing(command(GuestOp.SLEEP, id=1, a=3_600_000)))
     handle.terminate("enough")
     with pytest.raises(ProgramCancelled, match="enough"):
         await handle.result()
@@ -101,8 +101,8 @@ async def test_what_a_module_logs_is_its_log(node: Node) -> None:
     handle = await launch(
         node,
         issuing(
-            command(Op.LOG, a=1, address=DATA, length=len(text)),
-            command(Op.SLEEP, id=1),
+            command(GuestOp.LOG, a=1, address=DATA, length=len(text)),
+            command(GuestOp.SLEEP, id=1),
             data=f'(data (i32.const {DATA}) "{text}")',
         ),
     )
@@ -118,7 +118,7 @@ async def test_standard_output_is_the_log(node: Node) -> None:
             (func $write (param i32 i32 i32 i32) (result i32)))""",
         data=f"""
           (data (i32.const {DATA}) "{vector}") (data (i32.const {DATA + 16}) "hello")
-          (data (i32.const {COMMANDS}) "{escaped(command(Op.END))}")""",
+          (data (i32.const {COMMANDS}) "{escaped(command(GuestOp.END))}")""",
         start=f"""
           (drop (call $write (i32.const 1) (i32.const {DATA}) (i32.const 1) (i32.const 16)))
           (i32.const 1)""",
@@ -131,22 +131,23 @@ async def test_standard_output_is_the_log(node: Node) -> None:
 HIGH = (1 << 32) - 1
 ONES = "\\ff" * 16
 LIES = {
-    "text behind the memory": issuing(command(Op.SEND, id=1, address=65_530, length=7)),
-    "text around the end": issuing(command(Op.SEND, id=1, address=HIGH, length=2)),
-    "all of it": issuing(command(Op.TOKENIZE, id=1, address=1, length=HIGH)),
-    "many tokens": issuing(command(Op.DETOKENIZE, id=1, b=HIGH, address=8)),
-    "many ids": issuing(command(Op.ALLOC_PAGES, id=1, a=1, b=1, c=HIGH)),
-    "a short head": issuing(command(Op.DECODE, id=1, a=1, address=DATA, length=8)),
+    "text behind the memory": issuing(command(GuestOp.SEND, id=1, address=65_530, length=7)),
+    "text around the end": issuing(command(GuestOp.SEND, id=1, address=HIGH, length=2)),
+    "all of it": issuing(command(GuestOp.TOKENIZE, id=1, address=1, length=HIGH)),
+    "many tokens": issuing(command(GuestOp.DETOKENIZE, id=1, b=HIGH, address=8)),
+    "many ids": issuing(command(GuestOp.ALLOC_PAGES, id=1, a=1, b=1, c=HIGH)),
+    "a short head": issuing(command(GuestOp.DECODE, id=1, a=1, address=DATA, length=8)),
     "a long list": issuing(
-        command(Op.FORWARD, id=1, a=1, address=DATA, length=16),
+        command(GuestOp.FORWARD, id=1, a=1, address=DATA, length=16),
         data=f'(data (i32.const {DATA}) "{ONES}")',
     ),
-    "words too many": issuing(command(Op.FORWARD, id=1, a=1, address=DATA, length=64)),
+    "words too many": issuing(command(GuestOp.FORWARD, id=1, a=1, address=DATA, length=64)),
     "no operation": issuing(command(999, id=1)),
-    "no model": issuing(command(Op.CREATE_QUEUE, a=1, b=77)),
-    "one id twice": issuing(*[command(Op.SYNCHRONIZE, id=5, a=1)] * 2),
+    "no model": issuing(command(GuestOp.CREATE_QUEUE, a=1, b=77)),
+    "one id twice": issuing(*[command(GuestOp.SYNCHRONIZE, id=5, a=1)] * 2),
     "no text": issuing(
-        command(Op.SEND, id=1, address=DATA, length=2), data=f'(data (i32.const {DATA}) "\\ff\\ff")'
+        command(GuestOp.SEND, id=1, address=DATA, length=2),
+        data=f'(data (i32.const {DATA}) "\\ff\\ff")',
     ),
     "more commands than its ring": module(start="(i32.const 9)"),
     "minus one command": module(start="(i32.const -1)"),
@@ -184,13 +185,13 @@ async def test_a_module_that_lies_ends_alone(node: Node, lie: str) -> None:
 async def test_memory_grows_to_its_limit(node: Node) -> None:
     """``memory.grow`` fails beyond it, as the module is told; the rings are found after a move."""
     code = module(
-        data=f'(data (i32.const {COMMANDS}) "{escaped(command(Op.SLEEP, id=1))}")',
+        data=f'(data (i32.const {COMMANDS}) "{escaped(command(GuestOp.SLEEP, id=1))}")',
         start="""
           (drop (memory.grow (i32.const 500)))
           (if (i32.ne (memory.grow (i32.const 65000)) (i32.const -1)) (then (unreachable)))
           (i32.const 1)""",
         poll=f"""
-          (i32.store (i32.const {COMMANDS}) (i32.const {int(Op.END)}))
+          (i32.store (i32.const {COMMANDS}) (i32.const {int(GuestOp.END)}))
           (i32.store offset=28 (i32.const {COMMANDS}) (i32.const 0))
           (i32.const 1)""",
     )
@@ -200,7 +201,7 @@ async def test_memory_grows_to_its_limit(node: Node) -> None:
 async def test_tables_grow_to_their_limit(node: Node) -> None:
     """They lie outside the memory that is bounded."""
     code = module(
-        data=f'(data (i32.const {COMMANDS}) "{escaped(command(Op.END))}")',
+        data=f'(data (i32.const {COMMANDS}) "{escaped(command(GuestOp.END))}")',
         functions="(table $t 1 funcref)",
         start="""
           (if (i32.ne (table.grow $t (ref.null func) (i32.const 60000000)) (i32.const -1))
@@ -216,7 +217,7 @@ async def test_a_start_function_may_print(node: Node) -> None:
         imports="""
           (import "wasi_snapshot_preview1" "fd_write"
             (func $write (param i32 i32 i32 i32) (result i32)))""",
-        data=f'(data (i32.const {COMMANDS}) "{escaped(command(Op.END))}")',
+        data=f'(data (i32.const {COMMANDS}) "{escaped(command(GuestOp.END))}")',
         functions="""
           (func $init
             (if (i32.eqz (call $write (i32.const 1) (i32.const 8) (i32.const 1) (i32.const 16)))
@@ -229,7 +230,7 @@ async def test_a_start_function_may_print(node: Node) -> None:
 
 async def test_a_turn_names_so_many_bytes(node: Node) -> None:
     code = issuing(
-        *[command(Op.LOG, address=0, length=2 << 20)] * 5,
+        *[command(GuestOp.LOG, address=0, length=2 << 20)] * 5,
         memory='(memory (export "memory") 40)',
     )
     assert "name 10485760 bytes; at most 8388608" in await error_of(node, code)
@@ -253,7 +254,7 @@ async def test_what_is_no_program_is_refused(node: Node, code: bytes, words: str
 
 async def test_a_flood_of_sends_is_over_its_quota(node: Node) -> None:
     flooding = module(
-        data=f'(data (i32.const {COMMANDS}) "{escaped(command(Op.SLEEP, id=1) * 8)}")',
+        data=f'(data (i32.const {COMMANDS}) "{escaped(command(GuestOp.SLEEP, id=1) * 8)}")',
         start="(i32.const 8)",
         poll="(i32.const 8)",
     )

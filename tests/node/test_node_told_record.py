@@ -17,7 +17,13 @@ from quire.node.program_records import ProgramLaunch
 from quire.node.restarts import Restarts
 from quire.node.told_record import ToldRecord, program_of
 from quire.programs.library import LIBRARY
-from quire.programs.runtime.replay_log import MAX_ANSWERS, Asked, Issued, RecordedReply, ReplayLog
+from quire.programs.runtime.replay_log import (
+    MAX_ANSWERS,
+    IssuedCommand,
+    RecordedQuestion,
+    RecordedReply,
+    ReplayLog,
+)
 from quire.programs.services.network import HttpReply
 
 LAUNCH = ProgramLaunch(TenantId("tenant"), ("one", "two"), "client", priority=2, seed=7)
@@ -46,7 +52,7 @@ class Life:
         command: Command = AllocPages(id=number, pages=[PageId(number)])
         if self.random.random() < 0.5:
             command = DeallocPages(id=number, pages=[PageId(number)])
-        self.log.begun(Issued(QUEUE, command, command))
+        self.log.begun(IssuedCommand(QUEUE, command, command))
 
     def hear(self) -> None:
         going = [one for one in self.log.issued.values() if not one.ended]
@@ -58,7 +64,7 @@ class Life:
             self.log.note(len(self.log.heard), one.asked.id, reply, error, last)
 
     def ask(self) -> None:
-        self.log.calls.append(Asked(("documents.split", (("text", "a text"),))))
+        self.log.calls.append(RecordedQuestion(("documents.split", (("text", "a text"),))))
 
     def answer(self) -> None:
         going = [one for one in (*self.log.calls, *self.log.requests) if not one.answered]
@@ -72,7 +78,7 @@ class Life:
             one.answered = True
 
     def request(self) -> None:
-        self.log.requests.append(Asked(("GET", "http://host/")))
+        self.log.requests.append(RecordedQuestion(("GET", "http://host/")))
 
     def look(self) -> None:
         self.log.readings.append(self.random.random())
@@ -98,13 +104,13 @@ def _reply() -> HttpReply:
 _REPLY = RecordedReply(0, CommandId(1), None, None, False)
 
 
-def _failed() -> Asked:
-    return Asked(("GET", "http://host/"), error=ValueError("odd"), answered=True)
+def _failed() -> RecordedQuestion:
+    return RecordedQuestion(("GET", "http://host/"), error=ValueError("odd"), answered=True)
 
 
-def _export() -> Issued:
+def _export() -> IssuedCommand:
     export = ExportPages(id=CommandId(99), pages=[], name="a name")
-    return Issued(QUEUE, export, export)
+    return IssuedCommand(QUEUE, export, export)
 
 
 def shown(program: HandedProgram) -> dict[str, Any]:
@@ -148,7 +154,7 @@ def test_nothing_is_told_twice_and_an_answer_where_its_question_was() -> None:
 @pytest.mark.parametrize(
     ("happens", "why"),
     [
-        (lambda life: life.log.calls.append(Asked(("store.put", ()))), "the store"),
+        (lambda life: life.log.calls.append(RecordedQuestion(("store.put", ()))), "the store"),
         (lambda life: life.log.requests.append(_failed()), "cannot be told"),
         (lambda life: life.log.begun(_export()), "by name"),
         (lambda life: setattr(life.restarts.child_state, "num_launched", 1), "of its own"),

@@ -15,12 +15,12 @@ from quire.core.errors import CapacityError
 from quire.core.ids import ModelId, ProgramId, TenantId
 from quire.core.scheduler_config import SchedulerConfig
 from quire.node import Node, services
-from quire.node.turns import Turns, TurnStatistics
+from quire.node.turns import RequestTurns, TurnStatistics
 from quire.programs import inferlet
 from quire.programs.api import Api
 from quire.programs.services.encoding import CallOrder
 from quire.programs.services.operations import Identity
-from quire.programs.vectors import ExactStore, Found, Place
+from quire.programs.vectors import CollectionPlace, ExactStore, FoundRow
 from quire.programs.vectors.store import F32
 
 
@@ -33,13 +33,13 @@ class Time:
         return self.now
 
 
-def turns_of(policy: str = "fcfs", at_once: int = 1, **weights: float) -> Turns:
+def turns_of(policy: str = "fcfs", at_once: int = 1, **weights: float) -> RequestTurns:
     config = NodeConfig(
         (EngineConfig(source="x", name=ModelId("x")),),
         scheduler=SchedulerConfig(policy=policy),
         tenants=tuple(TenantConfig(TenantId(name), weight=one) for name, one in weights.items()),
     )
-    return Turns(config, at_once, Time())
+    return RequestTurns(config, at_once, Time())
 
 
 def program(number: int, tenant: str = "default") -> Identity:
@@ -49,7 +49,7 @@ def program(number: int, tenant: str = "default") -> Identity:
 class Requests:
     """Requests that wait behind one that has its turn until ``play``."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: RequestTurns) -> None:
         self.turns = turns
         self.had_turn: list[str] = []
         self._release = asyncio.Event()
@@ -164,9 +164,9 @@ class Waiting(ExactStore):
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[int] = []
-        self.turns: Turns
+        self.turns: RequestTurns
 
-    async def search(self, place: Place, vectors: F32, num: int) -> list[list[Found]]:
+    async def search(self, place: CollectionPlace, vectors: F32, num: int) -> list[list[FoundRow]]:
         self.asked.append(num)
         while len(self.asked) == 1 and self.turns.statistics().num_waiting < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -18,9 +18,9 @@ from scripted_server import MODEL, GatedEngine, RunningServer, running_server
 from quire.core.config import ServerConfig, TenantConfig
 from quire.core.errors import NeverWithinQuota, QuotaExceeded
 from quire.core.ids import TenantId
-from quire.server.batches.calls import Answered, Calls
+from quire.server.batches.calls import AnsweredRequest, BatchCalls
 from quire.server.batches.lines import check_lines, read_line
-from quire.server.batches.results import Result, open_results
+from quire.server.batches.results import RequestResult, open_results
 from quire.server.batches.run import Pause
 from quire.server.batches.service import BatchLimits, BatchService
 from quire.server.files.store import FileLimits, FileStore
@@ -349,15 +349,15 @@ def test_a_batch_goes_on_when_the_node_starts_again(tmp_path: Path) -> None:
 class ScriptedCalls:
     """Answers with what is in ``answers``, in order, then with 200."""
 
-    def __init__(self, *answers: Answered) -> None:
+    def __init__(self, *answers: AnsweredRequest) -> None:
         self.answers = list(answers)
         self.asked: list[dict[str, Any]] = []
 
     async def call(
         self, tenant: TenantId, path: str, body: Mapping[str, Any], program: str
-    ) -> Answered:
+    ) -> AnsweredRequest:
         self.asked.append(dict(body))
-        return self.answers.pop(0) if self.answers else Answered(200, "req_1", {"ok": True})
+        return self.answers.pop(0) if self.answers else AnsweredRequest(200, "req_1", {"ok": True})
 
 
 class NeverCalls:
@@ -368,7 +368,7 @@ class NeverCalls:
 
     async def call(
         self, tenant: TenantId, path: str, body: Mapping[str, Any], program: str
-    ) -> Answered:
+    ) -> AnsweredRequest:
         self.asked.set()
         await asyncio.Event().wait()
         raise AssertionError
@@ -376,7 +376,7 @@ class NeverCalls:
 
 def service_of(
     directory: Path,
-    calls: Calls,
+    calls: BatchCalls,
     limits: BatchLimits | None = None,
     now_s: float = 1000.0,
     pause: Pause = asyncio.sleep,
@@ -393,8 +393,8 @@ def stored(files: FileStore, *lines: bytes) -> BatchRequest:
     return BatchRequest(input_file_id=record.id, endpoint=CHAT, completion_window="1h")
 
 
-def refused(status: int, code: str) -> Answered:
-    return Answered(status, "req_0", {"error": {"message": "x", "code": code}})
+def refused(status: int, code: str) -> AnsweredRequest:
+    return AnsweredRequest(status, "req_0", {"error": {"message": "x", "code": code}})
 
 
 async def test_what_is_only_true_now_is_tried_again(tmp_path: Path) -> None:
@@ -483,14 +483,14 @@ async def test_batches_are_bounded_in_number(tmp_path: Path) -> None:
 
 def test_a_line_that_was_cut_by_a_stop_runs_again(tmp_path: Path) -> None:
     results = open_results(tmp_path, "batch_1")
-    results.add(Result("one", 200, "req_1", {}))
+    results.add(RequestResult("one", 200, "req_1", {}))
     results.close()
     path = tmp_path / "batch_1.outputs"
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"custom_id": "tw')
     again = open_results(tmp_path, "batch_1")
     assert again.done == {"one"}
-    again.add(Result("two", 200, "req_2", {}))
+    again.add(RequestResult("two", 200, "req_2", {}))
     again.close()
     assert [json.loads(one)["custom_id"] for one in path.read_bytes().splitlines()] == [
         "one",
@@ -501,9 +501,9 @@ def test_a_line_that_was_cut_by_a_stop_runs_again(tmp_path: Path) -> None:
 def test_results_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.server.batches.results.MAX_RESULT_BYTES", 300)
     results = open_results(tmp_path, "batch_1")
-    results.add(Result("one", 200, "req_1", {}))
+    results.add(RequestResult("one", 200, "req_1", {}))
     with pytest.raises(NeverWithinQuota, match="over 300 bytes"):
-        results.add(Result("two", 200, "req_1", {"text": "x" * 200}))
+        results.add(RequestResult("two", 200, "req_1", {"text": "x" * 200}))
     results.close()
 
 

@@ -15,7 +15,7 @@ from quire.programs.builtin import ChoiceChunk
 from quire.server.delivery import GenerationResponse, SlowReader, WriteLimit
 from quire.server.frame import Frame
 from quire.server.generation import PromptChunk
-from quire.server.going_on import Telling
+from quire.server.going_on import ResumableAnswer
 from quire.server.told_whole import WHOLE, WholeHead
 
 LOST = EngineLost("the engine is gone: retry")
@@ -64,7 +64,11 @@ class Observer:
 
 
 async def delivered(
-    num_chunks: int, *, stream: bool, telling: Telling | None = None, path: str = "/v1/completions"
+    num_chunks: int,
+    *,
+    stream: bool,
+    telling: ResumableAnswer | None = None,
+    path: str = "/v1/completions",
 ) -> tuple[bytes, Observer]:
     """The body, and what the observer was told."""
     observer, sent = Observer(), []
@@ -112,7 +116,7 @@ async def test_a_failure_is_told_to_who_watches_with_its_error(
 async def test_a_told_answer_that_fails_ends_with_the_error_that_a_client_would_get(
     path: str, kind: str
 ) -> None:
-    telling = Telling(Frame("key", 1, "model", "print"), seed=3)
+    telling = ResumableAnswer(Frame("key", 1, "model", "print"), seed=3)
     body, observer = await delivered(2, stream=False, telling=telling, path=path)
     assert observer.ended == ("failed", LOST, "")
     first, second, head, answer = body.split(b"\n\n")
@@ -127,7 +131,7 @@ async def test_a_told_answer_that_fails_ends_with_the_error_that_a_client_would_
 
 
 async def test_a_told_answer_that_fails_before_its_first_chunk_has_a_status_of_its_own() -> None:
-    telling = Telling(Frame("key", 1, "model", "print"), seed=3)
+    telling = ResumableAnswer(Frame("key", 1, "model", "print"), seed=3)
     body, observer = await delivered(0, stream=False, telling=telling)
     assert body == b""
     assert observer.ended == ("failed", LOST, "")

@@ -12,7 +12,7 @@ from scripted_server import RunningServer, running_server
 
 from quire.core.config import ServerConfig
 from quire.core.decoding import TokenLogprobs
-from quire.server.going_on import COMMENT, TELLS_HEADER, Told, ToldTokens
+from quire.server.going_on import COMMENT, TELLS_HEADER, ToldChunk, ToldTokens
 from quire.server.strict_json import GENERATED_HEADER, MAX_GENERATED_BYTES
 from quire.server.told_logprobs import MAX_LOGPROBS_BYTES, packed_logprobs
 from quire.server.told_whole import WHOLE, WholeHead
@@ -160,11 +160,11 @@ def blocks_of(
 
 def whole_of(
     node: RunningServer, path: str, body: dict[str, Any], generated: bytes = b""
-) -> tuple[list[Told], WholeHead, Any]:
+) -> tuple[list[ToldChunk], WholeHead, Any]:
     """What is told of an answer that is not streamed, its head and its body."""
     said, _, end = told_answer(node, path, body, generated).partition(WHOLE)
     told = [
-        msgspec.json.decode(block[len(COMMENT) :], type=Told)
+        msgspec.json.decode(block[len(COMMENT) :], type=ToldChunk)
         for block in said.split(b"\n\n")
         if block
     ]
@@ -348,7 +348,7 @@ def check_goes_on(node: RunningServer, path: str, body: dict[str, Any]) -> None:
     told = ToldTokens()
     expected = without_repeats(parts(whole))
     for at in comments:
-        told.add(msgspec.json.decode(whole[at][len(COMMENT) :], type=Told))
+        told.add(msgspec.json.decode(whole[at][len(COMMENT) :], type=ToldChunk))
         if at % 3 and "n" in body:  # many
             continue
         generated = told.packed()
@@ -361,7 +361,7 @@ def test_seeds_are_told_and_kept(node: RunningServer) -> None:
     body = body_of("text")
     path = "/v1/chat/completions"
     told = [
-        msgspec.json.decode(block[len(COMMENT) :], type=Told)
+        msgspec.json.decode(block[len(COMMENT) :], type=ToldChunk)
         for block in blocks_of(node, path, {**body, "seed": 7})
         if block.startswith(COMMENT)
     ]
@@ -369,7 +369,7 @@ def test_seeds_are_told_and_kept(node: RunningServer) -> None:
     first = blocks_of(node, path, body)
     other = blocks_of(node, path, body)
     seeds = {
-        msgspec.json.decode(block[len(COMMENT) :], type=Told).seed
+        msgspec.json.decode(block[len(COMMENT) :], type=ToldChunk).seed
         for block in (*first, *other)
         if block.startswith(COMMENT)
     }
@@ -398,14 +398,14 @@ def test_only_the_cluster_goes_on_and_only_with_what_it_was_told(
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ([Told("k", 1, 2, [1 << 20])], "tokens that"),
-        ([Told("k", 1, 2, [5] * 600)], "600 tokens were generated"),
-        ([Told("k", 1, 2, [5], finish_reason="stop")], "nothing is left"),
-        ([Told("k", 1, 2, [5], index=1)], "2 choices were generated"),
+        ([ToldChunk("k", 1, 2, [1 << 20])], "tokens that"),
+        ([ToldChunk("k", 1, 2, [5] * 600)], "600 tokens were generated"),
+        ([ToldChunk("k", 1, 2, [5], finish_reason="stop")], "nothing is left"),
+        ([ToldChunk("k", 1, 2, [5], index=1)], "2 choices were generated"),
     ],
 )
 def test_what_cannot_have_been_generated_is_refused(
-    node: RunningServer, told: list[Told], said: str
+    node: RunningServer, told: list[ToldChunk], said: str
 ) -> None:
     kept = ToldTokens()
     for one in told:
@@ -432,7 +432,7 @@ def test_choices_of_several_prompts_are_counted_on(node: RunningServer, stream: 
     assert answer.headers[TELLS_HEADER] == "1"
     blocks = answer.content.split(b"\n\n")
     told = [
-        msgspec.json.decode(block[len(COMMENT) :], type=Told)
+        msgspec.json.decode(block[len(COMMENT) :], type=ToldChunk)
         for block in blocks
         if block.startswith(COMMENT)
     ]
@@ -442,7 +442,7 @@ def test_choices_of_several_prompts_are_counted_on(node: RunningServer, stream: 
 
 def test_log_probabilities_that_are_missing_are_refused(node: RunningServer) -> None:
     kept = ToldTokens()
-    kept.add(Told("k", 1, 2, [5, 6]))
+    kept.add(ToldChunk("k", 1, 2, [5, 6]))
     packed = kept.packed() or b""
     answer = httpx.post(
         f"{node.url}/v1/chat/completions",
@@ -460,9 +460,9 @@ def test_of_too_many_log_probabilities_nobody_goes_on() -> None:
     many = packed_logprobs([TokenLogprobs(n, -0.5, [n] * 20, [-0.25] * 20) for n in range(2000)])
     most = MAX_LOGPROBS_BYTES // len(many)
     for _ in range(most):
-        kept.add(Told("k", 1, 2, list(range(2000)), logprobs=many))
+        kept.add(ToldChunk("k", 1, 2, list(range(2000)), logprobs=many))
     assert kept.packed() is not None
-    kept.add(Told("k", 1, 2, list(range(2000)), logprobs=many))
+    kept.add(ToldChunk("k", 1, 2, list(range(2000)), logprobs=many))
     assert kept.packed() is None
 
 
@@ -471,6 +471,6 @@ def test_a_prompts_log_probabilities_may_come_before_any_token(node: RunningServ
     told, _, whole = whole_of(node, "/v1/completions", body)
     first = next(one for one in told if one.index == 0)
     kept = ToldTokens()
-    kept.add(Told(first.key, first.created, 3, [], prompt_logprobs=first.prompt_logprobs))
+    kept.add(ToldChunk(first.key, first.created, 3, [], prompt_logprobs=first.prompt_logprobs))
     _, _, rest = whole_of(node, "/v1/completions", body, kept.packed() or b"")
     assert comparable(rest) == comparable(whole)

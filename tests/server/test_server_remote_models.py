@@ -13,7 +13,7 @@ from quire.core.config import TenantConfig
 from quire.core.errors import ProgramFailed
 from quire.core.ids import TenantId
 from quire.programs.workflow import App, Engine, Node, StepLog, use_keys, workflow
-from quire.programs.workflow.answer_text import Said
+from quire.programs.workflow.answer_text import SaidText
 from quire.programs.workflow.runners.remote import RemoteRunner
 from quire.programs.workflow.running import run_query
 from quire.testing import LocalNode
@@ -49,7 +49,7 @@ class Words(StepLog):
         super().__init__()
         self.text = ""
 
-    async def said(self, output: str, said: Said) -> None:
+    async def said(self, output: str, said: SaidText) -> None:
         self.text += said.text
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.programs.builtin import ChoiceChunk
-from quire.server.completions_format import CompletionsFormatter, CompletionsOptions, PromptText
+from quire.server.completions_format import CompletionsFormatter, CompletionsOptions, EchoedPrompt
 from quire.server.frame import Frame
 from quire.server.generation import PromptChunk
 from quire.server.text_event import TextEvent
@@ -40,7 +40,7 @@ def test_it_is_rendered_once() -> None:
 def test_a_filled_event_has_what_an_event_of_the_schema_has(include_usage: bool) -> None:
     """The first chunk is filled in, the last one goes through the schema."""
     options = CompletionsOptions(num_choices=2, include_usage=include_usage)
-    prompts = [PromptText("p", (1,)), PromptText("q", (2,))]
+    prompts = [EchoedPrompt("p", (1,)), EchoedPrompt("q", (2,))]
     formatter = CompletionsFormatter(FRAME, FakeTokenizer(), prompts, options)
     plain = ChoiceChunk(index=1, text='é"\n', token_ids=(5,))
     last = ChoiceChunk(index=1, text='é"\n', token_ids=(5,), finish_reason="length")
@@ -56,7 +56,7 @@ def test_a_filled_event_has_what_an_event_of_the_schema_has(include_usage: bool)
 
 def test_the_texts_of_filled_events_are_in_the_whole_answer() -> None:
     formatter = CompletionsFormatter(
-        FRAME, FakeTokenizer(), [PromptText("p", (1,))], CompletionsOptions()
+        FRAME, FakeTokenizer(), [EchoedPrompt("p", (1,))], CompletionsOptions()
     )
     for text, reason in (("a", None), ("b", None), ("c", "stop")):
         chunk = ChoiceChunk(index=0, text=text, token_ids=(5,), finish_reason=reason)  # type: ignore[arg-type]

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict, replace
 from math import inf
 
-from quire.simulation.outcomes import Outcome, Spread, plain, spread, summarize
+from quire.simulation.outcomes import ProgramOutcome, Spread, plain, spread, summarize
 
-OUTCOME = Outcome(
+OUTCOME = ProgramOutcome(
     number=0,
     kind="test",
     arrived_s=2.0,

@@ -20,7 +20,7 @@ from quire.core.ids import EngineId, ModelId
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation import LightEngine, StepCost, light_pool
 from quire.simulation.engines import EngineSpec
-from quire.simulation.message_times import MessageTimes, Sample
+from quire.simulation.message_times import MessageSample, MessageTimes
 from quire.simulation.profile import MIN_SAMPLES, EngineProfile, decode_profile, encode_profile, fit
 from quire.simulation.trial import SimulationRun
 from quire.simulation.workloads import create_workload, draw_programs
@@ -71,7 +71,7 @@ def measured(
     return times
 
 
-def fitted(samples: Sequence[Sample], info: EngineInfo | None) -> EngineProfile:
+def fitted(samples: Sequence[MessageSample], info: EngineInfo | None) -> EngineProfile:
     assert info is not None
     return fit(samples, info, **WHO)
 

@@ -12,7 +12,7 @@ from benchmarks.autellix.call_records import Calls
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.engines import EngineSpec
 from quire.simulation.step_cost import StepCost
-from quire.simulation.trial import Result, SimulationRun
+from quire.simulation.trial import SimulationRun, TrialResult
 from quire.simulation.workloads import CallPlan, ProgramPlan, create_workload, draw_programs
 
 STEPS = StepCost(message_s=0.0, step_s=1.0, row_s=0.0, prompt_token_s=0.0)
@@ -20,7 +20,9 @@ STEPS = StepCost(message_s=0.0, step_s=1.0, row_s=0.0, prompt_token_s=0.0)
 SCHEDULER = SchedulerConfig(max_steps_per_message=1, run_ahead=False)
 
 
-def play(*calls: tuple[CallPlan, ...], times_s: list[float] | None = None, **spec: Any) -> Result:
+def play(
+    *calls: tuple[CallPlan, ...], times_s: list[float] | None = None, **spec: Any
+) -> TrialResult:
     """Programs of ``calls`` on small engines, control's invariants checked after each event."""
     plans = [ProgramPlan("test", one) for one in calls]
     engines = EngineSpec(**{"kv_tokens": 1024, "cost": STEPS, **spec})

@@ -15,7 +15,7 @@ from quire.programs.parameters import Parameter, usage
 _NAMED = re.compile(r"--([A-Za-z_][\w-]*)(?:=(.*))?", re.DOTALL)
 
 
-class Given(NamedTuple):
+class GivenArguments(NamedTuple):
     """Arguments by position and by name; ``help``: only ``--help`` was given."""
 
     args: list[str]
@@ -28,7 +28,7 @@ class Given(NamedTuple):
         return {"args": self.args, "named_args": self.named}
 
 
-def split(texts: Sequence[str]) -> Given:
+def split(texts: Sequence[str]) -> GivenArguments:
     """``--NAME VALUE`` and ``--NAME=VALUE`` give an argument by name, ``--NAME`` alone gives it
     ``true``. After a further ``--`` every word is a positional argument.
 
@@ -36,7 +36,7 @@ def split(texts: Sequence[str]) -> Given:
         InvalidArgument: a name was given twice.
     """
     if list(texts) == ["--help"]:
-        return Given([], {}, help=True)
+        return GivenArguments([], {}, help=True)
     args: list[str] = []
     named: dict[str, str] = {}
     at = 0
@@ -56,7 +56,7 @@ def split(texts: Sequence[str]) -> Given:
         if name in named:
             raise InvalidArgument(f"--{name} was given twice: give it once")
         named[name] = value
-    return Given(args, named)
+    return GivenArguments(args, named)
 
 
 _RESTARTABLE = (

@@ -35,7 +35,7 @@ def files_in(folder: Path) -> dict[str, str]:
         InvalidArgument: it has no ``main.py``, a module hides one of the standard library, it is
             too large, or it needs code that is not Python.
     """
-    found = Gathered(f"{folder}")
+    found = GatheredTexts(f"{folder}")
     for path in _walk(folder):
         shown = path.relative_to(folder).as_posix()
         if path.suffix in _NATIVE:
@@ -78,7 +78,7 @@ def load_folder(folder: Path) -> Inferlet:
     return load_inferlet(folder / MAIN)
 
 
-class Gathered:
+class GatheredTexts:
     """Texts of a program, bounded in number and size. ``where``: what errors call the whole."""
 
     def __init__(self, where: str) -> None:
@@ -119,7 +119,7 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _add_wheel(found: Gathered, wheel: Path) -> None:
+def _add_wheel(found: GatheredTexts, wheel: Path) -> None:
     _check_pure(wheel)
     try:
         with zipfile.ZipFile(wheel) as archive:

@@ -23,7 +23,7 @@ from quire.cli.log_output import configure_logging, errors_of_starting_raised_on
 from quire.cli.node_choice import refuse_beside_url
 from quire.cli.option_groups import with_groups
 from quire.cli.own_places import own_places
-from quire.cli.program_arguments import Given, show_help, split
+from quire.cli.program_arguments import GivenArguments, show_help, split
 from quire.cli.program_code import first_build, named_program, request_code
 from quire.cli.program_folder import load_folder
 from quire.cli.run_options import LaunchOptions, RunNodeOptions, RunOptions
@@ -91,7 +91,9 @@ def run(context: typer.Context, options: RunOptions) -> None:
         _run_here(options.node, options.program, given, options.launch)
 
 
-def _run_there(node: NodeClient, program: str, given: Given, launch: LaunchOptions) -> None:
+def _run_there(
+    node: NodeClient, program: str, given: GivenArguments, launch: LaunchOptions
+) -> None:
     """On a running node."""
     request = {**request_code(program), **given.body}
     if launch.seed is not None:
@@ -102,7 +104,9 @@ def _run_there(node: NodeClient, program: str, given: Given, launch: LaunchOptio
         _follow(partial(_run_remote, node, request, launch.interactive), program, launch.stream)
 
 
-def _run_here(wanted: RunNodeOptions, program: str, given: Given, launch: LaunchOptions) -> None:
+def _run_here(
+    wanted: RunNodeOptions, program: str, given: GivenArguments, launch: LaunchOptions
+) -> None:
     """On a node of this command."""
     if launch.detach:
         raise InvalidArgument("--detach leaves a program on a running node: name it with --url")
@@ -141,7 +145,7 @@ def _leave(node: NodeClient, request: dict[str, Any], *, interactive: bool) -> N
 async def _run_embedded(
     config: NodeConfig,
     program: Inferlet | bytes,
-    given: Given,
+    given: GivenArguments,
     launch: LaunchOptions,
     show: Show,
 ) -> Any:

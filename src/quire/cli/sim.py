@@ -13,7 +13,7 @@ from quire.cli.sim_options import SimOptions
 from quire.cli.sim_progress import SimProgress
 from quire.core.interpreter import collect_seldom
 from quire.core.scheduler_config import SchedulerConfig
-from quire.simulation.studies import Finding, Study, examine
+from quire.simulation.studies import Study, StudyResult, examine
 
 
 @with_groups
@@ -91,7 +91,7 @@ def _play(options: SimOptions, study: Study, schedulers: Sequence[SchedulerConfi
         raise typer.Exit(EXIT_FAILED)
 
 
-def _examine(study: Study, scheduler: SchedulerConfig) -> Finding:
+def _examine(study: Study, scheduler: SchedulerConfig) -> StudyResult:
     """Play it under one policy."""
     progress = SimProgress(scheduler.policy, study.num_programs, "programs")
     found = examine(study, scheduler, progress=progress.callback)

@@ -10,10 +10,10 @@ from quire.cli.console import output, table
 from quire.cli.scheduler_options import WITH_LEVELS
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.outcomes import Summary, plain
-from quire.simulation.studies import Finding, Study
+from quire.simulation.studies import Study, StudyResult
 
 
-def show(study: Study, capacity: float, findings: Sequence[Finding]) -> None:
+def show(study: Study, capacity: float, findings: Sequence[StudyResult]) -> None:
     arrivals = study.arrivals
     comes = {
         "poisson": f"{arrivals.rate:.4g} a second, {arrivals.rate / capacity:.2f} of the capacity",
@@ -63,7 +63,7 @@ def _study(study: Study) -> dict[str, object]:
 
 
 def as_json(
-    study: Study, capacity: float, scheduler: SchedulerConfig, findings: Sequence[Finding]
+    study: Study, capacity: float, scheduler: SchedulerConfig, findings: Sequence[StudyResult]
 ) -> str:
     has_levels = any(one.policy in (*WITH_LEVELS, "quire") for one in findings)
     document = {

@@ -12,7 +12,7 @@ from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.passes.note import Note, folded
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.timing import measured, predicted, written
-from quire.programs.workflow.watching import Step
+from quire.programs.workflow.watching import PrimitiveStep
 
 
 def explain(graph: Graph, svg: Path | None) -> None:
@@ -47,7 +47,7 @@ def _of_components(graph: PrimitiveGraph, way: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(graph.primitives[one].node for one in way))
 
 
-def _draw(svg: Path, graph: Graph, steps: Sequence[Step] = ()) -> None:
+def _draw(svg: Path, graph: Graph, steps: Sequence[PrimitiveStep] = ()) -> None:
     try:
         svg.write_text(graph.explain(steps), encoding="utf-8")
     except OSError as exc:

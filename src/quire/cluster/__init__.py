@@ -4,8 +4,8 @@ It is a client of nodes: it speaks their HTTP and knows nothing of their inside.
 that it shares with them: listener, limits, keys, errors.
 """
 
-from quire.cluster.engines.interfaces import Engine, Received, Route, Sent
-from quire.cluster.requests.answer import Answer
+from quire.cluster.engines.interfaces import Engine, PrepRecvResult, RemoteSendResult, Route
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 
-__all__ = ["Answer", "Engine", "Received", "Request", "Route", "Sent"]
+__all__ = ["Engine", "PrepRecvResult", "RemoteSendResult", "Request", "Route", "RoutedAnswer"]

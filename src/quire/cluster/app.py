@@ -16,20 +16,20 @@ from quire.cluster.engines.node_engine import ClusterKey, NodeEngine
 from quire.cluster.metrics import RouterMetrics
 from quire.cluster.nodes.addresses import NodeAddress
 from quire.cluster.nodes.index_feed import IndexFeed
-from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.nodes.page_tree import PageTree
 from quire.cluster.nodes.record_reader import RecordReader, reader_name
 from quire.cluster.nodes.watch import NodeWatch
 from quire.cluster.own_routes import AdminKey, OwnRoutes
 from quire.cluster.passing.attaching import Attachments
 from quire.cluster.passing.dispatch import Dispatcher
-from quire.cluster.passing.everywhere import Everyone
-from quire.cluster.passing.moving import Moves
+from quire.cluster.passing.everywhere import AllEngines
+from quire.cluster.passing.moving import AnswerMoves
 from quire.cluster.passing.overview import Overview
 from quire.cluster.passing.program_moves import ProgramMoves
 from quire.cluster.passing.program_rescue import ProgramRescue
 from quire.cluster.passing.proxy import Proxy
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.locating import Locator
 from quire.cluster.routing.interrupting import Interrupter
 from quire.cluster.routing.loop_guard import LoopGuard
@@ -58,13 +58,13 @@ class Router:
             lambda: self.fleet.engines, ClusterKey(config.cluster_key), self._locator
         )
         self.fleet = Fleet(config.nodes, self._member, self.pages)
-        self.moves = Moves(self.fleet)
+        self.moves = AnswerMoves(self.fleet)
         self.strategy = RunningStrategy(strategy, try_apart=try_apart)
         self.metrics = RouterMetrics(self.fleet, self.strategy, self.rescue)
         self._app = self._layers(server)
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[RoutedNode]:
         return [engine.node for engine in self.fleet.engines]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,7 +97,7 @@ class Router:
 
     def _member(self, address: NodeAddress) -> Member:
         config, cluster_key = self._config, ClusterKey(self._config.cluster_key)
-        node = Node(
+        node = RoutedNode(
             address,
             node_key=config.node_key,
             hysteresis=config.hysteresis,
@@ -111,12 +111,12 @@ class Router:
             partial(self._keep_records, node, watch) if config.resumes else None,
         )
 
-    async def _keep_records(self, node: Node, watch: NodeWatch) -> None:
+    async def _keep_records(self, node: RoutedNode, watch: NodeWatch) -> None:
         headers = ClusterKey(self._config.cluster_key).headers()
         reader = RecordReader(node, headers, self._reader, asyncio.get_running_loop().time)
         await self.rescue.keep(reader, watch.suspect)
 
-    async def _move(self, answer: Answer, source: NodeEngine, target: NodeEngine) -> bool:
+    async def _move(self, answer: RoutedAnswer, source: NodeEngine, target: NodeEngine) -> bool:
         return await self.moves.move(answer, source, target)
 
     def _strategy_of(self, filename: str) -> str | None:
@@ -130,7 +130,7 @@ class Router:
         self.dispatcher = Dispatcher(self.fleet, self.strategy, locator, self.moves, self.rescue)
         app: ASGIApp = Proxy(
             self.dispatcher,
-            Everyone(self.fleet),
+            AllEngines(self.fleet),
             Attachments(locator, self.rescue, server, self._config.node_key),
             self.metrics,
             server,

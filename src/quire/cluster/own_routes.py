@@ -20,11 +20,11 @@ from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.metrics import RouterMetrics
 from quire.cluster.nodes.addresses import NodeAddress, read_addresses
-from quire.cluster.passing.moving import Moves
+from quire.cluster.passing.moving import AnswerMoves
 from quire.cluster.passing.program_moves import ProgramMoves
 from quire.cluster.refusing import refuse
 from quire.cluster.requests.reading import read_request
-from quire.cluster.routing.running import RunningStrategy, Shift
+from quire.cluster.routing.running import RunningStrategy, StrategyTerm
 from quire.cluster.routing.strategy import DEFAULT_NAME, MAX_SOURCE_BYTES, StrategySource
 from quire.cluster.strategies import SHIPPED
 from quire.core.config import ServerConfig
@@ -91,7 +91,7 @@ class OwnRoutes:
         *,
         fleet: Fleet,
         strategy: RunningStrategy,
-        moves: Moves,
+        moves: AnswerMoves,
         program_moves: ProgramMoves,
         metrics: RouterMetrics,
         admin: AdminKey,
@@ -258,7 +258,7 @@ def _source(body: bytes) -> StrategySource:
     return StrategySource(change.name, options=change.options)
 
 
-def _shift(shift: Shift) -> dict[str, Any]:
+def _shift(shift: StrategyTerm) -> dict[str, Any]:
     source = shift.strategy.source
     path: Path | None = source.path
     return {

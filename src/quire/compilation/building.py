@@ -21,7 +21,7 @@ import msgspec
 
 from quire.compilation.library import (
     CompiledLibrary,
-    Record,
+    LibraryRecord,
     find_library,
     library_name,
     library_prefix,
@@ -126,7 +126,7 @@ def _build_in(scope: Scope, work: Path, progress: Progress) -> None:
     path = built / library_name(scope, key)
     link(objects, path)
     path.chmod(0o600)
-    record = Record(
+    record = LibraryRecord(
         group=translation.group,
         mypy=translation.mypy,
         num_modules=len(modules),

@@ -19,7 +19,7 @@ NEVER_BUILT = "it was not compiled"
 CHANGED = "it was compiled from other sources, or for another Python"
 
 
-class Record(msgspec.Struct, frozen=True):
+class LibraryRecord(msgspec.Struct, frozen=True):
     """What is known about a library without loading it.
 
     ``group``: the name under which mypyc's shared part imports itself.
@@ -37,7 +37,7 @@ class CompiledLibrary:
     """A library that fits the present sources. It has not been loaded."""
 
     path: Path
-    record: Record
+    record: LibraryRecord
 
 
 def default_directory() -> Path:
@@ -85,9 +85,9 @@ def find_library(scope: Scope, directory: Path) -> CompiledLibrary | str:
     return CompiledLibrary(path, _read(path, record_path))
 
 
-def _read(path: Path, record_path: Path) -> Record:
+def _read(path: Path, record_path: Path) -> LibraryRecord:
     try:
-        record = msgspec.json.decode(record_path.read_bytes(), type=Record)
+        record = msgspec.json.decode(record_path.read_bytes(), type=LibraryRecord)
     except (OSError, msgspec.DecodeError) as exc:
         raise ConfigError(f"{record_path} cannot be read ({exc}): {_AGAIN}") from exc
     size_bytes = path.stat().st_size

@@ -32,7 +32,7 @@ class TranslationOrder(msgspec.Struct, frozen=True):
 
 
 class Translation(msgspec.Struct, frozen=True):
-    """C files to compile into one library, and how. ``group``: see ``library.Record``."""
+    """C files to compile into one library, and how. ``group``: see ``LibraryRecord``."""
 
     group: str
     mypy: str

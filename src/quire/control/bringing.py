@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from quire.control.calls import Calls
+from quire.control.calls import CallHandler
 from quire.control.commands.far_imports import FarImport, FarImports
 from quire.control.commands.flow import Flow
 from quire.control.engines.leasing import end_lease
@@ -38,7 +38,7 @@ class Bringing:
         far_imports: FarImports,
         exports: ExportTable,
         leases: LeaseTable,
-        calls: Calls,
+        calls: CallHandler,
         flow: Flow,
     ) -> None:
         self._engines = engines

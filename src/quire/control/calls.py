@@ -15,7 +15,7 @@ from quire.control.commands.holdings import Holdings
 from quire.control.encoding import Encoding
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
-from quire.control.moves import Moves
+from quire.control.moves import ProgramMover
 from quire.control.outbox import Outbox
 from quire.control.placement.deployments import Deployments
 from quire.control.programs.program import CommandQueue, Program
@@ -31,7 +31,7 @@ from quire.core.ids import EngineId, ProgramId, QueueId
 from quire.core.policy import GraphPlace
 
 
-class Calls:
+class CallHandler:
     """Handles ``Called``. ``engines`` and ``schedulers`` are shared with the controller."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Calls:
         engines: Mapping[EngineId, EngineState],
         schedulers: Mapping[EngineId, EngineScheduler],
         deployments: Deployments,
-        moves: Moves,
+        moves: ProgramMover,
         flow: Flow,
         holdings: Holdings,
         encoding: Encoding,

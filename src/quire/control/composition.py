@@ -6,7 +6,7 @@ Owns the wiring. What an event means is the controller's, what each part decides
 from __future__ import annotations
 
 from quire.control.bringing import Bringing
-from quire.control.calls import Calls
+from quire.control.calls import CallHandler
 from quire.control.commands.flow import Flow
 from quire.control.commands.holdings import Holdings
 from quire.control.commands.host_commands import HostCommands
@@ -15,7 +15,7 @@ from quire.control.engine_assembly import EngineAssembly
 from quire.control.engine_life import EngineLife
 from quire.control.feed import Feed
 from quire.control.foundation import EngineTable, Foundation
-from quire.control.moves import Moves
+from quire.control.moves import ProgramMover
 from quire.control.placement.balancers import create_balancer
 from quire.control.placement.deployments import Deployments
 from quire.control.scheduler.lowering.seeds import SeedSource
@@ -61,8 +61,8 @@ class Parts:
             base.tracer,
         )
 
-    def _moves(self, base: Foundation, engines: EngineTable) -> Moves:
-        return Moves(
+    def _moves(self, base: Foundation, engines: EngineTable) -> ProgramMover:
+        return ProgramMover(
             engines.engines,
             engines.schedulers,
             self.deployments,
@@ -84,8 +84,8 @@ class Parts:
             self.host,
         )
 
-    def _calls(self, base: Foundation, engines: EngineTable) -> Calls:
-        return Calls(
+    def _calls(self, base: Foundation, engines: EngineTable) -> CallHandler:
+        return CallHandler(
             base.table,
             engines.engines,
             engines.schedulers,

@@ -9,7 +9,7 @@ from quire.control.commands.flow import Flow
 from quire.control.commands.host_commands import HostCommands
 from quire.control.engines.state import EngineState
 from quire.control.foundation import Foundation
-from quire.control.scheduler.completion import Completion
+from quire.control.scheduler.completion import ResultReader
 from quire.control.scheduler.engine_scheduler import EngineScheduler
 from quire.control.scheduler.lowering.seeds import SeedSource
 from quire.control.scheduler.order.fairness import FairShare
@@ -71,9 +71,9 @@ class EngineAssembly:
 
     def _completion(
         self, engine: EngineState, planner: MessagePlanner, admission: Admission, gate: ProgramGate
-    ) -> Completion:
+    ) -> ResultReader:
         base = self._foundation
-        return Completion(
+        return ResultReader(
             engine,
             planner.restorer,
             self._flow,

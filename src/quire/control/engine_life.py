@@ -16,7 +16,7 @@ from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.loss import clear_flight, lose_memory, restart
 from quire.control.engines.state import EngineState
 from quire.control.foundation import EngineTable, Foundation
-from quire.control.moves import Moves
+from quire.control.moves import ProgramMover
 from quire.control.placement.deployments import Deployments
 from quire.control.programs.program import CommandQueue, Entry
 from quire.control.programs.states import CommandState
@@ -39,7 +39,7 @@ class EngineLife:
         engines: EngineTable,
         assembly: EngineAssembly,
         deployments: Deployments,
-        moves: Moves,
+        moves: ProgramMover,
         flow: Flow,
         host: HostCommands,
     ) -> None:

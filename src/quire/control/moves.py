@@ -17,7 +17,7 @@ from quire.control.memory.exports import ExportTable
 from quire.control.memory.relocation import relocate
 from quire.control.outbox import Outbox
 from quire.control.placement.deployments import Deployments
-from quire.control.placement.stay import Stay, stays_on
+from quire.control.placement.stay import EngineStay, stays_on
 from quire.control.programs.call_notes import forget_messages
 from quire.control.programs.program import CommandQueue
 from quire.control.programs.table import ProcessTable
@@ -26,7 +26,7 @@ from quire.core.commands import Command
 from quire.core.ids import EngineId
 
 
-class Moves:
+class ProgramMover:
     """All of a program that is on an engine moves, or nothing. ``engines`` and ``schedulers`` are
     shared with the controller."""
 
@@ -65,7 +65,7 @@ class Moves:
         ``leave``."""
         engine = self._engines[queue.engine]
         if not engine.is_up and self.can_leave(engine):
-            self._move_away(Stay(queue.program, engine.id), engine, queue, commands)
+            self._move_away(EngineStay(queue.program, engine.id), engine, queue, commands)
 
     def join(self, engine: EngineState) -> None:
         """``engine`` is up: it takes over from others of its model that are down, and those that
@@ -80,7 +80,7 @@ class Moves:
         for queue in list(engine.ready):
             if queue not in engine.ready:
                 continue  # it has gone with another queue of its program
-            stay = Stay(queue.program, engine.id)
+            stay = EngineStay(queue.program, engine.id)
             if not stay.is_fresh or stay.is_bound(self._exports):
                 continue
             engine.ready.discard(queue)  # it is not among the calls that the engine has already
@@ -92,7 +92,7 @@ class Moves:
 
     def _move_away(
         self,
-        stay: Stay,
+        stay: EngineStay,
         engine: EngineState,
         queue: CommandQueue | None = None,
         commands: Sequence[Command] = (),
@@ -107,7 +107,7 @@ class Moves:
         target = self._deployments.balance(queue, wanted, self._deployments.refuges(engine))
         self._move(stay, engine, target)
 
-    def _move(self, stay: Stay, source: EngineState, target: EngineState) -> None:
+    def _move(self, stay: EngineStay, source: EngineState, target: EngineState) -> None:
         if not _has_embeds(target, stay.num_bound_embeds):
             return
         for queue in stay.queues:
@@ -141,7 +141,7 @@ class Moves:
         engine.starved.pop(queue, None)
         engine.tables.drop_queue(queue.serial, engine.operations)
 
-    def _note_holder(self, stay: Stay) -> None:
+    def _note_holder(self, stay: EngineStay) -> None:
         """Its pages may mean contents of the new engine's prefix index."""
         if any(page.content is not None for page in stay.pages):
             self._table.note_active_holder(stay.program)

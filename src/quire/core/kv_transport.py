@@ -102,7 +102,7 @@ class KVSink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SendResult:
     """The end of a send. Without ``error`` the receiver has written and verified all pieces.
     ``num_bytes``: of pieces that it has acknowledged."""
 
@@ -130,7 +130,9 @@ class KVTransport(Protocol):
         closes it first. Idempotent."""
         ...
 
-    def send(self, target: SendTarget, source: KVSource, on_end: Callable[[Sent], None]) -> None:
+    def send(
+        self, target: SendTarget, source: KVSource, on_end: Callable[[SendResult], None]
+    ) -> None:
         """Begin to send. ``on_end`` is called once, on any thread; nothing is read from ``source``
         after it.
 

@@ -18,7 +18,7 @@ _MAX_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class KeyRefusal:
     """A key that changes results unless ``is_neutral`` holds for its value. ``what``: the feature
     that it asks for, as the end of "it asks for ..."."""
 
@@ -36,14 +36,14 @@ class KeyScope:
     """
 
     harmless: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    refused: Mapping[str, Refusal] = field(default_factory=dict)
+    refused: Mapping[str, KeyRefusal] = field(default_factory=dict)
     sections: Mapping[str, KeyScope] = field(default_factory=dict)
 
     def is_harmless(self, name: str) -> bool:
         return any(name in names for names in self.harmless.values())
 
 
-def absent(what: str, *neutral: Any) -> Refusal:
+def absent(what: str, *neutral: Any) -> KeyRefusal:
     """A refusal that accepts null, empty values and ``neutral``."""
 
     def is_neutral(value: Any) -> bool:
@@ -51,7 +51,7 @@ def absent(what: str, *neutral: Any) -> Refusal:
             return True
         return any(type(value) is type(one) and value == one for one in neutral)
 
-    return Refusal(what, is_neutral)
+    return KeyRefusal(what, is_neutral)
 
 
 def account(reader: ConfigReader, scope: KeyScope) -> list[str]:
@@ -101,7 +101,7 @@ def names(text: str) -> frozenset[str]:
 def merged(scopes: Iterable[KeyScope]) -> KeyScope:
     """One scope with all keys of ``scopes``."""
     harmless: dict[str, frozenset[str]] = {}
-    refused: dict[str, Refusal] = {}
+    refused: dict[str, KeyRefusal] = {}
     sections: dict[str, KeyScope] = {}
     for scope in scopes:
         for reason, known in scope.harmless.items():

@@ -28,7 +28,7 @@ from quire.engine.device import choose_num_threads, dtype_name
 from quire.engine.disk_transfers import DiskTransfers
 from quire.engine.embed_slots import TokenSlots
 from quire.engine.exchange.choice import make_exchange
-from quire.engine.exchange.exchange import Exchange
+from quire.engine.exchange.exchange import EngineExchange
 from quire.engine.forward_stage import ForwardLimits, ForwardStage
 from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.kv_cache.pool import BlockShape
@@ -80,7 +80,7 @@ class Engine:
     ) -> None:
         self._transport = transport
         self._own_ranks: RankGroup | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: EngineExchange | None = None
         self._disk: DiskTransfers | None = None
         self._images: ImageEncoder | None = None
         self._grammars: GrammarHosts | None = None
@@ -216,7 +216,7 @@ def _describe(
     loaded: LoadedModel,
     backend: Backend,
     runner: ModelRunner,
-    exchange: Exchange,
+    exchange: EngineExchange,
     disk: DiskTransfers | None,
     ranks: RankGroup | None,
     images: ImageEncoder | None,
@@ -296,7 +296,7 @@ def _assemble(
     runner: ModelRunner,
     transfers: TransferQueue,
     disk: DiskTransfers | None,
-    exchange: Exchange,
+    exchange: EngineExchange,
     tokenizer: HuggingFaceTokenizer,
     images: ImageEncoder | None,
     grammars: GrammarHosts,

@@ -30,7 +30,7 @@ from quire.core.errors import InvalidArgument, QuireError
 from quire.core.interfaces import Tokenizer
 from quire.engine.adapters.token_groups import check_adapter
 from quire.engine.disk_transfers import DiskTransfers
-from quire.engine.exchange.exchange import Exchange
+from quire.engine.exchange.exchange import EngineExchange
 from quire.engine.failures import RowFailures, check_message
 from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.kv_cache.pool import KVPool
@@ -51,7 +51,7 @@ class MemoryOperations:
         pool: KVPool,
         transfers: TransferQueue,
         disk: DiskTransfers | None,
-        exchange: Exchange,
+        exchange: EngineExchange,
         tables: PageTables,
         sequences: Sequences,
         tokenizer: Tokenizer,
@@ -71,7 +71,7 @@ class MemoryOperations:
         self._num_adapters = num_adapters
 
     def forward_begins(self, planned: I64, written: I64) -> None:
-        """See ``Exchange``."""
+        """See ``EngineExchange``."""
         self._exchange.forward_begins(planned, written)
 
     def run(self, operations: Sequence[BatchOperation], failures: RowFailures) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 from quire.core.errors import InvalidArgument, QuireError, TransferFailed
 from quire.core.exchange import SendTarget
-from quire.core.kv_transport import KVSink, KVSource, Sent
+from quire.core.kv_transport import KVSink, KVSource, SendResult
 from quire.exchange.agreement import ended_here, is_raw_between, require_size
 from quire.exchange.buffers import Buffer
 from quire.exchange.leases import Leases
 
 logger = logging.getLogger(__name__)
 
-Job = tuple[SendTarget, KVSource, Callable[[Sent], None]]
+Job = tuple[SendTarget, KVSource, Callable[[SendResult], None]]
 
 
 class InProcessExchange:
@@ -26,12 +26,12 @@ class InProcessExchange:
         self._lock = threading.Lock()
         self._leases: dict[str, Leases] = {}
 
-    def join(self) -> InProcessTransport:
+    def join(self) -> InProcessKVTransport:
         """A transport with an address of its own."""
         with self._lock:
             address, leases = f"local:{len(self._leases)}", Leases()
             self._leases[address] = leases
-        return InProcessTransport(self, address, leases)
+        return InProcessKVTransport(self, address, leases)
 
     def leave(self, address: str) -> None:
         with self._lock:
@@ -45,7 +45,7 @@ class InProcessExchange:
             return self._leases[address]
 
 
-class InProcessTransport:
+class InProcessKVTransport:
     """Implements ``KVTransport``. Sends run one after the other, on a thread; each piece is read
     and written before the next."""
 
@@ -69,12 +69,14 @@ class InProcessTransport:
     def refuse(self, lease: int) -> None:
         self._leases.refuse(lease)
 
-    def send(self, target: SendTarget, source: KVSource, on_end: Callable[[Sent], None]) -> None:
+    def send(
+        self, target: SendTarget, source: KVSource, on_end: Callable[[SendResult], None]
+    ) -> None:
         with self._lock:
             if not self._closed:
                 self._jobs.put((target, source, on_end))
                 return
-        on_end(Sent(0, ended_here()))
+        on_end(SendResult(0, ended_here()))
 
     def close(self) -> None:
         with self._lock:
@@ -90,7 +92,7 @@ class InProcessTransport:
             target, source, on_end = job
             on_end(self._send(target, source))
 
-    def _send(self, target: SendTarget, source: KVSource) -> Sent:
+    def _send(self, target: SendTarget, source: KVSource) -> SendResult:
         num_bytes, buffer = 0, Buffer()
         try:
             sink = self._sink(target, source)
@@ -106,11 +108,11 @@ class InProcessTransport:
                 sink.write(piece, payload)
                 num_bytes += size
         except QuireError as exc:
-            return Sent(num_bytes, exc)
+            return SendResult(num_bytes, exc)
         except Exception as exc:  # of the source
             logger.exception("a send has failed")
-            return Sent(num_bytes, TransferFailed(f"K and V cannot be read: {exc!r}"))
-        return Sent(num_bytes)
+            return SendResult(num_bytes, TransferFailed(f"K and V cannot be read: {exc!r}"))
+        return SendResult(num_bytes)
 
     def _sink(self, target: SendTarget, source: KVSource) -> KVSink:
         leases = self._exchange.at(target.address)

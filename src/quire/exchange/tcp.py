@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from quire.core.errors import ConfigError, InvalidArgument, QuireError, TransferFailed
 from quire.core.exchange import SendTarget
-from quire.core.kv_transport import KVSink, KVSource, Sent
+from quire.core.kv_transport import KVSink, KVSource, SendResult
 from quire.exchange.agreement import ended_here
 from quire.exchange.buffers import Buffers
 from quire.exchange.leases import Leases
@@ -84,12 +84,14 @@ class TcpTransport:
     def refuse(self, lease: int) -> None:
         self._leases.refuse(lease)
 
-    def send(self, target: SendTarget, source: KVSource, on_end: Callable[[Sent], None]) -> None:
+    def send(
+        self, target: SendTarget, source: KVSource, on_end: Callable[[SendResult], None]
+    ) -> None:
         with self._lock:
             if not self._closed:
                 self._loop.call_soon_threadsafe(self._begin_send, target, source, on_end)
                 return
-        on_end(Sent(0, ended_here()))
+        on_end(SendResult(0, ended_here()))
 
     def close(self) -> None:
         with self._lock:
@@ -112,14 +114,16 @@ class TcpTransport:
         return task
 
     def _begin_send(
-        self, target: SendTarget, source: KVSource, on_end: Callable[[Sent], None]
+        self, target: SendTarget, source: KVSource, on_end: Callable[[SendResult], None]
     ) -> None:
         """The end is told by the task's own end: one that is cancelled before its first step runs
         no ``finally``."""
         window = Window(self._limits)
 
         def end(task: asyncio.Task[QuireError | None]) -> None:
-            on_end(Sent(window.num_written, ended_here() if task.cancelled() else task.result()))
+            on_end(
+                SendResult(window.num_written, ended_here() if task.cancelled() else task.result())
+            )
 
         self._begin(self._send(target, source, window)).add_done_callback(end)
 

@@ -40,7 +40,7 @@ class Greeting(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     has_nixl: bool = False
 
 
-class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class ReceiverWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="Welcome"):
     """The receiver takes pieces for the lease, raw ones if ``is_raw``. ``piece_bytes``: the
     largest. ``is_shared``: it has found the memory that the greeting names. ``remote``: memory to
     which the sender writes pieces instead."""
@@ -81,7 +81,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 ToReceiver = Greeting | Part | SharedPart
-ToSender = Welcome | Written | Refusal
+ToSender = ReceiverWelcome | Written | Refusal
 
 Heard = TypeVar("Heard")
 

@@ -21,9 +21,9 @@ from quire.exchange.tcp_frames import (
     Frames,
     Greeting,
     Part,
+    ReceiverWelcome,
     SharedPart,
     ToReceiver,
-    Welcome,
     Written,
     checksum,
 )
@@ -122,7 +122,7 @@ async def _greet(
     is_raw = is_raw_between(greeting.layout, sink)
     remote = memory.agree(greeting, limits)
     await frames.say(
-        Welcome(
+        ReceiverWelcome(
             piece_bytes=limits.piece_bytes,
             is_raw=is_raw,
             is_shared=memory.is_shared,

@@ -21,10 +21,10 @@ from quire.exchange.tcp_frames import (
     Frames,
     Greeting,
     Part,
+    ReceiverWelcome,
     Refusal,
     SharedPart,
     ToSender,
-    Welcome,
     Written,
     checksum,
 )
@@ -49,7 +49,7 @@ class PieceMemory:
     shared: SharedWindow | None
     by_nixl: WrittenByNixl | None
 
-    def agreed(self, welcome: Welcome) -> PiecePlaces | None:
+    def agreed(self, welcome: ReceiverWelcome) -> PiecePlaces | None:
         """Memory that the receiver takes pieces from."""
         if welcome.remote is not None and self.by_nixl is not None:
             return PiecePlaces(self.by_nixl.own.view, self.by_nixl, welcome.remote)
@@ -169,14 +169,14 @@ async def send(
             await hearing
 
 
-async def _welcomed(frames: Frames[ToSender]) -> Welcome:
+async def _welcomed(frames: Frames[ToSender]) -> ReceiverWelcome:
     try:
         answer, _ = await frames.hear()
     except ConnectionEnded:
         raise TransferFailed("the receiver takes no more connections: try again later") from None
     if isinstance(answer, Refusal):
         raise from_record(answer.error)
-    if not isinstance(answer, Welcome):
+    if not isinstance(answer, ReceiverWelcome):
         raise ProtocolMismatch(f"the receiver answered a greeting with {type(answer).__name__}")
     return answer
 
@@ -184,7 +184,7 @@ async def _welcomed(frames: Frames[ToSender]) -> Welcome:
 async def _send_all(
     frames: Frames[ToSender],
     source: KVSource,
-    welcome: Welcome,
+    welcome: ReceiverWelcome,
     limits: ExchangeLimits,
     window: Window,
     memory: PieceMemory,

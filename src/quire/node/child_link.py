@@ -42,7 +42,7 @@ _LAST_WORD_MS = 1000
 Heard = TypeVar("Heard")
 
 
-class NodeAddress(Protocol):
+class NodeEndpoint(Protocol):
     """The fields of a launch order that say how to reach the node."""
 
     @property
@@ -157,7 +157,7 @@ class NodeLink(Generic[Heard]):
 
 
 def live(
-    order: NodeAddress,
+    order: NodeEndpoint,
     lifeline: LifeLine,
     decoder: Codec[Heard],
     encoder: Codec[Any],

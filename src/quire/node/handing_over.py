@@ -28,7 +28,7 @@ from quire.node.recorded_answers import (
 from quire.node.restarts import Restarts
 from quire.programs.inferlet import Inferlet
 from quire.programs.library import LIBRARY
-from quire.programs.runtime.replay_log import Issued, RecordedReply, ReplayLog
+from quire.programs.runtime.replay_log import IssuedCommand, RecordedReply, ReplayLog
 from quire.programs.sandbox.program import GuestProgram
 
 
@@ -47,7 +47,7 @@ class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     client_id: str | None
     priority: int
     seed: int
-    issued: dict[CommandId, Issued]
+    issued: dict[CommandId, IssuedCommand]
     heard: list[RecordedReply]
     readings: list[float]
     slots: dict[TokenSlotId, int]

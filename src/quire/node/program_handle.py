@@ -41,7 +41,7 @@ from quire.node.told_record import ToldRecord
 from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
 from quire.programs.runtime.running import GuestSpent, RunningProgram
 from quire.programs.services.children import ChildState
-from quire.programs.services.mailbox import Sent
+from quire.programs.services.mailbox import SentMessage
 
 SIGNALS = ("message", "end_of_input", "cancel")
 
@@ -275,7 +275,7 @@ class ProgramHandle:
         if (sent := self._send(message)) is not None:
             await sent
 
-    def _send(self, message: str) -> Sent | None:
+    def _send(self, message: str) -> SentMessage | None:
         """See ``Restarts.send``."""
         if self._restarts is None:
             return self._running.send(message)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from quire.core.errors import ErrorRecord, QuireError, from_record
-from quire.programs.runtime.replay_log import Asked, is_whole, plain
+from quire.programs.runtime.replay_log import RecordedQuestion, is_whole, plain
 from quire.programs.services.network import HttpReply
 
 _BOUND = {
@@ -47,7 +47,7 @@ class _Response(msgspec.Struct, frozen=True, tag=True):
     body: bytes
 
 
-def why_they_stay(calls: list[Asked], requests: list[Asked]) -> str | None:
+def why_they_stay(calls: list[RecordedQuestion], requests: list[RecordedQuestion]) -> str | None:
     """Why a program that was told this cannot go to another node; None: it can."""
     if not (is_whole(calls) and is_whole(requests)):
         return "it has asked more than is recorded"
@@ -64,18 +64,18 @@ def why_they_stay(calls: list[Asked], requests: list[Asked]) -> str | None:
     return None
 
 
-def _named(asked: Asked) -> str:
+def _named(asked: RecordedQuestion) -> str:
     """The operation, and what it was about."""
     arguments = dict(asked.what[1]) if len(asked.what) > 1 else {}
     about = next((one for one in arguments.values() if isinstance(one, str)), None)
     return f" ({asked.what[0]})" if about is None else f" ({asked.what[0]} {about[:80]!r})"
 
 
-def handed_answers(asked: list[Asked]) -> list[HandedAnswer]:
+def handed_answers(asked: list[RecordedQuestion]) -> list[HandedAnswer]:
     return [_handed(one) for one in asked]
 
 
-def _handed(asked: Asked) -> HandedAnswer:
+def _handed(asked: RecordedQuestion) -> HandedAnswer:
     answer = asked.answer
     if isinstance(answer, HttpReply):
         response = _Response(str(answer), answer.status, dict(answer.headers), answer.body)
@@ -84,11 +84,11 @@ def _handed(asked: Asked) -> HandedAnswer:
     return HandedAnswer(plain(asked.what), answer, record, asked.answered)
 
 
-def taken_answers(handed: list[HandedAnswer]) -> list[Asked]:
+def taken_answers(handed: list[HandedAnswer]) -> list[RecordedQuestion]:
     return [_taken(one) for one in handed]
 
 
-def _taken(handed: HandedAnswer) -> Asked:
+def _taken(handed: HandedAnswer) -> RecordedQuestion:
     answer = handed.answer
     if isinstance(answer, dict) and answer.get("type") == _Response.__struct_config__.tag:
         response = msgspec.convert(answer, _Response)
@@ -96,4 +96,4 @@ def _taken(handed: HandedAnswer) -> Asked:
         answer.status, answer.headers = response.status, response.headers
         answer.body = response.body
     error = None if handed.error is None else from_record(handed.error)
-    return Asked(tuple(handed.what), answer, error, handed.answered)
+    return RecordedQuestion(tuple(handed.what), answer, error, handed.answered)

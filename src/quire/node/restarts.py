@@ -13,7 +13,7 @@ from quire.core.errors import MailboxClosed, MailboxFull, QuireError
 from quire.programs.runtime.replay_log import ReplayLog, not_repeated
 from quire.programs.runtime.running import RunningProgram
 from quire.programs.services.children import ChildService, ChildState
-from quire.programs.services.mailbox import MailboxLimits, Sent, check_message
+from quire.programs.services.mailbox import MailboxLimits, SentMessage, check_message
 
 _MAX_KEPT_CHARS = 8 << 20
 _MAX_SENT = 1_000_000
@@ -109,7 +109,7 @@ class Restarts:
 
     # -- to the program ----------------------------------------------------------------------------
 
-    def send(self, running: RunningProgram, message: str) -> Sent | None:
+    def send(self, running: RunningProgram, message: str) -> SentMessage | None:
         """A client sends a message. None: it is delivered after the recorded messages. One that is
         refused is not recorded: the next run would receive it.
 

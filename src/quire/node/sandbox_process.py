@@ -41,7 +41,7 @@ from quire.node.transports.messages import Hello, HelloRefused, LoadFailed, Prog
 from quire.node.transports.socket import PairSocket
 from quire.programs.chat.template import ChatTemplate
 from quire.programs.runtime.recorded_network import RecordedNetwork
-from quire.programs.runtime.replay_log import Asked
+from quire.programs.runtime.replay_log import RecordedQuestion
 from quire.programs.sandbox.answers import GuestTools
 from quire.programs.sandbox.host.freed_memory import FreedMemory, find_trim
 from quire.programs.sandbox.host.hosting import GuestHost
@@ -61,7 +61,7 @@ _KEPT_RECORDS = 256
 ReadFiles = Callable[[EngineConfig], ModelFiles]
 
 
-class Collected:
+class CollectedReport:
     """A ``Report`` that gathers the calls of guests and sends them once per round."""
 
     def __init__(self, say: Callable[[s.FromSandbox], None]) -> None:
@@ -100,7 +100,7 @@ class SandboxProcess:
         self._code: dict[str, bytes] = {}
         self._models: tuple[GuestModel, ...] = ()
         self._tools_by_model: dict[str, GuestTools] = {}
-        self._records: OrderedDict[int, list[Asked]] = OrderedDict()
+        self._records: OrderedDict[int, list[RecordedQuestion]] = OrderedDict()
         self._late: dict[int, list[GuestEvents]] = {}
         """Guests whose code is being compiled, and the messages that have arrived for them."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -145,7 +145,7 @@ class SandboxProcess:
             freed = FreedMemory(loop, find_trim())
             self._host = GuestHost(
                 loop,
-                Collected(self._say),
+                CollectedReport(self._say),
                 on_start=freed.guest_began,
                 on_end=freed.guest_ended,
             )
@@ -299,7 +299,7 @@ class SandboxProcess:
             else RecordedNetwork(network, self._recorded(start.record))
         )
 
-    def _recorded(self, record: int) -> list[Asked]:
+    def _recorded(self, record: int) -> list[RecordedQuestion]:
         """The recorded HTTP requests of restartable programs; those of the oldest are forgotten."""
         asked = self._records.setdefault(record, [])
         self._records.move_to_end(record)

@@ -26,7 +26,7 @@ from quire.node.mcp.servers import McpServers
 from quire.node.restarts import Restarts
 from quire.node.search.engines import SearchEngines
 from quire.node.search.programs import ProgramSearch
-from quire.node.turns import Turns
+from quire.node.turns import RequestTurns
 from quire.node.vectors.choice import vector_store
 from quire.programs.inferlet import Inferlet
 from quire.programs.search import SearchService
@@ -70,7 +70,7 @@ class NodeServices:
         self.speculation = SpeculationLedger(KeptExperience(experience))
         self.kept_queries = KeptQueries(config.data_dir, config.kept_queries)
         self._vectors = vector_store(config.vector_store, config.data_dir)
-        self._vector_turns = Turns(config, self._vectors.at_once, clock.now_s)
+        self._vector_turns = RequestTurns(config, self._vectors.at_once, clock.now_s)
         self._search = SearchEngines(config, self._documents.read, clock.now_s)
         self._edge: asyncio.AbstractEventLoop
 

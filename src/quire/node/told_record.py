@@ -19,7 +19,12 @@ from quire.node.handing_over import HandedProgram, Origin, handed, why_it_stays
 from quire.node.program_records import ProgramLaunch
 from quire.node.recorded_answers import HandedAnswer, handed_answers, why_they_stay
 from quire.node.restarts import Restarts
-from quire.programs.runtime.replay_log import Asked, Issued, RecordedReply, ReplayLog
+from quire.programs.runtime.replay_log import (
+    IssuedCommand,
+    RecordedQuestion,
+    RecordedReply,
+    ReplayLog,
+)
 
 _HAS_CHILDREN = "it has launched programs of its own"
 
@@ -29,7 +34,7 @@ class RecordPart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     by their place; one that has been answered comes again."""
 
     begin: HandedProgram | None
-    issued: list[Issued]
+    issued: list[IssuedCommand]
     heard: list[RecordedReply]
     readings: list[float]
     received: list[str]
@@ -51,7 +56,7 @@ class _Questions:
         self.num_told = 0
         self.open: set[int] = set()
 
-    def news(self, asked: Sequence[Asked]) -> dict[int, Asked]:
+    def news(self, asked: Sequence[RecordedQuestion]) -> dict[int, RecordedQuestion]:
         places = [*(place for place in sorted(self.open) if asked[place].answered)]
         places += range(self.num_told, len(asked))
         found = {place: asked[place] for place in places}
@@ -103,7 +108,7 @@ class ToldRecord:
         calls, requests = self._calls.news(log.calls), self._requests.news(log.requests)
         part = RecordPart(
             begin=self._begin() if self.is_first else None,
-            issued=[Issued(one.queue, one.asked, one.sent) for one in self._issued(log)],
+            issued=[IssuedCommand(one.queue, one.asked, one.sent) for one in self._issued(log)],
             heard=heard,
             readings=log.readings[self._num_readings :],
             received=restarts.received[self._num_received :],
@@ -142,13 +147,15 @@ class ToldRecord:
         empty = Restarts(ReplayLog())
         return handed(self.id, self._name, self._origin, self._launch, empty)
 
-    def _issued(self, log: ReplayLog) -> list[Issued]:
+    def _issued(self, log: ReplayLog) -> list[IssuedCommand]:
         issued = log.in_order[self._num_issued :]
         if any(isinstance(one.asked, ExportPages | ImportPages) for one in issued):
             self.stays = "it has exported or imported pages by name, and names are a node's own"
         return issued
 
-    def _told(self, asked: dict[int, Asked], *, of_hosts: bool = False) -> dict[int, HandedAnswer]:
+    def _told(
+        self, asked: dict[int, RecordedQuestion], *, of_hosts: bool = False
+    ) -> dict[int, HandedAnswer]:
         found = list(asked.values())
         why = why_they_stay([], found) if of_hosts else why_they_stay(found, [])
         if why is not None:

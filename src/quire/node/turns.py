@@ -1,4 +1,4 @@
-"""``Turns``: whose request a service of the node carries out next, by the node's policy.
+"""``RequestTurns``: whose request a service of the node carries out next, by the node's policy.
 
 Owns how many are carried out at a time, and who waits. The order is that of control
 (``RequestOrder``), as for models and encoders: tenants by their shares, within one by priority and
@@ -53,7 +53,7 @@ class _Waiter:
             self.turn.set_result(None)
 
 
-class Turns:
+class RequestTurns:
     """For any loop and thread. ``at_once``: the requests that are carried out at a time."""
 
     def __init__(self, config: NodeConfig, at_once: int, now_s: Callable[[], float]) -> None:
@@ -181,7 +181,7 @@ class Turns:
 class TurnsOfProgram:
     """``ProgramTurns`` of the program ``identity``."""
 
-    def __init__(self, turns: Turns, identity: Identity) -> None:
+    def __init__(self, turns: RequestTurns, identity: Identity) -> None:
         self._turns, self._identity = turns, identity
 
     def turn(self, order: CallOrder) -> AbstractAsyncContextManager[None]:

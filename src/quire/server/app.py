@@ -21,7 +21,7 @@ from quire.core.ids import ModelId, TenantId
 from quire.node import Node
 from quire.programs.workflow.applications import Applications
 from quire.server.anthropic.errors import AnthropicErrors
-from quire.server.batches.calls import Calls, RouteCalls
+from quire.server.batches.calls import BatchCalls, RouteCalls
 from quire.server.batches.service import BatchService
 from quire.server.chat.prompt import ChatRenderer
 from quire.server.context import ServerContext
@@ -120,7 +120,7 @@ async def no_app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _context(
-    node: Node, config: ServerConfig, calls: Calls, workflows: Applications
+    node: Node, config: ServerConfig, calls: BatchCalls, workflows: Applications
 ) -> ServerContext:
     directory = None if config.data_dir is None else config.data_dir / "files"
     files = FileStore(directory, FileLimits(), time.time)

@@ -17,15 +17,15 @@ from quire.core.errors import InvalidArgument
 from quire.core.interfaces import ServedModel
 from quire.programs.builtin import CompletionRequest
 from quire.server.chat.constraint import structured_grammar
-from quire.server.completions_format import CompletionsFormatter, CompletionsOptions, PromptText
+from quire.server.completions_format import CompletionsFormatter, CompletionsOptions, EchoedPrompt
 from quire.server.context import context_of
 from quire.server.frame import new_frame
 from quire.server.grammar_fields import check_grammar
 from quire.server.identity import priority_of
 from quire.server.plain_text import added_start
 from quire.server.planning import (
+    GenerationPlan,
     Reporting,
-    Work,
     check_num_choices,
     completion_request,
     told_stream,
@@ -44,7 +44,7 @@ async def completion_work(
     *,
     num_generated: int = 0,
     change: Change = lambda asked: asked,
-) -> Work:
+) -> GenerationPlan:
     """The work that ``body`` asks for. ``num_generated``: so many of its tokens were sampled
     before. ``change``: what else each of its requests is to say.
 
@@ -66,13 +66,13 @@ async def completion_work(
     telling = told_stream(request, model)
     frame = new_frame(model) if telling is None else telling.frame
     formatter = CompletionsFormatter(frame, model.tokenizer, prompts, _options(body))
-    return Work(body, model, requests, formatter, telling=telling)
+    return GenerationPlan(body, model, requests, formatter, telling=telling)
 
 
 def _request(
     body: CompletionsRequest,
     model: ServedModel,
-    prompt: PromptText,
+    prompt: EchoedPrompt,
     grammar: GrammarSpec | None,
     num_generated: int,
 ) -> CompletionRequest:
@@ -122,24 +122,24 @@ def _options(body: CompletionsRequest) -> CompletionsOptions:
 
 def _prompts(
     model: ServedModel, texts: Sequence[str | list[int]], add_special_tokens: bool | None
-) -> list[PromptText]:
+) -> list[EchoedPrompt]:
     """Tokenised prompts. Runs in a thread, because a long text takes time."""
     return [_prompt(model, text, add_special_tokens) for text in texts]
 
 
 def _prompt(
     model: ServedModel, text: str | list[int], add_special_tokens: bool | None
-) -> PromptText:
+) -> EchoedPrompt:
     if isinstance(text, str):
         own = model.tokenizer.encode(text)
         start = added_start(model, own, add_special_tokens)
         if not start and not own:
             raise InvalidArgument("a prompt is empty: send at least one token", param="prompt")
-        return PromptText(text, (*start, *own), len(start))
+        return EchoedPrompt(text, (*start, *own), len(start))
     return replace(_known_prompt(model, text), text=model.tokenizer.decode(text))
 
 
-def _known_prompt(model: ServedModel, token_ids: list[int]) -> PromptText:
+def _known_prompt(model: ServedModel, token_ids: list[int]) -> EchoedPrompt:
     """A prompt that was sent as tokens; its text is needed for echoes only."""
     unknown = max(token_ids, default=0)
     if unknown >= model.info.vocab_size:
@@ -147,4 +147,4 @@ def _known_prompt(model: ServedModel, token_ids: list[int]) -> PromptText:
             f"prompt has token {unknown}, but the model has {model.info.vocab_size} tokens",
             param="prompt",
         )
-    return PromptText("", tuple(token_ids))
+    return EchoedPrompt("", tuple(token_ids))

@@ -36,7 +36,7 @@ class CompletionsOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptText:
+class EchoedPrompt:
     """One prompt; ``text`` is its echo, without the first ``num_added`` tokens."""
 
     text: str
@@ -62,7 +62,7 @@ class CompletionsFormatter:
         self,
         frame: Frame,
         tokenizer: Tokenizer,
-        prompts: Sequence[PromptText],
+        prompts: Sequence[EchoedPrompt],
         options: CompletionsOptions,
     ) -> None:
         self._frame = frame

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from quire.core.errors import QuireError
 from quire.server.events import DATA_EVENTS, EVENT_HEADERS, EventStyle
 from quire.server.generation import GenerationStream, PromptChunk
-from quire.server.going_on import Telling
+from quire.server.going_on import ResumableAnswer
 from quire.server.observation import RequestObserver
 from quire.server.told_whole import told_failure, told_whole
 
@@ -108,7 +108,7 @@ class GenerationResponse(Response):
         on_finished: Callable[[], None],
         headers: dict[str, str],
         style: EventStyle = DATA_EVENTS,
-        telling: Telling | None = None,
+        telling: ResumableAnswer | None = None,
     ) -> None:
         is_told = stream or telling is not None
         super().__init__(

@@ -44,7 +44,7 @@ MAX_TOKENS = 1 << 20
 _SEED_BITS = 62
 
 
-class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+class ToldChunk(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a comment says: ``tokens`` of the chunk before it, of choice ``index``, with their log
     probabilities, packed; how that has ended, if it has. The rest is that of the answer; ``prompt``
     stands in its first comment alone, and not where there are several prompts, or images are among
@@ -75,10 +75,10 @@ class ToldChoice(msgspec.Struct, array_like=True):
     logprobs: bytes = b""
 
 
-class Generated(msgspec.Struct, frozen=True, array_like=True):
+class PartialAnswer(msgspec.Struct, frozen=True, array_like=True):
     """What another node has told of an answer that goes on here. ``choices``: up to the last one of
     which something was told. ``prompt_logprobs``: of a prompt, compressed, by its first choice.
-    ``history``: see ``Told``."""
+    ``history``: see ``ToldChunk``."""
 
     key: str
     created: int
@@ -92,15 +92,15 @@ class ToldTokens:
     """What an answer has told by now: four bytes for each token, and the log probabilities."""
 
     def __init__(self) -> None:
-        self.first: Told | None = None
+        self.first: ToldChunk | None = None
         self._tokens: list[array[int]] = []
         self._logprobs: list[list[bytes]] = []
         self._prompt_logprobs: dict[int, bytes] = {}
         self._num_logprob_bytes = 0
-        self._ends: dict[int, Told] = {}
+        self._ends: dict[int, ToldChunk] = {}
         self.num_tokens = 0
 
-    def add(self, told: Told) -> None:
+    def add(self, told: ToldChunk) -> None:
         self.first = self.first or told
         while len(self._tokens) <= told.index:
             self._tokens.append(array("i"))
@@ -137,7 +137,7 @@ class ToldTokens:
             choices.append(choice)
         prompts = {index: joined([scores]) for index, scores in self._prompt_logprobs.items()}
         generated = msgspec.msgpack.encode(
-            Generated(first.key, first.created, first.seed, choices, prompts, first.history)
+            PartialAnswer(first.key, first.created, first.seed, choices, prompts, first.history)
         )
         return generated if len(generated) <= MAX_GENERATED_BYTES else None
 
@@ -153,11 +153,11 @@ class GeneratedChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class ResumableAnswer:
     """An answer of ``frame`` that can go on elsewhere. ``choices``: what another node has told of
     them, counted on from prompt to prompt, each of which has ``num_choices``. ``prompt``: see
-    ``Told``. ``running``: the choice of each request that goes on. ``prompt_logprobs``: of a
-    prompt, if they were told, by its first choice. ``history``: see ``Told``."""
+    ``ToldChunk``. ``running``: the choice of each request that goes on. ``prompt_logprobs``: of a
+    prompt, if they were told, by its first choice. ``history``: see ``ToldChunk``."""
 
     frame: Frame
     seed: int
@@ -171,7 +171,7 @@ class Telling:
     def comment(self, item: PromptChunk, *, is_first: bool = False) -> bytes:
         """What stands behind the events of ``item``."""
         chunk = item.chunk
-        told = Told(
+        told = ToldChunk(
             self.frame.key,
             self.frame.created_unix_s,
             self.seed,
@@ -199,7 +199,7 @@ class Telling:
 
     def continued(
         self, asked: Sequence[CompletionRequest]
-    ) -> tuple[Telling, list[CompletionRequest]]:
+    ) -> tuple[ResumableAnswer, list[CompletionRequest]]:
         """The choices of ``asked``, one request for each prompt, that have not ended, each behind
         the tokens that were sampled before. What was never asked elsewhere stays as it is."""
         telling = replace(self, num_choices=asked[0].num_choices)
@@ -308,7 +308,7 @@ def _behind(asked: CompletionRequest, tokens: tuple[int, ...], seed: int) -> Com
     )
 
 
-def telling_of(request: Request, model: ServedModel) -> Telling | None:
+def telling_of(request: Request, model: ServedModel) -> ResumableAnswer | None:
     """How ``request``, which comes from a member of the cluster, wants its answer told.
 
     Raises:
@@ -318,12 +318,12 @@ def telling_of(request: Request, model: ServedModel) -> Telling | None:
         return _going_on(generated_of(request), model)
     if request.headers.get(TELLS_HEADER) is None:
         return None
-    return Telling(new_frame(model), secrets.randbits(_SEED_BITS))
+    return ResumableAnswer(new_frame(model), secrets.randbits(_SEED_BITS))
 
 
-def _going_on(packed: bytes, model: ServedModel) -> Telling:
+def _going_on(packed: bytes, model: ServedModel) -> ResumableAnswer:
     try:
-        generated = msgspec.msgpack.decode(packed, type=Generated)
+        generated = msgspec.msgpack.decode(packed, type=PartialAnswer)
         choices = tuple(map(_read_choice, generated.choices))
         scores = {index: logprobs_of(packed) for index, packed in generated.prompt_logprobs.items()}
     except (ValueError, zlib.error, msgspec.MsgspecError) as exc:
@@ -333,7 +333,7 @@ def _going_on(packed: bytes, model: ServedModel) -> Telling:
         if tokens and not 0 <= min(tokens) <= max(tokens) < model.info.vocab_size:
             raise InvalidArgument(f"{GENERATED_HEADER} has tokens that {model.id!r} does not have")
     frame = replace(new_frame(model), key=generated.key, created_unix_s=generated.created)
-    return Telling(
+    return ResumableAnswer(
         frame, generated.seed, choices, prompt_logprobs=scores, history=generated.history
     )
 

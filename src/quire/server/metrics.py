@@ -16,7 +16,7 @@ from quire.node import Node
 from quire.server.node_collector import MODEL_LABEL, PREFIXES, NodeCollector
 
 
-class Labelled(Protocol):
+class LabelledRequest(Protocol):
     """The labels of a request's figures."""
 
     @property
@@ -65,7 +65,7 @@ class RequestMetrics:
 
     def observe_end(
         self,
-        labels: Labelled,
+        labels: LabelledRequest,
         outcome: str,
         *,
         num_cached: int,

@@ -20,7 +20,7 @@ from quire.server.context import ServerContext, caller_of, context_of, request_i
 from quire.server.delivery import Formatter, GenerationResponse
 from quire.server.events import DATA_EVENTS, EventStyle
 from quire.server.generation import GenerationStream
-from quire.server.going_on import TELLS_HEADER, Telling, telling_of
+from quire.server.going_on import TELLS_HEADER, ResumableAnswer, telling_of
 from quire.server.identity import identify
 from quire.server.observation import RequestLabels, RequestObserver
 from quire.server.refusals import mark_begun
@@ -131,7 +131,7 @@ def check_num_choices(num_prompts: int, num_choices: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class GenerationPlan:
     """What a route has decided; ``begin`` does the rest.
 
     ``turns``: the conversation so far, from which the session is inferred. ``on_finished`` is
@@ -146,15 +146,15 @@ class Work:
     turns: Sequence[ConversationTurn] = ()
     on_finished: Callable[[SessionHandle], None] | None = None
     style: EventStyle = DATA_EVENTS
-    telling: Telling | None = None
+    telling: ResumableAnswer | None = None
 
-    def then(self, on_finished: Callable[[SessionHandle], None]) -> Work:
+    def then(self, on_finished: Callable[[SessionHandle], None]) -> GenerationPlan:
         """The same work with another ``on_finished``."""
         return replace(self, on_finished=on_finished)
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BegunGeneration:
     """A generation that starts when it is iterated. Call ``finished`` after a complete answer."""
 
     generation: GenerationStream
@@ -162,7 +162,7 @@ class Begun:
     finished: Callable[[], None]
 
 
-def begin(request: Request, work: Work) -> GenerationResponse:
+def begin(request: Request, work: GenerationPlan) -> GenerationResponse:
     """Open the session and create the response that will run the generation.
 
     Raises:
@@ -188,7 +188,7 @@ def begin(request: Request, work: Work) -> GenerationResponse:
     )
 
 
-def told_stream(request: Request, model: ServedModel) -> Telling | None:
+def told_stream(request: Request, model: ServedModel) -> ResumableAnswer | None:
     """How ``request`` wants its answer told, if a router of the cluster may go on with it.
 
     Raises:
@@ -200,7 +200,7 @@ def told_stream(request: Request, model: ServedModel) -> Telling | None:
     return telling_of(request, model)
 
 
-def _told(work: Work) -> Work:
+def _told(work: GenerationPlan) -> GenerationPlan:
     """``work``, behind what another node has sampled of it."""
     telling, asked = work.telling, work.requests
     if telling is None:
@@ -215,7 +215,7 @@ def _told(work: Work) -> Work:
     return replace(work, requests=requests, telling=telling)
 
 
-def open_generation(request: Request, work: Work) -> Begun:
+def open_generation(request: Request, work: GenerationPlan) -> BegunGeneration:
     """Open the session that ``work`` belongs to; nothing runs yet.
 
     Raises:
@@ -258,4 +258,4 @@ def open_generation(request: Request, work: Work) -> Begun:
         name=route,
         traceparent=request.headers.get("traceparent"),
     )
-    return Begun(generation, RequestObserver(labels, context.metrics.requests), finished)
+    return BegunGeneration(generation, RequestObserver(labels, context.metrics.requests), finished)

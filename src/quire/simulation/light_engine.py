@@ -35,7 +35,15 @@ from quire.core.batch_result import (
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import EngineFault
 from quire.core.traits import Trait
-from quire.simulation.light_rows import RUNNING, Advanced, Named, Reports, Runs, add_dists, unscored
+from quire.simulation.light_rows import (
+    RUNNING,
+    AdvancedSequences,
+    NamedSequences,
+    ReportMaker,
+    Runs,
+    add_dists,
+    unscored,
+)
 from quire.simulation.step_cost import StepCost
 
 _TRAITS = (Trait.ALLOCATE, Trait.FORWARD, Trait.INPUT_TEXT, Trait.SAMPLE, Trait.DECODE)
@@ -144,8 +152,8 @@ class LightEngine:
         )
         self._cost = cost or StepCost()
         self._sequences: dict[int, _Sequence] = {}
-        self._advanced: Advanced | None = None
-        self._reports = Reports()
+        self._advanced: AdvancedSequences | None = None
+        self._reports = ReportMaker()
         self._moving: deque[tuple[I32, float]] = deque()
         self.num_tokens = 0
         self._closed = False
@@ -222,27 +230,27 @@ class LightEngine:
         self._moving.append((transfers, block_s))
         return block_s * len(transfers)
 
-    def _named(self, batch: Batch) -> Named:
+    def _named(self, batch: Batch) -> NamedSequences:
         advance, forward = batch.advance, batch.forward
         advanced = None if advance is None else self._read(advance)
         if forward is None:
-            return Named([], [], []) if advanced is None else advanced
+            return NamedSequences([], [], []) if advanced is None else advanced
         sequences = [one for one in forward.sequences.tolist() if one >= 0]
         epochs = [self._sequences[one].epoch for one in sequences]
         steps = [batch.num_steps] * len(sequences)
         if advanced is None:
-            return Named(sequences, epochs, steps)
-        return Named(
+            return NamedSequences(sequences, epochs, steps)
+        return NamedSequences(
             sequences + advanced.sequences, epochs + advanced.epochs, steps + advanced.steps
         )
 
-    def _read(self, rows: AdvanceRows) -> Named:
+    def _read(self, rows: AdvanceRows) -> NamedSequences:
         advanced = self._advanced
         if advanced is None or not advanced.is_of(rows):
-            advanced = self._advanced = Advanced(rows)
+            advanced = self._advanced = AdvancedSequences(rows)
         return advanced.named
 
-    def _advance_all(self, named: Named) -> Runs:
+    def _advance_all(self, named: NamedSequences) -> Runs:
         """A sequence that has already ended, or has another epoch, is skipped."""
         runs = Runs()
         tokens, starts, ends = runs.tokens, runs.starts, runs.ends

@@ -16,7 +16,7 @@ RUNNING = int(SequenceEnd.RUNNING)
 """As the number that a result has: an array of members of an enum takes ten times as long."""
 
 
-class Named:
+class NamedSequences:
     """The sequences of one message in the order of its result, their epochs and their steps."""
 
     __slots__ = ("epochs", "sequences", "steps")
@@ -27,7 +27,7 @@ class Named:
         self.steps = steps
 
 
-class Advanced:
+class AdvancedSequences:
     """The sequences that a message advances, and the arrays that say so: control sends these very
     arrays again while the same sequences go on, and so they are read once."""
 
@@ -35,7 +35,9 @@ class Advanced:
 
     def __init__(self, rows: AdvanceRows) -> None:
         self._rows = rows
-        self.named = Named(rows.sequences.tolist(), rows.epochs.tolist(), rows.max_steps.tolist())
+        self.named = NamedSequences(
+            rows.sequences.tolist(), rows.epochs.tolist(), rows.max_steps.tolist()
+        )
 
     def is_of(self, rows: AdvanceRows) -> bool:
         own = self._rows
@@ -60,14 +62,14 @@ class Runs:
         self.num_context = 0
 
 
-class Reports:
+class ReportMaker:
     """Makes them. ``_even``: the arrays of messages in which each of so many sequences has got one
     token and goes on."""
 
     def __init__(self) -> None:
         self._even: dict[int, tuple[I32, I32, I32]] = {}
 
-    def make(self, batch: Batch, named: Named, runs: Runs) -> SequenceTokens:
+    def make(self, batch: Batch, named: NamedSequences, runs: Runs) -> SequenceTokens:
         """With few rows a conversion takes most of the time: one for all, or for the tokens alone
         where the rest is known."""
         num, advance = len(named.sequences), batch.advance

@@ -22,7 +22,7 @@ from quire.simulation.overhead import num_rows
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MessageSample:
     """One message. ``num_steps``: of its longest row; ``num_rows``: of all its steps;
     ``num_context_tokens``: that these rows attended to; ``num_moved_blocks``: whose move between
     tiers began; ``num_commands``: that it carried. ``gap_s``: what passed beside the engine's own
@@ -68,7 +68,7 @@ class MessageTimes:
     engines, which are alike. ``info``: of the first of them."""
 
     def __init__(self) -> None:
-        self.samples: list[Sample] = []
+        self.samples: list[MessageSample] = []
         self.info: EngineInfo | None = None
         self._engines: dict[EngineId, _Engine] = {}
 
@@ -107,7 +107,7 @@ class MessageTimes:
         gap_s = max(0.0, now_s - sent.sent_s - result.elapsed_s)
         behind_s, engine.ended_s = now_s - engine.ended_s - result.elapsed_s, now_s
         self.samples.append(
-            Sample(
+            MessageSample(
                 elapsed_s=result.elapsed_s,
                 num_steps=max(counts, default=0),
                 num_rows=sum(counts),

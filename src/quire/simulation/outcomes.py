@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProgramOutcome:
     """One program. ``arrived_s``: when it was scheduled to arrive; ``ended_s``: infinity if it
     failed, for the reason in ``error``. Figures are control's, of itself and what it launched."""
 
@@ -77,7 +77,7 @@ class Summary:
     service_s: Spread
 
 
-def summarize(outcomes: Sequence[Outcome]) -> Summary:
+def summarize(outcomes: Sequence[ProgramOutcome]) -> Summary:
     ended = [one for one in outcomes if one.error is None]
     makespan_s = max((one.ended_s for one in ended), default=0.0)
     num_tokens = sum(one.num_output_tokens for one in ended)

@@ -24,7 +24,7 @@ VOCABULARY = 1 << 30
 """Tokens of the simulated model: enough for texts that never agree by chance."""
 
 
-class Stage(Protocol):
+class SimulationView(Protocol):
     """What a player sees of the simulation."""
 
     @property
@@ -72,7 +72,7 @@ class Player:
         self,
         plan: ProgramPlan,
         members: list[ProgramId],
-        stage: Stage,
+        stage: SimulationView,
         works: WorkTable,
         *,
         model: ModelId,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError, InvalidArgument
 from quire.simulation.engines import EngineSpec
-from quire.simulation.message_times import Sample
+from quire.simulation.message_times import MessageSample
 from quire.simulation.step_cost import StepCost
 
 MIN_SAMPLES = 50
@@ -105,7 +105,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def fit(
-    samples: Sequence[Sample], info: EngineInfo, *, machine: str, date: str, release: str
+    samples: Sequence[MessageSample], info: EngineInfo, *, machine: str, date: str, release: str
 ) -> EngineProfile:
     """The profile of an engine that took so long for these messages, by least squares; a cost that
     would be negative is 0.
@@ -146,7 +146,7 @@ def fit(
     )
 
 
-def _features(sample: Sample) -> tuple[int, ...]:
+def _features(sample: MessageSample) -> tuple[int, ...]:
     return (
         1,
         sample.num_steps,
@@ -187,7 +187,7 @@ def _not_negative(features: F64, times_s: F64, weights: F64) -> F64:
     return costs
 
 
-def _overheads(samples: Sequence[Sample]) -> dict[str, float]:
+def _overheads(samples: Sequence[MessageSample]) -> dict[str, float]:
     """By the names of ``Overhead``: for messages to an idle engine, and for those behind others.
     Each second counts the same: what control does now and then, such as a long plan, is part of
     the time that its messages take together."""
@@ -206,7 +206,7 @@ def _line(found: Sequence[tuple[int, float]]) -> tuple[float, float]:
     return float(message_s), float(row_s)
 
 
-def _most_commands(samples: Sequence[Sample]) -> dict[str, int]:
+def _most_commands(samples: Sequence[MessageSample]) -> dict[str, int]:
     idle = [one.num_commands for one in samples if one.gap_s is not None]
     behind = [one.num_commands for one in samples if one.behind_s is not None]
     return {"gap_row_s": max(idle, default=0), "behind_row_s": max(behind, default=0)}

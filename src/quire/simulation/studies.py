@@ -13,7 +13,7 @@ from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.arrivals import Arrivals
 from quire.simulation.bounds import BOUNDS
 from quire.simulation.engines import EngineSpec
-from quire.simulation.outcomes import Outcome, Summary, summarize
+from quire.simulation.outcomes import ProgramOutcome, Summary, summarize
 from quire.simulation.trial import Progress, SimulationRun
 from quire.simulation.work import WorkTable
 from quire.simulation.workloads import ProgramPlan, create_workload, draw_programs
@@ -83,19 +83,19 @@ class Study:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StudyResult:
     """``control_s`` is the only figure that is not the same each time."""
 
     policy: str
     summary: Summary
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ProgramOutcome, ...]
     num_messages: int
     control_s: float
 
 
 def examine(
     study: Study, scheduler: SchedulerConfig, *, progress: Progress | None = None
-) -> Finding:
+) -> StudyResult:
     """Play ``study`` under ``scheduler``, whose policy may be one of ``BOUNDS``.
 
     Raises:
@@ -116,7 +116,7 @@ def examine(
         policy=_bound(name, study),
         progress=progress,
     ).run()
-    return Finding(
+    return StudyResult(
         name, summarize(result.outcomes), result.outcomes, result.num_messages, result.control_s
     )
 

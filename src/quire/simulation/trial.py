@@ -23,7 +23,7 @@ from quire.core.policy import Policy
 from quire.core.scheduler_config import SchedulerConfig
 from quire.core.tracing import TraceListener
 from quire.simulation.engines import MODEL, EngineSpec
-from quire.simulation.outcomes import Outcome
+from quire.simulation.outcomes import ProgramOutcome
 from quire.simulation.player import Player, num_text_tokens
 from quire.simulation.shell import VirtualShell
 from quire.simulation.simulation import Simulation
@@ -38,11 +38,11 @@ _SEEDS = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TrialResult:
     """``control_s``: processor seconds of control, as measured here; everything else is virtual and
     repeatable. ``num_messages``: sent to engines."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[ProgramOutcome, ...]
     num_messages: int
     control_s: float
 
@@ -110,7 +110,7 @@ class SimulationRun:
         self._over: set[int] = set()
         self._waiting = [number for number, at_s in enumerate(times_s) if isinf(at_s)][::-1]
 
-    def run(self) -> Result:
+    def run(self) -> TrialResult:
         """Until nothing is left to do."""
         for number, at_s in enumerate(self._times_s):
             if not isinf(at_s):
@@ -120,7 +120,7 @@ class SimulationRun:
             self._simulation.run()
         processor_share = (process_time() - began_processor_s) / (perf_counter() - began_s)
         outcomes = tuple(self._outcome(number) for number in range(len(self._plans)))
-        return Result(outcomes, self._num_messages, self._control.seconds * processor_share)
+        return TrialResult(outcomes, self._num_messages, self._control.seconds * processor_share)
 
     def _begin(self, number: int) -> None:
         plan = self._plans[number]
@@ -190,14 +190,14 @@ class SimulationRun:
     def _count_message(self) -> None:
         self._num_messages += 1
 
-    def _outcome(self, number: int) -> Outcome:
+    def _outcome(self, number: int) -> ProgramOutcome:
         plan, player = self._plans[number], self._begun[number]
         assert player is not None, "every program arrives"
         error = player.error
         if error is None and player.ended_s is None:
             error = "it did not end"
         figures = player.figures
-        return Outcome(
+        return ProgramOutcome(
             number=number,
             kind=plan.kind,
             arrived_s=self._times_s[number],

@@ -12,7 +12,7 @@ from quire.simulation import ControlCore
 from quire.simulation.clock import VirtualClock
 from quire.testing.fake_encoder import FakeEncoder
 from quire.testing.fake_engine import FakeEngine, ProtocolViolation, StepTime, fake_pool
-from quire.testing.harness import ControlHarness, NoProgress, Outcome
+from quire.testing.harness import CommandOutcome, ControlHarness, NoProgress
 from quire.testing.local_node import LocalNode, scripted_node
 from quire.testing.local_port import LocalPort
 from quire.testing.oracle import (
@@ -31,6 +31,7 @@ from quire.testing.scripted import ScriptedModel, answers
 from quire.testing.tokenizer import FakeTokenizer
 
 __all__ = [
+    "CommandOutcome",
     "ControlCore",
     "ControlHarness",
     "ExpectedDecode",
@@ -40,7 +41,6 @@ __all__ = [
     "LocalNode",
     "LocalPort",
     "NoProgress",
-    "Outcome",
     "ProtocolViolation",
     "ReferenceContext",
     "ReferencePage",

@@ -28,7 +28,7 @@ Status = Literal["pending", "done", "failed", "cancelled"]
 
 
 @dataclass(slots=True)
-class Outcome:
+class CommandOutcome:
     """The replies to one command and its end."""
 
     command: Command | Encode
@@ -87,7 +87,7 @@ class ControlHarness:
         self.clock = self.shell.clock
         self.engines: dict[EngineId, FakeEngine] = {}
         self.encoders: dict[EngineId, EncoderCore] = {}
-        self.outcomes: dict[tuple[ProgramId, CommandId], Outcome] = {}
+        self.outcomes: dict[tuple[ProgramId, CommandId], CommandOutcome] = {}
         self.terminated: dict[ProgramId, ErrorRecord] = {}
         self.dispatched: list[Dispatch] = []
         self._late_transfers = late_transfers
@@ -114,7 +114,7 @@ class ControlHarness:
         """``post`` a call of ``program`` at the present time."""
         return self.post(Called(time_s=self.now_s, program=program, call=call))
 
-    def issue(self, program: ProgramId, queue: QueueId, *commands: Command) -> list[Outcome]:
+    def issue(self, program: ProgramId, queue: QueueId, *commands: Command) -> list[CommandOutcome]:
         """Issue commands on a queue; returns their outcomes, which fill in as the test proceeds."""
         self.call(program, Issue(queue, list(commands)))
         return [self.outcomes[program, command.id] for command in commands]
@@ -203,7 +203,7 @@ class ControlHarness:
                 return num_steps
         raise NoProgress(f"still busy after {max_steps} steps; pending: {self.pending()}")
 
-    def pending(self) -> list[Outcome]:
+    def pending(self) -> list[CommandOutcome]:
         """Commands that have not ended."""
         return [outcome for outcome in self.outcomes.values() if outcome.status == "pending"]
 
@@ -213,7 +213,7 @@ class ControlHarness:
         for command in commands:
             key = (program, command.id)
             assert key not in self.outcomes, f"the test reuses command id {key}"
-            self.outcomes[key] = Outcome(command)
+            self.outcomes[key] = CommandOutcome(command)
             self._num_pending += 1
 
     def _dispatched(self, dispatch: Dispatch) -> None:
@@ -250,17 +250,17 @@ class ControlHarness:
                 ]
                 assert not left, f"program {program} is terminated before {left} were answered"
 
-    def _open_outcome(self, program: ProgramId, command: CommandId) -> Outcome:
+    def _open_outcome(self, program: ProgramId, command: CommandId) -> CommandOutcome:
         outcome = self.outcomes.get((program, command))
         assert outcome is not None, f"an answer to command {command} of {program}, never issued"
         assert outcome.status == "pending", f"an answer to {outcome}, which has ended"
         return outcome
 
-    def _end(self, outcome: Outcome, status: Status) -> None:
+    def _end(self, outcome: CommandOutcome, status: Status) -> None:
         outcome.status = status
         self._num_pending -= 1
 
 
-def statuses(outcomes: Sequence[Outcome]) -> list[Status]:
+def statuses(outcomes: Sequence[CommandOutcome]) -> list[Status]:
     """The statuses in order, for assertions."""
     return [outcome.status for outcome in outcomes]

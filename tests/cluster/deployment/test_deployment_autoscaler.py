@@ -9,8 +9,8 @@ from pathlib import Path
 from pretended_keepers import PretendedKeepers, Time, Told
 
 from quire.cluster.deployment.autoscaler import Autoscaler
-from quire.cluster.deployment.expansion import Expansion, Keys
-from quire.cluster.deployment.loads import Load
+from quire.cluster.deployment.expansion import Expansion, KeyFileContents
+from quire.cluster.deployment.loads import NodeLoad
 from quire.cluster.deployment.process import ProcessState
 from quire.cluster.deployment.rollout import Rollout
 from quire.cluster.deployment.spec import ClusterSpec, ProcessGroup, Scaling
@@ -37,7 +37,7 @@ class Cluster:
             routers=ProcessGroup("router", 1, 8000),
             ready_timeout_s=60.0,
         )
-        expansion = Expansion(cluster, Path("/state"), Keys("c", "a"))
+        expansion = Expansion(cluster, Path("/state"), KeyFileContents("c", "a"))
         now_s = self.time.now_s
         up = Rollout(self.keepers, Told(), ready_timeout_s=60.0, now_s=now_s, sleep=self.time.sleep)
         up.up(expansion)
@@ -51,10 +51,10 @@ class Cluster:
             sleep=sleep or self.time.sleep,
         )
 
-    def _loads(self, states: Mapping[str, ProcessState]) -> dict[str, Load]:
+    def _loads(self, states: Mapping[str, ProcessState]) -> dict[str, NodeLoad]:
         if self.requests is None:
             return {}
-        return {name: Load("ready", self.requests.get(name, 0), 0) for name in states}
+        return {name: NodeLoad("ready", self.requests.get(name, 0), 0) for name in states}
 
 
 def looks(autoscaler: Autoscaler, time: Time, seconds: float) -> None:

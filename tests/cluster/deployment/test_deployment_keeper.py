@@ -17,7 +17,7 @@ from quire.cluster.deployment.child import running_child
 from quire.cluster.deployment.folder import process_folder, process_folders
 from quire.cluster.deployment.keeper import Keeper
 from quire.cluster.deployment.process import ProcessSpec
-from quire.cluster.deployment.running import Identity, identify, is_running
+from quire.cluster.deployment.running import ProcessIdentity, identify, is_running
 from quire.cluster.deployment.sweeping import end_unkept, unkept_states
 
 
@@ -89,7 +89,7 @@ async def test_a_killed_one_is_started_again_and_what_it_left_is_ended(state_dir
         assert running_child(folder) is not None
 
 
-def _children(pid: int) -> list[Identity]:
+def _children(pid: int) -> list[ProcessIdentity]:
     while True:  # the shell may not have started them yet
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
         found = [identify(int(one)) for one in text.split()]

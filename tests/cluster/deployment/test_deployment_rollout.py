@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pretended_keepers import PretendedKeepers, Time, Told
 
-from quire.cluster.deployment.expansion import Expansion, Keys
+from quire.cluster.deployment.expansion import Expansion, KeyFileContents
 from quire.cluster.deployment.rollout import Rollout, planned_waves
 from quire.cluster.deployment.spec import ClusterSpec, ProcessGroup
 from quire.core.errors import EngineLost, PoolExhausted
@@ -20,7 +20,7 @@ def wanted(num_nodes: int = 2, num_routers: int = 1, argument: str = "a") -> Exp
         nodes=(ProcessGroup("node", num_nodes, 8101, (argument,)),),
         routers=ProcessGroup("router", num_routers, 8000),
     )
-    return Expansion(cluster, Path("/state"), Keys("c", "a"))
+    return Expansion(cluster, Path("/state"), KeyFileContents("c", "a"))
 
 
 def rollout(keepers: PretendedKeepers, told: Told | None = None) -> Rollout:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quire.cluster.deployment.running import (
-    Identity,
+    ProcessIdentity,
     end_session,
     identify,
     is_running,
@@ -30,8 +30,8 @@ def test_an_identity_is_of_one_process_alone(sleeper: subprocess.Popen[bytes]) -
     found = identify(sleeper.pid)
     assert found is not None
     assert is_running(found)
-    former = Identity(found.pid, found.start_ticks - 1, found.boot_id)
-    other_boot = Identity(found.pid, found.start_ticks, "other")
+    former = ProcessIdentity(found.pid, found.start_ticks - 1, found.boot_id)
+    other_boot = ProcessIdentity(found.pid, found.start_ticks, "other")
     for one in (former, other_boot):
         assert not is_running(one)
         assert not send(one, signal.SIGKILL)

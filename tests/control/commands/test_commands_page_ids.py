@@ -16,7 +16,7 @@ from quire.core import commands as c
 from quire.core.calls import Cancel, CloseQueue, ResetQueue
 from quire.core.ids import ProgramId, QueueId
 from quire.core.quotas import Quotas
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 PROGRAM, QUEUE = ProgramId(1), QueueId(1)
 
@@ -25,12 +25,12 @@ def reset(world: World, queue: int = 1) -> None:
     world.harness.call(PROGRAM, ResetQueue(QueueId(queue)))
 
 
-def cancel(world: World, *outcomes: Outcome) -> None:
+def cancel(world: World, *outcomes: CommandOutcome) -> None:
     for outcome in outcomes:
         world.harness.call(PROGRAM, Cancel(outcome.command.id))
 
 
-def blocked(world: World) -> Outcome:
+def blocked(world: World) -> CommandOutcome:
     """A decode on queue 1, and a command that waits for its end: so does what comes behind."""
     decode = world.issue(1, world.alloc(range(100, 108)), world.decode(range(100, 108), [1], 20))[1]
     world.issue(1, c.MaskPage(id=world.id(), page=100, visible=[True] * 4))
@@ -150,9 +150,9 @@ def test_an_import_that_is_freed_before_it_runs_counts_for_nothing(prefix: bool)
 class Made:
     """One page as the model knows it: the ids of others that came before or after it are theirs."""
 
-    alloc: Outcome
+    alloc: CommandOutcome
     queue: int
-    freeing: Outcome | None = None
+    freeing: CommandOutcome | None = None
     freed_on: int | None = None
     is_settled: bool = False
     """Its queue was closed, or that of its dealloc was reset or closed behind its failure."""
@@ -175,11 +175,11 @@ class PageIds(RuleBasedStateMachine):
         self.world = World()
         self.world.program(1, queues=3)
         self.made: list[Made] = []
-        self.pending: list[Outcome] = []
+        self.pending: list[CommandOutcome] = []
         self.known: dict[int, Made] = {}
         """Whom an id means that is named now."""
 
-    def _issue(self, command: c.Command, queue: int) -> Outcome:
+    def _issue(self, command: c.Command, queue: int) -> CommandOutcome:
         (outcome,) = self.world.issue(1, command, queue=queue)
         self.pending.append(outcome)
         return outcome

@@ -20,7 +20,7 @@ from quire.testing import (
     token_content,
 )
 from quire.testing.fake_engine import fake_pool
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 NAMES = ("formal", "brief")
 USED = (None, "formal", "brief")
@@ -140,7 +140,7 @@ def start_again(world: World, *adapters: AdapterInfo, content: str = "fake-1") -
     world.harness.start_engine(ENGINE, engine)
 
 
-def lost_with_answers_begun() -> tuple[World, dict[int, Outcome]]:
+def lost_with_answers_begun() -> tuple[World, dict[int, CommandOutcome]]:
     """The engine is lost when decodes with "formal" and without it have been preempted, each with
     tokens told: these go on with the next engine."""
     for num_steps in range(1, 100):
@@ -171,7 +171,7 @@ def adapter_of(program: int) -> str | None:
     return USED[program % 3]
 
 
-def check_ends(world: World, begun: dict[int, Outcome], why: str) -> None:
+def check_ends(world: World, begun: dict[int, CommandOutcome], why: str) -> None:
     """Of ``begun`` those with "formal" have ended with ``why``, the others with their answers."""
     world.run()
     for program, outcome in begun.items():

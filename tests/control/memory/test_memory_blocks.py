@@ -13,7 +13,7 @@ from quire.control.memory.blocks import NumberPool
 from quire.control.memory.content import Content
 from quire.control.memory.memory import Memory
 from quire.control.memory.operations import OperationList
-from quire.control.memory.promises import NO_RECLAIM, Promises, Reclaim
+from quire.control.memory.promises import NO_RECLAIM, PromisedBlocks, Reclaim
 from quire.control.memory.transfers import Location, Tier
 from quire.core.batch import CopySlots, SwapIn, SwapOut
 from quire.core.engine_info import EngineInfo, LayerGroup
@@ -201,7 +201,7 @@ def test_blocks_that_are_to_become_free_are_kept_for_who_made_them_so() -> None:
 
 
 def test_a_promise_to_somebody_who_asks_no_more_binds_nobody() -> None:
-    promises = Promises()
+    promises = PromisedBlocks()
     promises.give((1.0,), 3)
     promises.renew()
     assert promises.ahead_of((2.0,)) == 3

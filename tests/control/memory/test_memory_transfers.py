@@ -12,7 +12,7 @@ from quire.core.calls import Cancel
 from quire.core.events import ProgramEnded
 from quire.core.ids import ProgramId
 from quire.testing import ControlHarness, FakeEngine
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 PROMPT = list(range(50, 62))
 
@@ -27,7 +27,7 @@ class LateWorld(World):
         )
 
 
-def leaving() -> tuple[LateWorld, Outcome]:
+def leaving() -> tuple[LateWorld, CommandOutcome]:
     """Program 1, idle, fills the pool and has to move out for program 2, which waits."""
     world = LateWorld(num_blocks=4, num_host_blocks=16)
     for program in (1, 2):

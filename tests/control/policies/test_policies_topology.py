@@ -21,7 +21,7 @@ from quire.core.policy import Policy, ServiceFigures, StagedPolicy
 from quire.core.scheduler_config import SchedulerConfig
 from quire.testing.conformance import PolicySuite
 from quire.testing.conformance.policy import ready
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 
 class TestTopology(PolicySuite):
@@ -87,7 +87,9 @@ def model_world(policy: str, **pool: int) -> World:
     return World(controller=Controller(config), num_blocks=256, **pool)
 
 
-def prefill(world: World, program: int, queue: int, depth: int, invocation: int = 0) -> Outcome:
+def prefill(
+    world: World, program: int, queue: int, depth: int, invocation: int = 0
+) -> CommandOutcome:
     """A prompt of four tokens; the first one is the queue's number."""
     world.queue(program, queue, depth=depth)
     if invocation:
@@ -99,7 +101,7 @@ def prefill(world: World, program: int, queue: int, depth: int, invocation: int 
     return world.issue(program, *commands, queue=queue)[1]
 
 
-def busy(world: World) -> Outcome:
+def busy(world: World) -> CommandOutcome:
     """Keeps the engine busy until all have come."""
     world.program(9, queues=0)
     return prefill(world, 9, 1, 0)
@@ -235,7 +237,9 @@ def test_one_sequence_goes_to_each_program_in_its_turn() -> None:
     assert began == [3, 2, 4]
 
 
-def decode(world: World, program: int, queue: int, depth: int, max_tokens: int = 6) -> Outcome:
+def decode(
+    world: World, program: int, queue: int, depth: int, max_tokens: int = 6
+) -> CommandOutcome:
     world.queue(program, queue, depth=depth)
     pages = [10 * queue + number for number in range(8)]
     prompt = [queue, 101, 102]

@@ -16,7 +16,7 @@ from quire.core.calls import ResetQueue
 from quire.core.events import ProgramEnded
 from quire.core.ids import ProgramId, QueueId
 from quire.core.quotas import Quotas
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 
 def family(*quotas: Quotas) -> World:
@@ -28,7 +28,7 @@ def family(*quotas: Quotas) -> World:
     return world
 
 
-def ask(world: World, number: int, *commands: c.Command) -> list[Outcome]:
+def ask(world: World, number: int, *commands: c.Command) -> list[CommandOutcome]:
     """On a queue that has forgotten what failed before."""
     world.harness.call(ProgramId(number), ResetQueue(QueueId(1)))
     return world.do(number, *commands)
@@ -85,7 +85,7 @@ def test_embeds_are_summed() -> None:
 def test_exported_pages_are_summed() -> None:
     world = family(Quotas(max_exported_pages=3), Quotas())
 
-    def export(program: int, name: str) -> Outcome:
+    def export(program: int, name: str) -> CommandOutcome:
         ask(world, program, world.alloc(range(2)))
         command = c.ExportPages(id=world.id(), pages=[0, 1], name=name)
         return ask(world, program, command)[0]
@@ -132,7 +132,7 @@ def test_a_family_does_not_touch_its_neighbours() -> None:
     assert ask(world, 2, world.alloc([9]))[0].error is not None
 
 
-def step(world: World, number: int, num_tokens: int, *, drawn: bool) -> Outcome:
+def step(world: World, number: int, num_tokens: int, *, drawn: bool) -> CommandOutcome:
     """``num_tokens`` at once by separate commands: drawn by the engine, or by the program from
     distributions."""
     embeds = range(num_tokens)

@@ -17,7 +17,7 @@ from quire.core.errors import ConfigError, InvalidArgument
 from quire.core.events import ProgramEnded
 from quire.core.ids import ProgramId, QueueId, TenantId
 from quire.core.quotas import Quotas
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 FULL = 4
 PROMPT = [3, 1, 4, 1]
@@ -27,7 +27,7 @@ def close(world: World, program: int, queue: int) -> None:
     world.harness.call(ProgramId(program), CloseQueue(QueueId(queue)))
 
 
-def ask(world: World, program: int, *commands: c.Command, queue: int = 1) -> Outcome:
+def ask(world: World, program: int, *commands: c.Command, queue: int = 1) -> CommandOutcome:
     """The last one's outcome, on a queue that has forgotten what failed before."""
     world.harness.call(ProgramId(program), ResetQueue(QueueId(queue)))
     return world.do(program, *commands, queue=queue)[-1]
@@ -102,17 +102,17 @@ def test_a_program_has_no_more_exports_than_its_quota() -> None:
     assert ask(world, 1, export(world, "c")).status == "done"
 
 
-Held = Callable[[World, int], Outcome]
+Held = Callable[[World, int], CommandOutcome]
 """A program of a tenant takes as much as the tenant may have."""
 
 
-def hold_queues(world: World, program: int) -> Outcome:
+def hold_queues(world: World, program: int) -> CommandOutcome:
     for queue in range(2, FULL + 2):
         world.queue(program, queue)
     return world.issue(program, world.alloc([70]), queue=FULL + 1)[0]
 
 
-def hold_commands(world: World, program: int) -> Outcome:
+def hold_commands(world: World, program: int) -> CommandOutcome:
     first = world.issue(program, world.alloc(range(8)), world.decode(range(8), PROMPT, 20))
     shown = [True] * 4
     waiting = [c.MaskPage(id=world.id(), page=0, visible=shown) for _ in range(FULL + 2)]
@@ -122,23 +122,23 @@ def hold_commands(world: World, program: int) -> Outcome:
     return refused
 
 
-def hold_pages(world: World, program: int) -> Outcome:
+def hold_pages(world: World, program: int) -> CommandOutcome:
     ask(world, program, world.alloc(range(FULL)))
     return ask(world, program, world.alloc([FULL]))
 
 
-def hold_embeds(world: World, program: int) -> Outcome:
+def hold_embeds(world: World, program: int) -> CommandOutcome:
     ask(world, program, world.alloc_embeds(range(FULL)))
     return ask(world, program, world.alloc_embeds([FULL]))
 
 
-def hold_exports(world: World, program: int) -> Outcome:
+def hold_exports(world: World, program: int) -> CommandOutcome:
     for number in range(FULL):
         ask(world, program, export(world, str(number)))
     return ask(world, program, export(world, "more"))
 
 
-def hold_exported_pages(world: World, program: int) -> Outcome:
+def hold_exported_pages(world: World, program: int) -> CommandOutcome:
     ask(world, program, world.alloc(range(FULL)), export(world, "all", range(FULL)))
     return ask(world, program, export(world, "more", [0]))
 

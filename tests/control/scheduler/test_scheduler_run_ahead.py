@@ -14,7 +14,7 @@ from quire.core.commands import EmbedText
 from quire.core.errors import InvalidArgument
 from quire.core.events import Called
 from quire.core.ids import CommandId, EmbedId, PageId, ProgramId, QueueId, TokenSlotId
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 PAGES = range(1, 5)
 SLOT = TokenSlotId(1)
@@ -28,7 +28,7 @@ class Loop:
         world.program(program)
         world.do(program, world.alloc(PAGES), world.alloc_embeds([1]))
 
-    def step(self, *, more: bool = False) -> list[Outcome]:
+    def step(self, *, more: bool = False) -> list[CommandOutcome]:
         """Embed (the first token, or the one in the slot), run, sample into the slot. ``more``: of
         other programs, at the same moment."""
         world, at = self.world, self.position

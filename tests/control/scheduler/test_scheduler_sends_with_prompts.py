@@ -9,7 +9,7 @@ from quire.core.batch import Batch, SendSlots
 from quire.core.decoding import StopSpec
 from quire.core.errors import InvalidArgument
 from quire.core.lease_commands import Leased
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 PAGES = range(3)
 
@@ -22,7 +22,7 @@ def sends(batch: Batch) -> bool:
     return any(isinstance(operation, SendSlots) for operation in batch.operations)
 
 
-def compute_and_send(world: LeaseWorld, lease: Leased, max_tokens: int = 0) -> list[Outcome]:
+def compute_and_send(world: LeaseWorld, lease: Leased, max_tokens: int = 0) -> list[CommandOutcome]:
     prefill = world.decode(PAGES, PROMPT, stop=StopSpec(max_tokens=max_tokens))
     return world.issue(1, world.alloc(PAGES), prefill, world.send(PAGES, 0, len(PROMPT), lease))
 

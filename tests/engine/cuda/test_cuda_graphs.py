@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from quire.core.errors import ConfigError
-from quire.engine.cuda.graphs import Buckets, Work, bucket_sizes
+from quire.engine.cuda.graphs import GraphBuckets, Work, bucket_sizes
 
 
 class CountingRecorder:
@@ -40,7 +40,7 @@ def test_sizes(largest: int) -> None:
 
 def test_the_largest_is_recorded_first_and_the_smallest_that_fits_is_replayed() -> None:
     recorder, made = CountingRecorder(), []
-    buckets = Buckets("step", (4, 1, 8), lambda size: lambda: made.append(size), recorder)
+    buckets = GraphBuckets("step", (4, 1, 8), lambda size: lambda: made.append(size), recorder)
     assert made == [8, 4, 1]
     assert [buckets.size_for(rows) for rows in (1, 2, 4, 5, 8, 9)] == [1, 4, 4, 8, 8, None]
     buckets.replay(4)
@@ -53,7 +53,7 @@ def test_the_error_for_recordings_that_do_not_fit_names_the_setting_to_lower() -
             raise torch.OutOfMemoryError("tried to allocate 2.00 GiB")
 
     with pytest.raises(ConfigError, match=r"batches of 8 .*2\.00 GiB.*: lower kv_cache_bytes"):
-        Buckets("step", (4, 8), lambda size: lambda: None, Full())
+        GraphBuckets("step", (4, 8), lambda size: lambda: None, Full())
 
 
 def test_work_that_cannot_be_recorded_names_another_backend() -> None:
@@ -62,4 +62,4 @@ def test_work_that_cannot_be_recorded_names_another_backend() -> None:
             raise RuntimeError("operation not permitted when stream is capturing")
 
     with pytest.raises(ConfigError, match=r"batches of 4 .*not permitted.*: choose backend torch"):
-        Buckets("step", (4,), lambda size: lambda: None, Refusing())
+        GraphBuckets("step", (4,), lambda size: lambda: None, Refusing())

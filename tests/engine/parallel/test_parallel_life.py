@@ -15,7 +15,7 @@ import pytest
 from parallel_engines import tiny
 
 from quire.core.errors import ConfigError
-from quire.engine.parallel.channel import Gone, RankChannel
+from quire.engine.parallel.channel import PeerGone, RankChannel
 from quire.engine.parallel.group import COMMAND, RankGroup
 
 needs_pidfd = pytest.mark.skipif(
@@ -134,8 +134,8 @@ def test_a_channel_carries_frames_of_any_size_and_tells_its_end() -> None:
         left.send(frames)
         assert [bytes(frame) for frame in right.receive()] == frames
     left.close()
-    with pytest.raises(Gone):
+    with pytest.raises(PeerGone):
         right.receive()
-    with pytest.raises(Gone):
+    with pytest.raises(PeerGone):
         right.send([b"to nobody"])
     right.close()

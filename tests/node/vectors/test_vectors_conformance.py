@@ -15,12 +15,12 @@ import pytest
 from quire.core.errors import Draining, InvalidArgument, QuotaExceeded, UnknownHandle
 from quire.core.ids import ProgramId, TenantId
 from quire.node.vectors.choice import vector_store
-from quire.programs.vectors import Place, Rows, VectorStore, store, unit_vectors
+from quire.programs.vectors import CollectionPlace, VectorRows, VectorStore, store, unit_vectors
 from quire.programs.vectors.store import F32
 
 TENANT = TenantId("default")
-OWN = Place(TENANT, ProgramId(7), "own")
-SHARED = Place(TENANT, None, "shared")
+OWN = CollectionPlace(TENANT, ProgramId(7), "own")
+SHARED = CollectionPlace(TENANT, None, "shared")
 HOSTILE = ["../../etc", "'; DROP TABLE quire.collections; --", "a/b\\c", "x" * 500, "ä 🦊", "CON"]
 
 
@@ -30,7 +30,7 @@ async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     yield made
     with suppress(Draining):  # a test may have closed it
         for name in await made.names(TENANT):  # the database outlives the test
-            await made.drop(Place(TENANT, None, name))
+            await made.drop(CollectionPlace(TENANT, None, name))
     await asyncio.to_thread(made.close)
 
 
@@ -42,28 +42,30 @@ def opened(request: pytest.FixtureRequest, directory: Path) -> VectorStore:
     return vector_store(request.param, directory)
 
 
-def rows(first: int, vectors: list[list[float]], texts: list[str] | None = None) -> Rows:
+def rows(first: int, vectors: list[list[float]], texts: list[str] | None = None) -> VectorRows:
     texts = texts or [f"text {first + n}" for n in range(len(vectors))]
-    return Rows(first, unit(*vectors), texts)
+    return VectorRows(first, unit(*vectors), texts)
 
 
 def unit(*vectors: list[float]) -> F32:
     return unit_vectors(np.array(vectors, "<f4").tobytes(), len(vectors[0]))
 
 
-async def texts_of(stores: VectorStore, place: Place, vector: list[float], num: int) -> list[str]:
+async def texts_of(
+    stores: VectorStore, place: CollectionPlace, vector: list[float], num: int
+) -> list[str]:
     (found,) = await stores.search(place, unit(vector), num)
     return [one.text for one in found]
 
 
-async def searched_until_gone(stores: VectorStore, place: Place) -> None:
+async def searched_until_gone(stores: VectorStore, place: CollectionPlace) -> None:
     while True:  # what is of a program that has ended is deleted soon
         await stores.search(place, unit([1, 0]), 1)
 
 
 @pytest.mark.parametrize("place", [OWN, SHARED], ids=["own", "shared"])
 async def test_the_nearest_by_angle_of_equals_the_lowest_number(
-    stores: VectorStore, place: Place
+    stores: VectorStore, place: CollectionPlace
 ) -> None:
     texts = ["right, too", "up", "between"]
     await stores.put(place, rows(2, [[2, 0], [0, 5], [1, 1]], texts))
@@ -102,8 +104,8 @@ async def test_a_row_of_a_number_that_is_there_replaces_it(stores: VectorStore) 
 
 
 async def test_collections_are_those_of_their_owners(stores: VectorStore) -> None:
-    other_tenant = Place(TenantId("other"), None, "shared")
-    other_program = Place(TENANT, ProgramId(8), "own")
+    other_tenant = CollectionPlace(TenantId("other"), None, "shared")
+    other_program = CollectionPlace(TENANT, ProgramId(8), "own")
     for place, text in [(OWN, "mine"), (SHARED, "ours"), (other_program, "its")]:
         await stores.put(place, rows(0, [[1, 0]], [text]))
     with pytest.raises(UnknownHandle, match="this tenant has no collection of vectors 'shared'"):
@@ -130,7 +132,7 @@ async def test_no_name_reaches_the_collection_of_another_tenant(stores: VectorSt
     tables = ["rows_1", "quire.rows_1", 'rows_1"', "shared' OR tenant = 'default"]
     other = TenantId("other")
     for wanted in ["shared", *paths, *tables]:
-        place = Place(other, None, wanted)
+        place = CollectionPlace(other, None, wanted)
         with pytest.raises(UnknownHandle, match="this tenant has no collection"):
             await stores.search(place, unit([1, 0]), 1)
         assert not await stores.drop(place)
@@ -142,10 +144,12 @@ async def test_no_name_reaches_the_collection_of_another_tenant(stores: VectorSt
 
 async def test_hostile_names_are_only_names(stores: VectorStore, tmp_path: Path) -> None:
     for number, name in enumerate(HOSTILE):
-        await stores.put(Place(TENANT, None, name), rows(0, [[1, 0]], [str(number)]))
+        await stores.put(CollectionPlace(TENANT, None, name), rows(0, [[1, 0]], [str(number)]))
     assert await stores.names(TENANT) == sorted(HOSTILE)
     for number, name in enumerate(HOSTILE):
-        assert await texts_of(stores, Place(TENANT, None, name), [1, 0], 1) == [str(number)]
+        assert await texts_of(stores, CollectionPlace(TENANT, None, name), [1, 0], 1) == [
+            str(number)
+        ]
     assert set(os.listdir(tmp_path)) <= {"vectors"}
 
 
@@ -168,7 +172,7 @@ async def test_what_does_not_fit_is_refused_by_name(
     await stores.put(OWN, rows(0, [[1, 0]]))
     for place, whose in [(SHARED, "tenant"), (OWN, "program")]:
         with pytest.raises(QuotaExceeded, match=f"this {whose} has 1 collections of vectors, 1"):
-            await stores.put(Place(TENANT, place.program, "another"), rows(0, [[1, 0]]))
+            await stores.put(CollectionPlace(TENANT, place.program, "another"), rows(0, [[1, 0]]))
     stores.end(ProgramId(7))
 
 

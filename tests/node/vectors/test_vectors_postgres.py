@@ -10,10 +10,10 @@ import pytest
 from quire.core.errors import ConfigError, Draining, EngineLost, UnknownHandle
 from quire.core.ids import ProgramId, TenantId
 from quire.node.vectors.choice import vector_store
-from quire.programs.vectors import ExactStore, Place, Rows
+from quire.programs.vectors import CollectionPlace, ExactStore, VectorRows
 
-OWN = Place(TenantId("default"), ProgramId(3), "own")
-ROWS = Rows(0, np.eye(2, dtype=np.float32), ["a", "b"])
+OWN = CollectionPlace(TenantId("default"), ProgramId(3), "own")
+ROWS = VectorRows(0, np.eye(2, dtype=np.float32), ["a", "b"])
 
 
 async def test_a_lost_connection_is_made_again(postgres: str) -> None:

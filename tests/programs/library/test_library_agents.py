@@ -17,7 +17,7 @@ from quire.programs.chat import AnswerParser, chat_template, parse_answer
 from quire.programs.library.agents import swarm
 from quire.programs.library.agents.async_tools import EarlyCalls, converse, streamed_turn
 from quire.programs.library.agents.codeact import MAX_PRINTED_CHARS, code_in, shortened
-from quire.programs.library.agents.swarm import Desk, Letter
+from quire.programs.library.agents.swarm import AgentMessage, Desk
 from quire.programs.sdk import Context, Conversation, Toolbox
 
 
@@ -275,7 +275,7 @@ async def test_talk_goes_to_the_host_and_is_plain_decoding_there() -> None:
 async def test_agents_that_only_write_to_each_other_are_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def ping(desk: Desk, letter: Letter) -> None:
+    async def ping(desk: Desk, letter: AgentMessage) -> None:
         await desk.write("host" if desk.name == "triage" else "triage", letter.text)
 
     monkeypatch.setattr(swarm, "ROLES", {"triage": ping, "host": ping})
@@ -287,7 +287,7 @@ async def test_agents_that_only_write_to_each_other_are_stopped(
 async def test_an_agent_that_fails_fails_the_swarm_with_its_own_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def stumble(desk: Desk, letter: Letter) -> None:
+    async def stumble(desk: Desk, letter: AgentMessage) -> None:
         raise KeyError(f"{desk.name} has no {letter.text}")
 
     monkeypatch.setattr(swarm, "ROLES", {"triage": stumble, "host": stumble})

@@ -14,7 +14,7 @@ from quire.node import Node
 from quire.programs.api import Api
 from quire.programs.library.decoding.output_validation import (
     Check,
-    Validated,
+    ValidatedText,
     generate_validated,
 )
 from quire.programs.library.decoding.token_healing import continuations, heal
@@ -74,8 +74,8 @@ def _first_difference_is_no_text(node: Node, tokens: list[int], expected: list[i
 # -- output validation -----------------------------------------------------------------------------
 
 
-async def validated(node: Node, check: Check, name: str = "tiny", num: int = 24) -> Validated:
-    kept: list[Validated] = []
+async def validated(node: Node, check: Check, name: str = "tiny", num: int = 24) -> ValidatedText:
+    kept: list[ValidatedText] = []
 
     async def program(api: Api) -> None:
         async with Context(model_of(api, name)) as ctx:

@@ -19,7 +19,7 @@ from programs_node import node_of, node_saying
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.errors import InvalidArgument, ProgramFailed
 from quire.programs.library.answers import GREEDY, commonest, final_answer
-from quire.programs.library.reasoning.graph_of_thought import Graph
+from quire.programs.library.reasoning.graph_of_thought import ThoughtGraph
 from quire.programs.library.reasoning.inverse_check import inverse, undoes
 from quire.programs.library.reasoning.recursion_of_thought import Recursion
 from quire.programs.library.reasoning.skeleton_of_thought import points_of, side_by_side
@@ -220,7 +220,7 @@ def test_the_balance_is_the_sum(amounts: list[int]) -> None:
     assert len(result["vertices"]) == merges
 
 
-class Wavering(Graph):
+class Wavering(ThoughtGraph):
     """Its first candidate is always wrong by one."""
 
     async def _generate(self, problem: str, seed: int) -> int | None:

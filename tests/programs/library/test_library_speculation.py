@@ -13,7 +13,7 @@ from quire.node import Node
 from quire.programs.api import Api
 from quire.programs.library.decoding.jacobi_decoding import jacobi
 from quire.programs.library.decoding.prompt_lookup import Lookup, generate_by_lookup
-from quire.programs.library.decoding.speculative_decoding import Speculated, speculate
+from quire.programs.library.decoding.speculative_decoding import SpeculatedText, speculate
 from quire.programs.sdk import Context, verify
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -105,8 +105,8 @@ async def test_jacobi_is_greedy(
 
 async def speculated(
     node: Node, draft_name: str, num_guessed: int, prompt: list[int]
-) -> Speculated:
-    kept: list[Speculated] = []
+) -> SpeculatedText:
+    kept: list[SpeculatedText] = []
 
     async def program(api: Api) -> None:
         async with (

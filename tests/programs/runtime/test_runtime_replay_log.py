@@ -8,7 +8,7 @@ import pytest
 
 from quire.core.errors import ProgramTerminated
 from quire.programs.runtime import replay_log
-from quire.programs.runtime.replay_log import Asked, Questions
+from quire.programs.runtime.replay_log import Questions, RecordedQuestion
 
 
 class Counter:
@@ -34,7 +34,7 @@ async def test_what_is_not_kept_is_carried_out_and_not_repeated(
     monkeypatch: pytest.MonkeyPatch, name: str, limit: int, answer: Any
 ) -> None:
     monkeypatch.setattr(replay_log, name, limit)
-    asked: list[Asked] = []
+    asked: list[RecordedQuestion] = []
     first, counter = Questions(asked, "service"), Counter(answer)
     for number in range(5):
         assert await first.ask((f"{number}",), counter) == answer
@@ -50,7 +50,7 @@ async def test_what_is_not_kept_is_carried_out_and_not_repeated(
 
 async def test_an_incarnation_that_fills_the_log_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_log, "MAX_QUESTIONS", 2)
-    asked: list[Asked] = []
+    asked: list[RecordedQuestion] = []
     counter = Counter()
     await Questions(asked, "service").ask(("0",), counter)
     second = Questions(asked, "service")
@@ -61,7 +61,7 @@ async def test_an_incarnation_that_fills_the_log_goes_on(monkeypatch: pytest.Mon
 
 async def test_what_is_asked_when_it_is_over_is_refused_and_not_recorded() -> None:
     """The cleaning up of a program whose engine was lost."""
-    asked: list[Asked] = []
+    asked: list[RecordedQuestion] = []
     questions, counter = Questions(asked, "service"), Counter()
     await questions.ask(("0",), counter)
     questions.end()
@@ -74,7 +74,7 @@ async def test_what_is_asked_when_it_is_over_is_refused_and_not_recorded() -> No
 
 
 async def test_what_is_cut_off_by_the_end_is_asked_again() -> None:
-    asked: list[Asked] = []
+    asked: list[RecordedQuestion] = []
     questions = Questions(asked, "service")
 
     async def cut_off() -> None:

@@ -8,13 +8,13 @@ import threading
 import pytest
 
 from quire.core.errors import ConfigError, InvalidArgument, MailboxClosed, MailboxFull
-from quire.programs.services.mailbox import Channel, MailboxLimits
+from quire.programs.services.mailbox import MailboxChannel, MailboxLimits
 
 LIMITS = MailboxLimits(capacity=2, limit=4, max_message_bytes=8)
 
 
 async def test_awaiting_a_send_waits_for_room() -> None:
-    channel = Channel("test", LIMITS)
+    channel = MailboxChannel("test", LIMITS)
     await channel.send("1")
     blocked = asyncio.ensure_future(_await(channel.send("2")))
     await asyncio.sleep(0)
@@ -29,7 +29,7 @@ async def _await(sent: object) -> None:
 
 
 async def test_who_does_not_wait_is_refused_at_the_bound() -> None:
-    channel = Channel("test", LIMITS)
+    channel = MailboxChannel("test", LIMITS)
     for number in range(4):
         channel.send(str(number))
     with pytest.raises(MailboxFull, match=r"4 messages \(4 bytes\) wait"):
@@ -40,7 +40,7 @@ async def test_who_does_not_wait_is_refused_at_the_bound() -> None:
 
 
 async def test_who_does_not_wait_is_refused_where_so_many_bytes_wait() -> None:
-    channel = Channel("c", MailboxLimits(max_message_bytes=10, max_bytes=20))
+    channel = MailboxChannel("c", MailboxLimits(max_message_bytes=10, max_bytes=20))
     for text in ("x" * 10, "é" * 4):
         channel.send(text)
     with pytest.raises(MailboxFull, match=r"2 messages \(18 bytes\) wait"):
@@ -51,7 +51,7 @@ async def test_who_does_not_wait_is_refused_where_so_many_bytes_wait() -> None:
 
 
 async def test_closing_delivers_what_was_sent() -> None:
-    channel = Channel("test", LIMITS)
+    channel = MailboxChannel("test", LIMITS)
     channel.send("1")
     channel.close("done")
     channel.close("again")
@@ -63,13 +63,13 @@ async def test_closing_delivers_what_was_sent() -> None:
 
 
 async def test_closing_wakes_readers_and_writers() -> None:
-    channel = Channel("test", LIMITS)
+    channel = MailboxChannel("test", LIMITS)
     reader = asyncio.ensure_future(channel.receive())
     await asyncio.sleep(0)
     channel.close("gone")
     with pytest.raises(MailboxClosed):
         await reader
-    full = Channel("test", LIMITS)
+    full = MailboxChannel("test", LIMITS)
     full.send("1")
     writer = asyncio.ensure_future(_await(full.send("2")))
     await asyncio.sleep(0)
@@ -78,7 +78,7 @@ async def test_closing_wakes_readers_and_writers() -> None:
 
 
 async def test_cancelled_waits_lose_no_message() -> None:
-    channel = Channel("test", LIMITS)
+    channel = MailboxChannel("test", LIMITS)
     reader = asyncio.ensure_future(channel.receive())
     await asyncio.sleep(0)
     channel.send("1")
@@ -88,7 +88,7 @@ async def test_cancelled_waits_lose_no_message() -> None:
 
 
 async def test_only_text_of_bounded_size_goes_in() -> None:
-    channel = Channel("test", LIMITS)
+    channel = MailboxChannel("test", LIMITS)
     with pytest.raises(InvalidArgument, match="9 bytes, at most 8"):
         channel.send("é" * 4 + "x")
     with pytest.raises(InvalidArgument, match=r"json\.dumps"):
@@ -98,7 +98,7 @@ async def test_only_text_of_bounded_size_goes_in() -> None:
 
 
 async def test_a_message_crosses_threads() -> None:
-    channel = Channel("test", LIMITS)
+    channel = MailboxChannel("test", LIMITS)
     reader = asyncio.ensure_future(channel.receive())
     await asyncio.sleep(0)
     thread = threading.Thread(target=channel.send, args=("hi",))
@@ -108,7 +108,7 @@ async def test_a_message_crosses_threads() -> None:
 
 
 async def test_a_reader_whose_loop_is_gone_is_no_obstacle() -> None:
-    channel = Channel("test", LIMITS)
+    channel = MailboxChannel("test", LIMITS)
 
     def wait_and_leave() -> None:
         loop = asyncio.new_event_loop()
@@ -124,7 +124,7 @@ async def test_a_reader_whose_loop_is_gone_is_no_obstacle() -> None:
 
 
 async def test_a_reader_of_many_channels_is_called_and_takes() -> None:
-    channel = Channel("test", MailboxLimits())
+    channel = MailboxChannel("test", MailboxLimits())
     calls: list[str] = []
     channel.send("1")
     channel.listen(lambda: calls.append("news"))
@@ -139,7 +139,7 @@ async def test_a_reader_of_many_channels_is_called_and_takes() -> None:
 
 
 async def test_a_writer_that_does_not_wait_is_called_when_enough_was_read() -> None:
-    channel = Channel("test", MailboxLimits())
+    channel = MailboxChannel("test", MailboxLimits())
     calls: list[int] = []
     for text in "abcd":
         channel.send(text)

@@ -22,7 +22,7 @@ from quire.programs.capabilities import Capabilities
 from quire.programs.services.operations import Identity
 from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import Store
-from quire.programs.services.topics import Heard, TopicLimits, Topics
+from quire.programs.services.topics import HeardMessages, TopicLimits, Topics
 from quire.programs.services.work_queues import QueueLimits, WorkQueues
 from quire.testing import LocalNode, VirtualClock
 
@@ -160,12 +160,12 @@ class TestTopics:
         topics = Topics(TopicLimits(take_messages=4, max_message_bytes=4))
         subscription = topics.subscribe(TENANT, "news", buffer=2, lossless=lossless)
         for _ in range(100):
-            subscription.put_back(Heard(["1"] * 100))
+            subscription.put_back(HeardMessages(["1"] * 100))
         assert topics.num_bytes(TENANT) <= 2 + 4
         with pytest.raises(InvalidArgument, match="5 bytes; at most 4"):
-            subscription.put_back(Heard(["12345"]))
+            subscription.put_back(HeardMessages(["12345"]))
         subscription.close()
-        subscription.put_back(Heard(["1"]))
+        subscription.put_back(HeardMessages(["1"]))
         assert topics.num_bytes(TENANT) == 0
 
 

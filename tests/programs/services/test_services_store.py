@@ -24,7 +24,7 @@ from quire.programs.services.disk_reserve import RESERVE_BYTES
 from quire.programs.services.operations import Identity
 from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import FILE_NAME, Store
-from quire.programs.services.store_table import Place, StoreLimits, StoreTable
+from quire.programs.services.store_table import EntryPlace, StoreLimits, StoreTable
 from quire.testing import LocalNode, VirtualClock
 
 TENANT, OTHER = TenantId("tenant"), TenantId("other")
@@ -153,8 +153,8 @@ class TestStore:
 
 
 class TestTable:
-    def place(self, key: str, tenant: TenantId = TENANT) -> Place:
-        return Place(tenant, "value", "store", key)
+    def place(self, key: str, tenant: TenantId = TENANT) -> EntryPlace:
+        return EntryPlace(tenant, "value", "store", key)
 
     def test_a_tenant_has_so_many_bytes_and_keys(self) -> None:
         table = StoreTable(None, StoreLimits(max_bytes=10, max_keys=2))
@@ -269,10 +269,10 @@ def _limit_pages(table: StoreTable) -> None:
 def test_a_list_does_not_look_at_the_keys_behind_its_prefix() -> None:
     """All tenants share the store's thread: none may hold it with a list that finds little."""
     table, work = StoreTable(None), 0
-    place = Place(TENANT, "value", "s", "a")
+    place = EntryPlace(TENANT, "value", "s", "a")
     table.put(place, b"1", None, 0.0)
     for number in range(3000):
-        table.put(Place(TENANT, "value", "s", f"b{number}"), b"1", None, 0.0)
+        table.put(EntryPlace(TENANT, "value", "s", f"b{number}"), b"1", None, 0.0)
 
     def count() -> int:
         nonlocal work

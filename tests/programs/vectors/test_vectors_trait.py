@@ -14,10 +14,10 @@ from quire.programs.capabilities import Capabilities
 from quire.programs.services.encoding import CallOrder
 from quire.programs.services.operations import Identity
 from quire.programs.vectors import (
+    CollectionPlace,
     ExactStore,
-    Found,
-    Place,
-    Rows,
+    FoundRow,
+    VectorRows,
     VectorService,
     service,
     unit_vectors,
@@ -47,12 +47,12 @@ async def test_a_program_puts_searches_lists_and_drops() -> None:
 
 
 async def test_the_own_collections_of_a_program_end_with_it() -> None:
-    places: list[Place] = []
+    places: list[CollectionPlace] = []
 
     async def main(api: Any) -> None:
         name = await api.vectors_name()
         await api.vectors_put(name, [[1, 0]], ["a"])
-        places.append(Place(TENANT, api.program, name))
+        places.append(CollectionPlace(TENANT, api.program, name))
         await local.vectors.search(places[0], ROW, 1)
 
     async with LocalNode() as local:
@@ -172,11 +172,11 @@ class Watched(ExactStore):
         super().__init__()
         self._turns = turns
 
-    async def put(self, place: Place, rows: Rows) -> None:
+    async def put(self, place: CollectionPlace, rows: VectorRows) -> None:
         assert self._turns.held
         await super().put(place, rows)
 
-    async def search(self, place: Place, vectors: F32, num: int) -> list[list[Found]]:
+    async def search(self, place: CollectionPlace, vectors: F32, num: int) -> list[list[FoundRow]]:
         assert self._turns.held
         return await super().search(place, vectors, num)
 

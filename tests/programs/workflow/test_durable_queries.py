@@ -31,13 +31,22 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.core.kept_queries_config import KeptQueriesConfig
-from quire.programs.workflow import App, Engine, Graph, Node, OptPass, Step, StepLog, run_query
+from quire.programs.workflow import (
+    App,
+    Engine,
+    Graph,
+    Node,
+    OptPass,
+    PrimitiveStep,
+    StepLog,
+    run_query,
+)
 from quire.programs.workflow.durable import (
     Journal,
     KeptQueries,
     KeptRecord,
-    Planned,
     QueryId,
+    QueryPlanned,
     digests_of_graph,
 )
 from quire.programs.workflow.durable.record import PASSING
@@ -88,7 +97,7 @@ async def lived(
     async with await Journal.opened(api, "app", name) as journal:  # type: ignore[arg-type]
         digests = await digests_of_graph(api, graph.e_graph, [])  # type: ignore[arg-type]
         if journal.planned is None:
-            await journal.add(Planned(**digests, num_primitives=len(graph.e_graph.primitives)))
+            await journal.add(QueryPlanned(**digests, num_primitives=len(graph.e_graph.primitives)))
         grower = TemplateGrower(graph.app, graph.config, graph.passes, graph.cache)
         runners = dict.fromkeys(graph.app.engines, runner)
         scheduler = ByReference(
@@ -226,7 +235,7 @@ class KilledAt(StepLog):
         super().__init__()
         self._ids = ids
 
-    async def ended(self, step: Step) -> None:
+    async def ended(self, step: PrimitiveStep) -> None:
         await super().ended(step)
         if step.primitive.id in self._ids:
             raise Killed("the node is killed")

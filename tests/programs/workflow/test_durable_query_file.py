@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quire.core.errors import CapacityError
-from quire.programs.workflow.durable.query_file import FRAME_BYTES, MAGIC, Damaged, QueryFile
+from quire.programs.workflow.durable.query_file import FRAME_BYTES, MAGIC, DamagedQuery, QueryFile
 
 FRAMES = [b"first", b"", b"third" * 40, b"\0" * 9]
 NOW_S = 1e9
@@ -65,7 +65,7 @@ def test_a_changed_byte_is_noticed(tmp_path: Path, place: int, flipped: int) -> 
     try:
         assert read(path) == FRAMES[:-1]
         assert place >= last
-    except Damaged:
+    except DamagedQuery:
         return
 
 

@@ -10,7 +10,7 @@ from programs_node import level
 
 from quire.core.errors import DeadlineExceeded, InvalidArgument, NeverWithinQuota, ProgramFailed
 from quire.programs.workflow import App, Engine, Node
-from quire.programs.workflow.prompts import MAX_NAMED_PARTS, Part, Prompt
+from quire.programs.workflow.prompts import MAX_NAMED_PARTS, Prompt, PromptPart
 from quire.programs.workflow.query import Query
 from quire.testing.local_node import scripted_node
 
@@ -72,9 +72,9 @@ def test_a_bound_of_nothing_is_refused(bound: Any) -> None:
 
 def test_a_prompt_has_a_bounded_number_of_parts() -> None:
     """Its parts become nodes of a graph, so a query could bring any number of them."""
-    assert Prompt.read("{{" * 100_000, "p").parts == (Part("{" * 100_000),)
+    assert Prompt.read("{{" * 100_000, "p").parts == (PromptPart("{" * 100_000),)
     assert Prompt.read("a{{b}}c{q}{r}}}", "p").parts == (
-        Part("a{b}c"), Part(name="q"), Part(name="r"), Part("}"),
+        PromptPart("a{b}c"), PromptPart(name="q"), PromptPart(name="r"), PromptPart("}"),
     )  # fmt: skip
     assert len(Prompt.read("{q}" * MAX_NAMED_PARTS, "p").parts) == MAX_NAMED_PARTS
     with pytest.raises(InvalidArgument, match="the prompt has 257 named parts, 256 are allowed"):

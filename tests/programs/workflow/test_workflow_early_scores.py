@@ -20,7 +20,7 @@ from quire.programs.workflow.passes import STANDARD
 from quire.programs.workflow.primitives import Guess, Op, Primitive
 from quire.programs.workflow.runners.encoding import NUM_AHEAD, EncoderRunner
 from quire.programs.workflow.scheduler import GraphScheduler
-from quire.programs.workflow.speculation import Ahead, Experience, Run
+from quire.programs.workflow.speculation import Experience, Run, SpeculativeRuns
 
 ALL = [*(name for name, _ in STANDARD), "speculate"]
 
@@ -105,7 +105,7 @@ def started(experience: Experience, top_k: int = 6) -> list[Run]:
     graph = Graph.optimize(advanced(), QUERY, config, passes=OptPass(ALL))
     state = GraphState(graph.e_graph, graph.query)
     reference = ReferenceRun(graph.e_graph, graph.query, Random(0))
-    ahead = Ahead(state, experience)
+    ahead = SpeculativeRuns(state, experience)
     state.start()
     chunk = graph.e_graph.primitives["chunk"]
     state.finish("chunk", reference.outputs(chunk, state.inputs_of(chunk)))

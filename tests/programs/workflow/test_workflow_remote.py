@@ -12,13 +12,13 @@ import pytest
 
 from quire.core.errors import ConfigError, EngineFault, InvalidArgument, QuireError
 from quire.programs.workflow import App, Engine, Graph, Node, Profile, use_keys
-from quire.programs.workflow.answer_text import Said
+from quire.programs.workflow.answer_text import SaidText
 from quire.programs.workflow.durations import seconds_alone
 from quire.programs.workflow.endpoint import Endpoint
 from quire.programs.workflow.keys import key_of
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.runners import remote
-from quire.programs.workflow.runners.calls import Streamed
+from quire.programs.workflow.runners.calls import StreamedAnswers
 from quire.programs.workflow.runners.remote import RemoteRunner
 from quire.programs.workflow.watching import StepLog
 
@@ -32,9 +32,9 @@ class Words(StepLog):
 
     def __init__(self) -> None:
         super().__init__()
-        self.said_of: list[tuple[str, Said]] = []
+        self.said_of: list[tuple[str, SaidText]] = []
 
-    async def said(self, output: str, said: Said) -> None:
+    async def said(self, output: str, said: SaidText) -> None:
         self.said_of.append((output, said))
 
 
@@ -71,7 +71,7 @@ async def asked(
             pauses.append(pause_s)
 
     primitive = primitive_of(**ask)
-    streamed = None if watcher is None else Streamed(watcher)
+    streamed = None if watcher is None else StreamedAnswers(watcher)
     if streamed is not None:
         streamed.outputs = {primitive.id: "answer"}
     transport = httpx.MockTransport(answers)
@@ -218,7 +218,7 @@ async def test_a_watched_answer_is_told_as_it_comes() -> None:
     watcher = Words()
     answers, requests = in_turn(events("Be", "cause"))
     assert await asked(answers, watcher=watcher) == "Because"
-    assert watcher.said_of == [("answer", Said("Be")), ("answer", Said("cause"))]
+    assert watcher.said_of == [("answer", SaidText("Be")), ("answer", SaidText("cause"))]
     assert json.loads(requests[0].content)["stream"] is True
 
 
@@ -227,7 +227,7 @@ async def test_a_stream_that_breaks_off_begins_again() -> None:
     broken = httpx.Response(200, text='data: {"error": "overloaded"}\n\n')
     answers, _ = in_turn(events("Wr", ends=False), broken, events("Right"))
     assert await asked(answers, watcher=watcher) == "Right"
-    assert watcher.said_of[-1] == ("answer", Said("Right", begins_again=True))
+    assert watcher.said_of[-1] == ("answer", SaidText("Right", begins_again=True))
     endless = httpx.Response(200, content=b"data: {}\n\n" * (remote.MAX_ANSWER_BYTES // 10 + 1))
     with pytest.raises(EngineFault, match="an answer has more than 8388608 bytes"):
         await asked(in_turn(endless)[0], watcher=Words())

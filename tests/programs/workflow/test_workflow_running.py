@@ -25,11 +25,11 @@ from quire.programs.workflow import (
     GraphCache,
     Node,
     OptPass,
-    Step,
+    PrimitiveStep,
     StepLog,
     workflow,
 )
-from quire.programs.workflow.answer_text import Said
+from quire.programs.workflow.answer_text import SaidText
 from quire.programs.workflow.runners.model import ModelCall
 from quire.programs.workflow.running import run_query
 from quire.testing import FakeEngine, FakeTokenizer, LocalNode, ScriptedModel, fake_pool
@@ -42,11 +42,11 @@ NUM_TOKENS = 4
 class EachStep(StepLog):
     """Calls ``note`` at the end of each step."""
 
-    def __init__(self, note: Callable[[Step], None]) -> None:
+    def __init__(self, note: Callable[[PrimitiveStep], None]) -> None:
         super().__init__()
         self._note = note
 
-    async def ended(self, step: Step) -> None:
+    async def ended(self, step: PrimitiveStep) -> None:
         self._note(step)
 
 
@@ -135,7 +135,7 @@ async def test_the_beginning_of_a_prompt_is_computed_before_its_end_is_known() -
     async with node() as local:
         num_prefilled: list[int] = []
 
-        def note(step: Step) -> None:
+        def note(step: PrimitiveStep) -> None:
             if step.primitive.id == "last.prefill.0":
                 (row,) = local.controller.processes()
                 num_prefilled.append(row.num_prefilled_tokens)
@@ -158,7 +158,7 @@ async def test_a_query_inside_a_program_leaves_nothing_behind(
     async with node() as local:
 
         async def main(api: Any) -> Any:
-            def note(step: Step) -> None:
+            def note(step: PrimitiveStep) -> None:
                 queues.append(local.controller.statistics().num_queues)
 
             app, config = expansion(), {"expand": {"max_tokens": max_tokens}}
@@ -206,14 +206,14 @@ class Losing(StepLog):
         super().__init__()
         self._local, self._at = local, at
         self._again = again or long_answer
-        self.texts: list[Said] = []
+        self.texts: list[SaidText] = []
 
-    async def ended(self, step: Step) -> None:
+    async def ended(self, step: PrimitiveStep) -> None:
         await super().ended(step)
         if step.primitive.id in self._at:
             self._lose()
 
-    async def said(self, output: str, said: Said) -> None:
+    async def said(self, output: str, said: SaidText) -> None:
         self.texts.append(said)
         if len(self.texts) <= 2:
             self._lose()

@@ -16,7 +16,7 @@ from quire.programs.workflow import App, Engine, Graph, Node, OptPass, Profile
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import AT_ONCE, Op, Primitive
 from quire.programs.workflow.runners.local import ToolRunner
-from quire.programs.workflow.scheduler import PAUSES_S, GraphScheduler, Runner
+from quire.programs.workflow.scheduler import PAUSES_S, GraphScheduler, PrimitiveRunner
 from quire.programs.workflow.watching import StepLog
 
 
@@ -42,7 +42,7 @@ class ReferenceRunner:
         self.num_closed += 1
 
 
-def of(graph: Graph) -> tuple[ReferenceRunner, dict[str, Runner]]:
+def of(graph: Graph) -> tuple[ReferenceRunner, dict[str, PrimitiveRunner]]:
     runner = ReferenceRunner(graph)
     return runner, dict.fromkeys(graph.app.engines, runner)
 
@@ -133,7 +133,7 @@ async def test_a_primitive_whose_engine_was_lost_is_carried_out_again_from_its_i
         assert seconds == PAUSES_S[0]
 
     log = StepLog()
-    lossy: dict[str, Runner] = dict.fromkeys(runners, OnceLost())
+    lossy: dict[str, PrimitiveRunner] = dict.fromkeys(runners, OnceLost())
     scheduler = GraphScheduler(graph.e_graph, graph.query, lossy, clock, log, sleep)
     assert await scheduler.run() == ReferenceRun(graph.p_graph, QUERY, Random(1)).results()
     assert all(first == again for first, again in seen.values())
@@ -153,7 +153,7 @@ async def test_a_tool_is_not_carried_out_again() -> None:
     node = Node("tool", {"q": "text"}, {"a": "text"}, config={"function": "ask"}, name="do")
     app.update_template([node])
     graph = Graph.optimize(app, {"q": "x"})
-    runners: dict[str, Runner] = {"tool": ToolRunner(app.engines["tool"].functions)}
+    runners: dict[str, PrimitiveRunner] = {"tool": ToolRunner(app.engines["tool"].functions)}
     with pytest.raises(EngineLost, match="do: the other side is gone"):
         await GraphScheduler(graph.e_graph, graph.query, runners, clock).run()
     assert calls == ["x"]
@@ -209,7 +209,7 @@ async def test_a_branch_that_is_not_taken_does_nothing(text: str, worked: list[s
 
     graph = Graph.optimize(branching(upper), {"text": text, "items": ["a", "b", "c"]})
     assert "work.1" in graph.e_graph.primitives
-    runners: dict[str, Runner] = {"tool": ToolRunner({"f": upper})}
+    runners: dict[str, PrimitiveRunner] = {"tool": ToolRunner({"f": upper})}
     result = await GraphScheduler(graph.e_graph, graph.query, runners, clock).run()
     assert result == {"worked": worked}
 
@@ -221,7 +221,7 @@ async def test_a_tool_that_does_not_return_what_it_promised_is_named() -> None:
         (lambda items: [*items, "more"], "work: gave 3 elements for 2"),
     ):
         graph = Graph.optimize(branching(wrong), query)
-        runners: dict[str, Runner] = {"tool": ToolRunner({"f": wrong})}
+        runners: dict[str, PrimitiveRunner] = {"tool": ToolRunner({"f": wrong})}
         with pytest.raises(InvalidArgument, match=message):
             await GraphScheduler(graph.e_graph, graph.query, runners, clock).run()
 

@@ -20,7 +20,7 @@ from quire.core.events import Called, Event
 from quire.core.ids import EngineId
 from quire.programs.search import SearchResult
 from quire.programs.workflow import App, Engine, Growth, Node, OptPass, StepLog, run_query
-from quire.programs.workflow.answer_text import Said
+from quire.programs.workflow.answer_text import SaidText
 from quire.programs.workflow.query import Query
 from quire.programs.workflow.speculation import SpeculationFigures
 from quire.testing import FakeEngine, FakeTokenizer, LocalNode, ScriptedModel, fake_pool
@@ -72,9 +72,9 @@ class Texts(StepLog):
 
     def __init__(self) -> None:
         super().__init__()
-        self.texts: list[Said] = []
+        self.texts: list[SaidText] = []
 
-    async def said(self, output: str, said: Said) -> None:
+    async def said(self, output: str, said: SaidText) -> None:
         self.texts.append(said)
 
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 from workflow_apps import QUERY, advanced
 
-from quire.programs.workflow import Graph, Profile, Step
+from quire.programs.workflow import Graph, PrimitiveStep, Profile
 from quire.programs.workflow.passes.note import Note, folded
 from quire.programs.workflow.timing import measured, predicted, written
 
@@ -51,7 +51,7 @@ def test_the_longest_way_is_predicted_with_an_encoder_that_does_one_thing_at_a_t
 def test_what_was_waited_for_is_found_from_the_ends() -> None:
     graph = graph_with().e_graph
     ends = {one: float(place) for place, one in enumerate(graph.order)}
-    steps = [Step(graph.primitives[one], end - 0.25, end) for one, end in ends.items()]
+    steps = [PrimitiveStep(graph.primitives[one], end - 0.25, end) for one, end in ends.items()]
     found = measured(graph, steps)
     assert found is not None
     assert found.total_s == len(graph.order) - 1 + 0.25
@@ -66,7 +66,7 @@ def test_what_was_waited_for_is_found_from_the_ends() -> None:
 def test_predicted_and_measured_times_stand_beside_each_other() -> None:
     graph = graph_with(**PROFILES)
     steps = [
-        Step(graph.e_graph.primitives[one], 1.0, 1.5)
+        PrimitiveStep(graph.e_graph.primitives[one], 1.0, 1.5)
         for one in graph.e_graph.order
         if one != "answer.1.decode"
     ]

@@ -8,7 +8,7 @@ import pytest
 
 from quire.core.errors import ProgramFailed
 from quire.core.ids import TenantId
-from quire.programs.vectors import Place
+from quire.programs.vectors import CollectionPlace
 from quire.programs.workflow import vectors
 from quire.programs.workflow.vectors import QueryVectors
 from quire.testing import LocalNode
@@ -54,7 +54,9 @@ async def test_queries_of_a_program_share_nothing_and_leave_nothing() -> None:
             await other.add(0, [[1, 0]], ["other"])
             found = [(await rows.nearest([[1, 0]], 9))[0] for rows in (one, other)]
             await one.close()
-            places = [Place(TENANT, api.program, rows._name or "") for rows in (one, other)]
+            places = [
+                CollectionPlace(TENANT, api.program, rows._name or "") for rows in (one, other)
+            ]
             left.extend([await local.vectors.drop(place) for place in places])
             return found
 

@@ -12,7 +12,7 @@ from workflow_reference import ReferenceRun
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import Op, Primitive
-from quire.programs.workflow.speculation import Ahead, Experience, Run
+from quire.programs.workflow.speculation import Experience, Run, SpeculativeRuns
 
 EFFECTS = frozenset({Op.INGESTION})
 
@@ -31,7 +31,7 @@ class SpeculatingRun:
         self._graph, self._chance, self._hurry = graph, chance, hurry
         self._reference = ReferenceRun(graph, query, chance)
         self._state = GraphState(graph, query)
-        self._ahead = Ahead(self._state, experience)
+        self._ahead = SpeculativeRuns(self._state, experience)
         self._started: dict[str, Primitive] = {}
         self._kept: dict[str, Run] = {}
         self._running: list[Run] = []

@@ -14,7 +14,7 @@ from quire.core.events import Event
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.arrivals import Arrivals
 from quire.simulation.engines import EngineSpec
-from quire.simulation.outcomes import Outcome
+from quire.simulation.outcomes import ProgramOutcome
 from quire.simulation.trial import SimulationRun
 from quire.simulation.workloads import CallPlan, ProgramPlan, create_workload, draw_programs
 from quire.simulation.workloads.recorded import RecordedLoad, RecordedPrograms
@@ -44,7 +44,7 @@ def play(
     plans: Sequence[ProgramPlan],
     times_s: Sequence[float],
     observe: Observe,
-) -> tuple[Outcome, ...]:
+) -> tuple[ProgramOutcome, ...]:
     def made(scheduler: SchedulerConfig, **rest: Any) -> Watched:
         return Watched(Controller(scheduler, **rest), observe)
 
@@ -54,7 +54,7 @@ def play(
 
 def recorded(
     monkeypatch: pytest.MonkeyPatch, plans: Sequence[ProgramPlan]
-) -> tuple[RecordedLoad, tuple[Outcome, ...]]:
+) -> tuple[RecordedLoad, tuple[ProgramOutcome, ...]]:
     programs = RecordedPrograms()
     times_s = Arrivals(rate=0.5).times_s(len(plans), 1)
     outcomes = play(monkeypatch, plans, times_s, programs.observe)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from quire.cluster.deployment.expansion import Expansion
-from quire.cluster.deployment.loads import Load
+from quire.cluster.deployment.loads import NodeLoad
 from quire.cluster.deployment.plan import Wave
 from quire.cluster.deployment.process import ProcessState
 from quire.cluster.deployment.rollout import Keepers, Rollout
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 INTERVAL_S = 2.0
 _AFTER_FAILURE_S = 30.0
 
-LoadsOf = Callable[[Mapping[str, ProcessState]], Mapping[str, Load]]
+LoadsOf = Callable[[Mapping[str, ProcessState]], Mapping[str, NodeLoad]]
 """The nodes' loads by name; empty where no router answers."""
 
 
@@ -146,7 +146,7 @@ class Autoscaler:
 
 
 def _num_requests(
-    group: str, states: Mapping[str, ProcessState], loads: Mapping[str, Load]
+    group: str, states: Mapping[str, ProcessState], loads: Mapping[str, NodeLoad]
 ) -> int | None:
     found = [
         loads[name].num_running

@@ -7,13 +7,19 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from quire.cluster.deployment.folder import ProcessFolder, Record, write_private
-from quire.cluster.deployment.running import Identity, end_session, is_running, send, wait_ended
+from quire.cluster.deployment.folder import ProcessFolder, StartRecord, write_private
+from quire.cluster.deployment.running import (
+    ProcessIdentity,
+    end_session,
+    is_running,
+    send,
+    wait_ended,
+)
 from quire.cluster.deployment.spawning import spawn
 from quire.core.errors import ConfigError, EngineLost
 
 
-def running_child(folder: ProcessFolder) -> Identity | None:
+def running_child(folder: ProcessFolder) -> ProcessIdentity | None:
     """What was started in ``folder`` and runs."""
     child = folder.child()
     return child if child is not None and is_running(child) else None
@@ -21,10 +27,10 @@ def running_child(folder: ProcessFolder) -> Identity | None:
 
 def start_child(
     folder: ProcessFolder,
-    record: Record,
+    record: StartRecord,
     command: Sequence[str],
     environment: Mapping[str, str],
-) -> Identity:
+) -> ProcessIdentity:
     """Start ``command``, the process of ``record``, which is written first. Blocks for some
     milliseconds.
 
@@ -53,7 +59,7 @@ def start_child(
     return child
 
 
-async def end_child(folder: ProcessFolder, child: Identity, grace_s: float) -> None:
+async def end_child(folder: ProcessFolder, child: ProcessIdentity, grace_s: float) -> None:
     """SIGTERM, which drains it; SIGKILL for what is there after ``grace_s``. Idempotent."""
     if send(child, signal.SIGTERM):
         try:
@@ -64,7 +70,7 @@ async def end_child(folder: ProcessFolder, child: Identity, grace_s: float) -> N
     end_rest(folder, child)
 
 
-def end_rest(folder: ProcessFolder, child: Identity) -> None:
+def end_rest(folder: ProcessFolder, child: ProcessIdentity) -> None:
     """What an ended child left in its session would keep its ports and its memory."""
     session = folder.session()
     if session is not None:

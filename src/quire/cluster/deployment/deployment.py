@@ -15,7 +15,7 @@ from typing import Protocol
 
 from quire.cluster.deployment.expansion import (
     Expansion,
-    Keys,
+    KeyFileContents,
     make_keys,
     make_state_dir,
     read_keys,
@@ -25,7 +25,7 @@ from quire.cluster.deployment.plan import Wave
 from quire.cluster.deployment.process import ADMIN_KEY_FILE, ProcessState
 from quire.cluster.deployment.ray_cluster import RayCluster, require_ray
 from quire.cluster.deployment.report import ClusterReport, report
-from quire.cluster.deployment.rollout import Listener, Rollout, planned_waves
+from quire.cluster.deployment.rollout import Rollout, RolloutListener, planned_waves
 from quire.cluster.deployment.scaling import ScalingState, present_counts
 from quire.cluster.deployment.spec import NUM_HEAD_PORTS, ClusterSpec, OtherRay, OwnHead
 from quire.cluster.deployment.sweeping import end_unkept, remove_state, unkept_states
@@ -34,7 +34,7 @@ from quire.core.errors import AlreadyExists, EngineLost
 _LOCK = "command.lock"
 
 
-class Watcher(Listener, Protocol):
+class DeploymentWatcher(RolloutListener, Protocol):
     """Who is told of each step: those of the rollout, and those that concern Ray."""
 
     def ray(self, words: str) -> None: ...
@@ -75,7 +75,7 @@ class Deployment:
         """The key with which a router's strategy and nodes are changed."""
         return self._cluster.keys.admin or self._state_dir / ADMIN_KEY_FILE
 
-    def up(self, watcher: Watcher) -> ClusterReport:
+    def up(self, watcher: DeploymentWatcher) -> ClusterReport:
         """Make the cluster what its file says. Idempotent.
 
         Raises:
@@ -95,7 +95,7 @@ class Deployment:
                     keepers.start_scaling(expansion)
                 return self._report(_Seen("runs", keepers.states(), keepers.scaling()))
 
-    def _start_ray(self, watcher: Watcher) -> None:
+    def _start_ray(self, watcher: DeploymentWatcher) -> None:
         """If it is the cluster's own and does not run."""
         if isinstance(self._cluster.ray, OtherRay):
             watcher.ray(f"connect to Ray at {self._cluster.ray.address}")
@@ -107,7 +107,7 @@ class Deployment:
             )
             self._head.start()
 
-    def down(self, watcher: Watcher) -> list[str]:
+    def down(self, watcher: DeploymentWatcher) -> list[str]:
         """End everything of the cluster and remove its files. Returns the names of processes that
         nothing kept."""
         if not self._state_dir.exists():
@@ -131,7 +131,7 @@ class Deployment:
     def status(self) -> ClusterReport:
         return self._report(self._states())
 
-    def _end_kept(self, watcher: Watcher) -> list[str]:
+    def _end_kept(self, watcher: DeploymentWatcher) -> list[str]:
         with self._connected() as keepers:
             keepers.stop_scaling()
             timeout_s = self._cluster.ready_timeout_s
@@ -154,7 +154,7 @@ class Deployment:
         admin_key = key.read_text("utf-8").strip() if key.exists() else None
         return report(self._cluster.name, seen.ray, seen.processes, admin_key, scaling=seen.scaling)
 
-    def _expansion(self, keys: Keys, states: Mapping[str, ProcessState]) -> Expansion:
+    def _expansion(self, keys: KeyFileContents, states: Mapping[str, ProcessState]) -> Expansion:
         counts = present_counts(self._cluster, states)
         return Expansion(self._cluster, self._state_dir, keys, counts)
 

@@ -24,7 +24,7 @@ _NAME = "{name}"
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class KeyFileContents:
     """The contents of the key files."""
 
     cluster: str
@@ -38,7 +38,7 @@ class Expansion:
 
     cluster: ClusterSpec
     state_dir: Path
-    keys: Keys
+    keys: KeyFileContents
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def nodes(self) -> tuple[ProcessSpec, ...]:
@@ -88,7 +88,7 @@ class Expansion:
         )
 
 
-def read_keys(cluster: ClusterSpec, state_dir: Path) -> Keys:
+def read_keys(cluster: ClusterSpec, state_dir: Path) -> KeyFileContents:
     """The keys of the cluster's files, and for those without a file what was made in ``state_dir``;
     empty where nothing was made yet.
 
@@ -96,16 +96,16 @@ def read_keys(cluster: ClusterSpec, state_dir: Path) -> Keys:
         ConfigError: a file cannot be read, or has no key.
     """
     made = (state_dir / CLUSTER_KEY_FILE, state_dir / ADMIN_KEY_FILE)
-    return Keys(
+    return KeyFileContents(
         read_key(cluster.keys.cluster, "keys.cluster") or _former(made[0]),
         read_key(cluster.keys.admin, "keys.admin") or _former(made[1]),
     )
 
 
-def make_keys(cluster: ClusterSpec, state_dir: Path) -> Keys:
+def make_keys(cluster: ClusterSpec, state_dir: Path) -> KeyFileContents:
     """As ``read_keys``; those that are missing are made, once."""
     keys = read_keys(cluster, state_dir)
-    return Keys(
+    return KeyFileContents(
         keys.cluster or _made(state_dir / CLUSTER_KEY_FILE),
         keys.admin or _made(state_dir / ADMIN_KEY_FILE),
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from quire.cluster.deployment.process import ProcessSpec, decoded
-from quire.cluster.deployment.running import Identity
+from quire.cluster.deployment.running import ProcessIdentity
 from quire.cluster.deployment.spawning import session_of, spawned
 
 _PROCESSES = "processes"
@@ -32,7 +32,7 @@ _SAID_BYTES = 4096
 _SAID_LINES = 12
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class StartRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What was started last. ``devices``: the GPUs that it was given, as CUDA_VISIBLE_DEVICES names
     them. ``log_start``: where its part of the log begins."""
 
@@ -87,28 +87,28 @@ class ProcessFolder:
         with self.locked() as is_free:
             return not is_free
 
-    def record(self) -> Record | None:
+    def record(self) -> StartRecord | None:
         """Raises ``ConfigError`` for one of another release."""
         try:
             raw = (self.path / _RECORD).read_bytes()
         except FileNotFoundError:
             return None
         try:
-            return msgspec.json.decode(raw, type=Record)
+            return msgspec.json.decode(raw, type=StartRecord)
         except msgspec.MsgspecError:
             decoded(raw, str(self.path / _RECORD))  # raises
             raise
 
-    def write_record(self, record: Record) -> None:
+    def write_record(self, record: StartRecord) -> None:
         """Before the child is started: whatever runs here is described."""
         self.child_file.unlink(missing_ok=True)
         self.change_record(record)
 
-    def change_record(self, record: Record) -> None:
+    def change_record(self, record: StartRecord) -> None:
         """What runs is described by ``record`` from now on."""
         write_private(self.path / _RECORD, msgspec.json.encode(record))
 
-    def child(self) -> Identity | None:
+    def child(self) -> ProcessIdentity | None:
         """The process that was started last, whether it runs or not."""
         record = self.record()
         return None if record is None else spawned(self.child_file, record.boot_id)

@@ -24,7 +24,7 @@ import msgspec
 from quire.cluster.deployment.folder import write_private
 from quire.cluster.deployment.process import child_environment
 from quire.cluster.deployment.running import (
-    Identity,
+    ProcessIdentity,
     boot_id,
     end_session,
     is_running,
@@ -159,7 +159,7 @@ class RayHead:
         flags = [f"--{name}" for name in ("head", "block", "disable-usage-stats", "no-monitor")]
         return [sys.executable, "-m", "ray.scripts.scripts", "start", *flags, *written]
 
-    def _wait(self, process: Identity | None) -> None:
+    def _wait(self, process: ProcessIdentity | None) -> None:
         end_s = time.monotonic() + _START_TIMEOUT_S
         while process is not None and is_running(process) and time.monotonic() < end_s:
             if _answers(self._spec.port) and _answers(self._spec.port + _NODE_MANAGER):
@@ -173,7 +173,7 @@ class RayHead:
             "choose other ports with ray.port, or see what uses them"
         )
 
-    def _process(self) -> Identity | None:
+    def _process(self) -> ProcessIdentity | None:
         record = self._record()
         return None if record is None else spawned(self._child_file, record.boot_id)
 
@@ -192,7 +192,7 @@ def _answers(port: int) -> bool:
     return True
 
 
-async def _ended(process: Identity, timeout_s: float) -> None:
+async def _ended(process: ProcessIdentity, timeout_s: float) -> None:
     try:
         await asyncio.wait_for(wait_ended(process), timeout_s)
     except TimeoutError:

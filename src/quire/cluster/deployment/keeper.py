@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from quire.cluster.deployment.child import end_child, end_rest, running_child, start_child
-from quire.cluster.deployment.folder import ProcessFolder, Record
+from quire.cluster.deployment.folder import ProcessFolder, StartRecord
 from quire.cluster.deployment.pacing import Pacing
 from quire.cluster.deployment.process import (
     Phase,
@@ -24,7 +24,7 @@ from quire.cluster.deployment.process import (
     child_environment,
     url_of,
 )
-from quire.cluster.deployment.running import Identity, boot_id, wait_ended
+from quire.cluster.deployment.running import ProcessIdentity, boot_id, wait_ended
 from quire.core.errors import QuireError
 from quire.core.interfaces import ProgramClock
 
@@ -145,7 +145,7 @@ class Keeper:
             await end_child(self._folder, child, grace_s)
         self._set(phase="stopped", pid=None, since_unix_s=None)
 
-    async def _adopted(self) -> Identity | None:
+    async def _adopted(self) -> ProcessIdentity | None:
         """What runs already, if it is what is to run; anything else is ended."""
         record, child = self._folder.record(), running_child(self._folder)
         if record is None or child is None:
@@ -167,7 +167,7 @@ class Keeper:
         await end_child(self._folder, child, grace_s)
         return None
 
-    def _started(self) -> Identity:
+    def _started(self) -> ProcessIdentity:
         former = self._folder.record()
         devices = self._environment.get(_DEVICES)
         if former is not None and former.spec.gpus == self._spec.gpus:
@@ -178,7 +178,7 @@ class Keeper:
         if devices is not None:
             environment[_DEVICES] = devices
         self._folder.make()
-        record = Record(
+        record = StartRecord(
             spec=self._spec,
             url=url_of(self._host, self._spec.port),
             boot_id=boot_id(),
@@ -200,7 +200,7 @@ class Keeper:
         )
         return child
 
-    async def _live(self, child: Identity) -> None:
+    async def _live(self, child: ProcessIdentity) -> None:
         """Until it has ended, or is to end."""
         ended = asyncio.create_task(wait_ended(child))
         stopping = asyncio.create_task(self._stopping.wait())

@@ -17,7 +17,7 @@ _TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class NodeLoad:
     """Of one node, as a router sees it: ``num_running`` requests that have no answer yet,
     ``num_waiting`` of them in its queue."""
 
@@ -26,16 +26,16 @@ class Load:
     num_waiting: int
 
 
-def node_loads(states: Mapping[str, ProcessState], admin_key: str | None) -> dict[str, Load]:
+def node_loads(states: Mapping[str, ProcessState], admin_key: str | None) -> dict[str, NodeLoad]:
     """The nodes' loads by name, summed over the routers: each knows its own requests."""
     headers = {} if admin_key is None else {"authorization": f"Bearer {admin_key}"}
-    found: dict[str, Load] = {}
+    found: dict[str, NodeLoad] = {}
     for state in states.values():
         if state.kind != "router" or state.phase not in ("ready", "unready"):
             continue
         for engine in _engines(state.url, headers):
-            former = found.get(engine["name"], Load("", 0, 0))
-            found[engine["name"]] = Load(
+            former = found.get(engine["name"], NodeLoad("", 0, 0))
+            found[engine["name"]] = NodeLoad(
                 engine["state"],
                 former.num_running + int(engine["num_outstanding"] or 0),
                 max(former.num_waiting, int(engine["queue"] or 0)),

@@ -19,14 +19,14 @@ Action = Literal["start", "replace", "tell", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RolloutStep:
     action: Action
     name: str
     reason: str
     spec: ProcessSpec | None = None
 
 
-Wave = tuple[Step, ...]
+Wave = tuple[RolloutStep, ...]
 States = Mapping[str, ProcessState]
 
 _RUNNING = ("starting", "ready", "unready", "waiting")
@@ -37,7 +37,7 @@ def node_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
     routers know that (``leaving_waves``), unless a new one needs their port."""
     ports = {spec.port for spec in wanted}
     in_the_way = [
-        Step("stop", state.name, f"another process gets its port {_port(state)}")
+        RolloutStep("stop", state.name, f"another process gets its port {_port(state)}")
         for state in _leaving(wanted, states, "node")
         if _port(state) in ports
     ]
@@ -47,7 +47,7 @@ def node_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
 def router_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
     """As for nodes; routers that are to go do so at the end."""
     gone = [
-        Step("stop", state.name, "the file has it no more")
+        RolloutStep("stop", state.name, "the file has it no more")
         for state in _leaving(wanted, states, "router")
     ]
     return [*_changes(wanted, states), *_wave(gone)]
@@ -56,7 +56,7 @@ def router_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
 def leaving_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
     """The end of nodes that no router uses any more."""
     gone = [
-        Step("stop", state.name, "the file has it no more")
+        RolloutStep("stop", state.name, "the file has it no more")
         for state in _leaving(wanted, states, "node")
     ]
     return _wave(gone)
@@ -67,20 +67,20 @@ def _changes(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
     for spec in wanted:
         state = states.get(spec.name)
         if state is None:
-            missing.append(Step("start", spec.name, "it does not run", spec))
+            missing.append(RolloutStep("start", spec.name, "it does not run", spec))
         elif state.digest != spec.digest:
-            different.append(Step("replace", spec.name, "it is configured otherwise", spec))
+            different.append(RolloutStep("replace", spec.name, "it is configured otherwise", spec))
         elif not state.kept:
-            missing.append(Step("start", spec.name, "it runs, and nothing keeps it", spec))
+            missing.append(RolloutStep("start", spec.name, "it runs, and nothing keeps it", spec))
         elif state.phase not in _RUNNING:
-            missing.append(Step("start", spec.name, f"it is {state.phase}", spec))
+            missing.append(RolloutStep("start", spec.name, f"it is {state.phase}", spec))
         elif state.nodes != spec.nodes:
-            untold.append(Step("tell", spec.name, _other_nodes(spec, state), spec))
+            untold.append(RolloutStep("tell", spec.name, _other_nodes(spec, state), spec))
     replaced = ((step,) for step in _in_order(different, states))
     return [*_wave(missing), *_wave(untold), *replaced]
 
 
-def _in_order(steps: Sequence[Step], states: States) -> list[Step]:
+def _in_order(steps: Sequence[RolloutStep], states: States) -> list[RolloutStep]:
     """So that each finds its port free: where ports move by one, the last process goes first.
 
     Raises:
@@ -127,5 +127,5 @@ def _port(state: ProcessState) -> int:
     return int(state.url.rpartition(":")[2])
 
 
-def _wave(steps: Sequence[Step]) -> list[Wave]:
+def _wave(steps: Sequence[RolloutStep]) -> list[Wave]:
     return [tuple(steps)] if steps else []

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from quire.cluster.deployment.loads import Load, node_loads
+from quire.cluster.deployment.loads import NodeLoad, node_loads
 from quire.cluster.deployment.process import ProcessState
 from quire.cluster.deployment.scaling import ScalingState
 
@@ -23,7 +23,7 @@ class ClusterReport:
     name: str
     ray: str
     processes: tuple[ProcessState, ...]
-    loads: Mapping[str, Load]
+    loads: Mapping[str, NodeLoad]
     scaling: ScalingState | None = None
 
     @property

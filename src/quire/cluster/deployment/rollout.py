@@ -12,7 +12,7 @@ from typing import Protocol
 
 from quire.cluster.deployment.expansion import Expansion
 from quire.cluster.deployment.plan import (
-    Step,
+    RolloutStep,
     Wave,
     leaving_waves,
     node_waves,
@@ -59,7 +59,7 @@ class Keepers(Protocol):
         ...
 
 
-class Listener(Protocol):
+class RolloutListener(Protocol):
     def planned(self, wave: Wave) -> None: ...
 
     def changed(self, state: ProcessState) -> None:
@@ -73,7 +73,7 @@ class Rollout:
     def __init__(
         self,
         keepers: Keepers,
-        listener: Listener,
+        listener: RolloutListener,
         *,
         ready_timeout_s: float,
         now_s: Callable[[], float] = time.monotonic,
@@ -111,7 +111,9 @@ class Rollout:
         for kind in ("router", "node"):
             names = sorted(state.name for state in states if state.kind == kind)
             if names:
-                self._do(tuple(Step("stop", name, "the cluster is to end") for name in names))
+                self._do(
+                    tuple(RolloutStep("stop", name, "the cluster is to end") for name in names)
+                )
         self._keepers.release(())
 
     def _do(self, wave: Wave) -> None:

@@ -20,7 +20,7 @@ from quire.core.errors import ConfigError
 _PROC = Path("/proc")
 
 
-class Identity(msgspec.Struct, frozen=True):
+class ProcessIdentity(msgspec.Struct, frozen=True):
     """``start_ticks``: when it was started, in the clock ticks of the boot ``boot_id``."""
 
     pid: int
@@ -61,17 +61,17 @@ def boot_id() -> str:
         ) from exc
 
 
-def identify(pid: int) -> Identity | None:
+def identify(pid: int) -> ProcessIdentity | None:
     """The identity of the process that has ``pid`` now."""
     stat = read_stat(pid)
-    return None if stat is None else Identity(pid, stat.start_ticks, boot_id())
+    return None if stat is None else ProcessIdentity(pid, stat.start_ticks, boot_id())
 
 
-def is_running(process: Identity) -> bool:
+def is_running(process: ProcessIdentity) -> bool:
     return identify(process.pid) == process
 
 
-def send(process: Identity, number: signal.Signals) -> bool:
+def send(process: ProcessIdentity, number: signal.Signals) -> bool:
     """Signal exactly this process; whether it was still there."""
     try:
         fd = os.pidfd_open(process.pid)
@@ -88,7 +88,7 @@ def send(process: Identity, number: signal.Signals) -> bool:
     return True
 
 
-async def wait_ended(process: Identity) -> None:
+async def wait_ended(process: ProcessIdentity) -> None:
     """Returns when it has ended, whoever's child it is."""
     try:
         fd = os.pidfd_open(process.pid)
@@ -125,7 +125,7 @@ def end_session(session: int, since_ticks: int, directory: Path | None = None) -
             continue
         with contextlib.suppress(ProcessLookupError):
             num_killed += send(
-                Identity(int(entry.name), stat.start_ticks, boot_id()), signal.SIGKILL
+                ProcessIdentity(int(entry.name), stat.start_ticks, boot_id()), signal.SIGKILL
             )
     return num_killed
 

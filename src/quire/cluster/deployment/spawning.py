@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from quire.cluster.deployment.running import Identity, boot_id, parse_stat
+from quire.cluster.deployment.running import ProcessIdentity, boot_id, parse_stat
 
 _START = """
 log=$1; file=$2; shift 2
@@ -30,7 +30,7 @@ def spawn(
     file: Path,
     directory: Path,
     environment: Mapping[str, str],
-) -> Identity | None:
+) -> ProcessIdentity | None:
     """Start ``command``; its /proc/PID/stat is in ``file`` when this returns, and its output goes
     to ``log``. ``None``: it has ended already. Blocks for some milliseconds."""
     os.close(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
@@ -48,10 +48,10 @@ def spawn(
     return spawned(file, boot_id())
 
 
-def spawned(file: Path, boot: str) -> Identity | None:
+def spawned(file: Path, boot: str) -> ProcessIdentity | None:
     """The process that ``file`` describes, of the boot in which it was written."""
     found = _read(file)
-    return None if found is None else Identity(found[0], found[1], boot)
+    return None if found is None else ProcessIdentity(found[0], found[1], boot)
 
 
 def session_of(file: Path) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.nodes.addresses import NodeAddress
 from quire.cluster.nodes.index_feed import IndexFeed
-from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.nodes.page_tree import PageTree
 from quire.cluster.nodes.watch import NodeWatch
 
@@ -36,7 +36,7 @@ class Member:
     leaving: asyncio.Task[None] | None = None
 
     @property
-    def node(self) -> Node:
+    def node(self) -> RoutedNode:
         return self.engine.node
 
 

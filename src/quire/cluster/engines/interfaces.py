@@ -13,13 +13,13 @@ from typing import Any, Protocol
 import msgspec
 
 from quire.cluster.nodes.page_tree import Keys, Matches
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 
 Prompt = str | list[int]
 
 
-class Received(msgspec.Struct, frozen=True):
+class PrepRecvResult(msgspec.Struct, frozen=True):
     """What ``prep_recv`` answers. Tokens up to ``matched_len`` are in the engine's cache already;
     those from there to ``end``, ``num_tokens`` of them, are expected under the lease
     ``kv_addr_info``. ``rank`` names engine and epoch. ``call_s``: what the call took the router."""
@@ -33,7 +33,7 @@ class Received(msgspec.Struct, frozen=True):
     call_s: float = 0.0
 
 
-class Sent(msgspec.Struct, frozen=True):
+class RemoteSendResult(msgspec.Struct, frozen=True):
     """What ``remote_send`` answers, when everything has arrived. ``elapsed_s``: of the transfer;
     ``call_s``: what the whole call took the router, the wait for its turn included."""
 
@@ -44,7 +44,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class LocatedPrompt:
     """A prompt, and where its beginning is: ``num_matched`` tokens from the first are in the prefix
     cache of an engine, by its name; engines that have none are left out. ``keys``: of its pages of
     ``page_size`` tokens."""
@@ -81,7 +81,7 @@ class Engine(Protocol):
     @property
     def is_alive(self) -> bool: ...
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> RoutedAnswer:
         """Send ``request`` on as it came.
 
         Raises:
@@ -98,7 +98,7 @@ class Engine(Protocol):
         """
         ...
 
-    async def locate(self, request: Request) -> Located | None:
+    async def locate(self, request: Request) -> LocatedPrompt | None:
         """Where the prompt of ``request`` is, at all engines: this one is asked for its tokens
         alone. Nothing, where that cannot be known: the nodes tell no router what they have, or it
         is no request that ``is_divisible``.
@@ -110,7 +110,7 @@ class Engine(Protocol):
 
     async def prep_recv(
         self, request: Request, end: int, *, prompt: Prompt | None = None
-    ) -> Received:
+    ) -> PrepRecvResult:
         """Match ``prompt[:end]`` in the engine's cache, and make room for what is not there. A
         negative ``end`` counts from the prompt's end.
 
@@ -122,12 +122,12 @@ class Engine(Protocol):
     async def remote_send(
         self,
         request: Request,
-        received: Received,
+        received: PrepRecvResult,
         *,
         begin: int,
         end: int,
         prompt: Prompt | None = None,
-    ) -> Sent:
+    ) -> RemoteSendResult:
         """Compute what this engine has not of ``prompt[begin:end]``, and send all of it to where
         ``received`` says. Returns when it has arrived.
 
@@ -136,7 +136,7 @@ class Engine(Protocol):
         """
         ...
 
-    async def settle(self, request: Request, received: Received) -> None:
+    async def settle(self, request: Request, received: PrepRecvResult) -> None:
         """End the lease of ``received`` when all has arrived that was sent to it; the full pages
         are in the prefix cache then. ``remote_send`` does not wait for that: the receiver's control
         hears of the end a moment later, and a lease that is given up before leaves nothing.
@@ -163,10 +163,10 @@ class Engine(Protocol):
         request: Request,
         begin: int,
         *,
-        received: Received | None = None,
+        received: PrepRecvResult | None = None,
         prompt: Prompt | None = None,
         num_generated: int | None = None,
-    ) -> Answer:
+    ) -> RoutedAnswer:
         """Compute ``prompt[begin:]`` and generate; the answer is that of ``/v1/completions``, or
         of the chat that ``request`` is, if ``received`` is all that is named.
         ``received``: the lease under which the tokens before have come. ``num_generated``: how many
@@ -177,7 +177,7 @@ class Engine(Protocol):
         """
         ...
 
-    async def move(self, answer: Answer, to: Engine) -> bool:
+    async def move(self, answer: RoutedAnswer, to: Engine) -> bool:
         """Have ``answer``, which the strategy has returned and this engine gives, go on at ``to``:
         what is computed of it goes ahead while it decodes, then the stream goes on there. Its
         client notices a pause of some steps. Returns whether it has moved: one stays that has ended
@@ -185,6 +185,6 @@ class Engine(Protocol):
         ...
 
 
-Route = Callable[[Request, Sequence[Engine]], Awaitable[Answer]]
+Route = Callable[[Request, Sequence[Engine]], Awaitable[RoutedAnswer]]
 Idle = Callable[[Request, Sequence[Engine]], Awaitable[None]]
 """Is told that the client of a request that was answered runs a tool now; nobody waits for it."""

@@ -18,11 +18,17 @@ import msgspec
 from msgspec.structs import replace
 
 from quire.cluster.engines.call_bodies import prompt_of, shared, unread
-from quire.cluster.engines.interfaces import Engine, Located, Prompt, Received, Sent
-from quire.cluster.engines.node_figures import NodeFigures
-from quire.cluster.nodes.node import Node
+from quire.cluster.engines.interfaces import (
+    Engine,
+    LocatedPrompt,
+    PrepRecvResult,
+    Prompt,
+    RemoteSendResult,
+)
+from quire.cluster.engines.node_figures import EngineFigures
+from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.nodes.page_tree import PageTree, unpacked
-from quire.cluster.requests.answer import Answer, NodeAnswer
+from quire.cluster.requests.answer import NodeAnswer, RoutedAnswer
 from quire.cluster.requests.request import CHAT, PromptPages, RawHeaders, Request
 from quire.core.errors import (
     ConfigError,
@@ -45,7 +51,7 @@ _CALLS = "/v1/microserving"
 _LEASE_END_S = 10.0
 
 Said = TypeVar("Said")
-Mover = Callable[[Answer, "NodeEngine", "NodeEngine"], Awaitable[bool]]
+Mover = Callable[[RoutedAnswer, "NodeEngine", "NodeEngine"], Awaitable[bool]]
 
 
 class _Pinned(msgspec.Struct):
@@ -70,13 +76,13 @@ class ClusterKey:
         return {} if self.key is None else {CLUSTER_KEY_HEADER: self.key}
 
 
-class NodeEngine(NodeFigures):
+class NodeEngine(EngineFigures):
     """Implements ``Engine``. ``on_lost`` is told when a request has lost the node. ``tree`` is that
     of all engines of the router. ``mover``: moves an answer from one engine to another."""
 
     def __init__(
         self,
-        node: Node,
+        node: RoutedNode,
         cluster_key: ClusterKey,
         on_lost: Callable[[], None],
         tree: PageTree,
@@ -95,7 +101,7 @@ class NodeEngine(NodeFigures):
 
     # -- whole requests ----------------------------------------------------------------------------
 
-    async def send(self, request: Request, *, may_repeat: bool = True) -> Answer:
+    async def send(self, request: Request, *, may_repeat: bool = True) -> RoutedAnswer:
         """``may_repeat``: the request may reach the node twice."""
         upload = request.upload
         return await self._answer(
@@ -118,7 +124,7 @@ class NodeEngine(NodeFigures):
         asked = unread(request)
         return (await self._call(request, "/tokenize", asked, request.headers, _Tokens)).tokens
 
-    async def locate(self, request: Request) -> Located | None:
+    async def locate(self, request: Request) -> LocatedPrompt | None:
         if not self._tree.num_keys or not request.is_divisible:
             return None
         if request.pages is None:
@@ -134,15 +140,15 @@ class NodeEngine(NodeFigures):
         pages = request.pages
         keys = unpacked(pages.keys)
         matched = self._tree.matched(keys, pages.page_size)
-        return Located(pages.tokens, keys, pages.page_size, matched)
+        return LocatedPrompt(pages.tokens, keys, pages.page_size, matched)
 
     async def prep_recv(
         self, request: Request, end: int, *, prompt: Prompt | None = None
-    ) -> Received:
+    ) -> PrepRecvResult:
         body = {**shared(request, prompt), "end": end}
         began_s = _now_s()
         received = await self._call(
-            request, f"{_CALLS}/prep_recv", body, self._headers(request), Received
+            request, f"{_CALLS}/prep_recv", body, self._headers(request), PrepRecvResult
         )
         request.work.leases[received.kv_addr_info] = partial(
             self._end_lease, self._headers(request)
@@ -152,12 +158,12 @@ class NodeEngine(NodeFigures):
     async def remote_send(
         self,
         request: Request,
-        received: Received,
+        received: PrepRecvResult,
         *,
         begin: int,
         end: int,
         prompt: Prompt | None = None,
-    ) -> Sent:
+    ) -> RemoteSendResult:
         body = {
             **shared(request, prompt),
             "kv_addr_info": received.kv_addr_info,
@@ -168,13 +174,13 @@ class NodeEngine(NodeFigures):
         began_s = _now_s()
         try:
             sent = await self._call(
-                request, f"{_CALLS}/remote_send", body, self._headers(request), Sent
+                request, f"{_CALLS}/remote_send", body, self._headers(request), RemoteSendResult
             )
         except UnknownHandle as exc:
             raise TransferFailed(f"the lease has ended: {exc.message}") from exc
         return replace(sent, call_s=_now_s() - began_s)
 
-    async def settle(self, request: Request, received: Received) -> None:
+    async def settle(self, request: Request, received: PrepRecvResult) -> None:
         await self._delete_lease(self._headers(request), received.kv_addr_info, when_arrived=True)
         request.work.leases.pop(received.kv_addr_info, None)
 
@@ -191,10 +197,10 @@ class NodeEngine(NodeFigures):
         request: Request,
         begin: int,
         *,
-        received: Received | None = None,
+        received: PrepRecvResult | None = None,
         prompt: Prompt | None = None,
         num_generated: int | None = None,
-    ) -> Answer:
+    ) -> RoutedAnswer:
         if request.path == CHAT and prompt is None and received is not None:
             lease = (RECEIVED_HEADER.encode(), received.kv_addr_info.encode())
             headers = [*self._headers(request), lease]
@@ -215,12 +221,12 @@ class NodeEngine(NodeFigures):
             raise await self._lease_refusal(answer)
         return answer
 
-    async def move(self, answer: Answer, to: Engine) -> bool:
+    async def move(self, answer: RoutedAnswer, to: Engine) -> bool:
         if not isinstance(to, NodeEngine):
             raise InvalidArgument(f"{to!r} is no engine of this router: name one of 'engines'")
         return await self._mover(answer, self, to)
 
-    async def _lease_refusal(self, answer: Answer) -> QuireError:
+    async def _lease_refusal(self, answer: RoutedAnswer) -> QuireError:
         """Why ``answer`` says that something does not exist: mostly the lease, by now."""
         body = bytearray()
         with closing(answer):
@@ -243,7 +249,7 @@ class NodeEngine(NodeFigures):
         *,
         length: int | None = None,
         may_repeat: bool = True,
-    ) -> Answer:
+    ) -> RoutedAnswer:
         node = self._node
         node.began()
         try:

@@ -5,14 +5,14 @@ Owns how they are named in ``Engine``. Real and virtual engines have them alike.
 
 from __future__ import annotations
 
-from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.node import RoutedNode
 
 
-class NodeFigures:
+class EngineFigures:
     """Implements the part of ``Engine`` that strategies read; ``node`` is the router's view of
     it."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: RoutedNode) -> None:
         self.name = node.name
         self._node = node
 
@@ -20,7 +20,7 @@ class NodeFigures:
         return f"<Engine {self.name}>"
 
     @property
-    def node(self) -> Node:
+    def node(self) -> RoutedNode:
         return self._node
 
     @property

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 _HEADERS: RawHeaders = [(b"content-type", b"application/json")]
 
 
-class HeldText(msgspec.Struct, frozen=True):
+class PromptPrefix(msgspec.Struct, frozen=True):
     """``tokens`` of ``model`` that fill whole pages, from the first token on."""
 
     model: str | None
@@ -29,7 +29,7 @@ class HeldText(msgspec.Struct, frozen=True):
 
 
 async def send_ahead(
-    texts: Iterable[HeldText],
+    texts: Iterable[PromptPrefix],
     source: Engine,
     target: Engine,
     limit_s: float,
@@ -52,7 +52,7 @@ async def send_ahead(
     return num_sent
 
 
-async def _sent(text: HeldText, source: Engine, target: Engine, headers: RawHeaders) -> int:
+async def _sent(text: PromptPrefix, source: Engine, target: Engine, headers: RawHeaders) -> int:
     body = msgspec.json.encode({"model": text.model, "prompt": text.tokens})
     name = f"ahead-{uuid.uuid4().hex}"
     request = Request("POST", COMPLETIONS, headers, body, name)

@@ -9,11 +9,18 @@ import asyncio
 
 import msgspec
 
-from quire.cluster.engines.interfaces import Engine, Located, Prompt, Received, Route, Sent
+from quire.cluster.engines.interfaces import (
+    Engine,
+    LocatedPrompt,
+    PrepRecvResult,
+    Prompt,
+    RemoteSendResult,
+    Route,
+)
 from quire.cluster.engines.said import shown
 from quire.cluster.nodes.connection import AnswerHead, Sink
 from quire.cluster.nodes.page_tree import PageChange, PageTree
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.core.errors import InvalidArgument
 
@@ -50,38 +57,38 @@ class TrialEngine:
     prompt_token_s: float | None = None
     is_alive = True
 
-    def __init__(self, name: str, located: Located | None = None) -> None:
+    def __init__(self, name: str, located: LocatedPrompt | None = None) -> None:
         self.name = name
         self.located = located
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> RoutedAnswer:
         return TrialAnswer(self.name)
 
     async def prompt_tokens(self, request: Request) -> list[int]:
         return list(range(_NUM_TOKENS))
 
-    async def locate(self, request: Request) -> Located | None:
+    async def locate(self, request: Request) -> LocatedPrompt | None:
         return self.located
 
     async def prep_recv(
         self, request: Request, end: int, *, prompt: Prompt | None = None
-    ) -> Received:
+    ) -> PrepRecvResult:
         num_tokens = _length(request, prompt)
         end = end if end >= 0 else num_tokens + end
-        return Received("trial", 0, num_tokens=end, end=end)
+        return PrepRecvResult("trial", 0, num_tokens=end, end=end)
 
     async def remote_send(
         self,
         request: Request,
-        received: Received,
+        received: PrepRecvResult,
         *,
         begin: int,
         end: int,
         prompt: Prompt | None = None,
-    ) -> Sent:
-        return Sent(end - begin)
+    ) -> RemoteSendResult:
+        return RemoteSendResult(end - begin)
 
-    async def settle(self, request: Request, received: Received) -> None:
+    async def settle(self, request: Request, received: PrepRecvResult) -> None:
         pass
 
     async def pin(
@@ -94,14 +101,14 @@ class TrialEngine:
         request: Request,
         begin: int,
         *,
-        received: Received | None = None,
+        received: PrepRecvResult | None = None,
         prompt: Prompt | None = None,
         num_generated: int | None = None,
-    ) -> Answer:
+    ) -> RoutedAnswer:
         _length(request, prompt)
         return TrialAnswer(self.name)
 
-    async def move(self, answer: Answer, to: Engine) -> bool:
+    async def move(self, answer: RoutedAnswer, to: Engine) -> bool:
         return False
 
 
@@ -114,7 +121,7 @@ def trial(route: Route) -> None:
     """
     tree, keys = PageTree(), range(_NUM_TOKENS)
     tree.apply("trial-1", PageChange("trial", 0, None, 0, keys, ()))
-    located = Located(list(keys), keys, 1, tree.matched(keys))
+    located = LocatedPrompt(list(keys), keys, 1, tree.matched(keys))
     engines: list[Engine] = [
         TrialEngine(f"trial-{number}", located) for number in range(_NUM_ENGINES)
     ]

@@ -16,7 +16,7 @@ from itertools import count
 import msgspec
 
 from quire.cluster.nodes.lane import Lane
-from quire.cluster.nodes.pool import Exchange
+from quire.cluster.nodes.pool import NodeExchange
 from quire.core.errors import EngineLost
 from quire.server.microserving.channel_frames import (
     FRAME,
@@ -32,7 +32,7 @@ RETRY_S = 1.0
 _PATH = "/v1/microserving/channel"
 _MAX_NUMBER = (1 << 32) - 1
 
-Ask = Callable[[str, str, list[tuple[bytes, bytes]], bytes], Awaitable[Exchange]]
+Ask = Callable[[str, str, list[tuple[bytes, bytes]], bytes], Awaitable[NodeExchange]]
 """Asks the node: method, target, headers, body. Raises ``EngineLost``."""
 
 

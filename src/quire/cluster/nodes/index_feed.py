@@ -14,7 +14,7 @@ from http import HTTPStatus
 
 import msgspec
 
-from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.nodes.page_tree import PageChange, PageTree, unpacked
 from quire.core.errors import EngineLost
 from quire.server.microserving.live_index import IndexEvent
@@ -32,7 +32,9 @@ _DATA, _DONE = b"data: ", b"data: [DONE]"
 class IndexFeed:
     """The feed of ``node`` into ``tree``. ``cluster_headers`` show the cluster's key."""
 
-    def __init__(self, node: Node, tree: PageTree, cluster_headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, node: RoutedNode, tree: PageTree, cluster_headers: Mapping[str, str]
+    ) -> None:
         self._node = node
         self._tree = tree
         self._headers = [(name.encode(), value.encode()) for name, value in cluster_headers.items()]

@@ -7,7 +7,7 @@ from typing import Protocol
 from quire.server.microserving.channel_frames import CHANNEL_HEADER
 
 
-class Passenger(Protocol):
+class LaneReader(Protocol):
     """The exchange that the pieces of a lane are for. None of its methods may raise."""
 
     def take_from_lane(self, piece: bytes) -> None: ...
@@ -35,14 +35,14 @@ class Lane:
         self._lanes = lanes
         self.name = name
         self.number = number
-        self.passenger: Passenger | None = None
+        self.passenger: LaneReader | None = None
 
     @property
     def header(self) -> tuple[bytes, bytes]:
         """Of the request whose answer may come over it."""
         return CHANNEL_HEADER.encode(), b"%b.%d" % (self.name.encode(), self.number)
 
-    def open(self, passenger: Passenger) -> None:
+    def open(self, passenger: LaneReader) -> None:
         """Before the request is sent; again, for another ``passenger``, where it is repeated."""
         self.passenger = passenger
         self._lanes.opened(self)

@@ -13,7 +13,7 @@ from quire.cluster.nodes.addresses import NodeAddress
 from quire.cluster.nodes.channel import NodeChannel
 from quire.cluster.nodes.lane import Lane
 from quire.cluster.nodes.liveness import Hysteresis, Liveness
-from quire.cluster.nodes.pool import ConnectionPool, Exchange
+from quire.cluster.nodes.pool import ConnectionPool, NodeExchange
 from quire.server.microserving.channel_frames import CHANNEL_HEADER
 
 _OWN_HEADERS = frozenset(
@@ -53,7 +53,7 @@ class NodeFigures:
     prompt_token_s: float | None = None
 
 
-class Node:
+class RoutedNode:
     """``node_key``: the API key that its requests carry in place of the client's, if any.
     ``cluster_headers`` show the cluster's key, without which there is no channel."""
 
@@ -128,7 +128,7 @@ class Node:
         length: int | None = None,
         may_repeat: bool = True,
         is_stream: bool = False,
-    ) -> Exchange:
+    ) -> NodeExchange:
         """Send a request; the answer's head has arrived when this returns.
 
         ``length``: that of a ``body`` in pieces (None: not known). ``may_repeat``: it may reach the

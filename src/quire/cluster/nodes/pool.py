@@ -24,7 +24,7 @@ _MAX_IDLE = 256
 CONNECT_TIMEOUT_S = 3.0
 
 
-class Exchange:
+class NodeExchange:
     """One request and its answer. Use as a context manager, or call ``close``: an answer that has
     not been read to its end is cancelled at the node."""
 
@@ -97,7 +97,7 @@ class ConnectionPool:
         may_repeat: bool = True,
         is_head: bool = False,
         lane: Lane | None = None,
-    ) -> Exchange:
+    ) -> NodeExchange:
         """Send a request whose answer is then read from the exchange. ``lane``: over which it may
         come.
 
@@ -110,7 +110,7 @@ class ConnectionPool:
         """
         connection = self._take() if may_repeat and isinstance(body, bytes) else None
         if connection is not None:
-            exchange = Exchange(connection, self)
+            exchange = NodeExchange(connection, self)
             try:
                 await connection.send(head, body, is_head=is_head, lane=lane)
                 await connection.head()
@@ -123,7 +123,7 @@ class ConnectionPool:
                 exchange.close()
                 raise
         connection = await self._connect()
-        exchange = Exchange(connection, self)
+        exchange = NodeExchange(connection, self)
         try:
             await connection.send(head, body, is_head=is_head, lane=lane)
             await connection.head()

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.node import RoutedNode
 from quire.core.errors import EngineLost
 from quire.core.record_parts import RecordsWanted, ToldPart, ToldRecords
 
@@ -41,7 +41,7 @@ class NotTold(EngineLost):
 
 
 @dataclass(slots=True)
-class KeptRecord:
+class HeldRecord:
     """Of one program. ``stays``: why it cannot go on elsewhere. ``ended_s``: when it ended."""
 
     parts: list[bytes] = field(default_factory=list)
@@ -71,7 +71,7 @@ class RecordReader:
 
     def __init__(
         self,
-        node: Node,
+        node: RoutedNode,
         cluster_headers: Mapping[str, str],
         reader: str,
         now_s: Callable[[], float],
@@ -90,9 +90,9 @@ class RecordReader:
         self._num_bytes = 0
         self.is_told = False
         """The node tells this router its records, or has done so until it was lost."""
-        self.kept: dict[str, KeptRecord] = {}
+        self.kept: dict[str, HeldRecord] = {}
         """Of the programs that the node has, by id."""
-        self.orphans: dict[str, KeptRecord] = {}
+        self.orphans: dict[str, HeldRecord] = {}
         """Of those that no node has: theirs is lost, or has begun a new life."""
         self.gone: set[str] = set()
         """Programs that go on elsewhere, which the node may still have."""
@@ -158,7 +158,7 @@ class RecordReader:
             self.lose()  # another process
         self._feed, self._number = told.feed, told.number
         for part in told.parts:
-            record = self.kept.setdefault(part.id, KeptRecord())
+            record = self.kept.setdefault(part.id, HeldRecord())
             self._num_bytes -= record.num_bytes
             record.take(part)
             self._num_bytes += record.num_bytes
@@ -174,7 +174,7 @@ class RecordReader:
             if record.ended_s is not None and record.ended_s < until_s:
                 self._forget(id)
 
-    def _give_up(self, id: str, record: KeptRecord) -> None:
+    def _give_up(self, id: str, record: HeldRecord) -> None:
         self._num_bytes -= record.num_bytes
         record.give_up(
             f"the router keeps at most {self._max_kept_bytes >> 20} MiB of records of a node's "

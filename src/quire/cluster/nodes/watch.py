@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from quire.cluster.nodes.node import Node, NodeFigures
+from quire.cluster.nodes.node import NodeFigures, RoutedNode
 from quire.core.errors import EngineLost
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class NodeWatch:
 
     def __init__(
         self,
-        node: Node,
+        node: RoutedNode,
         times: WatchTimes,
         cluster_headers: Mapping[str, str] | None = None,
     ) -> None:

@@ -19,11 +19,11 @@ from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.passing.program_rescue import ProgramRescue
 from quire.cluster.passing.sent_frames import SentFrames
 from quire.cluster.requests.locating import Locator
-from quire.cluster.requests.places import Holder, place_of
+from quire.cluster.requests.places import HoldingNode, place_of
 from quire.cluster.requests.request import Request
 from quire.core.config import ServerConfig
 from quire.core.errors import EngineLost, QuireError, UnknownHandle
@@ -99,7 +99,7 @@ class Attachments:
         path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
         query = scope["query_string"].decode("latin-1")
         place = place_of(Request("GET", path, headers, b"", scope["state"]["request_id"]))
-        if not (isinstance(place, Holder) and path.endswith("/attach")):
+        if not (isinstance(place, HoldingNode) and path.endswith("/attach")):
             raise UnknownHandle(
                 f"no WebSocket at {path[:200]}: there is /v1/programs/{{program}}/attach"
             )
@@ -124,7 +124,7 @@ class Attachments:
             return await self._connect(other, target, scope, own)
 
     async def _connect(
-        self, node: Node, target: str, scope: Scope, own: list[tuple[str, str]]
+        self, node: RoutedNode, target: str, scope: Scope, own: list[tuple[str, str]]
     ) -> ClientConnection:
         url = f"{'wss' if node.address.tls else 'ws'}://{node.address.netloc}{target}"
         headers = [

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from starlette.types import Send
 
-from quire.cluster.passing.opened import Opened
+from quire.cluster.passing.opened import OpenedAnswer
 from quire.core.errors import EngineLost
 from quire.server.anthropic.errors import error_events
 from quire.server.delivery import WriteLimit
@@ -53,7 +53,7 @@ class Delivery:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedAnswer,
         path: str,
         request_id: str,
         writes: WriteLimit,

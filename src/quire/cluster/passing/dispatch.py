@@ -17,30 +17,30 @@ from quire.cluster.engines.interfaces import Engine, Idle
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.engines.said import is_ending, said_of
 from quire.cluster.engines.trial import why_no_answer
-from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.passing.following import FollowedAnswer, is_of_program
-from quire.cluster.passing.moving import Moves
-from quire.cluster.passing.opened import EVENTS, Opened, open_answer, unopened
+from quire.cluster.passing.moving import AnswerMoves
+from quire.cluster.passing.opened import EVENTS, OpenedAnswer, open_answer, unopened
 from quire.cluster.passing.outliving import OutlivingAnswer
 from quire.cluster.passing.program_rescue import ProgramRescue
 from quire.cluster.passing.resuming import ResumingAnswer
 from quire.cluster.passing.retelling import RetoldAnswer
 from quire.cluster.passing.tool_calls import ToolCalls
 from quire.cluster.passing.whole_answers import WholeAnswer
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.locating import Locator
 from quire.cluster.requests.places import (
-    Free,
-    Holder,
-    Home,
-    Pinned,
-    Spread,
+    AnyNode,
+    HoldingNode,
+    LeastBusyNode,
+    NamedNode,
+    SessionHome,
     program_lookups,
 )
 from quire.cluster.requests.rendezvous import by_preference
 from quire.cluster.requests.request import COMPLETIONS, Request
 from quire.cluster.routing.interrupting import StrategyInterrupted, was_interrupted
-from quire.cluster.routing.running import RunningStrategy, Shift
+from quire.cluster.routing.running import RunningStrategy, StrategyTerm
 from quire.core.errors import (
     CapacityError,
     EngineLost,
@@ -58,7 +58,7 @@ _MAX_TRIES = 4
 _KEPT_WAITING = "it has kept all requests waiting, and was interrupted"
 _NOT_NOW = 503
 
-Answerable = Free | Home | Holder | Spread | Pinned
+Answerable = AnyNode | SessionHome | HoldingNode | LeastBusyNode | NamedNode
 
 
 class StrategyFailed(ProgramFailed):
@@ -75,7 +75,7 @@ class Dispatcher:
         fleet: Fleet,
         strategy: RunningStrategy,
         locator: Locator,
-        moves: Moves,
+        moves: AnswerMoves,
         rescue: ProgramRescue,
     ) -> None:
         self._moves = moves
@@ -85,29 +85,29 @@ class Dispatcher:
         self._strategy = strategy
         self._locator = locator
 
-    async def open(self, request: Request, place: Answerable) -> Opened:
+    async def open(self, request: Request, place: Answerable) -> OpenedAnswer:
         """The answer to ``request``, begun.
 
         Raises:
             QuireError: no engine can answer it.
         """
         match place:
-            case Free():
+            case AnyNode():
                 return await self._by_strategy(request)
-            case Home(session):
+            case SessionHome(session):
                 return await self._at_home(request, session)
-            case Holder():
+            case HoldingNode():
                 return await self._at_holder(request, place)
-            case Pinned(name):
+            case NamedNode(name):
                 return await self._at(request, self._named(name))
-            case Spread(is_stored):
+            case LeastBusyNode(is_stored):
                 return await self._spread(request, is_stored=is_stored)
 
     # -- by the strategy ---------------------------------------------------------------------------
 
-    async def _by_strategy(self, request: Request) -> Opened:
+    async def _by_strategy(self, request: Request) -> OpenedAnswer:
         """Try until an answer begins; an engine that was lost or takes nothing now is left out."""
-        refused: Opened | None = None
+        refused: OpenedAnswer | None = None
         for _ in range(_MAX_TRIES):
             engines = self._ready(request)
             if not engines:
@@ -126,8 +126,8 @@ class Dispatcher:
         return refused
 
     async def _routed(
-        self, request: Request, shift: Shift, engines: Sequence[NodeEngine]
-    ) -> Opened | None:
+        self, request: Request, shift: StrategyTerm, engines: Sequence[NodeEngine]
+    ) -> OpenedAnswer | None:
         """The answer by the strategy; None: an engine was lost before it began, or the strategy was
         withdrawn."""
         try:
@@ -164,7 +164,7 @@ class Dispatcher:
                 f"strategy {label} has failed for this request: {said_of(exc)}"
             ) from exc
 
-    def _interrupted(self, request: Request, shift: Shift) -> None:
+    def _interrupted(self, request: Request, shift: StrategyTerm) -> None:
         """Have the request routed by the strategy before, if there is one."""
         request.work.end()
         if not self._strategy.withdraw(shift, _KEPT_WAITING):
@@ -172,7 +172,7 @@ class Dispatcher:
             raise StrategyInterrupted(f"strategy {label}: {_KEPT_WAITING}; try again")
 
     async def _idle(
-        self, shift: Shift, idle: Idle, request: Request, engines: Sequence[Engine]
+        self, shift: StrategyTerm, idle: Idle, request: Request, engines: Sequence[Engine]
     ) -> None:
         try:
             await idle(request, engines)
@@ -183,7 +183,7 @@ class Dispatcher:
 
     # -- at a certain engine -----------------------------------------------------------------------
 
-    async def _at_home(self, request: Request, session: str) -> Opened:
+    async def _at_home(self, request: Request, session: str) -> OpenedAnswer:
         ready = {engine.name: engine for engine in self._ready(request)}
         homes = by_preference(session, [engine.node for engine in ready.values()])
         if homes:
@@ -192,9 +192,9 @@ class Dispatcher:
             return await self._by_strategy(request)
         return await self._in_order(request, [ready[node.name] for node in homes])
 
-    async def _in_order(self, request: Request, engines: Sequence[NodeEngine]) -> Opened:
+    async def _in_order(self, request: Request, engines: Sequence[NodeEngine]) -> OpenedAnswer:
         """The first of ``engines`` that begins an answer."""
-        refused: Opened | None = None
+        refused: OpenedAnswer | None = None
         for engine in engines[:_MAX_TRIES]:
             try:
                 opened = await self._opened(request, await engine.send(request))
@@ -208,7 +208,7 @@ class Dispatcher:
             raise self._nobody(request)
         return refused
 
-    async def _at_holder(self, request: Request, place: Holder) -> Opened:
+    async def _at_holder(self, request: Request, place: HoldingNode) -> OpenedAnswer:
         self._rescue.check(place.lookups)
         node = await self._locator.find(place.lookups, request.headers)
         engine = None if node is None else self._fleet.named(node.name)
@@ -222,8 +222,8 @@ class Dispatcher:
         return await self._spread(request, is_stored=True)  # any node refuses it
 
     async def _where_it_is_now(
-        self, request: Request, place: Holder, before: Node, refused: Opened
-    ) -> Opened:
+        self, request: Request, place: HoldingNode, before: RoutedNode, refused: OpenedAnswer
+    ) -> OpenedAnswer:
         """The answer of another node that has it, once: another router may have moved it from
         ``before``, which has ``refused``."""
         try:
@@ -237,7 +237,7 @@ class Dispatcher:
         refused.answer.close()
         return await self._at(request, engine)
 
-    async def _spread(self, request: Request, *, is_stored: bool) -> Opened:
+    async def _spread(self, request: Request, *, is_stored: bool) -> OpenedAnswer:
         engines = sorted(self._ready(request), key=lambda engine: engine.load)
         if not is_stored:
             return await self._in_order(request, engines)
@@ -245,7 +245,7 @@ class Dispatcher:
             raise self._nobody(request)
         return await self._at(request, engines[0])
 
-    async def _at(self, request: Request, engine: NodeEngine) -> Opened:
+    async def _at(self, request: Request, engine: NodeEngine) -> OpenedAnswer:
         """Ask ``engine`` and no other, once."""
         liveness = engine.node.liveness
         if liveness.state == "dead":
@@ -257,18 +257,18 @@ class Dispatcher:
 
     # -- going on elsewhere -----------------------------------------------------------------------
 
-    async def _opened(self, request: Request, answer: Answer) -> Opened:
+    async def _opened(self, request: Request, answer: RoutedAnswer) -> OpenedAnswer:
         """``answer``, begun; one that can go on elsewhere does."""
         return await open_answer(await self._begun(request, answer))
 
-    async def _begun(self, request: Request, answer: Answer) -> Answer:
+    async def _begun(self, request: Request, answer: RoutedAnswer) -> RoutedAnswer:
         """``answer``, or in its place one that can go on elsewhere, as soon as its head is here."""
         answer = self._resuming(request, answer)
         if isinstance(answer, WholeAnswer):
             await answer.arrive()
         return answer
 
-    def _resuming(self, request: Request, answer: Answer) -> Answer:
+    def _resuming(self, request: Request, answer: RoutedAnswer) -> RoutedAnswer:
         if not answer.head.get(b"content-type").startswith(EVENTS):
             return answer
         if is_of_program(request):
@@ -286,7 +286,7 @@ class Dispatcher:
         self._moves.add(movable)
         return movable
 
-    async def _follow(self, request: Request, program: str) -> Answer:
+    async def _follow(self, request: Request, program: str) -> RoutedAnswer:
         """Ask the node that has ``program`` now for its messages."""
         node = await self._rescue.find(program_lookups(program), request.headers)
         engine = None if node is None else self._fleet.named(node.name)
@@ -298,7 +298,7 @@ class Dispatcher:
         answer.close()
         raise UnknownHandle(f"node {engine.name} does not tell the program's messages")
 
-    async def _send_on(self, request: Request) -> Answer:
+    async def _send_on(self, request: Request) -> RoutedAnswer:
         """Send ``request`` to the least used engine that is left."""
         self._note_lost(request)
         for engine in self._left(request):
@@ -311,7 +311,7 @@ class Dispatcher:
             answer.close()
         raise self._nobody(request)
 
-    async def _go_on(self, request: Request, prompt: list[int], num_generated: int) -> Answer:
+    async def _go_on(self, request: Request, prompt: list[int], num_generated: int) -> RoutedAnswer:
         """Generate behind ``prompt`` at the least used engine that is left."""
         self._note_lost(request)
         for engine in self._left(request):
@@ -351,7 +351,7 @@ class Dispatcher:
             raise UnknownHandle(f"x-quire-node: no node {name[:100]!a} here: {known}")
         return engine
 
-    def _leaves_to_others(self, request: Request, opened: Opened) -> bool:
+    def _leaves_to_others(self, request: Request, opened: OpenedAnswer) -> bool:
         """Whether ``opened`` only says that its engine takes nothing now, and others are left."""
         if opened.answer.head.status != _NOT_NOW:
             return False

@@ -16,7 +16,7 @@ import msgspec
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.nodes.connection import AnswerHead, Sink
-from quire.cluster.passing.opened import Opened
+from quire.cluster.passing.opened import OpenedAnswer
 from quire.cluster.requests.request import Request
 from quire.core.errors import CapacityError, EngineLost
 from quire.server.errors import HttpError
@@ -37,7 +37,7 @@ _DEFAULT_LIMIT = 20
 _TIMES = ("created_at", "created", "started_at")
 
 
-class WholeAnswer:
+class BodyAnswer:
     """Implements ``Answer`` for a body that was made here, or has been read."""
 
     def __init__(self, engine: str, head: AnswerHead) -> None:
@@ -54,13 +54,13 @@ class WholeAnswer:
         """Nothing is under way."""
 
 
-class Everyone:
+class AllEngines:
     """All engines of ``fleet``."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
-    async def told(self, request: Request) -> Opened:
+    async def told(self, request: Request) -> OpenedAnswer:
         """Send ``request`` to every living node. The answer is the first that refuses; where none
         does, the first. To delete what only some nodes have is no error.
 
@@ -77,7 +77,7 @@ class Everyone:
             refused = [one for one in refused if one.answer.head.status != 404]
         return (refused or done)[0]
 
-    async def listed(self, request: Request, *, is_paged: bool) -> Opened:
+    async def listed(self, request: Request, *, is_paged: bool) -> OpenedAnswer:
         """The lists of all living nodes as one: each thing once, the newest first. A node that
         refuses (for example the key) is the answer; one that loads its first model has no models
         to list, and counts only where all do.
@@ -93,7 +93,7 @@ class Everyone:
         gathered = await asyncio.gather(
             *(self._all_of(engine, request, query, is_paged) for engine in self._living())
         )
-        refused = [found for found in gathered if isinstance(found, Opened)]
+        refused = [found for found in gathered if isinstance(found, OpenedAnswer)]
         if request.path == _MODELS and len(refused) < len(gathered):
             refused = [one for one in refused if one.answer.head.status != 503]
         if refused:
@@ -120,7 +120,7 @@ class Everyone:
 
     async def _all_of(
         self, engine: NodeEngine, request: Request, query: Mapping[str, str], is_paged: bool
-    ) -> list[Any] | Opened:
+    ) -> list[Any] | OpenedAnswer:
         items: list[Any] = []
         after: str | None = None
         while len(items) < _MAX_ITEMS:
@@ -141,7 +141,7 @@ class Everyone:
                 break
         return items
 
-    async def _whole(self, engine: NodeEngine, request: Request, target: str) -> Opened:
+    async def _whole(self, engine: NodeEngine, request: Request, target: str) -> OpenedAnswer:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 asked = engine.node.ask(
@@ -152,7 +152,7 @@ class Everyone:
                     body = await exchange.read_all(_MAX_BYTES)
         except TimeoutError as exc:
             raise EngineLost(f"node {engine.name} has not answered in {_TIMEOUT_S:g} s") from exc
-        return Opened(WholeAnswer(engine.name, head), body, is_whole=True)
+        return OpenedAnswer(BodyAnswer(engine.name, head), body, is_whole=True)
 
     def _living(self) -> list[NodeEngine]:
         living = [engine for engine in self._fleet.engines if engine.node.liveness.state != "dead"]
@@ -161,13 +161,13 @@ class Everyone:
         return living
 
 
-def _made(body: Mapping[str, Any]) -> Opened:
+def _made(body: Mapping[str, Any]) -> OpenedAnswer:
     encoded = msgspec.json.encode(body)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(encoded)).encode()),
     ]
-    return Opened(WholeAnswer("", AnswerHead(200, headers)), encoded, is_whole=True)
+    return OpenedAnswer(BodyAnswer("", AnswerHead(200, headers)), encoded, is_whole=True)
 
 
 def _limit(text: str | None) -> int:

@@ -11,10 +11,10 @@ from functools import partial
 from urllib.parse import parse_qs, quote
 
 from quire.cluster.passing.outliving import Continuation, OutlivingAnswer
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 
-Follow = Callable[[Request, str], Awaitable[Answer]]
+Follow = Callable[[Request, str], Awaitable[RoutedAnswer]]
 """Sends the request to the node that has the program now, by the program's id.
 
 Raises ``QuireError`` if no node has it.
@@ -44,7 +44,7 @@ def is_of_program(request: Request) -> bool:
 class FollowedAnswer(OutlivingAnswer):
     """The messages of a program, from the node that it is at."""
 
-    def __init__(self, answer: Answer, request: Request, follow: Follow) -> None:
+    def __init__(self, answer: RoutedAnswer, request: Request, follow: Follow) -> None:
         super().__init__(answer, request)
         self._follow = follow
         found = _EVENTS.fullmatch(request.path)

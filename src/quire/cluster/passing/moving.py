@@ -15,7 +15,7 @@ from weakref import WeakSet
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.passing.outliving import OutlivingAnswer
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.core.errors import EngineLost, QuireError
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _FEW_TOKENS = 8
 """Computed in a step or two: less than another turn would take."""
 
 
-class Moves:
+class AnswerMoves:
     """The movable answers of a router over ``fleet``."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -51,7 +51,7 @@ class Moves:
 
         return sum(await asyncio.gather(*map(move, running)))
 
-    async def move(self, answer: Answer, source: NodeEngine, target: NodeEngine) -> bool:
+    async def move(self, answer: RoutedAnswer, source: NodeEngine, target: NodeEngine) -> bool:
         """Move the stream that a strategy has returned as ``answer``; returns whether it has left
         ``source``."""
         for one in list(self._running):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 
 MAX_WHOLE_BYTES = 1 << 20
 """A longer answer is passed on while it arrives."""
@@ -18,10 +18,10 @@ EVENTS = b"text/event-stream"
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedAnswer:
     """``first`` has been read; ``is_whole``: nothing follows it."""
 
-    answer: Answer
+    answer: RoutedAnswer
     first: bytes
     is_whole: bool
 
@@ -30,7 +30,7 @@ class Opened:
         return self.answer.head.get(b"content-type").startswith(EVENTS)
 
 
-async def open_answer(answer: Answer) -> Opened:
+async def open_answer(answer: RoutedAnswer) -> OpenedAnswer:
     """Await the whole of an answer of known, moderate length, of any other the first piece.
 
     Raises:
@@ -39,13 +39,13 @@ async def open_answer(answer: Answer) -> Opened:
     length = answer.head.get(b"content-length")
     if not length.isdigit() or int(length[:16]) > MAX_WHOLE_BYTES:
         first = await answer.read()
-        return Opened(answer, first, is_whole=not first)
+        return OpenedAnswer(answer, first, is_whole=not first)
     pieces = []
     while piece := await answer.read():
         pieces.append(piece)
-    return Opened(answer, b"".join(pieces), is_whole=True)
+    return OpenedAnswer(answer, b"".join(pieces), is_whole=True)
 
 
-def unopened(answer: Answer) -> Opened:
+def unopened(answer: RoutedAnswer) -> OpenedAnswer:
     """Of an answer that is passed on as it comes from its head on."""
-    return Opened(answer, b"", is_whole=False)
+    return OpenedAnswer(answer, b"", is_whole=False)

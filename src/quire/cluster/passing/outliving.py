@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from quire.cluster.nodes.connection import Sink
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.core.errors import EngineLost, QuireError
 
@@ -34,14 +34,14 @@ class Continuation:
     """``ask`` begins the stream that follows, behind ``num_tokens`` tokens of the answer (of a
     program: messages). It raises ``QuireError``: no engine can go on."""
 
-    ask: Callable[[], Awaitable[Answer]]
+    ask: Callable[[], Awaitable[RoutedAnswer]]
     num_tokens: int
 
 
 class OutlivingAnswer(ABC):
     """The stream ``answer`` to ``request``, and those of other engines behind it."""
 
-    def __init__(self, answer: Answer, request: Request) -> None:
+    def __init__(self, answer: RoutedAnswer, request: Request) -> None:
         self.engine = answer.engine
         self.head = answer.head
         self.first = answer

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import NodeEngine
 from quire.cluster.refusing import refuse
-from quire.cluster.requests.merging import Place, Row, has_to_begin_anew, merged, read_place
+from quire.cluster.requests.merging import ReaderPlace, Row, has_to_begin_anew, merged, read_place
 from quire.cluster.requests.places import NODE_HEADER
 from quire.cluster.requests.request import RawHeaders
 from quire.core.errors import CapacityError, EngineLost, QuireError, QuotaExceeded
@@ -62,7 +62,7 @@ class Overview:
         except (QuireError, HttpError) as error:
             await refuse(error, scope, receive, send)
 
-    async def look(self, place: Place, headers: RawHeaders) -> Row:
+    async def look(self, place: ReaderPlace, headers: RawHeaders) -> Row:
         """What has changed at all nodes behind ``place``.
 
         Raises:
@@ -71,7 +71,7 @@ class Overview:
         """
         answers, missing = await self._ask(place, headers)
         if place.nodes and has_to_begin_anew(place, answers):
-            place = Place()
+            place = ReaderPlace()
             answers, missing = await self._ask(place, headers)
         if not answers:
             told = "; ".join(f"{name}: {why}" for name, why in missing.items())
@@ -107,7 +107,7 @@ class Overview:
         return _OverviewStream(self, first, access, self._write_timeout_s)
 
     async def _ask(
-        self, place: Place, headers: RawHeaders
+        self, place: ReaderPlace, headers: RawHeaders
     ) -> tuple[dict[str, Row], dict[str, str]]:
         """The nodes' answers, and of those without one the reason."""
         engines = self._fleet.engines

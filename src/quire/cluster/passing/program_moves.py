@@ -17,8 +17,8 @@ import msgspec
 
 from quire.cluster.engines.fleet import Fleet
 from quire.cluster.engines.node_engine import ClusterKey, NodeEngine
-from quire.cluster.engines.pages_ahead import HeldText, send_ahead
-from quire.cluster.nodes.node import Node
+from quire.cluster.engines.pages_ahead import PromptPrefix, send_ahead
+from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.requests.locating import Locator
 from quire.cluster.requests.places import program_lookups
 from quire.cluster.requests.request import RawHeaders
@@ -37,7 +37,7 @@ _RUNS = ("starting", "running")
 
 
 class _HeldTexts(msgspec.Struct):
-    texts: list[HeldText]
+    texts: list[PromptPrefix]
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class ProgramMoves:
         await asyncio.gather(*map(move, families))
         return left
 
-    async def _families(self, node: Node) -> list[list[str]]:
+    async def _families(self, node: RoutedNode) -> list[list[str]]:
         """The running programs of ``node``, each with its descendants behind it."""
         status, body = await self._call(node, "GET", "/v1/programs")
         if status != 200:
@@ -160,7 +160,7 @@ class ProgramMoves:
         return why
 
     async def _call(
-        self, node: Node, method: str, path: str, body: bytes = b""
+        self, node: RoutedNode, method: str, path: str, body: bytes = b""
     ) -> tuple[int, bytes]:
         headers: RawHeaders = self._headers
         async with asyncio.timeout(_CALL_S):

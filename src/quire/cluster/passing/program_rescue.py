@@ -17,8 +17,8 @@ from typing import TypeVar
 import msgspec
 
 from quire.cluster.engines.node_engine import ClusterKey, NodeEngine
-from quire.cluster.nodes.node import Node
-from quire.cluster.nodes.record_reader import KeptRecord, NotTold, RecordReader, message_of
+from quire.cluster.nodes.node import RoutedNode
+from quire.cluster.nodes.record_reader import HeldRecord, NotTold, RecordReader, message_of
 from quire.cluster.requests.locating import Locator
 from quire.cluster.requests.places import program_lookups
 from quire.cluster.requests.request import RawHeaders
@@ -95,7 +95,7 @@ class ProgramRescue:
         """Of the nodes whose records are asked for."""
         return sorted(self._readers, key=lambda reader: reader.node.name)
 
-    async def find(self, lookups: Sequence[str], headers: RawHeaders) -> Node | None:
+    async def find(self, lookups: Sequence[str], headers: RawHeaders) -> RoutedNode | None:
         """The node that has a program whose node was lost, or which has moved: once it is found,
         or it is known that none has it.
 
@@ -160,13 +160,13 @@ class ProgramRescue:
     async def _rescue(self, reader: RecordReader) -> None:
         limit = asyncio.Semaphore(_MAX_AT_ONCE)
 
-        async def rescue(id: str, record: KeptRecord) -> None:
+        async def rescue(id: str, record: HeldRecord) -> None:
             async with limit:
                 await self._rescue_one(id, record, reader)
 
         await asyncio.gather(*(rescue(*one) for one in list(reader.orphans.items())))
 
-    async def _rescue_one(self, id: str, record: KeptRecord, reader: RecordReader) -> None:
+    async def _rescue_one(self, id: str, record: HeldRecord, reader: RecordReader) -> None:
         why, name = record.stays, reader.node.name
         if why is None:
             target, why = await self._taken(record)
@@ -192,7 +192,7 @@ class ProgramRescue:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _taken(self, record: KeptRecord) -> tuple[str | None, str | None]:
+    async def _taken(self, record: HeldRecord) -> tuple[str | None, str | None]:
         """The name of the node that has taken the program; or why none ever will, if that is
         so."""
         body = msgspec.msgpack.encode(record.parts)
@@ -216,7 +216,7 @@ class ProgramRescue:
             why = f"node {target.name} cannot go on with it: {said}"
         return None, why
 
-    async def _offer(self, node: Node, body: bytes) -> tuple[int, bytes]:
+    async def _offer(self, node: RoutedNode, body: bytes) -> tuple[int, bytes]:
         async with asyncio.timeout(_CALL_S):
             with await node.ask("POST", _TAKE, self._headers, body, may_repeat=False) as exchange:
                 status = (await exchange.head()).status

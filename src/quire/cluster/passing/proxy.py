@@ -16,12 +16,12 @@ from quire.cluster.metrics import RouterMetrics
 from quire.cluster.passing.attaching import Attachments
 from quire.cluster.passing.delivery import BrokenAnswer, Delivery
 from quire.cluster.passing.dispatch import Dispatcher
-from quire.cluster.passing.everywhere import Everyone
-from quire.cluster.passing.opened import Opened
+from quire.cluster.passing.everywhere import AllEngines
+from quire.cluster.passing.opened import OpenedAnswer
 from quire.cluster.passing.resuming import resumable
 from quire.cluster.passing.retelling import retold
 from quire.cluster.refusing import refuse
-from quire.cluster.requests.places import Elsewhere, Everywhere, Listed, place_of
+from quire.cluster.requests.places import AllNodes, MergedLists, NotRouted, place_of
 from quire.cluster.requests.reading import read_request
 from quire.cluster.requests.request import Request
 from quire.core.config import ServerConfig
@@ -40,7 +40,7 @@ class Proxy:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        everyone: Everyone,
+        everyone: AllEngines,
         attachments: Attachments,
         metrics: RouterMetrics,
         config: ServerConfig,
@@ -98,18 +98,18 @@ class Proxy:
         elif error is not None and not isinstance(error, SlowReader):
             raise error
 
-    async def opened(self, request: Request) -> Opened:
+    async def opened(self, request: Request) -> OpenedAnswer:
         """The answer to ``request``, begun.
 
         Raises:
             QuireError: none begins.
         """
         place = place_of(request)
-        if isinstance(place, Elsewhere):
+        if isinstance(place, NotRouted):
             raise HttpError(404, f"{request.path}: {place.remedy}", code="not_found")
-        if isinstance(place, Listed):
+        if isinstance(place, MergedLists):
             return await self._everyone.listed(request, is_paged=place.is_paged)
-        if isinstance(place, Everywhere):
+        if isinstance(place, AllNodes):
             return await self._everyone.told(request)
         return await self._dispatcher.open(request, place)
 

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 
 from quire.cluster.passing.outliving import LOST, Continuation, OutlivingAnswer
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.server.going_on import MAX_TOKENS
 
-GoOn = Callable[[Request, list[int], int], Awaitable[Answer]]
+GoOn = Callable[[Request, list[int], int], Awaitable[RoutedAnswer]]
 """Generates at another engine: the prompt with what was generated of it, and how much that is.
 
 Raises ``QuireError``: no engine can.
@@ -72,7 +72,7 @@ class ResumingAnswer(OutlivingAnswer):
     """The stream ``answer`` to the completion ``request``, and those behind it. Of its events it
     keeps the first one and the tokens of all, four bytes each."""
 
-    def __init__(self, answer: Answer, request: Request, go_on: GoOn) -> None:
+    def __init__(self, answer: RoutedAnswer, request: Request, go_on: GoOn) -> None:
         super().__init__(answer, request)
         self._ask = go_on
         self._first: _Told | None = None

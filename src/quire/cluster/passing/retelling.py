@@ -16,13 +16,13 @@ from typing import Any
 import msgspec
 
 from quire.cluster.passing.outliving import LOST, Continuation, OutlivingAnswer
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import CHAT, COMPLETIONS, RawHeaders, Request
 from quire.core.exchange import CLUSTER_KEY_HEADER
-from quire.server.going_on import COMMENT, TELLS_HEADER, Told, ToldTokens
+from quire.server.going_on import COMMENT, TELLS_HEADER, ToldChunk, ToldTokens
 from quire.server.strict_json import GENERATED_HEADER
 
-SendOn = Callable[[Request], Awaitable[Answer]]
+SendOn = Callable[[Request], Awaitable[RoutedAnswer]]
 """Sends a request to another engine.
 
 Raises ``QuireError``: no engine takes it.
@@ -77,7 +77,7 @@ def _with(request: Request, body: bytes, own: list[tuple[str, str]]) -> Request:
 class RetoldAnswer(OutlivingAnswer):
     """The stream ``answer`` to ``request``, and those behind it."""
 
-    def __init__(self, answer: Answer, request: Request, send_on: SendOn) -> None:
+    def __init__(self, answer: RoutedAnswer, request: Request, send_on: SendOn) -> None:
         super().__init__(answer, request)
         self._send_on = send_on
         self._waiting: list[bytes] = []
@@ -101,7 +101,7 @@ class RetoldAnswer(OutlivingAnswer):
         passed: list[bytes] = []
         for block in self._whole_events(piece):
             if block.startswith(COMMENT):
-                self._told.add(msgspec.json.decode(block[len(COMMENT) :], type=Told))
+                self._told.add(msgspec.json.decode(block[len(COMMENT) :], type=ToldChunk))
                 passed += self._passed()
                 continue
             if LOST in block and (b'{"error"' in block or block.startswith(b"event: error")):

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from quire.cluster.engines.interfaces import Engine, Idle
 from quire.cluster.engines.said import is_ending
 from quire.cluster.nodes.connection import AnswerHead, Sink
-from quire.cluster.passing.opened import Opened
-from quire.cluster.requests.answer import Answer
+from quire.cluster.passing.opened import OpenedAnswer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 
 logger = logging.getLogger(__name__)
@@ -38,8 +38,8 @@ class ToolCalls:
         self._working: set[asyncio.Task[None]] = set()
 
     def watched(
-        self, opened: Opened, request: Request, idle: Idle, engines: Sequence[Engine]
-    ) -> Opened:
+        self, opened: OpenedAnswer, request: Request, idle: Idle, engines: Sequence[Engine]
+    ) -> OpenedAnswer:
         """``opened``, at whose end ``idle`` is called if it has called a tool."""
         marks = _MARKS.get(request.path)
         if marks is None:
@@ -49,7 +49,7 @@ class ToolCalls:
         if opened.is_whole:
             watch.end()
             return opened
-        return Opened(_WatchedAnswer(opened.answer, watch), opened.first, is_whole=False)
+        return OpenedAnswer(_WatchedAnswer(opened.answer, watch), opened.first, is_whole=False)
 
     def _begin(self, request: Request, idle: Idle, engines: Sequence[Engine]) -> None:
         if len(self._working) < _MAX_AT_ONCE:
@@ -96,7 +96,7 @@ class _Watch:
 class _WatchedAnswer:
     """``answer``, of which ``watch`` sees all."""
 
-    def __init__(self, answer: Answer, watch: _Watch) -> None:
+    def __init__(self, answer: RoutedAnswer, watch: _Watch) -> None:
         self._answer = answer
         self._watch = watch
 

@@ -15,11 +15,11 @@ from quire.cluster.nodes.connection import AnswerHead
 from quire.cluster.passing.opened import MAX_WHOLE_BYTES
 from quire.cluster.passing.outliving import Continuation
 from quire.cluster.passing.retelling import RetoldAnswer, SendOn
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.core.errors import EngineLost
 from quire.server.events import EVENT_HEADERS
-from quire.server.going_on import COMMENT, Told
+from quire.server.going_on import COMMENT, ToldChunk
 from quire.server.told_whole import WHOLE, WholeHead
 
 _OF_EVENTS = frozenset(name.encode() for name in (*EVENT_HEADERS, "content-type"))
@@ -29,7 +29,7 @@ class WholeAnswer(RetoldAnswer):
     """``answer`` to ``request``, and those behind it. Its head is known when it has arrived; its
     body is read as of any answer."""
 
-    def __init__(self, answer: Answer, request: Request, send_on: SendOn) -> None:
+    def __init__(self, answer: RoutedAnswer, request: Request, send_on: SendOn) -> None:
         super().__init__(answer, request, send_on)
         self._end: WholeHead | None = None
         self._body = b""
@@ -86,7 +86,7 @@ class WholeAnswer(RetoldAnswer):
 
     def _note(self, block: bytes) -> None:
         if block.startswith(COMMENT):
-            self._told.add(msgspec.json.decode(block[len(COMMENT) :], type=Told))
+            self._told.add(msgspec.json.decode(block[len(COMMENT) :], type=ToldChunk))
         elif block.startswith(WHOLE):
             end = msgspec.json.decode(block[len(WHOLE) :], type=WholeHead)
             if end.code == EngineLost.code:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from quire.cluster.nodes.connection import AnswerHead, Sink
-from quire.cluster.nodes.pool import Exchange
+from quire.cluster.nodes.pool import NodeExchange
 
 
-class Answer(Protocol):
+class RoutedAnswer(Protocol):
     """``engine`` is the name of the one that answers. Whoever holds an answer closes it; an answer
     that is closed before its end is cancelled at the engine."""
 
@@ -40,7 +40,7 @@ class NodeAnswer:
     """The answer of one exchange; ``on_close`` is called once."""
 
     def __init__(
-        self, engine: str, head: AnswerHead, exchange: Exchange, on_close: Callable[[], None]
+        self, engine: str, head: AnswerHead, exchange: NodeExchange, on_close: Callable[[], None]
     ) -> None:
         self.engine = engine
         self.head = head

@@ -10,7 +10,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.requests.request import RawHeaders
 from quire.core.errors import EngineLost
 
@@ -23,11 +23,11 @@ _ACCESS = (b"authorization", b"x-api-key", b"x-request-id")
 class Locator:
     """Asks ``nodes()``, those that are in force then."""
 
-    def __init__(self, nodes: Callable[[], Sequence[Node]]) -> None:
+    def __init__(self, nodes: Callable[[], Sequence[RoutedNode]]) -> None:
         self._nodes = nodes
-        self._known: OrderedDict[str, Node] = OrderedDict()
+        self._known: OrderedDict[str, RoutedNode] = OrderedDict()
 
-    async def find(self, lookups: Sequence[str], headers: RawHeaders) -> Node | None:
+    async def find(self, lookups: Sequence[str], headers: RawHeaders) -> RoutedNode | None:
         """The node that answers one of the paths ``lookups``, or None: no living node does.
 
         Raises:
@@ -60,8 +60,8 @@ class Locator:
         return None
 
     async def find_again(
-        self, lookups: Sequence[str], headers: RawHeaders, before: Node
-    ) -> Node | None:
+        self, lookups: Sequence[str], headers: RawHeaders, before: RoutedNode
+    ) -> RoutedNode | None:
         """Another node that has it: ``before``, the one that ``find`` named, says that it does not.
         None: no other does. Raises ``EngineLost`` as ``find`` does."""
         self.forget(lookups)
@@ -72,12 +72,12 @@ class Locator:
         """The node no longer has it."""
         self._known.pop(lookups[0], None)
 
-    def _remember(self, name: str, node: Node) -> None:
+    def _remember(self, name: str, node: RoutedNode) -> None:
         self._known[name] = node
         if len(self._known) > _MAX_KNOWN:
             self._known.popitem(last=False)
 
-    async def _has(self, node: Node, lookups: Sequence[str], access: RawHeaders) -> bool:
+    async def _has(self, node: RoutedNode, lookups: Sequence[str], access: RawHeaders) -> bool:
         if node.liveness.state == "dead":
             raise EngineLost(f"node {node.name} is lost: {node.liveness.reason}")
         async with asyncio.timeout(_TIMEOUT_S):

@@ -34,7 +34,7 @@ class _Read(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReaderPlace:
     """How far a reader has read each node, by name."""
 
     nodes: Mapping[str, _Read] = field(default_factory=dict)
@@ -45,14 +45,14 @@ class Place:
         return "" if read is None else read.since
 
 
-def read_place(text: str) -> Place:
+def read_place(text: str) -> ReaderPlace:
     """The place that ``text``, a former ``next``, says.
 
     Raises:
         InvalidArgument: it was never given out.
     """
     if not text:
-        return Place()
+        return ReaderPlace()
     try:
         raw = urlsafe_b64decode(text[:_MAX_CHARS].encode("ascii"))
         nodes = msgspec.msgpack.decode(raw, type=dict[str, _Read])
@@ -62,10 +62,10 @@ def read_place(text: str) -> Place:
             "router, or leave it out",
             param="since",
         ) from exc
-    return Place(nodes)
+    return ReaderPlace(nodes)
 
 
-def has_to_begin_anew(place: Place, answers: Mapping[str, Row]) -> bool:
+def has_to_begin_anew(place: ReaderPlace, answers: Mapping[str, Row]) -> bool:
     """Whether a node is gone, or has forgotten what it told: which rows were its own is not known,
     so that a reader must be told of all of them again."""
     return any(
@@ -77,7 +77,7 @@ def has_to_begin_anew(place: Place, answers: Mapping[str, Row]) -> bool:
 
 
 def merged(
-    place: Place, answers: Mapping[str, Row], missing: Mapping[str, str], now_s: float
+    place: ReaderPlace, answers: Mapping[str, Row], missing: Mapping[str, str], now_s: float
 ) -> Row:
     """What a reader at ``place`` is told. ``answers``: of the nodes that have answered, each behind
     ``place``; ``missing``: of the others, why. ``now_s``: Unix time."""
@@ -115,7 +115,7 @@ def merged(
     }
 
 
-def _slots(place: Place) -> set[int]:
+def _slots(place: ReaderPlace) -> set[int]:
     return {read.slot for read in place.nodes.values()}
 
 

@@ -16,19 +16,19 @@ NODE_HEADER = b"x-quire-node"
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
+class AnyNode:
     """Any engine with the model: the strategy chooses."""
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class SessionHome:
     """The home of session ``session``."""
 
     session: str
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class HoldingNode:
     """The node that has what is called ``name``: it answers one of ``lookups``. Where none has it,
     the request goes to the home of ``otherwise``, or to any node, which refuses it."""
 
@@ -38,7 +38,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class LeastBusyNode:
     """The node with the least to do. ``is_stored``: what it makes stays there, so that the request
     may not reach two nodes."""
 
@@ -46,12 +46,12 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Everywhere:
+class AllNodes:
     """All nodes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class MergedLists:
     """The lists of all nodes as one. ``is_paged``: their clients page with ``after`` and
     ``limit``."""
 
@@ -59,20 +59,29 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class NamedNode:
     """The node that the client has named."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class NotRouted:
     """No router answers it; ``remedy`` says who does."""
 
     remedy: str
 
 
-Place = Free | Home | Holder | Spread | Everywhere | Listed | Pinned | Elsewhere
+Place = (
+    AnyNode
+    | SessionHome
+    | HoldingNode
+    | LeastBusyNode
+    | AllNodes
+    | MergedLists
+    | NamedNode
+    | NotRouted
+)
 
 _GENERATING = frozenset(
     {
@@ -93,11 +102,11 @@ _NAMED_BY_NODE = re.compile(r"(prog|session)-[0-9a-f]{24}")
 """Names that a node has given: which one cannot be computed from them."""
 
 _LISTS = {
-    "/v1/models": Listed(is_paged=False),
-    "/v1/programs": Listed(is_paged=False),
-    "/v1/sessions": Listed(),
-    "/v1/files": Listed(),
-    "/v1/batches": Listed(),
+    "/v1/models": MergedLists(is_paged=False),
+    "/v1/programs": MergedLists(is_paged=False),
+    "/v1/sessions": MergedLists(),
+    "/v1/files": MergedLists(),
+    "/v1/batches": MergedLists(),
 }
 _ASK_A_NODE = (
     "a router does not put it together: ask one node, by its address or with the header "
@@ -115,15 +124,15 @@ def place_of(request: Request) -> Place:
     path = request.path
     for name, value in request.headers:
         if name == NODE_HEADER:
-            return Pinned(value.decode("latin-1"))
+            return NamedNode(value.decode("latin-1"))
     if request.method == "POST" and path in _GENERATING:
         return _of_work(request)
     if path in (_LIVE, "/ui") or path.startswith(("/ui/", "/v1/microserving/")):
-        return Elsewhere(_ASK_A_NODE)
+        return NotRouted(_ASK_A_NODE)
     if path == _LIBRARY:
-        return Spread()
+        return LeastBusyNode()
     if path == _UPLOADS or path.startswith(f"{_UPLOADS}/"):
-        return Spread() if request.method == "GET" else Everywhere()
+        return LeastBusyNode() if request.method == "GET" else AllNodes()
     if request.method in ("GET", "HEAD") and path in _LISTS:
         return _LISTS[path]
     stored = _STORED.fullmatch(path)
@@ -139,29 +148,29 @@ def _of_work(request: Request) -> Place:
         return _holder("conversations", quote(conversation, safe=""))
     session = request.session
     if session is None:
-        return Free()
+        return AnyNode()
     if _NAMED_BY_NODE.fullmatch(session):
-        return Holder(session, (f"/v1/sessions/{session}",), otherwise=session)
-    return Home(session)
+        return HoldingNode(session, (f"/v1/sessions/{session}",), otherwise=session)
+    return SessionHome(session)
 
 
 def _of_making(request: Request) -> Place:
     if request.method == "DELETE" and (deleted := _KEPT_QUERY.fullmatch(request.path)):
-        return Home(unquote(deleted[1]))
+        return SessionHome(unquote(deleted[1]))
     if request.method != "POST":
-        return Spread()
+        return LeastBusyNode()
     if request.path == "/v1/sessions" and (session := request.text_of("id")):
-        return Home(session)
+        return SessionHome(session)
     if request.path == "/v1/batches" and (file := request.text_of("input_file_id")):
         return _holder("files", quote(file, safe=""))
     is_query = _QUERY.fullmatch(request.path) is not None
     if is_query and (kept_as := _query_id(request)):
-        return Home(kept_as)
+        return SessionHome(kept_as)
     is_launch = is_query or request.path == "/v1/programs"
     if is_launch and (parent := request.text_of("parent")):
         return _holder("programs", quote(parent, safe=""))
     kept = ("/v1/programs", "/v1/files", "/v1/conv", "/v1/sess")
-    return Spread(is_stored=is_query or request.path.startswith(kept))
+    return LeastBusyNode(is_stored=is_query or request.path.startswith(kept))
 
 
 def _query_id(request: Request) -> str | None:
@@ -173,9 +182,11 @@ def _query_id(request: Request) -> str | None:
     return next((value.decode("latin-1") for value in keys), None)
 
 
-def _holder(kind: str, name: str) -> Holder:
+def _holder(kind: str, name: str) -> HoldingNode:
     """``name`` is quoted as in a path."""
-    return Holder(name, program_lookups(name) if kind == "programs" else (f"/v1/{kind}/{name}",))
+    return HoldingNode(
+        name, program_lookups(name) if kind == "programs" else (f"/v1/{kind}/{name}",)
+    )
 
 
 def program_lookups(name: str) -> tuple[str, ...]:

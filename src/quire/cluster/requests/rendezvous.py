@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from hashlib import blake2b
 
-from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.node import RoutedNode
 
 
-def by_preference(key: str, nodes: Iterable[Node]) -> list[Node]:
+def by_preference(key: str, nodes: Iterable[RoutedNode]) -> list[RoutedNode]:
     """``nodes``, the home of ``key`` first, then where it goes while that is away."""
     return sorted(nodes, key=lambda node: _score(key, node.name), reverse=True)
 

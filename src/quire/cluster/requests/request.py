@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from starlette.datastructures import Headers
 
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.core.errors import InvalidArgument
 from quire.server.identity import NAMING_HEADERS, identify
 from quire.server.schemas.generation import IdentityFields
@@ -57,17 +57,17 @@ class PromptPages(msgspec.Struct, frozen=True):
     keys: bytes
 
 
-class Work:
+class BegunWork:
     """What has been begun at engines for one request, so that all of it can be ended. ``leases``
     are those that no ``start_generate`` has used, each with what gives it up; ``lost`` the names of
     engines that the request has lost."""
 
     def __init__(self) -> None:
-        self.answers: list[Answer] = []
+        self.answers: list[RoutedAnswer] = []
         self.leases: dict[str, Callable[[str], None]] = {}
         self.lost: set[str] = set()
 
-    def end(self, kept: Answer | None = None) -> None:
+    def end(self, kept: RoutedAnswer | None = None) -> None:
         """Close every answer but ``kept``, and give up every lease."""
         for answer in self.answers:
             if answer is not kept:
@@ -97,7 +97,7 @@ class Request:
         self.request_id = request_id
         self.upload: Upload | None = None
         """A body that is passed on while it arrives, in place of ``body``."""
-        self.work = Work()
+        self.work = BegunWork()
         self.home: str | None = None
         """The name of the engine at which the request's session is at home, if it has one."""
         self.prefers: str | None = None

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from quire.cluster.routing.strategy import LOAD_TIMEOUT_S, StrategySource
-from quire.cluster.routing.trial_process import READY, Asked, Limits, Outcome
+from quire.cluster.routing.trial_process import READY, Limits, TrialOutcome, TrialRequest
 from quire.core.errors import InvalidArgument
 
 _START_TIMEOUT_S = 60.0
@@ -58,13 +58,13 @@ class TrialApart:
         if answer.refusal is not None:
             raise InvalidArgument(answer.refusal)
 
-    async def _asked(self, process: Process, source: StrategySource) -> Outcome | None:
+    async def _asked(self, process: Process, source: StrategySource) -> TrialOutcome | None:
         """None: it has ended without an answer."""
         assert process.stdin is not None
         assert process.stdout is not None
         path = None if source.path is None else str(source.path)
         text, options = source.text or "", dict(source.options)
-        asked = Asked(source.name, text, path, options, self.limits)
+        asked = TrialRequest(source.name, text, path, options, self.limits)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 with contextlib.suppress(ConnectionError):  # then it does not answer either
@@ -79,7 +79,7 @@ class TrialApart:
                 f"strategy {source.label} was not ready after {self.timeout_s:g} s: neither "
                 "loading it nor its trial, in which engines answer at once, may block or wait"
             ) from exc
-        return msgspec.json.decode(line, type=Outcome) if line else None
+        return msgspec.json.decode(line, type=TrialOutcome) if line else None
 
     def _ended(self, source: StrategySource, code: int | None) -> InvalidArgument:
         if code == -signal.SIGPROF:

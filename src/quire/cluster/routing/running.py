@@ -28,7 +28,7 @@ Try = Callable[[StrategySource], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False)
-class Shift:
+class StrategyTerm:
     """One strategy's time in force."""
 
     strategy: Strategy
@@ -49,24 +49,24 @@ class RunningStrategy:
     ) -> None:
         self._unix_s = unix_s
         self._try_apart = try_apart or TrialApart()
-        self.current = Shift(strategy, unix_s())
+        self.current = StrategyTerm(strategy, unix_s())
         self._before: Strategy | None = None
         """The one that was in force before, which follows one that is withdrawn."""
         self.withdrawal: str | None = None
         """Which strategy was withdrawn last, and why."""
-        self._leaving: list[Shift] = []
+        self._leaving: list[StrategyTerm] = []
         self._changing = asyncio.Lock()
         self.refusal: str | None = None
         """Why the last change of the strategy's file was refused."""
         self._tried_text: str | None = None  # a broken text is tried once
 
     @property
-    def leaving(self) -> tuple[Shift, ...]:
+    def leaving(self) -> tuple[StrategyTerm, ...]:
         """Strategies that are no longer in force and still have requests."""
         return tuple(self._leaving)
 
     @contextmanager
-    def request(self) -> Iterator[Shift]:
+    def request(self) -> Iterator[StrategyTerm]:
         """One request under the strategy that is in force now."""
         shift = self.current
         shift.num_running += 1
@@ -97,9 +97,9 @@ class RunningStrategy:
         if self.current.num_running:
             self._leaving.append(self.current)
         logger.info("strategy %s follows %s", strategy.label, self.current.strategy.label)
-        self.current = Shift(strategy, self._unix_s())
+        self.current = StrategyTerm(strategy, self._unix_s())
 
-    def withdraw(self, shift: Shift, why: str) -> bool:
+    def withdraw(self, shift: StrategyTerm, why: str) -> bool:
         """Put the strategy before that of ``shift`` in force again, because of ``why``. Returns
         whether another one is in force now than that of ``shift``."""
         if shift is self.current and self._before is not None:

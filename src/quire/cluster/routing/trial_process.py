@@ -28,7 +28,7 @@ class Limits(msgspec.Struct, frozen=True):
     memory_bytes: int = 1 << 30
 
 
-class Asked(msgspec.Struct, frozen=True):
+class TrialRequest(msgspec.Struct, frozen=True):
     """A ``StrategySource`` that has a text, and the limits of its trial."""
 
     name: str
@@ -38,16 +38,16 @@ class Asked(msgspec.Struct, frozen=True):
     limits: Limits
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class TrialOutcome(msgspec.Struct, frozen=True):
     """``refusal``: None: it has passed."""
 
     refusal: str | None
 
 
 def main() -> None:
-    """Standard input: a line of JSON (``Asked``). Standard output: ``READY`` when time begins to
-    count, then a line of JSON (``Outcome``)."""
-    asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=Asked)
+    """Standard input: a line of JSON (``TrialRequest``). Standard output: ``READY`` when time
+    begins to count, then a line of JSON (``TrialOutcome``)."""
+    asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=TrialRequest)
     answers = os.fdopen(os.dup(1), "wb")
     silence = os.open(os.devnull, os.O_RDWR)
     os.dup2(silence, 0)
@@ -59,9 +59,9 @@ def main() -> None:
     source = StrategySource(asked.name, asked.text, path, asked.options)
     try:
         asyncio.run(load(source, asked.limits.processor_s * 1000))  # who asked has the clock
-        outcome = Outcome(None)
+        outcome = TrialOutcome(None)
     except InvalidArgument as exc:
-        outcome = Outcome(exc.message)
+        outcome = TrialOutcome(exc.message)
     answers.write(msgspec.json.encode(outcome) + b"\n")
     answers.flush()
     os._exit(0)  # nothing that the strategy has begun may keep it

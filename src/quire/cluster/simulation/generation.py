@@ -17,14 +17,14 @@ from quire.programs.builtin.leases import take_lease
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class LeasedPrefix:
     """The first ``num_tokens`` tokens of the prompt come from ``lease``."""
 
     lease: LeaseName
     num_tokens: int
 
 
-class Generation:
+class VirtualGeneration:
     """An answer that has begun. ``num_tokens``: generated tokens that were awaited so far."""
 
     def __init__(self, api: Api, stream: DecodeStream) -> None:
@@ -56,8 +56,8 @@ class Generation:
 
 
 async def generate(
-    node: VirtualNode, prompt: Sequence[int], max_tokens: int, taken: Taken | None
-) -> Generation:
+    node: VirtualNode, prompt: Sequence[int], max_tokens: int, taken: LeasedPrefix | None
+) -> VirtualGeneration:
     """Generate ``max_tokens`` after ``prompt`` on ``node``; returns with the first token.
 
     Raises:
@@ -70,7 +70,7 @@ async def generate(
         context: list[KvPage] = []
         if taken is not None:
             context = await _take(api, queue, taken)
-        generation = Generation(api, _decode(api, queue, context, prompt, max_tokens, taken))
+        generation = VirtualGeneration(api, _decode(api, queue, context, prompt, max_tokens, taken))
         await generation.first()
     except BaseException:
         api.close()
@@ -78,7 +78,7 @@ async def generate(
     return generation
 
 
-async def _take(api: Api, queue: Queue, taken: Taken) -> list[KvPage]:
+async def _take(api: Api, queue: Queue, taken: LeasedPrefix) -> list[KvPage]:
     pages, done = take_lease(api, queue, taken.lease, taken.num_tokens)
     await done
     return pages
@@ -90,7 +90,7 @@ def _decode(
     context: list[KvPage],
     prompt: Sequence[int],
     max_tokens: int,
-    taken: Taken | None,
+    taken: LeasedPrefix | None,
 ) -> DecodeStream:
     """The decode continues in the last page of the lease if that page is not full."""
     size = queue.page_size

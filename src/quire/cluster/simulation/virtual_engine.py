@@ -12,14 +12,20 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from quire.cluster.engines.interfaces import Engine, Located, Prompt, Received, Sent
-from quire.cluster.engines.node_figures import NodeFigures
+from quire.cluster.engines.interfaces import (
+    Engine,
+    LocatedPrompt,
+    PrepRecvResult,
+    Prompt,
+    RemoteSendResult,
+)
+from quire.cluster.engines.node_figures import EngineFigures
 from quire.cluster.nodes.connection import AnswerHead, Sink
-from quire.cluster.nodes.node import Node
+from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.nodes.page_tree import PageTree, unpacked
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import PromptPages, Request
-from quire.cluster.simulation.generation import Generation, Taken, generate
+from quire.cluster.simulation.generation import LeasedPrefix, VirtualGeneration, generate
 from quire.cluster.simulation.virtual_node import VirtualNode
 from quire.cluster.simulation.virtual_port import TENANT
 from quire.control import prompt_keys, root_key
@@ -86,7 +92,7 @@ class VirtualAnswer:
     head = AnswerHead(200, [])
 
     def __init__(
-        self, engine: str, generation: Generation, on_close: Callable[[], None], way_s: float
+        self, engine: str, generation: VirtualGeneration, on_close: Callable[[], None], way_s: float
     ) -> None:
         self.engine = engine
         self._generation = generation
@@ -120,7 +126,7 @@ class VirtualAnswer:
             on_close()
 
 
-class VirtualEngine(NodeFigures):
+class VirtualEngine(EngineFigures):
     """Implements ``Engine``. ``node`` is the router's view of it; ``call_s``: the time to the node
     and back."""
 
@@ -128,7 +134,7 @@ class VirtualEngine(NodeFigures):
 
     def __init__(
         self,
-        node: Node,
+        node: RoutedNode,
         virtual: VirtualNode,
         tree: PageTree,
         addresses: Addresses,
@@ -144,7 +150,7 @@ class VirtualEngine(NodeFigures):
 
     # -- whole requests ----------------------------------------------------------------------------
 
-    async def send(self, request: Request) -> Answer:
+    async def send(self, request: Request) -> RoutedAnswer:
         return await self._answer(request, _tokens(request, None), None)
 
     async def start_generate(
@@ -152,10 +158,10 @@ class VirtualEngine(NodeFigures):
         request: Request,
         begin: int,
         *,
-        received: Received | None = None,
+        received: PrepRecvResult | None = None,
         prompt: Prompt | None = None,
         num_generated: int | None = None,
-    ) -> Answer:
+    ) -> RoutedAnswer:
         tokens = _tokens(request, prompt)
         if received is None:
             return await self._answer(request, tokens, None)
@@ -163,13 +169,15 @@ class VirtualEngine(NodeFigures):
         end = _place(tokens, begin)
         if end > address.end:
             raise InvalidArgument(f"begin is {end}, and the lease is for {address.end} tokens")
-        taken = Taken(address.leased.lease, min(end, len(tokens) - 1))
+        taken = LeasedPrefix(address.leased.lease, min(end, len(tokens) - 1))
         answer = await self._answer(request, tokens, taken)
         request.work.leases.pop(received.kv_addr_info, None)
         self._addresses.forget(received.kv_addr_info)
         return answer
 
-    async def _answer(self, request: Request, tokens: list[int], taken: Taken | None) -> Answer:
+    async def _answer(
+        self, request: Request, tokens: list[int], taken: LeasedPrefix | None
+    ) -> RoutedAnswer:
         self._node.began()
         try:
             await self._pass()
@@ -188,7 +196,7 @@ class VirtualEngine(NodeFigures):
     async def prompt_tokens(self, request: Request) -> list[int]:
         return _tokens(request, None)
 
-    async def locate(self, request: Request) -> Located | None:
+    async def locate(self, request: Request) -> LocatedPrompt | None:
         if not self._tree.num_keys or not request.is_divisible:
             return None
         if request.pages is None:
@@ -197,7 +205,7 @@ class VirtualEngine(NodeFigures):
         pages = request.pages
         keys = unpacked(pages.keys)
         matched = self._tree.matched(keys, pages.page_size)
-        return Located(pages.tokens, keys, pages.page_size, matched)
+        return LocatedPrompt(pages.tokens, keys, pages.page_size, matched)
 
     def _pages(self, tokens: list[int]) -> PromptPages:
         info = self.virtual.model.info
@@ -207,7 +215,7 @@ class VirtualEngine(NodeFigures):
 
     async def prep_recv(
         self, request: Request, end: int, *, prompt: Prompt | None = None
-    ) -> Received:
+    ) -> PrepRecvResult:
         tokens = _tokens(request, prompt)
         end = _place(tokens, end)
         self._num_keys += 1
@@ -222,17 +230,17 @@ class VirtualEngine(NodeFigures):
         rank = {"engine": leased.lease.engine, "epoch": leased.lease.epoch}
         matched = leased.num_matched
         call_s = self._now_s() - began_s
-        return Received(kv_addr_info, matched, end - matched, end, _TTL_S, rank, call_s)
+        return PrepRecvResult(kv_addr_info, matched, end - matched, end, _TTL_S, rank, call_s)
 
     async def remote_send(
         self,
         request: Request,
-        received: Received,
+        received: PrepRecvResult,
         *,
         begin: int,
         end: int,
         prompt: Prompt | None = None,
-    ) -> Sent:
+    ) -> RemoteSendResult:
         tokens = _tokens(request, prompt)
         address = self._addresses.find(received.kv_addr_info)
         leased = address.leased
@@ -240,7 +248,7 @@ class VirtualEngine(NodeFigures):
         if end > address.end:
             raise InvalidArgument(f"end is {end}, and the lease is for {address.end} tokens")
         if begin >= end:
-            return Sent(0)
+            return RemoteSendResult(0)
         target = SendTarget(
             address=leased.address, lease=leased.lease.number, key=leased.lease.key, first=0
         )
@@ -263,9 +271,9 @@ class VirtualEngine(NodeFigures):
                     "the lease has expired meanwhile: call prep_recv again"
                 ) from exc
         call_s = self._now_s() - began_s
-        return Sent(sent.num_tokens, sent.num_bytes, sent.elapsed_s, call_s)
+        return RemoteSendResult(sent.num_tokens, sent.num_bytes, sent.elapsed_s, call_s)
 
-    async def settle(self, request: Request, received: Received) -> None:
+    async def settle(self, request: Request, received: PrepRecvResult) -> None:
         lease = self._addresses.find(received.kv_addr_info).leased.lease
         asked = LeaseRequest(self.virtual.model_id, lease, when_arrived=True)
         async with self._calling():
@@ -281,7 +289,7 @@ class VirtualEngine(NodeFigures):
         async with self._calling():
             return (await self._result(pin, asked)).num_tokens
 
-    async def move(self, answer: Answer, to: Engine) -> bool:
+    async def move(self, answer: RoutedAnswer, to: Engine) -> bool:
         """
         Raises:
             InvalidArgument: always. Moves are not modelled; returning that the answer stays would

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from quire.cluster.nodes.addresses import NodeAddress
 from quire.cluster.nodes.index_feed import change_of
-from quire.cluster.nodes.node import Node, NodeFigures
+from quire.cluster.nodes.node import NodeFigures, RoutedNode
 from quire.cluster.nodes.page_tree import PageTree
 from quire.cluster.simulation.virtual_engine import Addresses, VirtualEngine
 from quire.cluster.simulation.virtual_loop import VirtualLoop
@@ -51,7 +51,7 @@ class VirtualFleet:
         addresses = Addresses()
         self.engines = tuple(
             VirtualEngine(
-                Node(NodeAddress(f"node-{number}", "127.0.0.1", 1 + number)),
+                RoutedNode(NodeAddress(f"node-{number}", "127.0.0.1", 1 + number)),
                 VirtualNode(
                     f"node-{number}", spec, scheduler, self.loop, clock, self.network, check=check
                 ),

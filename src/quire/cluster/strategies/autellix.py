@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.cluster.engines.interfaces import Engine
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.cluster.strategies.choices import decoder_of, least_used_of
 
@@ -20,7 +20,7 @@ class Autellix:
     long_chars: int = 8192
     routes_sessions = True
 
-    async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
+    async def __call__(self, request: Request, engines: Sequence[Engine]) -> RoutedAnswer:
         is_long = len(request.prefix) > self.long_chars
         engine = decoder_of(request, engines) if is_long else least_used_of(engines)
         return await engine.send(request)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from quire.cluster.engines.interfaces import Engine
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.cluster.strategies.choices import decoder_of, least_used_of
 from quire.cluster.strategies.handing_over import handed_over
@@ -32,7 +32,7 @@ class Balanced:
     def __post_init__(self) -> None:
         self.by_load = ShareByLoad(self.max_ratio)
 
-    async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
+    async def __call__(self, request: Request, engines: Sequence[Engine]) -> RoutedAnswer:
         prefill, decode = engines[: self.num_prefill], engines[self.num_prefill :]
         receiver = decoder_of(request, decode or engines)
         if not (decode and request.is_divisible):

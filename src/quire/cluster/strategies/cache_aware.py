@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quire.cluster.engines.interfaces import Engine
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.prefix_tree import PrefixTree
 from quire.cluster.requests.request import Request
 from quire.cluster.strategies.choices import Life, least_used_of, life_of
-from quire.cluster.strategies.computing import Computing
+from quire.cluster.strategies.computing import ComputingEngines
 
 
 @dataclass
@@ -25,9 +25,9 @@ class CacheAware:
     min_match: float = 0.3
     max_extra: int = 16
     tree: PrefixTree[Life] = field(default_factory=PrefixTree, init=False)
-    computing: Computing = field(default_factory=Computing, init=False)
+    computing: ComputingEngines = field(default_factory=ComputingEngines, init=False)
 
-    async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
+    async def __call__(self, request: Request, engines: Sequence[Engine]) -> RoutedAnswer:
         located = await least_used_of(engines).locate(request)
         if located is None:
             return await self._by_history(request, engines)
@@ -38,7 +38,7 @@ class CacheAware:
         with self.computing.at(engine.name, located.keys):
             return await engine.send(request)
 
-    async def _by_history(self, request: Request, engines: Sequence[Engine]) -> Answer:
+    async def _by_history(self, request: Request, engines: Sequence[Engine]) -> RoutedAnswer:
         seen = self.tree.matched(request.prefix)
         matched = {engine.name: seen.get(life_of(engine), 0) for engine in engines}
         engine = self._choose(engines, matched, len(request.prefix))

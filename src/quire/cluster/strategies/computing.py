@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from quire.cluster.nodes.page_tree import Keys
 
 
-class Computing:
+class ComputingEngines:
     """By each page, the engines that compute it, one entry for each request."""
 
     def __init__(self) -> None:

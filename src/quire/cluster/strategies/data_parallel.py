@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from quire.cluster.engines.interfaces import Engine
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 
 
@@ -16,5 +16,5 @@ class DataParallel:
     def __init__(self) -> None:
         self._turns = itertools.count()
 
-    async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
+    async def __call__(self, request: Request, engines: Sequence[Engine]) -> RoutedAnswer:
         return await engines[next(self._turns) % len(engines)].send(request)

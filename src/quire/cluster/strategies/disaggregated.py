@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.cluster.engines.interfaces import Engine
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.cluster.strategies.choices import decoder_of, least_used_of
 from quire.cluster.strategies.handing_over import handed_over
@@ -20,7 +20,7 @@ class Disaggregated:
     num_prefill: int = 1
     routes_sessions = True
 
-    async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
+    async def __call__(self, request: Request, engines: Sequence[Engine]) -> RoutedAnswer:
         prefill, decode = engines[: self.num_prefill], engines[self.num_prefill :]
         receiver = decoder_of(request, decode or engines)
         if not (decode and request.is_divisible):

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from quire.cluster.engines.interfaces import Engine, Sent
-from quire.cluster.requests.answer import Answer
+from quire.cluster.engines.interfaces import Engine, RemoteSendResult
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.core.errors import CapacityError, InvalidArgument
 
@@ -18,8 +18,8 @@ async def handed_over(
     sender: Engine,
     receiver: Engine,
     end: int,
-    on_sent: Callable[[Sent], None] | None = None,
-) -> Answer:
+    on_sent: Callable[[RemoteSendResult], None] | None = None,
+) -> RoutedAnswer:
     """``sender`` brings what ``receiver`` has not of ``prompt[:end]``, computed or from its cache;
     ``receiver`` goes on from there. A chat of text is sent whole then, and finds the tokens in the
     receiver's cache; one with images takes them from the lease. A receiver without room for them

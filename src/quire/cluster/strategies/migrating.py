@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from quire.cluster.engines.interfaces import Engine
-from quire.cluster.requests.answer import Answer
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.prefix_tree import PrefixTree
 from quire.cluster.requests.request import Request
 from quire.cluster.strategies.choices import Life, least_used_of, life_of
@@ -28,7 +28,7 @@ class Migrating:
     tree: PrefixTree[Life] = field(default_factory=PrefixTree, init=False)
     routes_sessions = True
 
-    async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
+    async def __call__(self, request: Request, engines: Sequence[Engine]) -> RoutedAnswer:
         least = least_used_of(engines)
         matched = self.tree.matched(request.prefix)
         holder = max(engines, key=lambda engine: (matched.get(life_of(engine), 0), -engine.load))

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import msgspec
 
-from quire.cluster.engines.interfaces import Engine, Located, Sent
-from quire.cluster.engines.pages_ahead import HeldText, send_ahead
-from quire.cluster.requests.answer import Answer
+from quire.cluster.engines.interfaces import Engine, LocatedPrompt, RemoteSendResult
+from quire.cluster.engines.pages_ahead import PromptPrefix, send_ahead
+from quire.cluster.requests.answer import RoutedAnswer
 from quire.cluster.requests.request import Request
 from quire.cluster.strategies.choices import least_used_of
-from quire.cluster.strategies.computing import Computing
+from quire.cluster.strategies.computing import ComputingEngines
 from quire.cluster.strategies.handing_over import handed_over
 from quire.core.errors import EngineLost, InvalidArgument, QuireError
 
@@ -71,7 +71,7 @@ class Quire:
     call_s: float = 0.01
     profile: str = ""
     owed: Counter[str] = field(default_factory=Counter, init=False)
-    computing: Computing = field(default_factory=Computing, init=False)
+    computing: ComputingEngines = field(default_factory=ComputingEngines, init=False)
     routes_sessions = True
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class Quire:
         self._first_call_s = self.call_s
         self._token_s = self._profiled_token_s() if self.profile else _DEFAULT_TOKEN_S
 
-    async def __call__(self, request: Request, engines: Sequence[Engine]) -> Answer:
+    async def __call__(self, request: Request, engines: Sequence[Engine]) -> RoutedAnswer:
         located = await least_used_of(engines).locate(request)
         if located is None:
             engine = min(engines, key=self._num_owed)
@@ -112,10 +112,10 @@ class Quire:
         plan = None if located is None else self.plan_ahead(located, engines)
         if located is None or plan is None or plan.source is None:
             return
-        text = HeldText(request.model, located.tokens[: plan.brought])
+        text = PromptPrefix(request.model, located.tokens[: plan.brought])
         await send_ahead([text], plan.source, plan.engine, _AHEAD_S, request.headers)
 
-    def plan_ahead(self, located: Located, engines: Sequence[Engine]) -> Plan | None:
+    def plan_ahead(self, located: LocatedPrompt, engines: Sequence[Engine]) -> Plan | None:
         """Bring a prompt's pages to the engine that owes least, if its requests then wait for less
         time than the transfer takes; None: they are there, or better stay."""
         there = located.num_matched.longest(_MAX_HOLDERS)
@@ -135,7 +135,9 @@ class Quire:
 
     # -- the decision ------------------------------------------------------------------------------
 
-    def plan(self, located: Located, engines: Sequence[Engine], home: str | None = None) -> Plan:
+    def plan(
+        self, located: LocatedPrompt, engines: Sequence[Engine], home: str | None = None
+    ) -> Plan:
         """What costs the least time. Of equals the session's ``home``, then the first."""
         there = located.num_matched.longest(_MAX_HOLDERS)
         coming = self.computing.matched(located.keys)
@@ -166,20 +168,20 @@ class Quire:
                 named.append(engine)
         return idlest, named
 
-    def _matched(self, engine: Engine, located: Located, coming: Mapping[str, int]) -> int:
+    def _matched(self, engine: Engine, located: LocatedPrompt, coming: Mapping[str, int]) -> int:
         """How many tokens ``engine`` has or will soon have; the last one is always computed."""
         num_coming = coming.get(engine.name, 0) * located.page_size
         num_there = located.num_matched.get(engine.name, 0)
         return min(max(num_coming, num_there), len(located.tokens) - 1)
 
-    def _alone(self, engine: Engine, located: Located, matched: Mapping[str, int]) -> Plan:
+    def _alone(self, engine: Engine, located: LocatedPrompt, matched: Mapping[str, int]) -> Plan:
         """``engine`` computes what it has not."""
         num_computed = len(located.tokens) - matched[engine.name]
         cost_s = self._compute_s(engine, self._num_owed(engine))
         return Plan(engine, cost_s + self._work_s(engine, num_computed), num_computed)
 
     def _brought(
-        self, engine: Engine, source: Engine, located: Located, matched: Mapping[str, int]
+        self, engine: Engine, source: Engine, located: LocatedPrompt, matched: Mapping[str, int]
     ) -> Plan | None:
         """``source`` sends what it has; ``engine`` computes the rest."""
         end = min(located.num_matched.get(source.name, 0), len(located.tokens) - 1)
@@ -219,7 +221,7 @@ class Quire:
         finally:
             self.owed[engine.name] -= num_tokens
 
-    def _learn(self, sent: Sent) -> None:
+    def _learn(self, sent: RemoteSendResult) -> None:
         """From a transfer of more than a few pages: what passes beside the bytes is mostly the wait
         of both engines for the message before."""
         if sent.num_bytes >= 1 << 20 and sent.elapsed_s > 0:

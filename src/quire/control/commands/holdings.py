@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from quire.control.engines.state import EngineState
-from quire.control.memory.embeds import Embed
+from quire.control.memory.embeds import HeldEmbed
 from quire.control.memory.pages import Page
 from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.core import commands as c
@@ -105,7 +105,7 @@ class Holdings:
     def _alloc_embeds(self, command: c.AllocEmbeds, entry: Entry) -> None:
         queue, program = entry.queue, entry.program
         for embed_id in command.embeds:
-            embed = Embed(embed_id, queue.engine, queue.id)
+            embed = HeldEmbed(embed_id, queue.engine, queue.id)
             program.embeds[embed_id] = embed
             queue.embeds[embed] = None
             embed.is_counted = True
@@ -134,7 +134,7 @@ class Holdings:
             page.is_counted = True
         program.num_held_pages += len(pages)
 
-    def _uncount(self, program: Program, thing: Page | Embed) -> None:
+    def _uncount(self, program: Program, thing: Page | HeldEmbed) -> None:
         thing.is_counted = False
         if isinstance(thing, Page):
             program.num_held_pages -= 1
@@ -184,13 +184,13 @@ class Holdings:
                 thing.is_counted = True
                 program.num_held_embeds += 1
 
-    def _is_held(self, program: Program, thing: Page | Embed) -> bool:
+    def _is_held(self, program: Program, thing: Page | HeldEmbed) -> bool:
         """Whether its id still means it."""
         if isinstance(thing, Page):
             return program.pages.get(thing.id) is thing
         return program.embeds.get(thing.id) is thing
 
-    def free(self, program: Program, things: Iterable[Page | Embed]) -> None:
+    def free(self, program: Program, things: Iterable[Page | HeldEmbed]) -> None:
         """``things`` of ``program`` go, as their pins allow; those that have gone before are left
         alone."""
         for thing in list(things):
@@ -208,7 +208,7 @@ class Holdings:
             program.num_held_pages -= 1
         self._free_page_if_unused(program, page)
 
-    def _let_go(self, program: Program, thing: Page | Embed) -> None:
+    def _let_go(self, program: Program, thing: Page | HeldEmbed) -> None:
         """Nobody counts on its going any more: it goes."""
         if thing.is_counted:
             self._uncount(program, thing)
@@ -228,12 +228,12 @@ class Holdings:
         if (queue := program.queues.get(page.owner)) is not None:
             queue.pages.pop(page, None)
 
-    def _free_embed(self, program: Program, embed: Embed) -> None:
+    def _free_embed(self, program: Program, embed: HeldEmbed) -> None:
         embed.is_released = embed.is_freed = True
         self._let_go(program, embed)
         self._free_embed_if_unused(program, embed)
 
-    def _free_embed_if_unused(self, program: Program, embed: Embed) -> None:
+    def _free_embed_if_unused(self, program: Program, embed: HeldEmbed) -> None:
         if not embed.is_freed or embed.num_pins or program.embeds.get(embed.id) is not embed:
             return
         if embed.slot is not None:
@@ -260,7 +260,7 @@ class Holdings:
             self._check_counts(program)
 
     def _check_counts(self, program: Program) -> None:
-        things: list[Page | Embed] = [*program.pages.values(), *program.embeds.values()]
+        things: list[Page | HeldEmbed] = [*program.pages.values(), *program.embeds.values()]
         for thing in things:
             assert self._is_held(program, thing)
             assert not thing.is_freed or not thing.is_counted, "what is freed counts no more"

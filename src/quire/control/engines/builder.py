@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from quire.control.engines.advanced_rows import AdvancedRows
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.fine_rows import FineRows
-from quire.control.engines.in_flight import InFlight, Part, Restored, Stage
+from quire.control.engines.in_flight import CommandItems, InFlight, MessageStage, RestoredRow
 from quire.control.engines.int_array import i32
 from quire.control.engines.score_sum import ScoredPart
 from quire.control.memory.content import Content
@@ -25,7 +25,7 @@ from quire.core.batch import Batch, BatchOperation, ExplicitMask, ForwardRows
 from quire.core.decoding import SamplerSpec
 from quire.core.ids import TableId
 
-_FORWARD = Stage.FORWARD
+_FORWARD = MessageStage.FORWARD
 """A local name, because Python 3.11 resolves an enum member on each access, which takes longer than
 its use."""
 
@@ -59,11 +59,11 @@ class BatchBuilder:
         self.step = step
         self.budget = budget
         self.prompt_budget = budget if prompt_budget is None else prompt_budget
-        self.parts: list[Part] = []
+        self.parts: list[CommandItems] = []
         self.pins: list[Content] = []
         self.filled: list[Content] = []
         self.lost: list[Content] = []
-        self.restores: list[Restored] = []
+        self.restores: list[RestoredRow] = []
         self.opened: list[DecodeRun] = []
         self.advanced: list[DecodeRun] = []
         self.runs: set[DecodeRun] = set()
@@ -94,7 +94,7 @@ class BatchBuilder:
     def operation(self, entry: Entry, *, is_final: bool = True) -> None:
         """Add a command that consists of operations alone. ``is_final``: it is done with the
         message."""
-        self.parts.append(Part(entry, Stage.OPERATIONS, 0, 0, is_final=is_final))
+        self.parts.append(CommandItems(entry, MessageStage.OPERATIONS, 0, 0, is_final=is_final))
 
     def _fine_rows(self) -> FineRows:
         if self._fine is None:
@@ -125,7 +125,7 @@ class BatchBuilder:
             scored = ScoredPart(len(self._scored_rows), row.score_columns)
             self._scored_rows.append(index)
         self.parts.append(
-            Part(
+            CommandItems(
                 entry,
                 _FORWARD,
                 index,
@@ -144,7 +144,7 @@ class BatchBuilder:
     def restore(self, row: ForwardRow, contents: list[Content], requester: Entry) -> None:
         """Add a row that recomputes lost ``contents``; ``requester``: the most senior command that
         waits for them."""
-        self.restores.append(Restored(len(self._rows), contents, len(row.positions), requester))
+        self.restores.append(RestoredRow(len(self._rows), contents, len(row.positions), requester))
         self._rows.append(row)
         self._row_sequences.append(-1)
         self.num_tokens += len(row.positions)

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.control.engines.in_flight import Part, Stage
+from quire.control.engines.in_flight import CommandItems, MessageStage
 from quire.control.engines.int_array import i32
 from quire.control.programs.program import Entry
 from quire.core.batch import DistRows, EmbedRows, ImageRow, SampleRows
 from quire.core.decoding import SamplerSpec
 
-_EMBEDS, _IMAGES, _DISTS, _SAMPLES = Stage.EMBEDS, Stage.IMAGES, Stage.DISTS, Stage.SAMPLES
+_EMBEDS, _IMAGES, _DISTS, _SAMPLES = (
+    MessageStage.EMBEDS,
+    MessageStage.IMAGES,
+    MessageStage.DISTS,
+    MessageStage.SAMPLES,
+)
 """Local names, because Python 3.11 resolves an enum member on each access, which takes longer than
 its use."""
 
@@ -35,22 +40,22 @@ class FineRows:
         self._sample_positions: list[int] = []
         self._sample_token_slots: list[int] = []
 
-    def embed(self, entry: Entry, tokens: list[int], slots: list[int]) -> Part:
+    def embed(self, entry: Entry, tokens: list[int], slots: list[int]) -> CommandItems:
         start = len(self._embed_tokens)
         self._embed_tokens += tokens
         self._embed_slots += slots
-        return Part(entry, _EMBEDS, start, len(self._embed_tokens))
+        return CommandItems(entry, _EMBEDS, start, len(self._embed_tokens))
 
-    def image(self, entry: Entry, file: bytes, slots: list[int]) -> Part:
+    def image(self, entry: Entry, file: bytes, slots: list[int]) -> CommandItems:
         index = len(self.images)
         self.images.append(ImageRow(file=np.frombuffer(file, np.uint8), embeds=i32(slots)))
-        return Part(entry, _IMAGES, index, index + 1, num_tokens=len(slots))
+        return CommandItems(entry, _IMAGES, index, index + 1, num_tokens=len(slots))
 
-    def dists(self, entry: Entry, embeds: list[int], top_k: int) -> Part:
+    def dists(self, entry: Entry, embeds: list[int], top_k: int) -> CommandItems:
         start = len(self._dist_embeds)
         self._dist_embeds += embeds
         self._dist_top_k += [top_k] * len(embeds)
-        return Part(entry, _DISTS, start, len(self._dist_embeds))
+        return CommandItems(entry, _DISTS, start, len(self._dist_embeds))
 
     def samples(
         self,
@@ -60,7 +65,7 @@ class FineRows:
         positions: list[int],
         token_slots: list[int],
         history: list[int],
-    ) -> Part:
+    ) -> CommandItems:
         start = len(self._sample_embeds)
         is_new = bool(history) or not self._samplers or self._samplers[-1] != sampler
         if is_new or self._histories[-1]:
@@ -70,7 +75,7 @@ class FineRows:
         self._sample_index += [len(self._samplers) - 1] * len(embeds)
         self._sample_positions += positions
         self._sample_token_slots += token_slots
-        return Part(entry, _SAMPLES, start, len(self._sample_embeds))
+        return CommandItems(entry, _SAMPLES, start, len(self._sample_embeds))
 
     def embed_rows(self) -> EmbedRows | None:
         if not self._embed_tokens:

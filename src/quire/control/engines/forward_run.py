@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from quire.control.engines.score_sum import ScoreSum
 from quire.control.memory.append_cursor import AppendCursor
 from quire.control.memory.content import Content
-from quire.control.memory.embeds import Embed
+from quire.control.memory.embeds import HeldEmbed
 from quire.control.memory.pages import Page
 from quire.control.programs.program import Entry
 from quire.core.commands import Forward
@@ -31,8 +31,8 @@ class ForwardRun:
         command: Forward,
         context: list[Page],
         cursor: AppendCursor | None,
-        inputs: list[Embed],
-        outputs: list[Embed],
+        inputs: list[HeldEmbed],
+        outputs: list[HeldEmbed],
         adapter: int,
         page_size: int,
     ) -> None:
@@ -43,7 +43,7 @@ class ForwardRun:
         self.inputs = inputs
         self.positions = [embed.position for embed in inputs]
         self.tokens = [embed.token for embed in inputs]
-        self.outputs: list[Embed | None] = [None] * (len(inputs) - len(outputs)) + list(outputs)
+        self.outputs: list[HeldEmbed | None] = [None] * (len(inputs) - len(outputs)) + list(outputs)
         self.mask = None if command.mask is None else np.array(command.mask, bool)
         self.num_run = 0
         self.scores = (

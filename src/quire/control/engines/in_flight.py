@@ -17,7 +17,7 @@ from quire.control.programs.program import Entry
 from quire.control.statistics import MessageStatistics
 
 
-class Stage(StrEnum):
+class MessageStage(StrEnum):
     """The part of the message that contains an item; the values are those of
     ``RowFailure.stage``."""
 
@@ -30,17 +30,17 @@ class Stage(StrEnum):
 
 
 STAGE_ORDER = {
-    Stage.OPERATIONS: 0,
-    Stage.EMBEDS: 1,
-    Stage.IMAGES: 1,
-    Stage.FORWARD: 2,
-    Stage.DISTS: 3,
-    Stage.SAMPLES: 3,
+    MessageStage.OPERATIONS: 0,
+    MessageStage.EMBEDS: 1,
+    MessageStage.IMAGES: 1,
+    MessageStage.FORWARD: 2,
+    MessageStage.DISTS: 3,
+    MessageStage.SAMPLES: 3,
 }
 
 
 @dataclass(slots=True)
-class Part:
+class CommandItems:
     """The items ``start:stop`` of ``stage`` that belong to one command.
 
     For a forward row: ``token_start``: index of its first token in the message; ``first_token``:
@@ -50,7 +50,7 @@ class Part:
     """
 
     entry: Entry
-    stage: Stage
+    stage: MessageStage
     start: int
     stop: int
     token_start: int = 0
@@ -62,7 +62,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredRow:
     """A forward row that recomputes lost ``contents`` of ``num_tokens`` tokens, for
     ``requester``."""
 
@@ -102,13 +102,13 @@ class InFlight:
         self,
         step: int,
         num_steps: int,
-        parts: list[Part],
+        parts: list[CommandItems],
         runs: list[DecodeRun],
         steps: list[int],
         num_opened: int,
         pins: list[Content],
         filled: list[Content],
-        restores: list[Restored],
+        restores: list[RestoredRow],
         num_tokens: int,
         num_commands: int,
         number: int,
@@ -140,11 +140,11 @@ class InFlight:
 
     @property
     def has_image(self) -> bool:
-        return any(part.stage is Stage.IMAGES for part in self.parts)
+        return any(part.stage is MessageStage.IMAGES for part in self.parts)
 
 
 def message_statistics(message: InFlight) -> MessageStatistics:
-    chunks = [part for part in message.parts if part.stage is Stage.FORWARD]
+    chunks = [part for part in message.parts if part.stage is MessageStage.FORWARD]
     return MessageStatistics(
         num_decodes=len(message.runs),
         num_chunks=len(chunks) + len(message.restores),

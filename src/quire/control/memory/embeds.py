@@ -8,7 +8,7 @@ from __future__ import annotations
 from quire.core.ids import EmbedId, EngineId, QueueId
 
 
-class Embed:
+class HeldEmbed:
     """One embed slot that a program holds.
 
     ``owner``        the queue of its program on which it was allocated.

@@ -50,7 +50,7 @@ class Export:
 
 
 @dataclass(slots=True)
-class Kept:
+class ExportTotals:
     """The number of a tenant's exports and of their pages."""
 
     num_exports: int = 0
@@ -63,7 +63,7 @@ class ExportTable:
     def __init__(self) -> None:
         self._exports: dict[tuple[TenantId, str], Export] = {}
         self._by_owner: dict[ProgramId, dict[str, Export]] = {}
-        self._kept: dict[TenantId, Kept] = {}
+        self._kept: dict[TenantId, ExportTotals] = {}
         self._left: dict[TenantId, OrderedDict[str, Export]] = {}
         """Ownerless exports of each tenant, least recently used first."""
         self._expiries: list[tuple[float, int, Export]] = []
@@ -80,7 +80,7 @@ class ExportTable:
     def add(self, export: Export) -> None:
         assert (export.tenant, export.name) not in self._exports
         self._exports[export.tenant, export.name] = export
-        kept = self._kept.setdefault(export.tenant, Kept())
+        kept = self._kept.setdefault(export.tenant, ExportTotals())
         kept.num_exports += 1
         kept.num_pages += len(export.pages)
         assert export.owner is not None
@@ -158,9 +158,9 @@ class ExportTable:
     def num_of(self, program: ProgramId) -> int:
         return len(self._by_owner.get(program, ()))
 
-    def kept_by(self, tenant: TenantId) -> Kept:
+    def kept_by(self, tenant: TenantId) -> ExportTotals:
         """All exports of ``tenant``, ownerless ones included."""
-        return self._kept.get(tenant) or Kept()
+        return self._kept.get(tenant) or ExportTotals()
 
     def num_pages_of(self, program: ProgramId) -> int:
         return sum(len(export.pages) for export in self._by_owner.get(program, {}).values())

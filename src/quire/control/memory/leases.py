@@ -54,7 +54,7 @@ class Lease:
 
 
 @dataclass(slots=True)
-class Leased:
+class LeaseTotals:
     """The number of a tenant's leases and of their pages."""
 
     num_leases: int = 0
@@ -67,7 +67,7 @@ class LeaseTable:
 
     num_opened: int = 0
     _leases: dict[int, Lease] = field(default_factory=dict)
-    _leased: dict[TenantId, Leased] = field(default_factory=dict)
+    _leased: dict[TenantId, LeaseTotals] = field(default_factory=dict)
     _ended: OrderedDict[int, str] = field(default_factory=OrderedDict)
     _num_waiting: dict[EngineId, int] = field(default_factory=dict)
     _expiries: list[tuple[float, int]] = field(default_factory=list)
@@ -92,7 +92,7 @@ class LeaseTable:
         name = lease.name
         assert name.number not in self._leases
         self._leases[name.number] = lease
-        leased = self._leased.setdefault(lease.tenant, Leased())
+        leased = self._leased.setdefault(lease.tenant, LeaseTotals())
         leased.num_leases += 1
         leased.num_pages += lease.num_pages
         if not lease.is_complete:
@@ -127,8 +127,8 @@ class LeaseTable:
         """Blocks of ``engine`` that wait for K and V."""
         return self._num_waiting.get(engine, 0)
 
-    def leased_by(self, tenant: TenantId) -> Leased:
-        return self._leased.get(tenant) or Leased()
+    def leased_by(self, tenant: TenantId) -> LeaseTotals:
+        return self._leased.get(tenant) or LeaseTotals()
 
     def get(self, number: int) -> Lease | None:
         return self._leases.get(number)

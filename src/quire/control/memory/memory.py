@@ -25,7 +25,7 @@ from quire.control.memory.operations import OperationList
 from quire.control.memory.place_invariants import check_places
 from quire.control.memory.pool_statistics import PoolStatistics
 from quire.control.memory.prefix_index import PrefixIndex
-from quire.control.memory.promises import Promises, Reclaim
+from quire.control.memory.promises import PromisedBlocks, Reclaim
 from quire.control.memory.transfers import Tier, Transfer, TransferTable
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError
@@ -47,7 +47,7 @@ class Memory:
         self.heads = heads or ChainHeads()
         self._operations = operations
         self.transfers = TransferTable()
-        self.promises = Promises()
+        self.promises = PromisedBlocks()
         self._counts = MoveCounts()
         self._journal = IndexJournal()
         self.resize(info)

@@ -43,7 +43,7 @@ NO_RECLAIM = Reclaim(None, _nothing)
 """For optional work: it takes memory from no other."""
 
 
-class Promises:
+class PromisedBlocks:
     """The number of blocks promised to each waiting claim.
 
     A claim that is not given again between two calls of ``renew`` has ended, or waits for something

@@ -29,7 +29,7 @@ SPARE_CALLS = 16
 
 
 @dataclass(slots=True)
-class Placing:
+class PlacementRequest:
     """A queue to be placed. ``prompt``: the tokens that its first command will run from position
     0 and may find in a prefix index; empty if it does not. ``adapter``: to run them with, by name.
     ``keys``: of the prompt, if a balancer has computed any.
@@ -45,7 +45,7 @@ class Balancer(Protocol):
     """Chooses among engines that are up, at least two. May keep state, but sees no clock: the same
     queues in the same order are placed alike in a replay."""
 
-    def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState: ...
+    def choose(self, placing: PlacementRequest, engines: Sequence[EngineState]) -> EngineState: ...
 
 
 class InTurn:
@@ -54,7 +54,7 @@ class InTurn:
     def __init__(self) -> None:
         self._num_placed = 0
 
-    def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
+    def choose(self, placing: PlacementRequest, engines: Sequence[EngineState]) -> EngineState:
         self._num_placed += 1
         return engines[(self._num_placed - 1) % len(engines)]
 
@@ -62,7 +62,7 @@ class InTurn:
 class LeastUsed:
     """``least_used``: the engine with the fewest calls, the first of equals."""
 
-    def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
+    def choose(self, placing: PlacementRequest, engines: Sequence[EngineState]) -> EngineState:
         return least_used(engines, for_spare=placing.queue.is_spare)
 
 
@@ -70,7 +70,7 @@ class ShortOrHome:
     """``autellix``: short prompts go to the least used engine; long ones to the engine of their
     program, which is the least used one when the first of them comes (algorithm 2)."""
 
-    def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
+    def choose(self, placing: PlacementRequest, engines: Sequence[EngineState]) -> EngineState:
         if len(placing.prompt) <= SHORT_PROMPT_TOKENS:
             return least_used(engines)
         queue = placing.queue
@@ -89,7 +89,7 @@ class OccupiedMemory:
     (Ayo, section 6). Pages that programs hold count, and the prompts of calls that wait; cached
     pages that nobody holds are free, and what is cached of the prompt occupies nothing more."""
 
-    def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
+    def choose(self, placing: PlacementRequest, engines: Sequence[EngineState]) -> EngineState:
         cached = cached_tokens(placing, engines)
         num_tokens = len(placing.prompt)
 
@@ -106,7 +106,7 @@ class CachedAgainstLoad:
     So leaving an engine costs the prefill that is lost, and staying costs the queue. Of equals it
     is the one where it delays its own program least (``deepest_beside``)."""
 
-    def choose(self, placing: Placing, engines: Sequence[EngineState]) -> EngineState:
+    def choose(self, placing: PlacementRequest, engines: Sequence[EngineState]) -> EngineState:
         cached = cached_tokens(placing, engines)
         is_spare = placing.queue.is_spare
         costs = [
@@ -194,7 +194,7 @@ def least_used(engines: Sequence[EngineState], *, for_spare: bool = False) -> En
     return min(engines, key=lambda one: num_calls(one, for_spare=for_spare))
 
 
-def cached_tokens(placing: Placing, engines: Sequence[EngineState]) -> dict[EngineId, int]:
+def cached_tokens(placing: PlacementRequest, engines: Sequence[EngineState]) -> dict[EngineId, int]:
     """Of the prompt's tokens, how many each engine's prefix index has, of those that have any. Keys
     are computed once, and only as far as any engine has them; engines of one model have the same
     keys. ``placing`` gets them, as the engine that is chosen looks for the same."""

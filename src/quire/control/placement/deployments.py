@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from quire.control.engines.state import EngineState
 from quire.control.memory.exports import ExportTable
-from quire.control.placement.balancers import Balancer, Placing, least_used
+from quire.control.placement.balancers import Balancer, PlacementRequest, least_used
 from quire.control.programs.program import CommandQueue
 from quire.core import commands as c
 from quire.core.engine_info import EngineInfo
@@ -157,11 +157,11 @@ def _home(queue: CommandQueue) -> EngineId | None:
     return None
 
 
-def _placing(queue: CommandQueue, commands: Sequence[c.Command]) -> Placing:
+def _placing(queue: CommandQueue, commands: Sequence[c.Command]) -> PlacementRequest:
     for command in commands:
         if isinstance(command, c.Decode):
             prompt = command.tokens if command.cache and not command.position else []
-            return Placing(queue, prompt, command.adapter)
+            return PlacementRequest(queue, prompt, command.adapter)
         if isinstance(command, c.ImportPrefix | OpenLease | PinPrefix):
-            return Placing(queue, command.tokens, command.adapter)
-    return Placing(queue)
+            return PlacementRequest(queue, command.tokens, command.adapter)
+    return PlacementRequest(queue)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from quire.control.engines.decode_run import DecodeRun
-from quire.control.memory.embeds import Embed
+from quire.control.memory.embeds import HeldEmbed
 from quire.control.memory.exports import ExportTable
 from quire.control.memory.pages import Page
 from quire.control.programs.program import CommandQueue, Entry, Program
@@ -18,7 +18,7 @@ from quire.core.commands import ImportPages
 from quire.core.ids import EngineId
 
 
-class Stay:
+class EngineStay:
     """``begun``: decodes that have begun, or have been looked at and found no room. Their pages
     count as they were then (``fills``), because all that was written since can be run again."""
 
@@ -28,7 +28,9 @@ class Stay:
         queues = program.queues.values()
         self.queues: list[CommandQueue] = [one for one in queues if one.placed_on == engine]
         self.pages: list[Page] = [one for one in program.pages.values() if one.engine == engine]
-        self.embeds: list[Embed] = [one for one in program.embeds.values() if one.engine == engine]
+        self.embeds: list[HeldEmbed] = [
+            one for one in program.embeds.values() if one.engine == engine
+        ]
         self.begun: list[DecodeRun] = []
         self._is_torn = False
         for queue in self.queues:
@@ -90,9 +92,9 @@ class Stay:
         return export is not None and export.engine == self.engine
 
 
-def stays_on(programs: Collection[Program], engine: EngineId) -> list[Stay]:
+def stays_on(programs: Collection[Program], engine: EngineId) -> list[EngineStay]:
     """Of those of ``programs`` that have commands to do on ``engine``, in their order."""
-    stays = [Stay(program, engine) for program in programs if _is_on(program, engine)]
+    stays = [EngineStay(program, engine) for program in programs if _is_on(program, engine)]
     return [stay for stay in stays if stay.has_work]
 
 

@@ -19,7 +19,7 @@ MAX_ENDED = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EndRecord:
     number: int
     program: ProgramId
     tenant: TenantId
@@ -33,7 +33,7 @@ class Changes:
         self._max_ended = max_ended
         self._touched: dict[ProgramId, Program] = {}
         self._numbers: OrderedDict[ProgramId, tuple[int, Program]] = OrderedDict()
-        self._ended: deque[End] = deque()
+        self._ended: deque[EndRecord] = deque()
         self.number = 0
         self.forgotten = 0
 
@@ -47,7 +47,7 @@ class Changes:
         if self._numbers.pop(program.id, None) is None:
             return
         self.number += 1
-        self._ended.append(End(self.number, program.id, program.tenant))
+        self._ended.append(EndRecord(self.number, program.id, program.tenant))
         if len(self._ended) > self._max_ended:
             self.forgotten = self._ended.popleft().number
 
@@ -70,7 +70,7 @@ class Changes:
         found.reverse()
         return found
 
-    def ended_since(self, number: int) -> list[End]:
+    def ended_since(self, number: int) -> list[EndRecord]:
         """Ends with a higher number, in their order."""
         found = []
         for end in reversed(self._ended):

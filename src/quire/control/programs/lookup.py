@@ -6,7 +6,7 @@ handles when the command is issued; this module sees what happened since then.
 
 from __future__ import annotations
 
-from quire.control.memory.embeds import Embed
+from quire.control.memory.embeds import HeldEmbed
 from quire.control.memory.pages import Page
 from quire.control.programs.program import Entry
 from quire.core.errors import InvalidArgument, PageLost, UnknownHandle
@@ -42,7 +42,7 @@ def find_pages(entry: Entry, page_ids: list[PageId]) -> list[Page]:
     return pages
 
 
-def find_embeds(entry: Entry, embed_ids: list[EmbedId], *, written: bool) -> list[Embed]:
+def find_embeds(entry: Entry, embed_ids: list[EmbedId], *, written: bool) -> list[HeldEmbed]:
     """The embeds that a starting command names. ``written``: the command reads them.
 
     Raises:
@@ -69,6 +69,6 @@ def find_embeds(entry: Entry, embed_ids: list[EmbedId], *, written: bool) -> lis
     return embeds
 
 
-def slot_of(embed: Embed) -> int:
+def slot_of(embed: HeldEmbed) -> int:
     assert embed.slot is not None
     return embed.slot

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from quire.control.memory.content import PromptKeys
-from quire.control.memory.embeds import Embed
+from quire.control.memory.embeds import HeldEmbed
 from quire.control.memory.pages import Page
 from quire.control.programs.accounts import Account
 from quire.control.programs.failures import Failures
@@ -84,7 +84,7 @@ class Program:
         self.entries: dict[CommandId, Entry] = {}
         self.ended, self.failed = IdRanges(), Failures()
         self.pages: dict[PageId, Page] = {}
-        self.embeds: dict[EmbedId, Embed] = {}
+        self.embeds: dict[EmbedId, HeldEmbed] = {}
         self.token_slots: dict[tuple[EngineId, TokenSlotId], int] = {}
         self.num_held_pages = self.num_held_embeds = 0
         self.num_running = self.num_calls = self.num_preemptions = 0
@@ -180,9 +180,9 @@ class CommandQueue:
         self.num_started = 0
         self.poison: CommandId | None = None
         self.pages: dict[Page, None] = {}
-        self.embeds: dict[Embed, None] = {}
+        self.embeds: dict[HeldEmbed, None] = {}
         self.token_slots: set[TokenSlotId] = set()
-        self.orphans: dict[Page | Embed, None] = {}
+        self.orphans: dict[Page | HeldEmbed, None] = {}
         self.prompt_keys: PromptKeys | None = None
 
     @property
@@ -308,8 +308,8 @@ class Entry:
         self.state = _QUEUED
         self.arrival_s = self.ready_s = now_s
         self.pages: tuple[Page, ...] = ()
-        self.embeds: tuple[Embed, ...] = ()
-        self.freed: tuple[Page | Embed, ...] = ()
+        self.embeds: tuple[HeldEmbed, ...] = ()
+        self.freed: tuple[Page | HeldEmbed, ...] = ()
         self.num_blockers = 0
         self.dependents: tuple[Entry, ...] = ()
         self.service_tokens = self.path_tokens = 0

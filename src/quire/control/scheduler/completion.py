@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from quire.control.commands.flow import Flow
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
-from quire.control.engines.in_flight import InFlight, Part, Stage
+from quire.control.engines.in_flight import CommandItems, InFlight, MessageStage
 from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
@@ -23,7 +23,7 @@ from quire.control.programs.families import (
 )
 from quire.control.programs.program import CommandQueue, Entry
 from quire.control.programs.service import charge
-from quire.control.scheduler.exchange import Exchange
+from quire.control.scheduler.exchange import ExchangeScheduler
 from quire.control.scheduler.order.ranking import Ranking
 from quire.control.scheduler.pausing.gate import ProgramGate
 from quire.control.scheduler.reclaiming.restorer import Restorer
@@ -39,7 +39,7 @@ from quire.core.batch_result import BatchResult, SequenceEnd, SequenceTokens
 from quire.core.decoding import TokenLogprobs
 from quire.core.errors import EngineFault, ErrorRecord, NeverWithinQuota, QuotaExceeded
 
-_FORWARD, _OPERATIONS = Stage.FORWARD, Stage.OPERATIONS
+_FORWARD, _OPERATIONS = MessageStage.FORWARD, MessageStage.OPERATIONS
 """Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
 
 _ENDS = list(SequenceEnd)
@@ -48,7 +48,7 @@ _ENDS = list(SequenceEnd)
 _RUNNING, _FAILED = SequenceEnd.RUNNING, SequenceEnd.FAILED
 
 
-class Completion:
+class ResultReader:
     """Reads the results of one engine."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Completion:
         ranking: Ranking,
         admission: Admission,
         gate: ProgramGate,
-        exchange: Exchange,
+        exchange: ExchangeScheduler,
         outbox: Outbox,
         time: EventTime,
     ) -> None:
@@ -130,7 +130,9 @@ class Completion:
 
     # -- parts -----------------------------------------------------------------------------------
 
-    def _read_part(self, part: Part, result: BatchResult, error: ErrorRecord | None) -> None:
+    def _read_part(
+        self, part: CommandItems, result: BatchResult, error: ErrorRecord | None
+    ) -> None:
         entry = part.entry
         if error is not None:
             self._undo(part)
@@ -151,7 +153,7 @@ class Completion:
         else:
             self._end_if_unwanted(entry)
 
-    def _undo(self, part: Part) -> None:
+    def _undo(self, part: CommandItems) -> None:
         """What the failed command was to write is not there."""
         for page, fill in part.undo:
             if page.fill > fill:
@@ -160,7 +162,9 @@ class Completion:
                     page.content.forget_tokens_from(fill)
         self._engine.forget_written(part.entry)
 
-    def _read_prompt(self, entry: Entry, run: DecodeRun, part: Part, result: BatchResult) -> None:
+    def _read_prompt(
+        self, entry: Entry, run: DecodeRun, part: CommandItems, result: BatchResult
+    ) -> None:
         if run.prompt_logprobs is not None and len(result.score_logprobs):
             run.prompt_logprobs += prompt_logprobs(run, part, result)
         if part.is_final and not run.is_open:
@@ -288,7 +292,9 @@ class Completion:
             self._flow.end_cancelled(entry, "by its program")
 
 
-def _failure_of(part: Part, failures: dict[tuple[str, int], ErrorRecord]) -> ErrorRecord | None:
+def _failure_of(
+    part: CommandItems, failures: dict[tuple[str, int], ErrorRecord]
+) -> ErrorRecord | None:
     """Why the first of its items that failed did."""
     items = ((part.stage.value, index) for index in range(part.start, part.stop))
     return next((failures[item] for item in items if item in failures), None)

@@ -18,7 +18,7 @@ from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
 from quire.control.programs.program import Entry
 from quire.control.programs.service import note_sent
-from quire.control.scheduler.completion import Completion
+from quire.control.scheduler.completion import ResultReader
 from quire.control.scheduler.planner import MessagePlanner
 from quire.control.scheduler.run_ahead import RunAhead
 from quire.control.scheduler.tiering.tiering import Tiering
@@ -45,7 +45,7 @@ class EngineScheduler:
         config: SchedulerConfig,
         dispatch: DispatchPolicy,
         planner: MessagePlanner,
-        completion: Completion,
+        completion: ResultReader,
         chunk_time: ChunkTime,
         tiering: Tiering,
         flow: Flow,

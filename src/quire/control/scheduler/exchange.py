@@ -44,7 +44,7 @@ MAX_SHARE = 0.5
 programs of the node must be able to go on without them."""
 
 
-class Exchange:
+class ExchangeScheduler:
     """``leases`` is shared by all engines."""
 
     def __init__(

@@ -18,7 +18,7 @@ from quire.control.memory.promises import NO_RECLAIM, Reclaim
 from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.control.programs.states import CommandState
 from quire.control.programs.table import ProcessTable
-from quire.control.scheduler.exchange import Exchange
+from quire.control.scheduler.exchange import ExchangeScheduler
 from quire.control.scheduler.lowering.by_command import LoweringByCommand
 from quire.control.scheduler.lowering.lowering import LoweringResult
 from quire.control.scheduler.lowering.seeds import SeedSource
@@ -26,7 +26,7 @@ from quire.control.scheduler.lowering.window import QueueWindow
 from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.order.ranking import Ranking, rank_of
 from quire.control.scheduler.pausing.gate import ProgramGate
-from quire.control.scheduler.pausing.pausing import Pausing
+from quire.control.scheduler.pausing.pausing import FamilyPausing
 from quire.control.scheduler.reclaiming.claim import Claim
 from quire.control.scheduler.reclaiming.reclaimer import Reclaimer
 from quire.control.scheduler.reclaiming.restorer import RestoreJob, Restorer
@@ -80,10 +80,10 @@ class MessagePlanner:
         self._fairness = fairness
         self.ranking = ranking
         self.backlog = Backlog(engine, fairness, ranking, gate)
-        self.pausing = Pausing(engine, table, self.backlog, gate, time)
+        self.pausing = FamilyPausing(engine, table, self.backlog, gate, time)
         self._seats = self.backlog.seats
         self.restorer = Restorer(engine)
-        self.exchange = Exchange(engine, host.leases, flow, time)
+        self.exchange = ExchangeScheduler(engine, host.leases, flow, time)
         self._lowering = LoweringByCommand(engine, seeds, self.exchange)
         self.decodes = self._lowering.decodes
         self.seating = Seating(engine, table, self.backlog, admission, self.pausing)

@@ -10,13 +10,13 @@ import math
 
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
-from quire.control.engines.in_flight import Part, Stage
+from quire.control.engines.in_flight import CommandItems, MessageStage
 from quire.core.actions import Reply
 from quire.core.batch_result import BatchResult, SequenceEnd, SequenceTokens
 from quire.core.commands import Dists, Sampled
 from quire.core.decoding import Dist, FinishReason, TokenLogprobs
 
-_DISTS, _SAMPLES = Stage.DISTS, Stage.SAMPLES
+_DISTS, _SAMPLES = MessageStage.DISTS, MessageStage.SAMPLES
 """Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
 
 FINISH_REASONS: dict[SequenceEnd, FinishReason] = {
@@ -28,7 +28,7 @@ FINISH_REASONS: dict[SequenceEnd, FinishReason] = {
 }
 
 
-def reply_of(part: Part, result: BatchResult) -> Reply:
+def reply_of(part: CommandItems, result: BatchResult) -> Reply:
     """The reply of a command of the fine tier, whose last part this is."""
     if part.stage is _SAMPLES:
         return Sampled(token_ids=result.samples[part.start : part.stop].tolist())
@@ -49,7 +49,7 @@ def reply_of(part: Part, result: BatchResult) -> Reply:
     return None
 
 
-def prompt_logprobs(run: DecodeRun, part: Part, result: BatchResult) -> list[TokenLogprobs]:
+def prompt_logprobs(run: DecodeRun, part: CommandItems, result: BatchResult) -> list[TokenLogprobs]:
     """Of the tokens of ``run``'s prompt that follow those of ``part``."""
     first = part.first_token
     num_top = run.command.num_prompt_logprobs or 0

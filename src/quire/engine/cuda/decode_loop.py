@@ -20,7 +20,7 @@ from torch import Tensor
 from quire.core.batch import I32
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.cuda.decode_state import DecodeState
-from quire.engine.cuda.graphs import Buckets, GraphRecorder, Work
+from quire.engine.cuda.graphs import GraphBuckets, GraphRecorder, Work
 from quire.engine.cuda.page_entries import PageEntries
 from quire.engine.cuda.static_attention import StaticAttention
 from quire.engine.cuda.triton_attention import TritonDecodePlan
@@ -51,8 +51,8 @@ class DecodeLoop:
         self._logits_BV = torch.zeros(state.max_rows, vocab_size, device=device)
         self._hidden: dict[int, Tensor] = {}
         self._last: tuple[Tensor, Tensor] | None = None
-        self._forward = Buckets("decode step", sizes, self._forward_work, recorder)
-        self._greedy = Buckets("greedy decode step", sizes, self._greedy_work, recorder)
+        self._forward = GraphBuckets("decode step", sizes, self._forward_work, recorder)
+        self._greedy = GraphBuckets("greedy decode step", sizes, self._greedy_work, recorder)
 
     def run(self, rows: FusedRows) -> FusedTokens | None:
         """Decode; None if the rows, their steps or their pages exceed the memory."""

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from quire.engine.attention.backend import AttentionAttributes, AttentionRows
 from quire.engine.cuda.cascade import Levels, find_shared
-from quire.engine.cuda.flashinfer_plan import Keys, RequestSegment, segments, visible_keys
+from quire.engine.cuda.flashinfer_plan import RequestSegment, SlotsByRow, segments, visible_keys
 from quire.engine.cuda.kv_pool import paged
 from quire.engine.cuda.optional import load_flashinfer
 from quire.engine.cuda.page_entries import PageEntries
@@ -152,7 +152,7 @@ class FlashInferPlan:
     ) -> None:
         self._library, self._rows, self._entries = library, rows, entries
         self._members = members
-        self._keys: Keys = visible_keys(rows, entries, members)
+        self._keys: SlotsByRow = visible_keys(rows, entries, members)
         self._calls: dict[tuple[object, ...], list[_Call]] = {}
         self._num_wrappers = 0
 

@@ -46,7 +46,7 @@ class RequestSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class SlotsByRow:
     """The visible slots of rows in entry order, CSR, including new tokens.
 
     ``columns``: the bit of each slot in the row's masks.
@@ -58,7 +58,7 @@ class Keys:
     columns: I64
 
 
-def visible_keys(rows: AttentionRows, entries: PageEntries, members: I64) -> Keys:
+def visible_keys(rows: AttentionRows, entries: PageEntries, members: I64) -> SlotsByRow:
     """Every slot of the rows ``members`` whose bit is set, and none of other rows."""
     is_member = np.zeros(entries.num_rows, np.bool_)
     is_member[members] = True
@@ -71,11 +71,11 @@ def visible_keys(rows: AttentionRows, entries: PageEntries, members: I64) -> Key
     starts = np.searchsorted(entry, entries.starts)
     row_of_key = np.repeat(np.arange(entries.num_rows), np.diff(starts))
     columns = (entry - entries.starts[row_of_key]) * rows.page_size + offset
-    return Keys(starts, slots, rows.slot_positions[slots].astype(np.int64), columns)
+    return SlotsByRow(starts, slots, rows.slot_positions[slots].astype(np.int64), columns)
 
 
 def segments(
-    rows: AttentionRows, entries: PageEntries, keys: Keys, members: I64, window: int | None
+    rows: AttentionRows, entries: PageEntries, keys: SlotsByRow, members: I64, window: int | None
 ) -> list[RequestSegment]:
     """The rows ``members`` as at most three calls: pages, ordered slots, masked slots. Rows that
     see no slot at all are left out."""
@@ -90,7 +90,7 @@ def segments(
 
 
 def _is_plain(
-    rows: AttentionRows, entries: PageEntries, keys: Keys, row: int, window: int | None
+    rows: AttentionRows, entries: PageEntries, keys: SlotsByRow, row: int, window: int | None
 ) -> bool:
     """Whether index and position agree in this row, and its pages are full except the last."""
     if entries.mask_starts[row] >= 0 or entries.starts[row] == entries.starts[row + 1]:
@@ -137,7 +137,12 @@ class _SlotList:
 
     @classmethod
     def of(
-        cls, rows: AttentionRows, entries: PageEntries, keys: Keys, row: int, window: int | None
+        cls,
+        rows: AttentionRows,
+        entries: PageEntries,
+        keys: SlotsByRow,
+        row: int,
+        window: int | None,
     ) -> _SlotList:
         span = slice(int(keys.starts[row]), int(keys.starts[row + 1]))
         tokens = slice(int(rows.row_starts[row]), int(rows.row_starts[row + 1]))

@@ -88,7 +88,7 @@ def bucket_sizes(largest: int) -> tuple[int, ...]:
     return (*sizes, largest)
 
 
-class Buckets:
+class GraphBuckets:
     """Recordings by batch size.
 
     ``make`` returns the work for a size. All sizes are recorded at once, the largest first, so that

@@ -22,7 +22,7 @@ from quire.engine.config_accounting import account
 from quire.engine.config_reader import ConfigReader
 from quire.engine.encoders.body import make_body
 from quire.engine.encoders.config import read_shape
-from quire.engine.encoders.heads import Head, embedding_head
+from quire.engine.encoders.heads import EncoderHead, embedding_head
 from quire.engine.encoders.known_keys import BIDIRECTIONAL, CAUSAL
 from quire.engine.encoders.late_interaction import LateInteraction, check_late
 from quire.engine.encoders.late_texts import NUM_TYPES
@@ -110,7 +110,7 @@ class TorchEncoder:
             wanted = parameters.destinations
             checkpoint.check(wanted, lambda name: name not in wanted and ignored_tensor(name))
             checkpoint.load(wanted, progress)
-        self._head: Head
+        self._head: EncoderHead
         if score is None:
             self._head = embedding_head(directory, self._modules, shape.hidden_size, self._device)
         else:

@@ -26,7 +26,7 @@ from quire.engine.weights import Checkpoint
 logger = logging.getLogger(__name__)
 
 
-class Head(Protocol):
+class EncoderHead(Protocol):
     """Hidden states [B, L, H] and which of them are not padding [B, L], to rows [B, D]."""
 
     dimensions: int
@@ -76,7 +76,7 @@ def last_token(hidden_BLH: Tensor, visible_BL: Tensor) -> Tensor:
 
 def embedding_head(
     directory: ModelDirectory, modules: list[EncoderModule], hidden_size: int, device: torch.device
-) -> Head:
+) -> EncoderHead:
     """The head that ``modules`` describe; loads their weights.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.engine.config_accounting import KeyScope, Refusal, absent, merged, names
+from quire.engine.config_accounting import KeyRefusal, KeyScope, absent, merged, names
 from quire.engine.models.known_keys import ANY_MODEL, DECODER
 
 _TRAINING = "used in training only"
@@ -67,7 +67,7 @@ TEXTS = KeyScope(
         "query_length": absent("another limit for queries"),
         "document_length": absent("another limit for documents"),
         "query_expansion": absent("queries that are filled up"),
-        "processing_kwargs": Refusal("texts that are prepared in another way", _only_template),
+        "processing_kwargs": KeyRefusal("texts that are prepared in another way", _only_template),
     },
 )
 """``sentence_bert_config.json``."""

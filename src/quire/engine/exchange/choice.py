@@ -6,7 +6,7 @@ import logging
 
 from quire.core.config import EngineConfig
 from quire.core.kv_transport import KVTransport
-from quire.engine.exchange.exchange import Exchange, NoExchange
+from quire.engine.exchange.exchange import EngineExchange, NoExchange
 from quire.engine.exchange.layer_progress import LayerCounter
 from quire.engine.exchange.pool_exchange import PoolExchange
 from quire.engine.kv_cache.token_form import TokenPool
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 def make_exchange(
     config: EngineConfig, loaded: LoadedModel, runner: ModelRunner, transport: KVTransport | None
-) -> Exchange:
+) -> EngineExchange:
     """An engine whose tokens cannot be exchanged starts without, and says so: a node of a cluster
     serves requests all the same."""
     pool = runner.pool

@@ -13,7 +13,7 @@ from quire.core.exchange import ReceiveEnded, SendEnded
 from quire.engine.kv_cache.token_form import I64
 
 
-class Exchange(Protocol):
+class EngineExchange(Protocol):
     """One engine's sends and receives. Every method is called by the engine's own thread, between
     or within messages, and returns at once."""
 
@@ -50,7 +50,7 @@ class Exchange(Protocol):
 
 
 class NoExchange:
-    """The ``Exchange`` of an engine without one: every operation ends with ``reason``."""
+    """The ``EngineExchange`` of an engine without one: every operation ends with ``reason``."""
 
     def __init__(self, reason: str) -> None:
         self._error = InvalidArgument(reason).record()

@@ -17,7 +17,7 @@ from quire.core.batch import CloseReceives, OpenReceive, SendSlots
 from quire.core.batch_result import EngineReport
 from quire.core.errors import InvalidArgument, QuireError, TransferFailed
 from quire.core.exchange import KEY_BYTES, ReceiveEnded, SendEnded
-from quire.core.kv_transport import KVTransport, Sent
+from quire.core.kv_transport import KVTransport, SendResult
 from quire.engine.exchange.layer_progress import ForwardGate, LayerCounter
 from quire.engine.exchange.pool_sink import PoolSink
 from quire.engine.exchange.pool_source import PoolSource
@@ -140,7 +140,7 @@ class PoolExchange:
     def _send(self, operation: SendSlots, gate: ForwardGate | None = None) -> None:
         began_s = time.perf_counter()
 
-        def end(sent: Sent) -> None:
+        def end(sent: SendResult) -> None:
             self._tell(
                 SendEnded(
                     send=operation.send,

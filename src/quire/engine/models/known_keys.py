@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.engine.config_accounting import KeyScope, Refusal, absent, merged, names
+from quire.engine.config_accounting import KeyRefusal, KeyScope, absent, merged, names
 from quire.engine.quantization.known_keys import QUANTIZATION
 
 _FILE = "describes the file, or the library that wrote it"
@@ -134,7 +134,7 @@ DECODER = merged(
                 "clip_qkv": absent("queries, keys and values that are clipped"),
                 "lm_head_bias": absent("a bias of the output projection", False),
                 "sliding_window": absent("sliding-window layers, which this family does not have"),
-                "layer_types": Refusal("layers of several kinds", _full_attention),
+                "layer_types": KeyRefusal("layers of several kinds", _full_attention),
                 "rope_parameters": absent("a rotation that this family does not have"),
                 "rope_scaling": absent("a rotation that this family does not have"),
                 "partial_rotary_factor": absent("rotating a part of every head", 1, 1.0),

@@ -17,7 +17,7 @@ _LENGTH = struct.Struct("<Q")
 MAX_FRAMES = 1 << 16
 
 
-class Gone(Exception):
+class PeerGone(Exception):
     """The peer has closed its end."""
 
 
@@ -28,19 +28,19 @@ class RankChannel:
         self._socket = end
 
     def send(self, frames: Sequence[Frame]) -> None:
-        """Raises ``Gone`` when the peer does not read any more."""
+        """Raises ``PeerGone`` when the peer does not read any more."""
         lengths = [len(frame) for frame in frames]
         header = _COUNT.pack(len(frames)) + b"".join(_LENGTH.pack(length) for length in lengths)
         try:
             self._socket.sendall(b"".join((header, *frames)))
         except OSError as exc:
-            raise Gone from exc
+            raise PeerGone from exc
 
     def receive(self) -> list[Frame]:
-        """The next message's frames. Raises ``Gone`` at the end of the stream."""
+        """The next message's frames. Raises ``PeerGone`` at the end of the stream."""
         (count,) = _COUNT.unpack(self._exactly(_COUNT.size))
         if count > MAX_FRAMES:
-            raise Gone
+            raise PeerGone
         header = self._exactly(_LENGTH.size * count)
         lengths = [length for (length,) in _LENGTH.iter_unpack(header)]
         whole = memoryview(self._exactly(sum(lengths)))
@@ -61,8 +61,8 @@ class RankChannel:
             try:
                 count = self._socket.recv_into(view)
             except OSError as exc:
-                raise Gone from exc
+                raise PeerGone from exc
             if not count:
-                raise Gone
+                raise PeerGone
             view = view[count:]
         return buffer

@@ -22,7 +22,7 @@ import torch
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError, EngineFault, from_record
 from quire.engine.device import choose_device
-from quire.engine.parallel.channel import Gone, RankChannel
+from quire.engine.parallel.channel import PeerGone, RankChannel
 from quire.engine.parallel.collectives import Collectives, host_store
 from quire.engine.parallel.messages import (
     Answer,
@@ -147,7 +147,7 @@ class RankGroup:
         """Wraps operations that need the other ranks: an error names the rank that has ended."""
         try:
             yield
-        except (Gone, RuntimeError, OSError) as exc:
+        except (PeerGone, RuntimeError, OSError) as exc:
             self._await_ends(0.5)
             gone = [one.reason() for one in self._followers if one.code is not None]
             reason = "; ".join(gone) or f"the ranks do not meet ({exc!r})"

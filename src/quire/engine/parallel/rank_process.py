@@ -16,7 +16,7 @@ import sys
 import torch
 
 from quire.core.parent_process import die_with_parent
-from quire.engine.parallel.channel import Gone, RankChannel
+from quire.engine.parallel.channel import PeerGone, RankChannel
 from quire.engine.parallel.collectives import Collectives, join_store
 from quire.engine.parallel.follower import FollowingRank
 from quire.engine.parallel.messages import Join, Joined, answer_codec, call_codec
@@ -50,7 +50,7 @@ def main() -> None:
     )
     try:
         run(RankChannel(socket.socket(fileno=number)), Shard(rank, size))
-    except Gone:
+    except PeerGone:
         os._exit(0)  # no clean-up: rank 0 waits for the exit, and memory is freed with the process
     except Exception:
         logger.exception("the rank failed, and with it the group")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.engine.config_accounting import KeyScope, Refusal, absent, names
+from quire.engine.config_accounting import KeyRefusal, KeyScope, absent, names
 
 _FILE = "describes the file, or the library that wrote it"
 _PLACES = "which tensors are packed is visible from their names"
@@ -64,7 +64,7 @@ QUANTIZATION = KeyScope(
         "pack_dtype": absent("words of another size", "int32"),
         "transform_config": absent("activations that are rotated before a product"),
         "rotation_config": absent("activations that are rotated before a product"),
-        "sparsity_config": Refusal("weights that are stored sparsely", _is_dense),
+        "sparsity_config": KeyRefusal("weights that are stored sparsely", _is_dense),
     },
     sections={"config_groups": KeyScope(sections={"*": _GROUP})},
 )

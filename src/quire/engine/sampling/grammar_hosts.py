@@ -19,7 +19,14 @@ from contextlib import suppress
 from quire.core.decoding import GrammarSpec
 from quire.core.errors import GrammarError
 from quire.engine.sampling.grammar_limits import GrammarLimits
-from quire.engine.sampling.grammar_link import Compile, Failed, Fork, GrammarAdvanced, Link, Try
+from quire.engine.sampling.grammar_link import (
+    Compile,
+    Fork,
+    GrammarAdvanced,
+    GrammarFailed,
+    Link,
+    Try,
+)
 from quire.engine.sampling.grammar_matchers import (
     ConfinedMatcher,
     HostProcess,
@@ -171,7 +178,7 @@ class GrammarHosts:
             link.close()
         assert isinstance(answer, GrammarAdvanced)
         (finished,) = answer.finished
-        if isinstance(finished, Failed):
+        if isinstance(finished, GrammarFailed):
             raise GrammarError(finished.message)
 
     def close(self) -> None:

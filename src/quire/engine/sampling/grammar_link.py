@@ -57,7 +57,7 @@ class Try(msgspec.Struct, frozen=True, tag="try"):
     num_tokens: int
 
 
-class Failed(msgspec.Struct, frozen=True):
+class GrammarFailed(msgspec.Struct, frozen=True):
     """The grammar is invalid, or cannot be followed any further."""
 
     message: str
@@ -66,13 +66,13 @@ class Failed(msgspec.Struct, frozen=True):
 class GrammarAdvanced(msgspec.Struct, frozen=True, tag="advanced"):
     """For each requested sequence: whether nothing can follow."""
 
-    finished: list[bool | Failed]
+    finished: list[bool | GrammarFailed]
 
 
 class Masks(msgspec.Struct, frozen=True, tag="masks"):
     """For each sequence: the tokens that may come next as a bit mask, token 0 in the lowest bit."""
 
-    allowed: list[bytes | Failed]
+    allowed: list[bytes | GrammarFailed]
 
 
 Request = Compile | Fork | Open | Advance | Close | Try

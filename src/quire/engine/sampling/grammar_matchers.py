@@ -12,7 +12,14 @@ from contextlib import suppress
 
 from quire.core.errors import GrammarError
 from quire.engine.sampling.grammar_limits import GrammarLimits
-from quire.engine.sampling.grammar_link import Advance, Close, Failed, GrammarAdvanced, Link, Open
+from quire.engine.sampling.grammar_link import (
+    Advance,
+    Close,
+    GrammarAdvanced,
+    GrammarFailed,
+    Link,
+    Open,
+)
 
 
 class ConfinedMatcher:
@@ -113,10 +120,10 @@ class HostProcess:
             self._end()
             return
         self._compiled = True
-        values: Sequence[bool | bytes | Failed]
+        values: Sequence[bool | bytes | GrammarFailed]
         values = answer.finished if isinstance(answer, GrammarAdvanced) else answer.allowed
         for (matcher, number), value in zip(self._due[0], values, strict=True):
-            if isinstance(value, Failed):
+            if isinstance(value, GrammarFailed):
                 matcher.error = GrammarError(value.message)
             elif number == matcher.num_asked:  # otherwise the answer is outdated
                 matcher.note(value)

@@ -30,9 +30,9 @@ from quire.engine.sampling.grammar_link import (
     Advance,
     Close,
     Compile,
-    Failed,
     Fork,
     GrammarAdvanced,
+    GrammarFailed,
     Link,
     Masks,
     Open,
@@ -49,9 +49,9 @@ class GrammarHost:
         self._link = link
         self._compiler = compiler
         self._limits = limits
-        self._compiled: GrammarMatcher | Failed = Failed("no grammar was given")
-        self._sequences: dict[int, GrammarMatcher | Failed] = {}
-        """A ``Failed`` in place of a matcher says why there is none."""
+        self._compiled: GrammarMatcher | GrammarFailed = GrammarFailed("no grammar was given")
+        self._sequences: dict[int, GrammarMatcher | GrammarFailed] = {}
+        """A ``GrammarFailed`` in place of a matcher says why there is none."""
 
     def serve(self) -> None:
         while (asked := self._link.request()) is not None:
@@ -95,45 +95,45 @@ class GrammarHost:
             with spending(self._limits.compile_s):
                 self._compiled = self._compiler.compile(grammar)
         except GrammarError as exc:
-            self._compiled = Failed(exc.message)
+            self._compiled = GrammarFailed(exc.message)
 
-    def _begun(self) -> GrammarMatcher | Failed:
+    def _begun(self) -> GrammarMatcher | GrammarFailed:
         compiled = self._compiled
-        return compiled if isinstance(compiled, Failed) else compiled.fork()
+        return compiled if isinstance(compiled, GrammarFailed) else compiled.fork()
 
     def _advance(self, sequences: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
         self._link.send(GrammarAdvanced(list(map(self._consumed, sequences, tokens))))
         self._link.send(Masks(list(map(self._mask, sequences))))
 
-    def _consumed(self, sequence: int, tokens: Sequence[int]) -> bool | Failed:
+    def _consumed(self, sequence: int, tokens: Sequence[int]) -> bool | GrammarFailed:
         matcher = self._sequences[sequence]
-        if isinstance(matcher, Failed):
+        if isinstance(matcher, GrammarFailed):
             return matcher
         try:
             for token in tokens:
                 with spending(self._limits.step_s):
                     matcher.consume(token)
         except GrammarError as exc:
-            failed = self._sequences[sequence] = Failed(exc.message)
+            failed = self._sequences[sequence] = GrammarFailed(exc.message)
             return failed
         return matcher.finished
 
-    def _mask(self, sequence: int) -> bytes | Failed:
+    def _mask(self, sequence: int) -> bytes | GrammarFailed:
         matcher = self._sequences[sequence]
-        if isinstance(matcher, Failed):
+        if isinstance(matcher, GrammarFailed):
             return matcher
         try:
             with spending(self._limits.step_s):
                 return matcher.mask()
         except GrammarError as exc:
-            failed = self._sequences[sequence] = Failed(exc.message)
+            failed = self._sequences[sequence] = GrammarFailed(exc.message)
             return failed
 
-    def _tried(self, num_tokens: int) -> bool | Failed:
-        finished: bool | Failed = False
+    def _tried(self, num_tokens: int) -> bool | GrammarFailed:
+        finished: bool | GrammarFailed = False
         for _ in range(num_tokens):
             mask = self._mask(0)
-            if isinstance(mask, Failed):
+            if isinstance(mask, GrammarFailed):
                 return mask
             token = _last_allowed(mask)
             if token is None or finished:

@@ -25,7 +25,7 @@ from quire.core.errors import Draining, ErrorRecord, GrammarError, QuireError, f
 from quire.core.ids import TenantId
 from quire.engine.sampling.grammar_hosts import GrammarHosts
 from quire.engine.sampling.grammar_limits import GrammarLimits
-from quire.node.grammars.turns import Turns
+from quire.node.grammars.turns import TenantTurns
 from quire.node.grammars.words import in_our_words
 from quire.node.loops import call_on
 
@@ -46,15 +46,15 @@ _MAX_KNOWN = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class GrammarCheck:
     """The result of a check. ``refusal``: why the grammar cannot be used."""
 
     refusal: ErrorRecord | None = None
 
 
-_GOOD = Known()
+_GOOD = GrammarCheck()
 
-Done = Callable[[Known], None]
+Done = Callable[[GrammarCheck], None]
 
 
 class GrammarTrial(Protocol):
@@ -69,8 +69,10 @@ class GrammarChecker:
 
     def __init__(self, trial: GrammarTrial | None = None) -> None:
         self._trial = trial or GrammarHosts(limits=LIMITS)
-        self._turns: Turns[tuple[GrammarSpec, Done]] = Turns(max(1, NUM_WORKERS - 1), MAX_WAITING)
-        self._known: OrderedDict[bytes, Known] = OrderedDict()
+        self._turns: TenantTurns[tuple[GrammarSpec, Done]] = TenantTurns(
+            max(1, NUM_WORKERS - 1), MAX_WAITING
+        )
+        self._known: OrderedDict[bytes, GrammarCheck] = OrderedDict()
         self._pool = ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="quire-grammars")
         self._lock = threading.Lock()
         self._closed = False
@@ -85,7 +87,7 @@ class GrammarChecker:
         known = self.known(grammar)
         if known is None:
             loop = asyncio.get_running_loop()
-            found: asyncio.Future[Known] = loop.create_future()
+            found: asyncio.Future[GrammarCheck] = loop.create_future()
             self.begin(tenant, grammar, lambda known: _tell(loop, _set, found, known))
             known = await found
         if known.refusal is not None:
@@ -104,7 +106,7 @@ class GrammarChecker:
         _Commands(self, tenant, commands, lambda ready: _tell(loop, done, ready)).next()
         return True
 
-    def known(self, grammar: GrammarSpec) -> Known | None:
+    def known(self, grammar: GrammarSpec) -> GrammarCheck | None:
         """The known result, or ``None``."""
         digest = _digest(grammar)
         with self._lock:
@@ -148,14 +150,14 @@ class GrammarChecker:
                 with self._lock:
                     self._turns.done(tenant)
 
-    def _outcome(self, grammar: GrammarSpec) -> Known:
+    def _outcome(self, grammar: GrammarSpec) -> GrammarCheck:
         if self._closed:
-            return Known(_stopping().record())
+            return GrammarCheck(_stopping().record())
         known = _GOOD
         try:
             self._trial.try_out(grammar, NUM_TRIAL_TOKENS)
         except GrammarError as exc:
-            known = Known(in_our_words(exc, grammar).record())
+            known = GrammarCheck(in_our_words(exc, grammar).record())
         with self._lock:
             self._known[_digest(grammar)] = known
             while len(self._known) > _MAX_KNOWN:
@@ -192,17 +194,17 @@ class _Commands:
                         self._tenant, command.grammar, partial(self._checked, command)
                     )
                 except QuireError as exc:
-                    known = Known(exc.record())
+                    known = GrammarCheck(exc.record())
                 else:
                     return
             self._add(command, known)
         self._done(self._ready)
 
-    def _checked(self, command: Decode, known: Known) -> None:
+    def _checked(self, command: Decode, known: GrammarCheck) -> None:
         self._add(command, known)
         self.next()
 
-    def _add(self, command: Decode, known: Known) -> None:
+    def _add(self, command: Decode, known: GrammarCheck) -> None:
         if known.refusal is not None:
             command = msgspec.structs.replace(command, grammar=None, refusal=known.refusal)
         self._ready.append(command)
@@ -212,7 +214,7 @@ def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *value
     call_on(loop, callback, *values)  # nobody waits on a closed loop
 
 
-def _set(future: asyncio.Future[Known], known: Known) -> None:
+def _set(future: asyncio.Future[GrammarCheck], known: GrammarCheck) -> None:
     if not future.done():  # otherwise its request was cancelled
         future.set_result(known)
 

@@ -14,7 +14,7 @@ from quire.core.ids import TenantId
 Task = TypeVar("Task")
 
 
-class Turns(Generic[Task]):
+class TenantTurns(Generic[Task]):
     """Tenants take turns; each may have ``max_running`` running and ``max_waiting`` waiting
     tasks."""
 

@@ -34,7 +34,7 @@ from quire.node.sandbox import messages as s
 from quire.node.sandbox.changed_sources import because_of_change
 from quire.node.sandbox.losses import Losses
 from quire.node.transports.child import LifeLimits
-from quire.node.transports.life import ProcessLife, Speech
+from quire.node.transports.life import ProcessLife, ProcessMessages
 from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.messages import GuestEvents, GuestModel, Inspected, Manifest
 from quire.programs.sandbox.program import GuestProgram
@@ -145,7 +145,7 @@ class SandboxLink:
             "sandbox",
             self.name,
             settings.command,
-            Speech(s.node_codec(), s.sandbox_codec(), s.SandboxReady),
+            ProcessMessages(s.node_codec(), s.sandbox_codec(), s.SandboxReady),
             self._on_message,
             self._on_lost,
             limits=settings.limits,

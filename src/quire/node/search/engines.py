@@ -10,7 +10,7 @@ from quire.core.errors import TraitMissing
 from quire.core.ids import TenantId
 from quire.node.search.folder import FolderSearch
 from quire.node.search.searxng import SearxngSearch
-from quire.node.turns import Turns
+from quire.node.turns import RequestTurns
 from quire.programs.search import SearchEngine
 from quire.programs.services.documents import ReadFile
 
@@ -37,7 +37,8 @@ class SearchEngines:
                 else FolderSearch(Path(source), config.data_dir, read_file)
             )
         self._turns = {
-            source: Turns(config, engine.at_once, now_s) for source, engine in self._engines.items()
+            source: RequestTurns(config, engine.at_once, now_s)
+            for source, engine in self._engines.items()
         }
 
     async def start(self) -> None:
@@ -46,7 +47,7 @@ class SearchEngines:
             if isinstance(engine, FolderSearch):
                 await engine.start()
 
-    def of(self, tenant: TenantId) -> tuple[SearchEngine, Turns]:
+    def of(self, tenant: TenantId) -> tuple[SearchEngine, RequestTurns]:
         """The engine of a tenant, and no other, with the turns at it.
 
         Raises:

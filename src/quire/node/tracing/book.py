@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from quire.core.events import REFUSED, ProgramStarted
 from quire.core.ids import EngineId, ProgramId
 from quire.core.tracing import CallRecord, MessageRecord, TransferRecord
-from quire.node.tracing.latest import Latest, LatestOfAll
+from quire.node.tracing.latest import LatestItems, LatestOfAll
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class _Kept:
 
     def __init__(self, started: ProgramStarted) -> None:
         self.started = started
-        self.calls: Latest[CallRecord] = Latest()
-        self.transfers: Latest[TransferRecord] = Latest()
+        self.calls: LatestItems[CallRecord] = LatestItems()
+        self.transfers: LatestItems[TransferRecord] = LatestItems()
         self.children: list[ProgramId] = []
         self.num_calls = 0
         self.end_s: float | None = None

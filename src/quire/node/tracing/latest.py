@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Latest(Generic[T]):
+class LatestItems(Generic[T]):
     """Those of one owner, oldest first. ``num_counted``: how many it has lost to its own limit that
     still count for all."""
 
@@ -29,9 +29,9 @@ class LatestOfAll(Generic[T]):
     def __init__(self, max_each: int, max_all: int) -> None:
         self._max_each = max_each
         self._max_all = max_all
-        self._owners: deque[Latest[T]] = deque()
+        self._owners: deque[LatestItems[T]] = deque()
 
-    def add(self, owner: Latest[T], record: T) -> None:
+    def add(self, owner: LatestItems[T], record: T) -> None:
         owner.records.append(record)
         if len(owner.records) > self._max_each:
             del owner.records[0]

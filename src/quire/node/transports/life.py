@@ -28,7 +28,7 @@ Announced = TypeVar("Announced", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
-class Speech(Generic[Said, Announced]):
+class ProcessMessages(Generic[Said, Announced]):
     """The wire messages of one kind of process. ``encoder`` writes messages to it, ``decoder``
     reads its messages, ``ready`` is the message that ends its loading."""
 
@@ -51,7 +51,7 @@ class ProcessLife(Generic[Said, Announced]):
         kind: str,
         name: str,
         command: Sequence[str],
-        speech: Speech[Said, Announced],
+        speech: ProcessMessages[Said, Announced],
         on_message: Callable[[Said], None],
         on_lost: Callable[[str], None],
         *,

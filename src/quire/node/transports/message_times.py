@@ -18,7 +18,7 @@ _NUM_LEARNT = 64
 _MAX_WAITING = 1024
 
 
-class MessageTimes:
+class MessageTimeLimit:
     """``least_s`` and ``most_s``: bounds of the limit; it is ``most_s`` until enough is known."""
 
     def __init__(self, least_s: float, most_s: float) -> None:

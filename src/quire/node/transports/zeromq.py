@@ -17,8 +17,8 @@ from quire.core.encoding import EncodeBatch, EncodeResult
 from quire.core.errors import from_record
 from quire.node.engine_loading import OnProgress
 from quire.node.transports.child import ENCODER_COMMAND, ENGINE_COMMAND, LifeLimits
-from quire.node.transports.life import ProcessLife, Speech
-from quire.node.transports.message_times import MessageTimes
+from quire.node.transports.life import ProcessLife, ProcessMessages
+from quire.node.transports.message_times import MessageTimeLimit
 from quire.node.transports.messages import (
     EncoderOrder,
     Faulted,
@@ -46,7 +46,7 @@ class ZeroMQTransport:
     ) -> None:
         self._config = config
         known = limits or LifeLimits()
-        self._times = MessageTimes(known.least_stuck_s, known.stuck_after_s)
+        self._times = MessageTimeLimit(known.least_stuck_s, known.stuck_after_s)
         is_encoder = isinstance(config, EncoderConfig)
         kind = "encoder" if is_encoder else "engine"
         self._order = EncoderOrder if is_encoder else LaunchOrder
@@ -55,7 +55,7 @@ class ZeroMQTransport:
             kind,
             config.name,
             command or (ENCODER_COMMAND if is_encoder else ENGINE_COMMAND),
-            Speech(node_codec(), engine_codec(), Ready),
+            ProcessMessages(node_codec(), engine_codec(), Ready),
             self._on_message,
             lambda reason: self._on_lost(reason),
             limits=limits,

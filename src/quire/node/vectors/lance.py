@@ -17,7 +17,7 @@ from quire.core.errors import CapacityError, ConfigError
 from quire.core.ids import ProgramId, TenantId
 from quire.core.scratch import ScratchDirectory
 from quire.node.store_threads import StoreThreads
-from quire.programs.vectors import Found, Place, Rows
+from quire.programs.vectors import CollectionPlace, FoundRow, VectorRows
 from quire.programs.vectors.store import F32, check_dimensions, check_number, check_room, unknown
 
 try:
@@ -54,17 +54,17 @@ class LanceStore:
         self._tables: dict[Path, Any] = {}
         self._num_puts: Counter[Path] = Counter()
 
-    async def put(self, place: Place, rows: Rows) -> None:
+    async def put(self, place: CollectionPlace, rows: VectorRows) -> None:
         await self._run(lambda: self._put(place, rows))
 
-    async def search(self, place: Place, vectors: F32, num: int) -> list[list[Found]]:
+    async def search(self, place: CollectionPlace, vectors: F32, num: int) -> list[list[FoundRow]]:
         return await self._run(lambda: self._search(place, vectors, num))
 
-    async def drop(self, place: Place) -> bool:
+    async def drop(self, place: CollectionPlace) -> bool:
         return await self._run(lambda: self._drop(self._folder(place)))
 
     async def names(self, tenant: TenantId) -> list[str]:
-        around = self._folder(Place(tenant, None, "")).parent
+        around = self._folder(CollectionPlace(tenant, None, "")).parent
         return await self._run(lambda: sorted(one.read_text("utf-8") for one in _named(around)))
 
     def end(self, program: ProgramId) -> None:
@@ -86,7 +86,7 @@ class LanceStore:
 
     # -- on the thread -----------------------------------------------------------------------------
 
-    def _put(self, place: Place, rows: Rows) -> None:
+    def _put(self, place: CollectionPlace, rows: VectorRows) -> None:
         folder, dimensions = self._folder(place), rows.vectors.shape[1]
         table = self._table(folder)
         if table is None:
@@ -105,7 +105,7 @@ class LanceStore:
         if self._num_puts[folder] % _MAX_FILES == 0:
             table.optimize()
 
-    def _search(self, place: Place, vectors: F32, num: int) -> list[list[Found]]:
+    def _search(self, place: CollectionPlace, vectors: F32, num: int) -> list[list[FoundRow]]:
         table = self._table(self._folder(place))
         if table is None:
             raise unknown(place)
@@ -135,7 +135,7 @@ class LanceStore:
             self._tables[folder] = lancedb.connect(str(folder)).open_table(_TABLE)
         return self._tables.get(folder)
 
-    def _folder(self, place: Place) -> Path:
+    def _folder(self, place: CollectionPlace) -> Path:
         owner = Path("tenants", _digest(place.tenant))
         if place.program is not None:
             owner = Path("programs", str(place.program))
@@ -161,16 +161,16 @@ def _dimensions(table: Any) -> int:
     return size
 
 
-def _arrow(rows: Rows) -> Any:
+def _arrow(rows: VectorRows) -> Any:
     dimensions = rows.vectors.shape[1]
     vectors = pa.FixedSizeListArray.from_arrays(pa.array(rows.vectors.ravel()), dimensions)
     columns = [pa.array(rows.numbers, pa.int64()), vectors, pa.array(rows.texts, pa.string())]
     return pa.table(columns, schema=_schema(dimensions))
 
 
-def _nearest(table: Any, vector_D: F32, num: int) -> list[Found]:
+def _nearest(table: Any, vector_D: F32, num: int) -> list[FoundRow]:
     query = table.search(vector_D).distance_type("dot").bypass_vector_index()
     columns = query.select(["number", "text", "_distance"]).limit(num).to_arrow().to_pydict()
     scores = (1 - distance for distance in columns["_distance"])  # it is 1 less the product
-    found = map(Found, columns["number"], scores, columns["text"])
+    found = map(FoundRow, columns["number"], scores, columns["text"])
     return sorted(found, key=lambda row: (-row.score, row.number))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from quire.core.errors import CapacityError, ConfigError, EngineLost
 from quire.core.ids import ProgramId, TenantId
 from quire.node.store_threads import StoreThreads
-from quire.programs.vectors import Found, Place, Rows
+from quire.programs.vectors import CollectionPlace, FoundRow, VectorRows
 from quire.programs.vectors.store import F32, check_dimensions, check_number, check_room, unknown
 
 try:
@@ -79,20 +79,22 @@ class PostgresStore:
         self._connections: list[Any] = []
         self._keeper: Any = None
         """Holds the lock of this node."""
-        self._tables: dict[Place, _Table] = {}
+        self._tables: dict[CollectionPlace, _Table] = {}
         self._lock = threading.Lock()
 
-    async def put(self, place: Place, rows: Rows) -> None:
+    async def put(self, place: CollectionPlace, rows: VectorRows) -> None:
         await self._run(lambda connection: self._put(connection, place, rows))
 
-    async def search(self, place: Place, vectors: F32, num: int) -> list[list[Found]]:
+    async def search(self, place: CollectionPlace, vectors: F32, num: int) -> list[list[FoundRow]]:
         return await self._run(lambda connection: self._search(connection, place, vectors, num))
 
-    async def drop(self, place: Place) -> bool:
+    async def drop(self, place: CollectionPlace) -> bool:
         return await self._run(lambda connection: self._drop(connection, place))
 
     async def names(self, tenant: TenantId) -> list[str]:
-        return await self._run(lambda connection: self._names(connection, Place(tenant, None, "")))
+        return await self._run(
+            lambda connection: self._names(connection, CollectionPlace(tenant, None, ""))
+        )
 
     def end(self, program: ProgramId) -> None:
         condition = sql.SQL("node = {} AND program = {}").format(self._node, int(program))
@@ -171,7 +173,7 @@ class PostgresStore:
             self._address, autocommit=True, connect_timeout=CONNECT_S, options=options
         )
 
-    def _put(self, connection: Any, place: Place, rows: Rows) -> None:
+    def _put(self, connection: Any, place: CollectionPlace, rows: VectorRows) -> None:
         dimensions = rows.vectors.shape[1]
         table = self._table(connection, place)
         if table is None:
@@ -187,31 +189,33 @@ class PostgresStore:
         values = (list(numbers), _written(rows.vectors), list(rows.texts))
         connection.execute(_of(table, _PUT), values)
 
-    def _search(self, connection: Any, place: Place, vectors: F32, num: int) -> list[list[Found]]:
+    def _search(
+        self, connection: Any, place: CollectionPlace, vectors: F32, num: int
+    ) -> list[list[FoundRow]]:
         table = self._table(connection, place)
         if table is None:
             raise unknown(place)
         check_dimensions(place, vectors.shape[1], table.dimensions)
-        found: list[list[Found]] = [[] for _ in vectors]
+        found: list[list[FoundRow]] = [[] for _ in vectors]
         rows = connection.execute(_of(table, _SEARCH), (_written(vectors), num))
         for query, *row in rows.fetchall():
-            found[query - 1].append(Found(*row))
+            found[query - 1].append(FoundRow(*row))
         return found
 
-    def _drop(self, connection: Any, place: Place) -> bool:
+    def _drop(self, connection: Any, place: CollectionPlace) -> bool:
         with self._lock:
             self._tables.pop(place, None)
         condition = sql.SQL("tenant = {} AND node = {} AND program = {} AND name = {}")
         return _delete(connection, condition.format(*self._columns(place))) > 0
 
-    def _names(self, connection: Any, place: Place) -> list[str]:
+    def _names(self, connection: Any, place: CollectionPlace) -> list[str]:
         rows = connection.execute(
             "SELECT name FROM quire.collections WHERE tenant = %s AND node = %s AND program = %s",
             self._columns(place)[:3],
         )
         return sorted(name for (name,) in rows.fetchall())
 
-    def _table(self, connection: Any, place: Place) -> _Table | None:
+    def _table(self, connection: Any, place: CollectionPlace) -> _Table | None:
         with self._lock:
             if place in self._tables:
                 return self._tables[place]
@@ -222,7 +226,7 @@ class PostgresStore:
         ).fetchone()
         return None if row is None else self._known(place, *row)
 
-    def _created(self, connection: Any, place: Place, dimensions: int) -> _Table:
+    def _created(self, connection: Any, place: CollectionPlace, dimensions: int) -> _Table:
         """Make the collection, or find the one that another thread or node has just made."""
         check_number(place, len(self._names(connection, place)))
         row = connection.execute(
@@ -240,13 +244,13 @@ class PostgresStore:
         connection.execute(_of(table, made))
         return table  # it is known when it is committed
 
-    def _known(self, place: Place, number: int, dimensions: int) -> _Table:
+    def _known(self, place: CollectionPlace, number: int, dimensions: int) -> _Table:
         table = _Table(sql.Identifier("quire", f"rows_{number}"), dimensions)
         with self._lock:
             self._tables[place] = table
         return table
 
-    def _columns(self, place: Place) -> tuple[str, str, int, str]:
+    def _columns(self, place: CollectionPlace) -> tuple[str, str, int, str]:
         if place.program is None:
             return place.tenant, "", 0, place.name
         return place.tenant, self._node, int(place.program), place.name

@@ -13,7 +13,7 @@ from quire.programs.api.queued import TraitFunctions, queued
 from quire.programs.api.reply import Reply
 
 
-class Adapter(TraitFunctions):
+class AdapterFunctions(TraitFunctions):
     trait = Trait.ADAPTER
 
     def available_adapters(self, model: Model | None = None) -> list[str]:

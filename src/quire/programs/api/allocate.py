@@ -51,7 +51,7 @@ class ImportedText(NamedTuple):
     tokens: list[int] | None
 
 
-class Allocate(TraitFunctions):
+class AllocateFunctions(TraitFunctions):
     trait = Trait.ALLOCATE
 
     @queued

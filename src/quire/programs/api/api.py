@@ -13,37 +13,39 @@ from quire.core.errors import QuireError
 from quire.core.ids import ProgramId
 from quire.core.interfaces import ProgramPort, ReplySink
 from quire.core.traits import Trait
-from quire.programs.api.adapter import Adapter
-from quire.programs.api.allocate import Allocate
-from quire.programs.api.core import Core, Log, log_to_process
-from quire.programs.api.decode import Decode
-from quire.programs.api.documents import Documents
-from quire.programs.api.encode import Encode
-from quire.programs.api.forward import Forward
-from quire.programs.api.grammar import Grammar
-from quire.programs.api.input_image import InputImage
-from quire.programs.api.input_text import InputText
+from quire.programs.api.adapter import AdapterFunctions
+from quire.programs.api.allocate import AllocateFunctions
+from quire.programs.api.core import CoreFunctions, Log, log_to_process
+from quire.programs.api.decode import DecodeFunctions
+from quire.programs.api.documents import DocumentsFunctions
+from quire.programs.api.encode import EncodeFunctions
+from quire.programs.api.forward import ForwardFunctions
+from quire.programs.api.grammar import GrammarFunctions
+from quire.programs.api.input_image import InputImageFunctions
+from quire.programs.api.input_text import InputTextFunctions
 from quire.programs.api.issuer import Issuer
-from quire.programs.api.messaging import Messaging
-from quire.programs.api.net import Net
-from quire.programs.api.output_text import OutputText
+from quire.programs.api.messaging import MessagingFunctions
+from quire.programs.api.net import NetFunctions
+from quire.programs.api.output_text import OutputTextFunctions
 from quire.programs.api.queued import TraitFunctions
-from quire.programs.api.reposition import Reposition
-from quire.programs.api.sample import Sample
-from quire.programs.api.scores import Scores
-from quire.programs.api.search import Search
-from quire.programs.api.store import Store
-from quire.programs.api.tokenize import Tokenize
-from quire.programs.api.vectors import Vectors
+from quire.programs.api.reposition import RepositionFunctions
+from quire.programs.api.sample import SampleFunctions
+from quire.programs.api.scores import ScoresFunctions
+from quire.programs.api.search import SearchFunctions
+from quire.programs.api.store import StoreFunctions
+from quire.programs.api.tokenize import TokenizeFunctions
+from quire.programs.api.vectors import VectorsFunctions
 from quire.programs.services.mailbox import Mailbox
 from quire.programs.services.network import Network
 
 TRAIT_FUNCTIONS: dict[Trait, type[TraitFunctions]] = {
     functions.trait: functions
     for functions in (
-        Core, Messaging, Net, Store, Allocate, Forward, InputText, InputImage, Tokenize, OutputText,
-        Sample, Decode, Grammar, Adapter, Scores, Reposition, Encode,
-        Documents, Vectors, Search,
+        CoreFunctions, MessagingFunctions, NetFunctions, StoreFunctions, AllocateFunctions,
+        ForwardFunctions, InputTextFunctions, InputImageFunctions, TokenizeFunctions,
+        OutputTextFunctions, SampleFunctions, DecodeFunctions, GrammarFunctions, AdapterFunctions,
+        ScoresFunctions, RepositionFunctions, EncodeFunctions, DocumentsFunctions,
+        VectorsFunctions, SearchFunctions,
     )
 }  # fmt: skip
 """The class with the functions of each trait."""
@@ -86,86 +88,86 @@ class Api:
     the failure.
     """
 
-    get_arg = bound(Core, lambda trait: trait.get_arg)
-    available_models = bound(Core, lambda trait: trait.available_models)
-    available_traits = bound(Core, lambda trait: trait.available_traits)
-    create_queue = bound(Core, lambda trait: trait.create_queue)
-    synchronize = bound(Core, lambda trait: trait.synchronize)
-    set_queue_priority = bound(Core, lambda trait: trait.set_queue_priority)
-    set_queue_depth = bound(Core, lambda trait: trait.set_queue_depth)
-    reset_queue = bound(Core, lambda trait: trait.reset_queue)
-    close_queue = bound(Core, lambda trait: trait.close_queue)
-    sleep = bound(Core, lambda trait: trait.sleep)
-    now = bound(Core, lambda trait: trait.now)
-    monotonic = bound(Core, lambda trait: trait.monotonic)
-    random = bound(Core, lambda trait: trait.random)
-    log = bound(Core, lambda trait: trait.log)
-    launch = bound(Core, lambda trait: trait.launch)
-    join = bound(Core, lambda trait: trait.join)
-    cancel = bound(Core, lambda trait: trait.cancel)
-    send = bound(Messaging, lambda trait: trait.send)
-    receive = bound(Messaging, lambda trait: trait.receive)
-    broadcast = bound(Messaging, lambda trait: trait.broadcast)
-    subscribe = bound(Messaging, lambda trait: trait.subscribe)
-    push = bound(Messaging, lambda trait: trait.push)
-    pull = bound(Messaging, lambda trait: trait.pull)
-    http_get = bound(Net, lambda trait: trait.http_get)
-    http_post = bound(Net, lambda trait: trait.http_post)
-    http_stream = bound(Net, lambda trait: trait.http_stream)
-    mcp_connect = bound(Net, lambda trait: trait.mcp_connect)
-    available_encoders = bound(Encode, lambda trait: trait.available_encoders)
-    embed = bound(Encode, lambda trait: trait.embed)
-    rerank = bound(Encode, lambda trait: trait.rerank)
-    read_document = bound(Documents, lambda trait: trait.read_document)
-    vectors_name = bound(Vectors, lambda trait: trait.vectors_name)
-    vectors_put = bound(Vectors, lambda trait: trait.vectors_put)
-    vectors_search = bound(Vectors, lambda trait: trait.vectors_search)
-    vectors_drop = bound(Vectors, lambda trait: trait.vectors_drop)
-    vectors_list = bound(Vectors, lambda trait: trait.vectors_list)
-    available_search = bound(Search, lambda trait: trait.available_search)
-    search = bound(Search, lambda trait: trait.search)
-    store_put = bound(Store, lambda trait: trait.store_put)
-    store_get = bound(Store, lambda trait: trait.store_get)
-    store_delete = bound(Store, lambda trait: trait.store_delete)
-    store_list = bound(Store, lambda trait: trait.store_list)
-    store_compare_and_set = bound(Store, lambda trait: trait.store_compare_and_set)
-    blob_put = bound(Store, lambda trait: trait.blob_put)
-    blob_get = bound(Store, lambda trait: trait.blob_get)
-    blob_delete = bound(Store, lambda trait: trait.blob_delete)
-    blob_list = bound(Store, lambda trait: trait.blob_list)
-    alloc_kvpage = bound(Allocate, lambda trait: trait.alloc_kvpage)
-    dealloc_kvpage = bound(Allocate, lambda trait: trait.dealloc_kvpage)
-    alloc_emb = bound(Allocate, lambda trait: trait.alloc_emb)
-    dealloc_emb = bound(Allocate, lambda trait: trait.dealloc_emb)
-    export_kvpage = bound(Allocate, lambda trait: trait.export_kvpage)
-    release_export = bound(Allocate, lambda trait: trait.release_export)
-    list_exports = bound(Allocate, lambda trait: trait.list_exports)
-    import_kvpage = bound(Allocate, lambda trait: trait.import_kvpage)
-    import_text = bound(Allocate, lambda trait: trait.import_text)
-    import_prefix = bound(Allocate, lambda trait: trait.import_prefix)
-    copy_kvpage = bound(Allocate, lambda trait: trait.copy_kvpage)
-    truncate_kvpage = bound(Allocate, lambda trait: trait.truncate_kvpage)
-    forward = bound(Forward, lambda trait: trait.forward)
-    mask_kvpage = bound(Forward, lambda trait: trait.mask_kvpage)
-    available_adapters = bound(Adapter, lambda trait: trait.available_adapters)
-    forward_with_adapter = bound(Adapter, lambda trait: trait.forward_with_adapter)
-    forward_with_scores = bound(Scores, lambda trait: trait.forward_with_scores)
-    reposition_kvpage = bound(Reposition, lambda trait: trait.reposition_kvpage)
-    num_embs_needed = bound(InputImage, lambda trait: trait.num_embs_needed)
-    embed_img = bound(InputImage, lambda trait: trait.embed_img)
-    embed_txt = bound(InputText, lambda trait: trait.embed_txt)
-    tokenize = bound(Tokenize, lambda trait: trait.tokenize)
-    detokenize = bound(Tokenize, lambda trait: trait.detokenize)
-    get_vocabs = bound(Tokenize, lambda trait: trait.get_vocabs)
-    get_next_dist = bound(OutputText, lambda trait: trait.get_next_dist)
-    get_next_dists = bound(OutputText, lambda trait: trait.get_next_dists)
-    sample = bound(Sample, lambda trait: trait.sample)
-    alloc_token_slot = bound(Sample, lambda trait: trait.alloc_token_slot)
-    decode = bound(Decode, lambda trait: trait.decode)
-    json_schema = bound(Grammar, lambda trait: trait.json_schema)
-    regex = bound(Grammar, lambda trait: trait.regex)
-    lark = bound(Grammar, lambda trait: trait.lark)
-    choice = bound(Grammar, lambda trait: trait.choice)
+    get_arg = bound(CoreFunctions, lambda trait: trait.get_arg)
+    available_models = bound(CoreFunctions, lambda trait: trait.available_models)
+    available_traits = bound(CoreFunctions, lambda trait: trait.available_traits)
+    create_queue = bound(CoreFunctions, lambda trait: trait.create_queue)
+    synchronize = bound(CoreFunctions, lambda trait: trait.synchronize)
+    set_queue_priority = bound(CoreFunctions, lambda trait: trait.set_queue_priority)
+    set_queue_depth = bound(CoreFunctions, lambda trait: trait.set_queue_depth)
+    reset_queue = bound(CoreFunctions, lambda trait: trait.reset_queue)
+    close_queue = bound(CoreFunctions, lambda trait: trait.close_queue)
+    sleep = bound(CoreFunctions, lambda trait: trait.sleep)
+    now = bound(CoreFunctions, lambda trait: trait.now)
+    monotonic = bound(CoreFunctions, lambda trait: trait.monotonic)
+    random = bound(CoreFunctions, lambda trait: trait.random)
+    log = bound(CoreFunctions, lambda trait: trait.log)
+    launch = bound(CoreFunctions, lambda trait: trait.launch)
+    join = bound(CoreFunctions, lambda trait: trait.join)
+    cancel = bound(CoreFunctions, lambda trait: trait.cancel)
+    send = bound(MessagingFunctions, lambda trait: trait.send)
+    receive = bound(MessagingFunctions, lambda trait: trait.receive)
+    broadcast = bound(MessagingFunctions, lambda trait: trait.broadcast)
+    subscribe = bound(MessagingFunctions, lambda trait: trait.subscribe)
+    push = bound(MessagingFunctions, lambda trait: trait.push)
+    pull = bound(MessagingFunctions, lambda trait: trait.pull)
+    http_get = bound(NetFunctions, lambda trait: trait.http_get)
+    http_post = bound(NetFunctions, lambda trait: trait.http_post)
+    http_stream = bound(NetFunctions, lambda trait: trait.http_stream)
+    mcp_connect = bound(NetFunctions, lambda trait: trait.mcp_connect)
+    available_encoders = bound(EncodeFunctions, lambda trait: trait.available_encoders)
+    embed = bound(EncodeFunctions, lambda trait: trait.embed)
+    rerank = bound(EncodeFunctions, lambda trait: trait.rerank)
+    read_document = bound(DocumentsFunctions, lambda trait: trait.read_document)
+    vectors_name = bound(VectorsFunctions, lambda trait: trait.vectors_name)
+    vectors_put = bound(VectorsFunctions, lambda trait: trait.vectors_put)
+    vectors_search = bound(VectorsFunctions, lambda trait: trait.vectors_search)
+    vectors_drop = bound(VectorsFunctions, lambda trait: trait.vectors_drop)
+    vectors_list = bound(VectorsFunctions, lambda trait: trait.vectors_list)
+    available_search = bound(SearchFunctions, lambda trait: trait.available_search)
+    search = bound(SearchFunctions, lambda trait: trait.search)
+    store_put = bound(StoreFunctions, lambda trait: trait.store_put)
+    store_get = bound(StoreFunctions, lambda trait: trait.store_get)
+    store_delete = bound(StoreFunctions, lambda trait: trait.store_delete)
+    store_list = bound(StoreFunctions, lambda trait: trait.store_list)
+    store_compare_and_set = bound(StoreFunctions, lambda trait: trait.store_compare_and_set)
+    blob_put = bound(StoreFunctions, lambda trait: trait.blob_put)
+    blob_get = bound(StoreFunctions, lambda trait: trait.blob_get)
+    blob_delete = bound(StoreFunctions, lambda trait: trait.blob_delete)
+    blob_list = bound(StoreFunctions, lambda trait: trait.blob_list)
+    alloc_kvpage = bound(AllocateFunctions, lambda trait: trait.alloc_kvpage)
+    dealloc_kvpage = bound(AllocateFunctions, lambda trait: trait.dealloc_kvpage)
+    alloc_emb = bound(AllocateFunctions, lambda trait: trait.alloc_emb)
+    dealloc_emb = bound(AllocateFunctions, lambda trait: trait.dealloc_emb)
+    export_kvpage = bound(AllocateFunctions, lambda trait: trait.export_kvpage)
+    release_export = bound(AllocateFunctions, lambda trait: trait.release_export)
+    list_exports = bound(AllocateFunctions, lambda trait: trait.list_exports)
+    import_kvpage = bound(AllocateFunctions, lambda trait: trait.import_kvpage)
+    import_text = bound(AllocateFunctions, lambda trait: trait.import_text)
+    import_prefix = bound(AllocateFunctions, lambda trait: trait.import_prefix)
+    copy_kvpage = bound(AllocateFunctions, lambda trait: trait.copy_kvpage)
+    truncate_kvpage = bound(AllocateFunctions, lambda trait: trait.truncate_kvpage)
+    forward = bound(ForwardFunctions, lambda trait: trait.forward)
+    mask_kvpage = bound(ForwardFunctions, lambda trait: trait.mask_kvpage)
+    available_adapters = bound(AdapterFunctions, lambda trait: trait.available_adapters)
+    forward_with_adapter = bound(AdapterFunctions, lambda trait: trait.forward_with_adapter)
+    forward_with_scores = bound(ScoresFunctions, lambda trait: trait.forward_with_scores)
+    reposition_kvpage = bound(RepositionFunctions, lambda trait: trait.reposition_kvpage)
+    num_embs_needed = bound(InputImageFunctions, lambda trait: trait.num_embs_needed)
+    embed_img = bound(InputImageFunctions, lambda trait: trait.embed_img)
+    embed_txt = bound(InputTextFunctions, lambda trait: trait.embed_txt)
+    tokenize = bound(TokenizeFunctions, lambda trait: trait.tokenize)
+    detokenize = bound(TokenizeFunctions, lambda trait: trait.detokenize)
+    get_vocabs = bound(TokenizeFunctions, lambda trait: trait.get_vocabs)
+    get_next_dist = bound(OutputTextFunctions, lambda trait: trait.get_next_dist)
+    get_next_dists = bound(OutputTextFunctions, lambda trait: trait.get_next_dists)
+    sample = bound(SampleFunctions, lambda trait: trait.sample)
+    alloc_token_slot = bound(SampleFunctions, lambda trait: trait.alloc_token_slot)
+    decode = bound(DecodeFunctions, lambda trait: trait.decode)
+    json_schema = bound(GrammarFunctions, lambda trait: trait.json_schema)
+    regex = bound(GrammarFunctions, lambda trait: trait.regex)
+    lark = bound(GrammarFunctions, lambda trait: trait.lark)
+    choice = bound(GrammarFunctions, lambda trait: trait.choice)
 
     def __init__(
         self,
@@ -178,9 +180,9 @@ class Api:
     ) -> None:
         self.issuer = issuer
         self._traits: dict[type[TraitFunctions], TraitFunctions] = {
-            Core: Core(issuer, args, log),
-            Messaging: Messaging(issuer, mailbox),
-            Net: Net(issuer, network),
+            CoreFunctions: CoreFunctions(issuer, args, log),
+            MessagingFunctions: MessagingFunctions(issuer, mailbox),
+            NetFunctions: NetFunctions(issuer, network),
         }
 
     def functions(self, trait: type[F]) -> F:

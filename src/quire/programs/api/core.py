@@ -41,7 +41,7 @@ def log_to_process(level: str, message: str, fields: Mapping[str, Any]) -> None:
     logger.log(logging.getLevelNamesMapping()[level.upper()], "%s %s", message, dict(fields))
 
 
-class Core(TraitFunctions):
+class CoreFunctions(TraitFunctions):
     trait = Trait.CORE
 
     def __init__(self, issuer: Issuer, args: Sequence[str] = (), log: Log = log_to_process) -> None:

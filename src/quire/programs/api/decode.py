@@ -22,7 +22,7 @@ from quire.programs.api.specs import check_grammar, check_sampler
 from quire.programs.api.stream import DecodeStream
 
 
-class Decode(TraitFunctions):
+class DecodeFunctions(TraitFunctions):
     trait = Trait.DECODE
 
     @queued

@@ -8,7 +8,7 @@ from quire.programs.api.queued import TraitFunctions
 from quire.programs.services.documents import DocumentKind, kind_of
 
 
-class Documents(TraitFunctions):
+class DocumentsFunctions(TraitFunctions):
     trait = Trait.DOCUMENTS
 
     async def read_document(

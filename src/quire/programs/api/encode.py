@@ -26,7 +26,7 @@ class Encoder:
     max_tokens: int
 
 
-class Encode(TraitFunctions):
+class EncodeFunctions(TraitFunctions):
     trait = Trait.ENCODE
 
     async def available_encoders(self) -> list[Encoder]:

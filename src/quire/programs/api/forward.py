@@ -26,7 +26,7 @@ Embeds = Embed | Sequence[Embed]
 T = TypeVar("T")
 
 
-class Forward(TraitFunctions):
+class ForwardFunctions(TraitFunctions):
     trait = Trait.FORWARD
 
     @queued

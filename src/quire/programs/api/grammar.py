@@ -56,7 +56,7 @@ def _bounded(grammar: GrammarSpec) -> GrammarSpec:
     return grammar
 
 
-class Grammar(TraitFunctions):
+class GrammarFunctions(TraitFunctions):
     """The same functions on the ``Api`` object."""
 
     trait = Trait.GRAMMAR

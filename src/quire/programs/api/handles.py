@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from quire.core.errors import InvalidArgument, UnknownHandle
 from quire.core.ids import CommandId, EmbedId, PageId, QueueId, TokenSlotId
-from quire.programs.api.lane import Lane
+from quire.programs.api.lane import QueueState
 from quire.programs.api.reply import CommandFuture
 
 
@@ -22,7 +22,7 @@ class Handle:
     __slots__ = ("_freed", "_lane", "_owner", "id")
     kind = "handle"
 
-    def __init__(self, owner: object, lane: Lane, number: int) -> None:
+    def __init__(self, owner: object, lane: QueueState, number: int) -> None:
         self.id = number
         self._owner = owner
         self._lane = lane
@@ -69,7 +69,9 @@ class KvPage(Handle):
     __slots__ = ("_decodes", "_positions", "page_id", "size")
     kind = "page"
 
-    def __init__(self, owner: object, lane: Lane, page: PageId, positions: Iterable[int] = ()):
+    def __init__(
+        self, owner: object, lane: QueueState, page: PageId, positions: Iterable[int] = ()
+    ):
         super().__init__(owner, lane, page)
         self.page_id = page
         self.size = lane.model.info.pool.page_size
@@ -149,7 +151,7 @@ class Embed(Handle):
     __slots__ = ("embed_id", "position")
     kind = "embed"
 
-    def __init__(self, owner: object, lane: Lane, embed: EmbedId) -> None:
+    def __init__(self, owner: object, lane: QueueState, embed: EmbedId) -> None:
         super().__init__(owner, lane, embed)
         self.embed_id = embed
         self.position: int | None = None
@@ -172,7 +174,9 @@ class Queue:
 
     __slots__ = ("_lane", "_owner", "dependencies")
 
-    def __init__(self, owner: object, lane: Lane, dependencies: tuple[CommandId, ...] = ()) -> None:
+    def __init__(
+        self, owner: object, lane: QueueState, dependencies: tuple[CommandId, ...] = ()
+    ) -> None:
         self._owner = owner
         self._lane = lane
         self.dependencies = dependencies
@@ -182,7 +186,7 @@ class Queue:
         return self._lane.id
 
     @property
-    def lane(self) -> Lane:
+    def lane(self) -> QueueState:
         return self._lane
 
     @property

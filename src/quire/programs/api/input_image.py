@@ -18,7 +18,7 @@ _SIGNATURES = {"PNG": b"\x89PNG\r\n\x1a\n", "JPEG": b"\xff\xd8\xff"}
 """The first bytes of each file format."""
 
 
-class InputImage(TraitFunctions):
+class InputImageFunctions(TraitFunctions):
     trait = Trait.INPUT_IMAGE
 
     def num_embs_needed(self, image: bytes | tuple[int, int], model: Model | None = None) -> int:

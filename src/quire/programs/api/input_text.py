@@ -18,7 +18,7 @@ _ONE_TOKEN = (int, TokenSlot)
 TextTokens = int | TokenSlot | Sequence[int] | Sequence[TokenSlot]
 
 
-class InputText(TraitFunctions):
+class InputTextFunctions(TraitFunctions):
     trait = Trait.INPUT_TEXT
 
     @queued

@@ -48,7 +48,7 @@ from quire.core.ids import (
 from quire.core.interfaces import ProgramPort, ServedModel
 from quire.core.quotas import Quotas
 from quire.programs.api.handles import Embed, KvPage, Queue, TokenSlot
-from quire.programs.api.lane import Lane
+from quire.programs.api.lane import QueueState
 from quire.programs.api.reply import CommandFuture, Reply
 from quire.programs.api.stream import DecodeStream
 
@@ -77,9 +77,9 @@ class Issuer:
         self.loop = loop
         self.on_end = on_end
         self._port: ProgramPort | None = None
-        self._lanes: dict[QueueId, Lane] = {}
+        self._lanes: dict[QueueId, QueueState] = {}
         self._default: Queue | None = None
-        self._unsent: list[tuple[Lane, list[Command]]] = []
+        self._unsent: list[tuple[QueueState, list[Command]]] = []
         self._flush_scheduled = False
         self._pending: dict[CommandId, CommandFuture] = {}
         self._ended: QuireError | None = None
@@ -177,7 +177,7 @@ class Issuer:
         priority: int,
         parent_thread: ThreadId | None = None,
     ) -> Queue:
-        lane = Lane(QueueId(next(self._numbers)), model)
+        lane = QueueState(QueueId(next(self._numbers)), model)
         self.port.post(CreateQueue(lane.id, model.base, thread, depth, priority, parent_thread))
         self._lanes[lane.id] = lane
         return Queue(self, lane)

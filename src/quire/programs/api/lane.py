@@ -7,7 +7,7 @@ from quire.core.ids import QueueId
 from quire.core.interfaces import ServedModel
 
 
-class Lane:
+class QueueState:
     """State of one queue, shared by all handles to it. Belongs to the issuer."""
 
     __slots__ = ("closed", "failure", "failure_seen", "id", "model", "traits")

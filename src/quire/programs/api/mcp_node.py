@@ -7,7 +7,7 @@ from typing import Any
 from quire.programs.api.issuer import Issuer
 
 
-class NodeChannel:
+class NodeMcpChannel:
     """``McpChannel`` to the server that the node's configuration names ``server``.
 
     All programs that may use the server share its process, so opening and closing changes only the

@@ -13,17 +13,17 @@ from quire.core.errors import MailboxClosed
 from quire.core.traits import Trait
 from quire.programs.api.issuer import Issuer
 from quire.programs.api.queued import TraitFunctions
-from quire.programs.services.mailbox import Mailbox, Sent
+from quire.programs.services.mailbox import Mailbox, SentMessage
 
 
-class Messaging(TraitFunctions):
+class MessagingFunctions(TraitFunctions):
     trait = Trait.MESSAGING
 
     def __init__(self, issuer: Issuer, mailbox: Mailbox | None = None) -> None:
         super().__init__(issuer)
         self._mailbox = mailbox
 
-    def send(self, message: str) -> Sent:
+    def send(self, message: str) -> SentMessage:
         """Send a message to the client. It is sent at once; awaiting the result waits for the
         client to read.
 

@@ -11,12 +11,12 @@ from quire.programs.api.http_stream import StreamedReply
 from quire.programs.api.issuer import Issuer
 from quire.programs.api.mcp import McpServer
 from quire.programs.api.mcp_http import HttpChannel
-from quire.programs.api.mcp_node import NodeChannel
+from quire.programs.api.mcp_node import NodeMcpChannel
 from quire.programs.api.queued import TraitFunctions
 from quire.programs.services.network import HttpReply, Network
 
 
-class Net(TraitFunctions):
+class NetFunctions(TraitFunctions):
     trait = Trait.NET
 
     def __init__(self, issuer: Issuer, network: Network | None = None) -> None:
@@ -89,7 +89,7 @@ class Net(TraitFunctions):
                     f"mcp_connect: {server!r} is run by the node and takes no headers: leave them "
                     "out"
                 )
-            return McpServer(NodeChannel(self._issuer, server))
+            return McpServer(NodeMcpChannel(self._issuer, server))
 
         def request(
             method: str, target: str, body: bytes | None, sent: Mapping[str, str]

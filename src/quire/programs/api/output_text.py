@@ -14,7 +14,7 @@ from quire.programs.api.queued import TraitFunctions, queued
 from quire.programs.api.reply import Reply
 
 
-class OutputText(TraitFunctions):
+class OutputTextFunctions(TraitFunctions):
     trait = Trait.OUTPUT_TEXT
 
     @queued

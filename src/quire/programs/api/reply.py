@@ -1,7 +1,7 @@
 """The answer to one command: a small future whose event loop future is created only when awaited.
 
-Owns waiting and conversion. Failures that are not awaited are recorded in the queue (``Lane``); the
-next await on the queue raises them.
+Owns waiting and conversion. Failures that are not awaited are recorded in the queue
+(``QueueState``); the next await on the queue raises them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from quire.core import actions
 from quire.core.errors import ErrorRecord, QueuePoisoned, QuireError, from_record
 from quire.core.ids import CommandId
-from quire.programs.api.lane import Lane
+from quire.programs.api.lane import QueueState
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class CommandFuture:
 
     __slots__ = ("_done", "_error", "_owner", "_waiters", "command", "lane")
 
-    def __init__(self, owner: CommandOwner, lane: Lane, command: CommandId) -> None:
+    def __init__(self, owner: CommandOwner, lane: QueueState, command: CommandId) -> None:
         self.command = command
         self.lane = lane
         self._owner = owner
@@ -116,7 +116,7 @@ class Reply(CommandFuture, Generic[T]):
     def __init__(
         self,
         owner: CommandOwner,
-        lane: Lane,
+        lane: QueueState,
         command: CommandId,
         convert: Callable[[Any], T],
     ) -> None:

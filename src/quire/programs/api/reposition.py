@@ -14,7 +14,7 @@ from quire.programs.api.queued import TraitFunctions, queued
 from quire.programs.api.reply import Reply
 
 
-class Reposition(TraitFunctions):
+class RepositionFunctions(TraitFunctions):
     trait = Trait.REPOSITION
 
     @queued

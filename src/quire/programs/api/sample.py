@@ -18,7 +18,7 @@ from quire.programs.api.specs import check_sampler
 GREEDY = SamplerSpec()
 
 
-class Sample(TraitFunctions):
+class SampleFunctions(TraitFunctions):
     trait = Trait.SAMPLE
 
     @queued

@@ -49,7 +49,7 @@ class AttentionScores:
         ]
 
 
-class Scores(TraitFunctions):
+class ScoresFunctions(TraitFunctions):
     trait = Trait.SCORES
 
     @queued

@@ -23,7 +23,7 @@ class SearchHit:
     score: float
 
 
-class Search(TraitFunctions):
+class SearchFunctions(TraitFunctions):
     trait = Trait.SEARCH
 
     async def available_search(self) -> str | None:

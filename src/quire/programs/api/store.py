@@ -13,7 +13,7 @@ from quire.programs.api.queued import TraitFunctions
 DEFAULT_STORE = "default"
 
 
-class Store(TraitFunctions):
+class StoreFunctions(TraitFunctions):
     trait = Trait.STORE
 
     async def store_put(

@@ -16,7 +16,7 @@ from quire.core.decoding import DecodeChunk, FinishReason, TokenLogprobs
 from quire.core.errors import ErrorRecord
 from quire.core.ids import CommandId
 from quire.programs.api.handles import KvPage
-from quire.programs.api.lane import Lane
+from quire.programs.api.lane import QueueState
 from quire.programs.api.reply import CommandFuture, CommandOwner
 
 
@@ -48,7 +48,7 @@ class DecodeStream(CommandFuture):
     def __init__(
         self,
         owner: CommandOwner,
-        lane: Lane,
+        lane: QueueState,
         command: CommandId,
         output: Sequence[KvPage],
         position: int,

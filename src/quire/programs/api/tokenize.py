@@ -10,7 +10,7 @@ from quire.programs.api.handles import Queue
 from quire.programs.api.queued import TraitFunctions, queued
 
 
-class Tokenize(TraitFunctions):
+class TokenizeFunctions(TraitFunctions):
     trait = Trait.TOKENIZE
 
     @queued

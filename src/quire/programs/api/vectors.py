@@ -21,7 +21,7 @@ class FoundText:
     text: str
 
 
-class Vectors(TraitFunctions):
+class VectorsFunctions(TraitFunctions):
     trait = Trait.VECTORS
 
     async def vectors_name(self) -> str:

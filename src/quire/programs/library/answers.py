@@ -27,7 +27,7 @@ Compare = Annotated[bool, "Whether to return the output of plain greedy decoding
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class GreedyAnswer:
     """The output of greedy decoding, for comparison with a technique. ``mean_logprob``: of its
     tokens."""
 
@@ -36,13 +36,13 @@ class Plain:
     mean_logprob: float
 
 
-async def plain(ctx: Context, max_tokens: int) -> Plain:
+async def plain(ctx: Context, max_tokens: int) -> GreedyAnswer:
     """Greedy decoding after the text of ``ctx``, in a fork: ``ctx`` does not change."""
     async with ctx.fork() as fork:
         generated = await fork.generate(max_tokens=max_tokens, num_logprobs=0)
     logprobs = [entry.logprob for entry in generated.logprobs or ()]
     mean = sum(logprobs) / max(len(logprobs), 1)
-    return Plain(generated.token_ids, generated.text, mean)
+    return GreedyAnswer(generated.token_ids, generated.text, mean)
 
 
 async def plain_text(ctx: Context, max_tokens: int, compare: bool) -> dict[str, object]:

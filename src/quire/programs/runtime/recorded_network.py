@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quire.core.errors import InvalidArgument
-from quire.programs.runtime.replay_log import Asked, Questions, frozen_arguments
+from quire.programs.runtime.replay_log import Questions, RecordedQuestion, frozen_arguments
 from quire.programs.services.network import HttpReply, HttpStream, Network
 
 
@@ -16,7 +16,7 @@ class RecordedNetwork(Network):
     """HTTP with responses recorded in ``asked``: a request with a recorded response is not
     repeated."""
 
-    def __init__(self, network: Network, asked: list[Asked]) -> None:
+    def __init__(self, network: Network, asked: list[RecordedQuestion]) -> None:
         self._network = network
         self._questions = Questions(asked, "request")
 

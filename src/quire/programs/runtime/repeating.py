@@ -13,12 +13,12 @@ import msgspec
 from quire.core import commands as c
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.ids import CommandId, QueueId, TokenSlotId
-from quire.programs.runtime.replay_log import Issued
+from quire.programs.runtime.replay_log import IssuedCommand
 
 NewId = Callable[[], CommandId]
 
 
-def is_same(entry: Issued, queue: QueueId, command: c.Command) -> bool:
+def is_same(entry: IssuedCommand, queue: QueueId, command: c.Command) -> bool:
     """Whether the program repeats what it has issued. Which of its earlier commands it still waits
     for is a matter of time: a client's message that it waited for then may be there now."""
     return (entry.queue, entry.asked) == (queue, behind(command, entry.asked.after))
@@ -32,7 +32,7 @@ def behind(command: c.Command, after: tuple[CommandId, ...]) -> c.Command:
 
 
 def again(
-    entry: Issued, command: c.Command, slots: Mapping[TokenSlotId, int], new_id: NewId
+    entry: IssuedCommand, command: c.Command, slots: Mapping[TokenSlotId, int], new_id: NewId
 ) -> list[c.Command]:
     """The commands to issue for a command that has ended. None for a failed one, because it changed
     nothing; except for a cancelled decode, whose pages hold the tokens of its replies.
@@ -88,7 +88,7 @@ def _ran(decode: c.Decode, tokens: list[int]) -> c.Command:
     )
 
 
-def _computed(wanted: c.ImportPrefix, entry: Issued, new_id: NewId) -> list[c.Command]:
+def _computed(wanted: c.ImportPrefix, entry: IssuedCommand, new_id: NewId) -> list[c.Command]:
     """Compute the pages, because the prefix index was lost with the engine."""
     (reply,) = entry.replies
     assert isinstance(reply, c.Imported)

@@ -28,7 +28,7 @@ MAX_RESTARTS = 5
 
 
 @dataclass(slots=True)
-class Issued:
+class IssuedCommand:
     """One command: as the program asked, as it was sent, and its replies so far."""
 
     queue: QueueId
@@ -60,7 +60,7 @@ class RecordedReply:
 
 
 @dataclass(slots=True)
-class Asked:
+class RecordedQuestion:
     """A question to a service or another host, in order of asking."""
 
     what: tuple[Any, ...]
@@ -74,12 +74,12 @@ class ReplayLog:
     were lost and the program has to be run again."""
 
     def __init__(self) -> None:
-        self.issued: dict[CommandId, Issued] = {}
-        self.in_order: list[Issued] = []
+        self.issued: dict[CommandId, IssuedCommand] = {}
+        self.in_order: list[IssuedCommand] = []
         """The same commands, in the order in which they were issued first."""
         self.heard: list[RecordedReply] = []
-        self.calls: list[Asked] = []
-        self.requests: list[Asked] = []
+        self.calls: list[RecordedQuestion] = []
+        self.requests: list[RecordedQuestion] = []
         self.readings: list[float] = []
         """Clock readings."""
         self.record: ProgramId | None = None
@@ -97,7 +97,7 @@ class ReplayLog:
         """Whether it has reached its bound; the program can then no longer be resumed."""
         return len(self.heard) >= MAX_ANSWERS
 
-    def begun(self, entry: Issued) -> None:
+    def begun(self, entry: IssuedCommand) -> None:
         """The program issues a command for the first time."""
         self.issued[entry.asked.id] = entry
         self.in_order.append(entry)
@@ -139,7 +139,7 @@ class Questions:
     recorded, and a later incarnation that reaches that point fails.
     """
 
-    def __init__(self, asked: list[Asked], name: str) -> None:
+    def __init__(self, asked: list[RecordedQuestion], name: str) -> None:
         self._asked = asked
         self._name = name
         self._next = 0
@@ -181,7 +181,7 @@ class Questions:
             raise entry.error
         return entry.answer
 
-    def _place(self, what: tuple[Any, ...]) -> Asked | None:
+    def _place(self, what: tuple[Any, ...]) -> RecordedQuestion | None:
         """The record for ``what``; None beyond the bound."""
         index, self._next = self._next, self._next + 1
         if self._is_beyond:
@@ -192,17 +192,17 @@ class Questions:
                 self._is_beyond = True
                 return None
             self._num_bytes += _size(what)
-            self._asked.append(Asked(what))
+            self._asked.append(RecordedQuestion(what))
         entry = self._asked[index]
         if entry is _UNKEPT:
             raise cannot_resume(f"it had asked more than is recorded ({self._name} {what[0]})")
         return entry
 
 
-_UNKEPT = Asked(())
+_UNKEPT = RecordedQuestion(())
 
 
-def is_whole(asked: list[Asked]) -> bool:
+def is_whole(asked: list[RecordedQuestion]) -> bool:
     """Whether all questions were recorded."""
     return not any(entry is _UNKEPT for entry in asked)
 

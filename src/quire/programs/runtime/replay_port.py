@@ -33,7 +33,7 @@ from quire.programs.runtime.recorded_network import RecordedNetwork
 from quire.programs.runtime.repeating import again, behind, is_same, seeded, without
 from quire.programs.runtime.replay_log import (
     LOSSES,
-    Issued,
+    IssuedCommand,
     Questions,
     RecordedReply,
     ReplayLog,
@@ -185,10 +185,10 @@ class ReplayPort:
     def _first_time(self, queue: QueueId, command: Command) -> Command:
         sent = seeded(command, self._seeds.getrandbits(63))
         if not self._log.is_full:
-            self._log.begun(Issued(queue, command, sent))
+            self._log.begun(IssuedCommand(queue, command, sent))
         return sent
 
-    def _once_more(self, entry: Issued, after: tuple[CommandId, ...]) -> list[Command]:
+    def _once_more(self, entry: IssuedCommand, after: tuple[CommandId, ...]) -> list[Command]:
         """``after``: what the program waits for this time."""
         number, sent = entry.asked.id, behind(entry.sent, after)
         if not entry.ended:

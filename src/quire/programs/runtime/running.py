@@ -17,7 +17,7 @@ from quire.core.ids import ProgramId
 from quire.core.interfaces import ProgramPort, ReplySink
 from quire.programs.arguments import NO_NAMES
 from quire.programs.inferlet import Inferlet
-from quire.programs.services.mailbox import Mailbox, Sent
+from quire.programs.services.mailbox import Mailbox, SentMessage
 from quire.programs.services.waiting import Waiters
 
 Connect = Callable[[ReplySink, asyncio.AbstractEventLoop], ProgramPort]
@@ -129,7 +129,7 @@ class RunningProgram:
         if not self._state.ended:
             self._request_cancel(reason)
 
-    def send(self, message: str) -> Sent:
+    def send(self, message: str) -> SentMessage:
         """Send a message to the program's ``receive``; see ``Channel.send`` for back-pressure."""
         return self._mailbox.to_program.send(message)
 

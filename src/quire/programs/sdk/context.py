@@ -21,7 +21,7 @@ from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
 from quire.programs.api.integers import whole_number
 from quire.programs.api.specs import check_grammar, check_sampler
-from quire.programs.api.tokenize import Tokenize
+from quire.programs.api.tokenize import TokenizeFunctions
 from quire.programs.chat.detokenize import TextStream
 from quire.programs.chat.messages import as_messages
 from quire.programs.chat.template import chat_template
@@ -135,7 +135,7 @@ class Context:
 
     def _tokenized(self, text: str | Sequence[int]) -> list[int]:
         if isinstance(text, str):
-            text = Tokenize(self.model.issuer).tokenize(self._paged.queue, text)
+            text = TokenizeFunctions(self.model.issuer).tokenize(self._paged.queue, text)
         return _token_ids(text, self.model.served.info.vocab_size)
 
     def revise(self, text: str | Sequence[int]) -> Self:

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from quire.core.commands import Synchronize
 from quire.core.ids import QueueId
 from quire.programs.api import KvPage, Queue
-from quire.programs.api.allocate import Allocate
-from quire.programs.api.core import Core
+from quire.programs.api.allocate import AllocateFunctions
+from quire.programs.api.core import CoreFunctions
 from quire.programs.api.issuer import Issuer
 
 
 class PageLedger:
     def __init__(self, issuer: Issuer) -> None:
         self._issuer = issuer
-        self._allocate = Allocate(issuer)
-        self._core = Core(issuer)
+        self._allocate = AllocateFunctions(issuer)
+        self._core = CoreFunctions(issuer)
         self._holders: Counter[int] = Counter()
         self._origin: dict[int, Queue] = {}
         self._live: Counter[QueueId] = Counter()

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import KvPage, Model, Queue
-from quire.programs.api.allocate import Allocate
-from quire.programs.api.forward import Forward
+from quire.programs.api.allocate import AllocateFunctions
+from quire.programs.api.forward import ForwardFunctions
 from quire.programs.api.reply import CommandFuture
-from quire.programs.api.reposition import Reposition
+from quire.programs.api.reposition import RepositionFunctions
 from quire.programs.sdk.ledger import PageLedger
 
 Sees = Callable[[int, int], bool]
@@ -31,9 +31,9 @@ class PageSpan:
         self.num_run = 0
         self._size = model.page_size
         self._ledger = ledger
-        self._allocate = Allocate(model.issuer)
-        self._forward = Forward(model.issuer)
-        self._reposition = Reposition(model.issuer)
+        self._allocate = AllocateFunctions(model.issuer)
+        self._forward = ForwardFunctions(model.issuer)
+        self._reposition = RepositionFunctions(model.issuer)
         self._pages: list[KvPage | None] = []
         self._hidden: dict[int, set[int]] = {}
         self._behind: list[CommandFuture] = []

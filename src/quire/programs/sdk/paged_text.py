@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from quire.core.decoding import Dist, GrammarSpec, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord, InvalidArgument
 from quire.programs.api import Model
-from quire.programs.api.allocate import Allocate
-from quire.programs.api.core import Core
-from quire.programs.api.decode import Decode
+from quire.programs.api.allocate import AllocateFunctions
+from quire.programs.api.core import CoreFunctions
+from quire.programs.api.decode import DecodeFunctions
 from quire.programs.chat.detokenize import TextStream
 from quire.programs.sdk.generation import Generation
 from quire.programs.sdk.ledger import PageLedger
@@ -55,7 +55,7 @@ class PagedText:
 
     def _begin(self) -> None:
         """Start without pages, on a new queue."""
-        core = Core(self.model.issuer)
+        core = CoreFunctions(self.model.issuer)
         self.queue = core.create_queue(
             self.model, thread=self._thread, depth=self._depth, priority=self._priority
         )
@@ -75,10 +75,10 @@ class PagedText:
         """Of what is running, too."""
         self._priority = priority
         if not self._dropped:
-            Core(self.model.issuer).set_queue_priority(self.queue, priority)
+            CoreFunctions(self.model.issuer).set_queue_priority(self.queue, priority)
 
     def _tell_depth(self) -> None:
-        Core(self.model.issuer).set_queue_depth(
+        CoreFunctions(self.model.issuer).set_queue_depth(
             self.queue,
             self._depth,
             invocation=self._invocation,
@@ -226,7 +226,7 @@ class PagedText:
         """Run the tokens up to ``end`` that are not in pages, then sample."""
         span, start = self._span, self._span.num_run
         span.ensure(end + max(stop.max_tokens - 1, 0))
-        decode = Decode(self.model.issuer).decode(
+        decode = DecodeFunctions(self.model.issuer).decode(
             span.ordered(),
             span.written,
             self.tokens[start:end],
@@ -330,7 +330,7 @@ class PagedText:
         if self._span.has_gaps:
             raise InvalidArgument("tokens of this context were evicted: export before that")
         await self.prefill(max(len(self.tokens) - 1, 0))
-        span, allocate = self._span, Allocate(self.model.issuer)
+        span, allocate = self._span, AllocateFunctions(self.model.issuer)
         if replace and any(
             one.name == name for one in await allocate.list_exports(self.queue, name)
         ):
@@ -348,7 +348,7 @@ class PagedText:
             UnknownHandle: no such export.
             InvalidArgument: there are no tokens, or fewer than in the pages.
         """
-        imported = await Allocate(self.model.issuer).import_text(self.queue, name)
+        imported = await AllocateFunctions(self.model.issuer).import_text(self.queue, name)
         self._span.adopt(imported.pages)
         self._is_plain = False
         given = imported.tokens if tokens is None else tokens

@@ -15,13 +15,13 @@ from typing import Any
 from quire.core.decoding import Dist
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Embed, Model, Queue
-from quire.programs.api.adapter import Adapter
-from quire.programs.api.allocate import Allocate
-from quire.programs.api.forward import Forward
-from quire.programs.api.input_text import InputText
-from quire.programs.api.output_text import OutputText
+from quire.programs.api.adapter import AdapterFunctions
+from quire.programs.api.allocate import AllocateFunctions
+from quire.programs.api.forward import ForwardFunctions
+from quire.programs.api.input_text import InputTextFunctions
+from quire.programs.api.output_text import OutputTextFunctions
 from quire.programs.api.reply import Reply
-from quire.programs.api.scores import AttentionScores, Scores
+from quire.programs.api.scores import AttentionScores, ScoresFunctions
 from quire.programs.sdk.page_span import PageSpan, Sees
 
 MAX_STEP_TOKENS = 64
@@ -48,12 +48,12 @@ class Stepper:
         issuer = model.issuer
         self._span = span
         self._adapter = adapter
-        self._allocate, self._input = Allocate(issuer), InputText(issuer)
-        self._output = OutputText(issuer)
-        self._forward: Callable[..., Reply[Any]] = Forward(issuer).forward
+        self._allocate, self._input = AllocateFunctions(issuer), InputTextFunctions(issuer)
+        self._output = OutputTextFunctions(issuer)
+        self._forward: Callable[..., Reply[Any]] = ForwardFunctions(issuer).forward
         if adapter is not None:
-            self._forward = partial(_forward_with, Adapter(issuer), adapter)
-        self._forward_with_scores = Scores(issuer).forward_with_scores
+            self._forward = partial(_forward_with, AdapterFunctions(issuer), adapter)
+        self._forward_with_scores = ScoresFunctions(issuer).forward_with_scores
         self._embeds: list[Embed] = []
 
     async def run(self, tokens: Sequence[int], sees: Sees | None) -> None:
@@ -123,5 +123,5 @@ class Stepper:
         return self._embeds[:num_tokens]
 
 
-def _forward_with(adapter: Adapter, name: str, queue: Queue, *pages: Any) -> Reply[None]:
+def _forward_with(adapter: AdapterFunctions, name: str, queue: Queue, *pages: Any) -> Reply[None]:
     return adapter.forward_with_adapter(queue, name, *pages)

@@ -43,7 +43,7 @@ class MailboxLimits:
 _DEFAULT_LIMITS = MailboxLimits()
 
 
-class Sent:
+class SentMessage:
     """The result of ``send``: the message is already sent; awaiting waits until there is room."""
 
     __slots__ = ("_wait",)
@@ -75,7 +75,7 @@ def check_message(message: str, name: str, limits: MailboxLimits) -> int:
     return num_bytes
 
 
-class Channel:
+class MailboxChannel:
     """One direction of a mailbox. Every method may be called from any thread.
 
     ``name`` is used in error messages ("program 7 to its client").
@@ -101,7 +101,7 @@ class Channel:
     def __len__(self) -> int:
         return len(self._messages)
 
-    def send(self, message: str) -> Sent:
+    def send(self, message: str) -> SentMessage:
         """Append ``message``; awaiting the result limits the writer to the reader's pace.
 
         Raises:
@@ -128,7 +128,7 @@ class Channel:
             on_news = self._on_news if len(self._messages) == 1 else None
         if on_news is not None:
             on_news()
-        return Sent(self._wait_for_room)
+        return SentMessage(self._wait_for_room)
 
     def when_fewer(self, num_messages: int, callback: Callable[[], object]) -> None:
         """For a writer that does not wait: call ``callback`` once, on the reader's thread, when
@@ -235,8 +235,8 @@ class Mailbox:
 
     def __init__(self, program_name: str, limits: MailboxLimits | None = None) -> None:
         limits = limits or _DEFAULT_LIMITS
-        self.to_client = Channel(f"messages of {program_name!r} to its client", limits)
-        self.to_program = Channel(f"messages of the client to {program_name!r}", limits)
+        self.to_client = MailboxChannel(f"messages of {program_name!r} to its client", limits)
+        self.to_program = MailboxChannel(f"messages of the client to {program_name!r}", limits)
 
     def close(self, reason: str) -> None:
         self.to_client.close(reason)

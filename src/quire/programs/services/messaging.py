@@ -7,7 +7,7 @@ from typing import Any
 
 from quire.core.errors import UnknownHandle
 from quire.programs.services.operations import Identity, ProgramService, operation
-from quire.programs.services.topics import Heard, TopicBuffer, Topics
+from quire.programs.services.topics import HeardMessages, TopicBuffer, Topics
 from quire.programs.services.work_queues import WorkQueues
 
 
@@ -52,7 +52,7 @@ class MessagingService(ProgramService):
         found = self._subscriptions.get(subscription)
         if found is not None:
             messages = [text for text in answer["messages"] if isinstance(text, str)]
-            found.put_back(Heard(messages, int(answer["num_missed"])))
+            found.put_back(HeardMessages(messages, int(answer["num_missed"])))
 
     @operation("topic.unsubscribe")
     async def unsubscribe(self, subscription: int) -> None:

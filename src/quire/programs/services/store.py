@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from quire.core.errors import CapacityError, ConfigError, InvalidArgument, ProgramTerminated
 from quire.programs.services.operations import Identity, ProgramService, operation
-from quire.programs.services.store_table import Kind, Place, StoreLimits, StoreTable
+from quire.programs.services.store_table import EntryPlace, Kind, StoreLimits, StoreTable
 
 T = TypeVar("T")
 
@@ -106,9 +106,9 @@ class StoreService(ProgramService):
         self._allowed = identity.capabilities
         self._store = store
 
-    def _place(self, kind: Kind, store: str, key: str) -> Place:
+    def _place(self, kind: Kind, store: str, key: str) -> EntryPlace:
         self._allowed.check_store(store)
-        return Place(self._tenant, kind, store, key)
+        return EntryPlace(self._tenant, kind, store, key)
 
     @operation("store.put")
     async def put(self, store: str, key: str, value: str, ttl_s: float | None) -> None:

@@ -64,7 +64,7 @@ class StoreLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EntryPlace:
     """The place of an entry: a tenant's key of one kind in one of its stores."""
 
     tenant: TenantId
@@ -120,7 +120,7 @@ class StoreTable:
     def close(self) -> None:
         self._database.close()
 
-    def put(self, place: Place, content: bytes, ttl_s: float | None, now_s: float) -> None:
+    def put(self, place: EntryPlace, content: bytes, ttl_s: float | None, now_s: float) -> None:
         """Set the entry, for ``ttl_s`` seconds or without an end.
 
         Raises:
@@ -139,14 +139,14 @@ class StoreTable:
         if self._reserve is not None:
             self._reserve.hold()
 
-    def get(self, place: Place, now_s: float) -> bytes | None:
+    def get(self, place: EntryPlace, now_s: float) -> bytes | None:
         place.check()
         row = self._database.execute(
             f"SELECT content FROM entries WHERE {_ONE} AND {_ALIVE}", (*place.columns, now_s)
         ).fetchone()
         return None if row is None else bytes(row[0])
 
-    def delete(self, place: Place, now_s: float) -> bool:
+    def delete(self, place: EntryPlace, now_s: float) -> bool:
         """Delete the entry; returns whether it existed. On a full disk it uses the reserved
         space."""
         place.check()
@@ -162,7 +162,7 @@ class StoreTable:
             self._write_back()
             self._reserve.hold()
 
-    def _delete(self, place: Place, now_s: float) -> bool:
+    def _delete(self, place: EntryPlace, now_s: float) -> bool:
         with self._transaction():
             self._drop_expired(now_s)
             deleted = self._database.execute(f"DELETE FROM entries WHERE {_ONE}", place.columns)
@@ -175,7 +175,7 @@ class StoreTable:
 
     def compare_and_set(
         self,
-        place: Place,
+        place: EntryPlace,
         expected: bytes | None,
         content: bytes | None,
         ttl_s: float | None,
@@ -230,7 +230,7 @@ class StoreTable:
     def _drop_expired(self, now_s: float) -> None:
         self._database.execute("DELETE FROM entries WHERE expires_s <= ?", (now_s,))
 
-    def _check_size(self, place: Place, content: bytes) -> int:
+    def _check_size(self, place: EntryPlace, content: bytes) -> int:
         limits = self.limits
         limit = limits.max_blob_bytes if place.kind == "blob" else limits.max_value_bytes
         if len(content) > limit:
@@ -240,7 +240,7 @@ class StoreTable:
             )
         return len(content) + len(place.key.encode())
 
-    def _check_quota(self, place: Place, num_bytes: int) -> None:
+    def _check_quota(self, place: EntryPlace, num_bytes: int) -> None:
         row = self._database.execute(
             f"SELECT num_bytes FROM entries WHERE {_ONE}", place.columns
         ).fetchone()

@@ -33,7 +33,7 @@ class TopicLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeardMessages:
     """Messages in the order of their broadcasts; ``num_missed``: messages dropped before them."""
 
     messages: Sequence[str]
@@ -180,7 +180,7 @@ class TopicBuffer:
         self._topics.let_go(self.tenant, said)
         return said
 
-    async def take(self) -> Heard:
+    async def take(self) -> HeardMessages:
         """The messages that have arrived, at least one; waits for it.
 
         Raises:
@@ -203,7 +203,7 @@ class TopicBuffer:
                 future = self._readers.add()
             await future
 
-    def _taken(self) -> Heard:
+    def _taken(self) -> HeardMessages:
         limits = self._topics.limits
         taken: list[str] = []
         num_bytes = 0
@@ -213,9 +213,9 @@ class TopicBuffer:
                 break
             taken.append(self._drop_oldest().text)
         num_missed, self._num_missed = self._num_missed, 0
-        return Heard(taken, num_missed)
+        return HeardMessages(taken, num_missed)
 
-    def put_back(self, heard: Heard) -> None:
+    def put_back(self, heard: HeardMessages) -> None:
         """The taken messages have not reached the program.
 
         A guest may claim any messages, so the bounds of ``take`` apply.

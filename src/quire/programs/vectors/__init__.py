@@ -3,6 +3,20 @@ access to the store of its node."""
 
 from quire.programs.vectors.exact import ExactStore
 from quire.programs.vectors.service import VectorService
-from quire.programs.vectors.store import Found, Place, Rows, VectorStore, unit_vectors
+from quire.programs.vectors.store import (
+    CollectionPlace,
+    FoundRow,
+    VectorRows,
+    VectorStore,
+    unit_vectors,
+)
 
-__all__ = ["ExactStore", "Found", "Place", "Rows", "VectorService", "VectorStore", "unit_vectors"]
+__all__ = [
+    "CollectionPlace",
+    "ExactStore",
+    "FoundRow",
+    "VectorRows",
+    "VectorService",
+    "VectorStore",
+    "unit_vectors",
+]

@@ -11,9 +11,9 @@ import numpy as np
 from quire.core.ids import ProgramId, TenantId
 from quire.programs.vectors.store import (
     F32,
-    Found,
-    Place,
-    Rows,
+    CollectionPlace,
+    FoundRow,
+    VectorRows,
     check_dimensions,
     check_number,
     check_room,
@@ -43,16 +43,16 @@ class ExactStore:
     at_once = 1  # the lock is held while it searches
 
     def __init__(self) -> None:
-        self._collections: dict[Place, _Collection] = {}
+        self._collections: dict[CollectionPlace, _Collection] = {}
         self._lock = threading.Lock()
 
-    async def put(self, place: Place, rows: Rows) -> None:
+    async def put(self, place: CollectionPlace, rows: VectorRows) -> None:
         await asyncio.to_thread(self._put, place, rows)
 
-    async def search(self, place: Place, vectors: F32, num: int) -> list[list[Found]]:
+    async def search(self, place: CollectionPlace, vectors: F32, num: int) -> list[list[FoundRow]]:
         return await asyncio.to_thread(self._search, place, vectors, num)
 
-    async def drop(self, place: Place) -> bool:
+    async def drop(self, place: CollectionPlace) -> bool:
         with self._lock:
             return self._collections.pop(place, None) is not None
 
@@ -70,7 +70,7 @@ class ExactStore:
         with self._lock:
             self._collections.clear()
 
-    def _put(self, place: Place, rows: Rows) -> None:
+    def _put(self, place: CollectionPlace, rows: VectorRows) -> None:
         with self._lock:
             dimensions = rows.vectors.shape[1]
             collection = self._collections.get(place)
@@ -86,7 +86,7 @@ class ExactStore:
             collection.matrix = None
             self._collections[place] = collection
 
-    def _search(self, place: Place, vectors: F32, num: int) -> list[list[Found]]:
+    def _search(self, place: CollectionPlace, vectors: F32, num: int) -> list[list[FoundRow]]:
         with self._lock:
             collection = self._collections.get(place)
             if collection is None:
@@ -97,9 +97,11 @@ class ExactStore:
             return [_nearest(rows_ND @ vector_D, numbers, texts, num) for vector_D in vectors]
 
 
-def _nearest(scores_N: F32, numbers: Sequence[int], texts: dict[int, str], num: int) -> list[Found]:
+def _nearest(
+    scores_N: F32, numbers: Sequence[int], texts: dict[int, str], num: int
+) -> list[FoundRow]:
     best = np.argsort(-scores_N, kind="stable")[:num]
     return [
-        Found(numbers[place], float(scores_N[place]), texts[numbers[place]])
+        FoundRow(numbers[place], float(scores_N[place]), texts[numbers[place]])
         for place in map(int, best)
     ]

@@ -15,7 +15,7 @@ from quire.programs.services.encoding import CallOrder
 from quire.programs.services.names import check_name
 from quire.programs.services.operations import Identity, ProgramService, operation
 from quire.programs.services.turns import FreeTurns, ProgramTurns
-from quire.programs.vectors.store import Place, Rows, VectorStore, unit_vectors
+from quire.programs.vectors.store import CollectionPlace, VectorRows, VectorStore, unit_vectors
 
 MAX_TEXTS = 2048
 MAX_CHARS = 4 << 20
@@ -84,7 +84,7 @@ class VectorService(ProgramService):
         self._has_own = self._has_own or not shared
         order = CallOrder(ThreadId(thread), depth, priority, invocation, remaining_us)
         async with self._turns.turn(order):
-            await self._store.put(place, Rows(first, vectors, texts))
+            await self._store.put(place, VectorRows(first, vectors, texts))
 
     @operation("vectors.search")
     async def search(
@@ -128,11 +128,13 @@ class VectorService(ProgramService):
         if self._has_own:
             self._store.end(self._identity.program)
 
-    def _place(self, collection: str, shared: bool) -> Place:
+    def _place(self, collection: str, shared: bool) -> CollectionPlace:
         check_name("collection", collection)
         if shared:
             self._identity.capabilities.check_store(collection)
-        return Place(self._identity.tenant, None if shared else self._identity.program, collection)
+        return CollectionPlace(
+            self._identity.tenant, None if shared else self._identity.program, collection
+        )
 
 
 def _check_dimensions(function: str, dimensions: Any) -> None:

@@ -26,7 +26,7 @@ MAX_COLLECTIONS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CollectionPlace:
     """A collection. ``program``: the program that it belongs to and ends with; ``None``: it belongs
     to the tenant and stays. ``name`` may be any text; a store never uses it as one of its own."""
 
@@ -36,7 +36,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class VectorRows:
     """Rows ``first``, ``first + 1``, ... ``vectors``: [rows, dimensions], each of length 1 or 0."""
 
     first: int
@@ -48,7 +48,7 @@ class Rows:
         return range(self.first, self.first + len(self.texts))
 
 
-class Found(NamedTuple):
+class FoundRow(NamedTuple):
     """A row that was found; ``score``: cosine similarity."""
 
     number: int
@@ -65,7 +65,7 @@ class VectorStore(Protocol):
         """The calls that are worth to be carried out side by side."""
         ...
 
-    async def put(self, place: Place, rows: Rows) -> None:
+    async def put(self, place: CollectionPlace, rows: VectorRows) -> None:
         """Add rows; one of a number that is there replaces it. The first makes the collection.
 
         Raises:
@@ -75,7 +75,7 @@ class VectorStore(Protocol):
         """
         ...
 
-    async def search(self, place: Place, vectors: F32, num: int) -> list[list[Found]]:
+    async def search(self, place: CollectionPlace, vectors: F32, num: int) -> list[list[FoundRow]]:
         """For each of ``vectors`` the ``num`` rows of the highest score, best first, of equals the
         lowest number first; which of equals are left out is for the store to choose. Exact: an
         index that may miss rows is never used.
@@ -87,7 +87,7 @@ class VectorStore(Protocol):
         """
         ...
 
-    async def drop(self, place: Place) -> bool:
+    async def drop(self, place: CollectionPlace) -> bool:
         """Delete the collection; returns whether it existed."""
         ...
 
@@ -121,7 +121,7 @@ def unit_vectors(values: bytes, dimensions: int) -> F32:
     return (rows_ND / np.where(lengths_N1 > 0, lengths_N1, 1)).astype(np.float32)
 
 
-def check_dimensions(place: Place, given: int, have: int) -> None:
+def check_dimensions(place: CollectionPlace, given: int, have: int) -> None:
     """Raises ``InvalidArgument`` unless vectors fit to those that are there."""
     if given != have:
         raise InvalidArgument(
@@ -130,7 +130,7 @@ def check_dimensions(place: Place, given: int, have: int) -> None:
         )
 
 
-def check_room(place: Place, num_rows: int, dimensions: int) -> None:
+def check_room(place: CollectionPlace, num_rows: int, dimensions: int) -> None:
     """Raises ``InvalidArgument`` if a collection cannot have ``num_rows``."""
     most = min(MAX_ROWS, MAX_VALUES // dimensions)
     if num_rows > most:
@@ -140,7 +140,7 @@ def check_room(place: Place, num_rows: int, dimensions: int) -> None:
         )
 
 
-def check_number(place: Place, num_collections: int) -> None:
+def check_number(place: CollectionPlace, num_collections: int) -> None:
     """Raises ``QuotaExceeded`` if there is no room for another collection beside
     ``num_collections``."""
     if num_collections >= MAX_COLLECTIONS:
@@ -152,7 +152,7 @@ def check_number(place: Place, num_collections: int) -> None:
         )
 
 
-def unknown(place: Place) -> UnknownHandle:
+def unknown(place: CollectionPlace) -> UnknownHandle:
     """The error of a search in a collection that nobody has put rows into."""
     whose = "tenant" if place.program is None else "program"
     return UnknownHandle(

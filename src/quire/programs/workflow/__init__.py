@@ -15,7 +15,7 @@ from quire.programs.workflow.optimizer import Graph
 from quire.programs.workflow.passes import Note, OptPass, Rewritten
 from quire.programs.workflow.running import run_query, workflow
 from quire.programs.workflow.template import App, Node
-from quire.programs.workflow.watching import Step, StepLog, Watcher
+from quire.programs.workflow.watching import PrimitiveStep, StepLog, Watcher
 
 __all__ = [
     "App",
@@ -26,9 +26,9 @@ __all__ = [
     "Node",
     "Note",
     "OptPass",
+    "PrimitiveStep",
     "Profile",
     "Rewritten",
-    "Step",
     "StepLog",
     "Watcher",
     "find_application",

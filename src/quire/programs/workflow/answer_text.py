@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Said(NamedTuple):
+class SaidText(NamedTuple):
     """``begins_again``: what was said before is void, because another mark came."""
 
     text: str
@@ -21,7 +21,7 @@ def behind(mark: str | None, text: str) -> str:
     return (text.rpartition(mark)[2] if mark else text).strip()
 
 
-class AnswerText:
+class FinalAnswerText:
     """``feed`` the pieces in their order, then ``end``. Until the mark has come nothing is said;
     if it never comes the whole text is said at the end."""
 
@@ -32,7 +32,7 @@ class AnswerText:
         self._start = None if self._mark else 0
         self._said = ""
 
-    def feed(self, piece: str) -> Said | None:
+    def feed(self, piece: str) -> SaidText | None:
         """What can be said now."""
         unread = max(0, len(self._text) - len(self._mark) + 1)
         self._text += piece
@@ -45,7 +45,7 @@ class AnswerText:
         certain = self._text[self._start : len(self._text) - self._num_of_a_mark()]
         return self._say(certain.strip())
 
-    def end(self) -> Said | None:
+    def end(self) -> SaidText | None:
         """What is left to say."""
         return self._say(self._text[self._start or 0 :].strip())
 
@@ -54,7 +54,7 @@ class AnswerText:
         sizes = range(len(self._mark) - 1, 0, -1)
         return next((num for num in sizes if self._text.endswith(self._mark[:num])), 0)
 
-    def _say(self, answer: str) -> Said | None:
+    def _say(self, answer: str) -> SaidText | None:
         new, self._said = answer[len(self._said) :], answer
         begins_again, self._void = self._void, False
-        return Said(new, begins_again) if new or begins_again else None
+        return SaidText(new, begins_again) if new or begins_again else None

@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.chunker import num_chunks
-from quire.programs.workflow.components import Site, Value
+from quire.programs.workflow.components import ComponentSite, Value
 from quire.programs.workflow.components.documents import chunking_of
 from quire.programs.workflow.documents import checked_documents
 from quire.programs.workflow.graph import PrimitiveGraph
@@ -101,7 +101,7 @@ def p_graph(
         for name, kind in app.query_inputs.items()
     }
     rows = dict(stored)
-    sites: dict[str, Site] = {}
+    sites: dict[str, ComponentSite] = {}
     for node in app.nodes:
         site = sites[node.name] = _site(app, node, config, values, sizes, rows)
         made = app.component(node).build(site)
@@ -136,10 +136,10 @@ def _site(
     values: Mapping[str, Value],
     sizes: Mapping[str, int],
     stored: dict[str, int | None],
-) -> Site:
+) -> ComponentSite:
     engine = app.engines.get(node.engine)
     when = values[node.when].ref if node.when and node.when in values else None
-    return Site(
+    return ComponentSite(
         node=node.name,
         engine=None if engine is None else engine.name,
         batchable=node.annotation == "batchable",

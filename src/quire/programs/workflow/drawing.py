@@ -15,7 +15,7 @@ from quire.programs.workflow.passes.note import Note, folded
 from quire.programs.workflow.primitives import CONTROL_FLOW, Op, Primitive
 from quire.programs.workflow.template import App
 from quire.programs.workflow.timing import Timing, measured, predicted, written
-from quire.programs.workflow.watching import Step
+from quire.programs.workflow.watching import PrimitiveStep
 
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN, LINE = 196, 50, 44, 12, 24, 18
 _FRAME, _WAY_FRAME = "#9a9a9a", "#c62828"
@@ -59,7 +59,7 @@ def drawing(
     p_graph: PrimitiveGraph,
     e_graph: PrimitiveGraph,
     notes: Sequence[Note],
-    steps: Sequence[Step] = (),
+    steps: Sequence[PrimitiveStep] = (),
 ) -> str:
     """The SVG document. ``steps``: what was carried out of the e-graph, if it has run."""
     canvas = _Canvas()
@@ -90,7 +90,10 @@ def _totals(expected: Timing | None, took: Timing | None) -> str:
 
 
 def _boxes(
-    graph: PrimitiveGraph, expected: Timing | None, took: Timing | None, steps: Sequence[Step]
+    graph: PrimitiveGraph,
+    expected: Timing | None,
+    took: Timing | None,
+    steps: Sequence[PrimitiveStep],
 ) -> list[Box]:
     decides = took or expected
     ran = steps if took is not None else ()

@@ -18,7 +18,7 @@ from quire.programs.workflow.primitives import Op
 MAX_ROUNDS = 32
 
 
-class Optimized(NamedTuple):
+class OptimizedGraph(NamedTuple):
     """What the passes made of a p-graph, and what they tell."""
 
     p_graph: PrimitiveGraph
@@ -26,7 +26,7 @@ class Optimized(NamedTuple):
     notes: tuple[Note, ...]
 
 
-def optimized(before: PrimitiveGraph, profiles: Profiles, passes: OptPass) -> Optimized:
+def optimized(before: PrimitiveGraph, profiles: Profiles, passes: OptPass) -> OptimizedGraph:
     """Apply ``passes`` in their order until a round of them changes nothing.
 
     Raises:
@@ -44,7 +44,7 @@ def optimized(before: PrimitiveGraph, profiles: Profiles, passes: OptPass) -> Op
         if graph is start:
             seconds = partial(seconds_alone, profiles=profiles)
             whole, best = before.with_depths(seconds), graph.with_depths(seconds)
-            return Optimized(whole, best, (*done, *idle, *_growing(graph)))
+            return OptimizedGraph(whole, best, (*done, *idle, *_growing(graph)))
     names = ", ".join(name for name, _ in passes.passes)
     raise InvalidArgument(
         f"the passes {names} still change the graph after {MAX_ROUNDS} rounds: a pass must return "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from threading import Lock
 
-from quire.programs.workflow.fixpoint import Optimized
+from quire.programs.workflow.fixpoint import OptimizedGraph
 
 
 class GraphCache:
@@ -13,12 +13,12 @@ class GraphCache:
 
     def __init__(self, max_graphs: int = 64) -> None:
         self._max_graphs = max_graphs
-        self._graphs: OrderedDict[object, Optimized] = OrderedDict()
+        self._graphs: OrderedDict[object, OptimizedGraph] = OrderedDict()
         self._lock = Lock()
         self.num_hits = 0
         self.num_misses = 0
 
-    def find(self, key: object) -> Optimized | None:
+    def find(self, key: object) -> OptimizedGraph | None:
         with self._lock:
             found = self._graphs.get(key)
             if found is None:
@@ -28,7 +28,7 @@ class GraphCache:
             self.num_hits += 1
             return found
 
-    def keep(self, key: object, graph: Optimized) -> None:
+    def keep(self, key: object, graph: OptimizedGraph) -> None:
         with self._lock:
             self._graphs[key] = graph
             while len(self._graphs) > self._max_graphs:

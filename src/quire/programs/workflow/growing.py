@@ -26,7 +26,7 @@ from quire.programs.workflow.graph_cache import GraphCache
 from quire.programs.workflow.growth import Growth
 from quire.programs.workflow.passes import OptPass
 from quire.programs.workflow.primitives import Primitive
-from quire.programs.workflow.scheduler import Grown
+from quire.programs.workflow.scheduler import GrownGraph
 from quire.programs.workflow.template import App
 from quire.programs.workflow.values import QUERY, Ref, ValueType, fits
 
@@ -51,7 +51,7 @@ class TemplateGrower:
 
     async def grow(
         self, primitive: Primitive, inputs: Mapping[str, Any], again: Growth | None = None
-    ) -> Mapping[str, Any] | Grown:
+    ) -> Mapping[str, Any] | GrownGraph:
         """The outputs by name, or what takes their place. ``again``: see ``Grower.grow``.
 
         Raises:
@@ -73,7 +73,7 @@ class TemplateGrower:
         grown = await asyncio.to_thread(self._grown, primitive, made, inputs)
         return grown._replace(growth=made)
 
-    def _grown(self, primitive: Primitive, growth: Growth, inputs: Mapping[str, Any]) -> Grown:
+    def _grown(self, primitive: Primitive, growth: Growth, inputs: Mapping[str, Any]) -> GrownGraph:
         inputs = {name.removeprefix(DONE_MARK): one for name, one in inputs.items()}
         app = App(self._app.name, self._app.engines.values())
         app.update_template(growth.nodes)
@@ -95,7 +95,7 @@ class TemplateGrower:
         _check_effects(primitive, graph)
         rounds = {**self._rounds, primitive.node: self._rounds.get(primitive.node, 0) + 1}
         grower = TemplateGrower(app, config, self._passes, self._cache, rounds, self._origin)
-        return Grown(graph, passed, values, grower, None)
+        return GrownGraph(graph, passed, values, grower, None)
 
     def _optimized(
         self, app: App, config: NodeConfig, sizes: Mapping[str, int], wanted: list[str]

@@ -20,7 +20,7 @@ from quire.programs.workflow.drawing import drawing
 from quire.programs.workflow.durable import (
     Journal,
     KeptRecord,
-    Planned,
+    QueryPlanned,
     digests_of_graph,
     digests_of_template,
     stored,
@@ -33,18 +33,18 @@ from quire.programs.workflow.graph_cache import GraphCache
 from quire.programs.workflow.growing import TemplateGrower
 from quire.programs.workflow.passes import Note, OptPass
 from quire.programs.workflow.primitives import Op
-from quire.programs.workflow.recording import NO_RECORD, Record
+from quire.programs.workflow.recording import NO_RECORD, QueryRecord
 from quire.programs.workflow.runners import (
-    Streamed,
+    StreamedAnswers,
     check_encoders,
     check_search,
     check_tools,
     runner_of,
 )
-from quire.programs.workflow.scheduler import GraphScheduler, Runner
+from quire.programs.workflow.scheduler import GraphScheduler, PrimitiveRunner
 from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.template import App
-from quire.programs.workflow.watching import Step, Watcher
+from quire.programs.workflow.watching import PrimitiveStep, Watcher
 
 NO_CONFIG: NodeConfig = {}
 
@@ -143,11 +143,11 @@ class Graph:
         return results
 
     async def _runners(
-        self, api: Api, streamed: Streamed | None, sharing: Sharing
-    ) -> dict[str, Runner]:
+        self, api: Api, streamed: StreamedAnswers | None, sharing: Sharing
+    ) -> dict[str, PrimitiveRunner]:
         """Of the engines, by name; none stays open if one of them is refused."""
         primitives = list(self.e_graph.primitives.values())
-        runners: dict[str, Runner] = {}
+        runners: dict[str, PrimitiveRunner] = {}
         try:
             for engine in self.engines:
                 if engine.kind != "growth":
@@ -181,24 +181,24 @@ class Graph:
             if seen := self.app.experience.seen():
                 await api.issuer.call("speculation.learn", **self._whose, seen=seen)
 
-    async def _record(self, api: Api, journal: Journal) -> Record:
+    async def _record(self, api: Api, journal: Journal) -> QueryRecord:
         """Raises ``AlreadyExists`` if the query was asked before with another graph or other
         models, ``InvalidArgument`` if nobody knows what a tool of it has done."""
         digests = await digests_of_graph(api, self.e_graph, self.engines)
         if journal.planned is None:
-            await journal.add(Planned(**digests, num_primitives=len(self.e_graph.primitives)))
+            await journal.add(QueryPlanned(**digests, num_primitives=len(self.e_graph.primitives)))
         journal.check(digests)
         journal.check_interrupted()
         return KeptRecord(journal)
 
-    def _streamed(self, watcher: Watcher | None) -> Streamed | None:
+    def _streamed(self, watcher: Watcher | None) -> StreamedAnswers | None:
         if watcher is None or not watcher.reads_text:
             return None
-        streamed = Streamed(watcher)
+        streamed = StreamedAnswers(watcher)
         streamed.follow(self.e_graph)
         return streamed
 
-    def explain(self, steps: Sequence[Step] = ()) -> str:
+    def explain(self, steps: Sequence[PrimitiveStep] = ()) -> str:
         """The template, the p-graph and the e-graph as SVG, with what each pass did or why not, and
         what each primitive takes by its engine's profile. ``steps``: of a ``StepLog``, what was
         carried out, so that the times that were measured stand beside those."""

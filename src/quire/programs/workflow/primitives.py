@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from quire.programs.workflow.prompts import Part
+from quire.programs.workflow.prompts import PromptPart
 from quire.programs.workflow.values import Ref, ValueType
 
 
@@ -94,7 +94,7 @@ class Primitive:
     fan: int | None = 1
     size: int | None = None
     first: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[PromptPart, ...] = ()
     config: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     when: Ref | None = None
     guess: Guess | None = None

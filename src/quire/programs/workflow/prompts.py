@@ -15,7 +15,7 @@ MAX_NAMED_PARTS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PromptPart:
     """Literal ``text``, or the value of the input ``name``. ``turn``: the message of a conversation
     whose part it is; 0 is the user's prompt."""
 
@@ -31,13 +31,13 @@ class Part:
 class Prompt:
     """``Prompt.read("Question: {question}")``; ``{{`` and ``}}`` are braces."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[PromptPart, ...]
 
     @classmethod
     def read(cls, text: str, where: str) -> Prompt:
         """Raises ``InvalidArgument`` if a part has no name, or something beside its name, or there
         are more than ``MAX_NAMED_PARTS``."""
-        parts: list[Part] = []
+        parts: list[PromptPart] = []
         try:
             pieces = list(Formatter().parse(text))
         except ValueError as exc:
@@ -59,7 +59,7 @@ class Prompt:
                     param=where,
                 )
             num_named += 1
-            parts += [*_literal(literals), Part(name=name)]
+            parts += [*_literal(literals), PromptPart(name=name)]
             literals.clear()
         if num_named > MAX_NAMED_PARTS:
             raise InvalidArgument(
@@ -78,6 +78,6 @@ class Prompt:
         return tuple(dict.fromkeys(part.name for part in self.parts if part.name is not None))
 
 
-def _literal(pieces: list[str]) -> list[Part]:
+def _literal(pieces: list[str]) -> list[PromptPart]:
     text = "".join(pieces)
-    return [Part(text)] if text else []
+    return [PromptPart(text)] if text else []

@@ -23,7 +23,7 @@ from quire.core.errors import (
 from quire.core.quotas import Quotas
 from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet
-from quire.programs.workflow.answer_text import Said
+from quire.programs.workflow.answer_text import SaidText
 from quire.programs.workflow.construction import NodeConfig, checked_query
 from quire.programs.workflow.documents import checked_files, is_text
 from quire.programs.workflow.durable import Journal, QueryId
@@ -37,7 +37,7 @@ from quire.programs.workflow.running import durably, query_program, with_texts
 from quire.programs.workflow.speculation import SpeculationFigures
 from quire.programs.workflow.template import App
 from quire.programs.workflow.values import ValueType
-from quire.programs.workflow.watching import Step, StepLog
+from quire.programs.workflow.watching import PrimitiveStep, StepLog
 
 
 class Query:
@@ -78,7 +78,7 @@ class Query:
         if speculate:
             passes = (passes or OptPass()).speculating()
         self._passes, self._cache, self._tells = passes, cache, tells
-        self._watcher: StepLog | Telling = self.log
+        self._watcher: StepLog | QueryTelling = self.log
 
     @property
     def num_primitives(self) -> int:
@@ -166,7 +166,7 @@ class Query:
 
     async def _run(self, api: Api) -> dict[str, Any]:
         if self._tells:
-            self._watcher = Telling(api)
+            self._watcher = QueryTelling(api)
         answer = partial(self._answer, api)
         if self._name is not None:
             return await durably(
@@ -185,7 +185,7 @@ class Query:
         if self.graph is None:
             self._config = config
             self.graph = await asyncio.to_thread(self._optimized, read)
-        if isinstance(self._watcher, Telling):
+        if isinstance(self._watcher, QueryTelling):
             await self._watcher.planned(self.graph)
         return await self.graph.schedule(api, self._watcher, journal)
 
@@ -193,7 +193,7 @@ class Query:
         return Graph.optimize(self.app, query, self._config, self._passes, self._cache)
 
 
-class Telling:
+class QueryTelling:
     """``Watcher`` that sends everything to the program's client as JSON. Times are in seconds since
     the query began."""
 
@@ -220,7 +220,7 @@ class Telling:
     async def began(self, primitive: Primitive, started_s: float) -> None:
         await self._tell("primitive.started", primitive, time_s=self._since(started_s))
 
-    async def ended(self, step: Step) -> None:
+    async def ended(self, step: PrimitiveStep) -> None:
         await self._tell(
             "primitive.ended",
             step.primitive,
@@ -230,7 +230,7 @@ class Telling:
             **({"ahead": True} if step.ahead else {}),
         )
 
-    async def said(self, output: str, said: Said) -> None:
+    async def said(self, output: str, said: SaidText) -> None:
         event = {"type": "delta", "output": output, "text": said.text}
         await self._send(event | {"begins_again": said.begins_again})
 

@@ -1,4 +1,4 @@
-"""``Record``: what the graph scheduler asks before a primitive, and tells behind it.
+"""``QueryRecord``: what the graph scheduler asks before a primitive, and tells behind it.
 
 ``NO_RECORD`` is that of a query of which nothing is kept.
 """
@@ -19,7 +19,7 @@ class OutcomeUnknown(ProgramError):
     """A tool did not answer, and nobody knows what it has done."""
 
 
-class Record(Protocol):
+class QueryRecord(Protocol):
     """Of one query. What it is told is kept when a call returns."""
 
     def follow(self, graph: PrimitiveGraph) -> None:
@@ -79,4 +79,4 @@ class _NoRecord:
         """Nothing is kept."""
 
 
-NO_RECORD: Record = _NoRecord()
+NO_RECORD: QueryRecord = _NoRecord()

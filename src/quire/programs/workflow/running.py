@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from quire.core.quotas import Quotas
 from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet, Main
-from quire.programs.workflow.answer_text import Said
+from quire.programs.workflow.answer_text import SaidText
 from quire.programs.workflow.construction import NodeConfig, checked_query
 from quire.programs.workflow.documents import ReadDocument, checked_files, texts_read
 from quire.programs.workflow.durable import Journal, QueryId
@@ -121,7 +121,7 @@ async def _told(journal: Journal, watcher: Watcher | None) -> dict[str, Any]:
         await watcher.resumed(journal.num_primitives, journal.num_primitives)
         for output, text in results.items():
             if watcher.reads_text and isinstance(text, str):
-                await watcher.said(output, Said(text))
+                await watcher.said(output, SaidText(text))
     return results
 
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from quire.core.errors import EngineLost, InvalidArgument, PageLost, QuireError
-from quire.programs.workflow.answer_text import Said
+from quire.programs.workflow.answer_text import SaidText
 from quire.programs.workflow.construction import MAX_PRIMITIVES
 from quire.programs.workflow.control_flow import decided
 from quire.programs.workflow.grafting import grafted
@@ -21,10 +21,10 @@ from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.growth import Growth
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import AT_ONCE, Op, Primitive
-from quire.programs.workflow.recording import NO_RECORD, OutcomeUnknown, Record
+from quire.programs.workflow.recording import NO_RECORD, OutcomeUnknown, QueryRecord
 from quire.programs.workflow.speculation import Experience, Speculator
 from quire.programs.workflow.values import Ref
-from quire.programs.workflow.watching import Step, StepLog, Watcher
+from quire.programs.workflow.watching import PrimitiveStep, StepLog, Watcher
 
 MAX_GROWN_PRIMITIVES = 4 * MAX_PRIMITIVES
 """Of a query, those that have ended included."""
@@ -34,7 +34,7 @@ PAUSES_S = (0.1, 0.5, 2.0, 5.0)
 a large model loads the query fails, and its client may ask again."""
 
 
-class Runner(Protocol):
+class PrimitiveRunner(Protocol):
     """Carries out the primitives of one engine, many at a time.
 
     It owns what its states hold until ``close``, which is called when the query has ended, however
@@ -49,7 +49,7 @@ class Runner(Protocol):
     async def close(self) -> None: ...
 
 
-class Grown(NamedTuple):
+class GrownGraph(NamedTuple):
     """What comes in the place of a growth. ``values``: the query inputs of ``graph`` by name;
     ``passed``: outputs of the growth that are such inputs. ``grower``: of the growths in
     ``graph``. ``growth``: what its function has returned; None if nothing was asked."""
@@ -66,9 +66,9 @@ class Grower(Protocol):
 
     async def grow(
         self, primitive: Primitive, inputs: Mapping[str, Any], again: Growth | None = None
-    ) -> Mapping[str, Any] | Grown:
+    ) -> Mapping[str, Any] | GrownGraph:
         """The outputs of the growth by name, or what gives them. ``again``: what its function has
-        returned before (``Grown.growth``), which is not called then."""
+        returned before (``GrownGraph.growth``), which is not called then."""
         ...
 
 
@@ -86,14 +86,14 @@ class GraphScheduler:
         self,
         graph: PrimitiveGraph,
         query: Mapping[str, Any],
-        runners: Mapping[str, Runner],
+        runners: Mapping[str, PrimitiveRunner],
         now_s: Callable[[], float],
         watcher: Watcher | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         grower: Grower | None = None,
         follow: Callable[[PrimitiveGraph], object] | None = None,
         seconds: Callable[[Primitive], float] = lambda primitive: 0.0,
-        record: Record = NO_RECORD,
+        record: QueryRecord = NO_RECORD,
         shared: Mapping[str, str] = MappingProxyType({}),
         experience: Experience | None = None,
     ) -> None:
@@ -153,7 +153,7 @@ class GraphScheduler:
         known = self._record.known(primitive, self.state)
         if known is not None:
             await self._tell_known(primitive, known)
-        outputs: Mapping[str, Any] | Grown | None = known
+        outputs: Mapping[str, Any] | GrownGraph | None = known
         if outputs is None:
             outputs = self.state.skipped(primitive)
         if outputs is None:
@@ -163,10 +163,12 @@ class GraphScheduler:
             outputs = await (self._become if is_growth else self._recorded)(primitive)
             shared = self._shared.get(primitive.id)
             ahead = self.speculator is not None and self.speculator.has_kept(primitive)
-            await self._watcher.ended(Step(primitive, started_s, self._now_s(), shared, ahead))
-            if self.speculator is not None and not isinstance(outputs, Grown):
+            await self._watcher.ended(
+                PrimitiveStep(primitive, started_s, self._now_s(), shared, ahead)
+            )
+            if self.speculator is not None and not isinstance(outputs, GrownGraph):
                 self.speculator.learn(primitive, self.state.inputs_of(primitive), outputs)
-        if isinstance(outputs, Grown):
+        if isinstance(outputs, GrownGraph):
             return await self._grow(primitive, outputs)
         return self.state.finish(primitive.id, outputs)
 
@@ -175,21 +177,21 @@ class GraphScheduler:
         for name, ref in self.state.graph.results.items():
             is_text = ref.primitive == primitive.id and isinstance(outputs.get(ref.port), str)
             if is_text and self._watcher.reads_text:
-                await self._watcher.said(name, Said(outputs[ref.port]))
+                await self._watcher.said(name, SaidText(outputs[ref.port]))
 
-    async def _become(self, growth: Primitive) -> Mapping[str, Any] | Grown:
+    async def _become(self, growth: Primitive) -> Mapping[str, Any] | GrownGraph:
         grower = self._growers.get(growth.id.rpartition("/")[0], self._grower)
         assert grower is not None, f"{growth.id} is a growth, and nobody knows what it becomes"
         inputs, again = self.state.inputs_of(growth), self._record.growth(growth)
         try:
             outputs = await grower.grow(growth, inputs, again)
-            if not isinstance(outputs, Grown):
+            if not isinstance(outputs, GrownGraph):
                 await self._record.ended(growth, outputs)
             return outputs
         except QuireError as exc:
             raise _named(growth, exc, exc.message) from exc
 
-    async def _grow(self, growth: Primitive, grown: Grown) -> list[Primitive]:
+    async def _grow(self, growth: Primitive, grown: GrownGraph) -> list[Primitive]:
         """Put what a growth has become into the graph; returns what may start now."""
         before = self.state.graph
         num = len(before.primitives) + len(grown.graph.primitives)

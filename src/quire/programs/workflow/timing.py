@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from quire.programs.workflow.durations import seconds_alone
 from quire.programs.workflow.engines import NO_PROFILE, Engine, Profile
 from quire.programs.workflow.graph import PrimitiveGraph
-from quire.programs.workflow.watching import Step
+from quire.programs.workflow.watching import PrimitiveStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def predicted(graph: PrimitiveGraph, engines: Mapping[str, Engine]) -> Timing | 
     return Timing(seconds, _way(before, end), ends_s[end])
 
 
-def measured(graph: PrimitiveGraph, steps: Sequence[Step]) -> Timing | None:
+def measured(graph: PrimitiveGraph, steps: Sequence[PrimitiveStep]) -> Timing | None:
     """As carried out, waiting for engines included. None if nothing was.
 
     The way goes back from the primitive that ended last to the one of its parents that did, and so

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quire.core.errors import QuireError
-from quire.programs.workflow.answer_text import Said
+from quire.programs.workflow.answer_text import SaidText
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.primitives import Primitive
 from quire.programs.workflow.speculation.figures import SpeculationFigures
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PrimitiveStep:
     """One primitive that was carried out; times in seconds of the clock that was given.
     ``shared``: it was not, because an equal one of the tenant was: ``kept`` or ``in flight``.
     ``ahead``: it had begun before it was known that it must."""
@@ -39,9 +39,9 @@ class Watcher(Protocol):
 
     async def began(self, primitive: Primitive, started_s: float) -> None: ...
 
-    async def ended(self, step: Step) -> None: ...
+    async def ended(self, step: PrimitiveStep) -> None: ...
 
-    async def said(self, output: str, said: Said) -> None:
+    async def said(self, output: str, said: SaidText) -> None:
         """Text of the result ``output``."""
         ...
 
@@ -70,7 +70,7 @@ class StepLog:
     reads_text = False
 
     def __init__(self) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[PrimitiveStep] = []
         self.repeated: list[Primitive] = []
         self.num_kept = self.num_before = 0
         """Primitives that were not carried out again, of how many."""
@@ -81,10 +81,10 @@ class StepLog:
     async def began(self, primitive: Primitive, started_s: float) -> None:
         """Nothing is kept: its end tells when it began."""
 
-    async def ended(self, step: Step) -> None:
+    async def ended(self, step: PrimitiveStep) -> None:
         self.steps.append(step)
 
-    async def said(self, output: str, said: Said) -> None:
+    async def said(self, output: str, said: SaidText) -> None:
         """Nothing is kept: the result has the text."""
 
     async def resumed(self, num_kept: int, num_primitives: int) -> None:

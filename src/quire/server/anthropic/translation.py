@@ -44,8 +44,8 @@ from quire.server.schemas.tools import (
     NamedFunction,
     NamedToolChoice,
     ResponseFormat,
-    Tool,
     ToolChoice,
+    ToolDefinition,
 )
 
 
@@ -171,9 +171,9 @@ def _image_part(block: ImageBlock) -> MediaPart:
     )
 
 
-def _tools(body: CountTokensRequest) -> list[Tool]:
+def _tools(body: CountTokensRequest) -> list[ToolDefinition]:
     return [
-        Tool(
+        ToolDefinition(
             type="function",
             function=FunctionDefinition(
                 name=tool.name,

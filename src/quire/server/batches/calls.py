@@ -19,7 +19,7 @@ from quire.core.ids import TenantId
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnsweredRequest:
     status: int
     request_id: str
     body: Any
@@ -31,12 +31,12 @@ class Answered:
         return error.get("code") if isinstance(error, dict) else None
 
 
-class Calls(Protocol):
+class BatchCalls(Protocol):
     """Answers the requests of batches."""
 
     async def call(
         self, tenant: TenantId, path: str, body: Mapping[str, Any], program: str
-    ) -> Answered:
+    ) -> AnsweredRequest:
         """The answer of the route at ``path``. ``program``: the client's name for the session of
         the request."""
         ...
@@ -52,7 +52,7 @@ class RouteCalls:
 
     async def call(
         self, tenant: TenantId, path: str, body: Mapping[str, Any], program: str
-    ) -> Answered:
+    ) -> AnsweredRequest:
         request_id = f"req_{uuid.uuid4().hex}"
         exchange = _Exchange(json.dumps(body).encode())
         scope = {
@@ -76,7 +76,7 @@ class RouteCalls:
             "app": self._application,
         }
         await self._routes(scope, exchange.receive, exchange.send)
-        return Answered(exchange.status, request_id, json.loads(exchange.answer))
+        return AnsweredRequest(exchange.status, request_id, json.loads(exchange.answer))
 
 
 class _Exchange:

@@ -30,7 +30,7 @@ class BatchLine:
 
 
 @dataclass(slots=True)
-class Checked:
+class CheckedLines:
     """All lines, or the errors in them."""
 
     lines: list[BatchLine] = field(default_factory=list)
@@ -42,9 +42,9 @@ class _Bad(Exception):
         self.code, self.message, self.param = code, message, param
 
 
-def check_lines(path: Path, endpoint: str, max_line_bytes: int) -> Checked:
+def check_lines(path: Path, endpoint: str, max_line_bytes: int) -> CheckedLines:
     """Check every line of the file at ``path``; at most ``MAX_ERRORS`` errors are returned."""
-    checked, known = Checked(), set[str]()
+    checked, known = CheckedLines(), set[str]()
     for raw in _raw_lines(path, max_line_bytes):
         if len(checked.errors) >= MAX_ERRORS:
             break

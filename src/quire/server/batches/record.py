@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from quire.core.ids import TenantId
 from quire.server.files.store import write_whole
-from quire.server.schemas.batches import Batch, BatchStatus
+from quire.server.schemas.batches import BatchJob, BatchStatus
 
 _NEXT: Mapping[BatchStatus, frozenset[BatchStatus]] = {
     "validating": frozenset({"in_progress", "failed", "cancelling", "expired"}),
@@ -29,7 +29,7 @@ class BatchRecord(BaseModel):
     """
 
     tenant: TenantId
-    batch: Batch
+    batch: BatchJob
     output_ttl_s: int | None = None
     ending: BatchStatus | None = None
 

@@ -20,7 +20,7 @@ MAX_RESULT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RequestResult:
     """The end of one request: a response, or (``reason``) why it has not run."""
 
     custom_id: str
@@ -56,7 +56,7 @@ class Results:
     done: set[str] = field(default_factory=set)
     num_bytes: int = 0
 
-    def add(self, result: Result) -> None:
+    def add(self, result: RequestResult) -> None:
         """Raises ``NeverWithinQuota``: the batch's results are too large."""
         into = self.outputs if result.is_answer else self.errors
         line = json.dumps(_shown(result), ensure_ascii=False).encode("utf-8", "surrogatepass")
@@ -98,7 +98,7 @@ def _reopened(path: Path, done: set[str]) -> _Growing:
     return growing
 
 
-def _shown(result: Result) -> dict[str, Any]:
+def _shown(result: RequestResult) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "id": f"batch_req_{secrets.token_hex(12)}",
         "custom_id": result.custom_id,

@@ -1,7 +1,7 @@
 """Runs one batch from its input to its output files, also from the middle after a restart.
 
-Owns the order of its states and the number of requests in flight. Must not know HTTP: a ``Calls``
-answers the requests, and the disk is used in threads.
+Owns the order of its states and the number of requests in flight. Must not know HTTP: a
+``BatchCalls`` answers the requests, and the disk is used in threads.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import NeverWithinQuota, QuireError
-from quire.server.batches.calls import Answered, Calls
+from quire.server.batches.calls import AnsweredRequest, BatchCalls
 from quire.server.batches.lines import BatchLine, check_lines, read_line
 from quire.server.batches.record import BatchRecord
-from quire.server.batches.results import Result, Results, open_results
+from quire.server.batches.results import RequestResult, Results, open_results
 from quire.server.files.store import FileRecord, FileStore
 from quire.server.schemas.batches import BatchError, BatchErrors, BatchStatus
 
@@ -48,7 +48,7 @@ class BatchRun:
         record: BatchRecord,
         directory: Path,
         files: FileStore,
-        calls: Calls,
+        calls: BatchCalls,
         now_s: Callable[[], float],
         max_line_bytes: int,
         turn: asyncio.Semaphore,
@@ -175,11 +175,13 @@ class BatchRun:
         counts.completed = results.outputs.num_lines
         counts.failed = results.errors.num_lines
 
-    async def _result(self, line: BatchLine, body: dict[str, Any]) -> Result:
+    async def _result(self, line: BatchLine, body: dict[str, Any]) -> RequestResult:
         """The final result of a request: temporary errors are retried."""
         if body.get("stream") or body.get("background"):
             error = {"message": _NO_STREAM, "type": "invalid_request_error", "param": "stream"}
-            return Result(line.custom_id, 400, "", {"error": {**error, "code": "invalid_argument"}})
+            return RequestResult(
+                line.custom_id, 400, "", {"error": {**error, "code": "invalid_argument"}}
+            )
         if self.record.batch.endpoint != "/v1/embeddings":
             body = {**body, "priority": LOWEST_PRIORITY}
             body.pop("nvext", None)  # it would override the priority
@@ -190,7 +192,9 @@ class BatchRun:
             )
             num_cancelled += answered.code == "program_cancelled"
             if not _is_transient(answered) or num_cancelled >= _MAX_CANCELLED:
-                return Result(line.custom_id, answered.status, answered.request_id, answered.body)
+                return RequestResult(
+                    line.custom_id, answered.status, answered.request_id, answered.body
+                )
             await self._pause(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -223,7 +227,7 @@ class BatchRun:
         try:
             for line in check_lines(path, batch.endpoint, self._max_line_bytes).lines:
                 if line.custom_id not in results.done:
-                    results.add(Result(line.custom_id, reason=reason))
+                    results.add(RequestResult(line.custom_id, reason=reason))
             self._count(results)
         finally:
             results.close()
@@ -268,7 +272,7 @@ class BatchRun:
         await asyncio.to_thread(self.record.save, self._directory)
 
 
-def _is_transient(answered: Answered) -> bool:
+def _is_transient(answered: AnsweredRequest) -> bool:
     """Temporary errors: the node is full, loads, drains or has lost an engine; or it has ended the
     program."""
     return answered.status in (429, 503) or answered.code == "program_cancelled"

@@ -16,11 +16,11 @@ from pydantic import ValidationError
 
 from quire.core.errors import InvalidArgument, QuotaExceeded, UnknownHandle
 from quire.core.ids import TenantId
-from quire.server.batches.calls import Calls
+from quire.server.batches.calls import BatchCalls
 from quire.server.batches.record import BatchRecord
 from quire.server.batches.run import BatchRun, Pause
 from quire.server.files.store import FileStore, delete_unfinished
-from quire.server.schemas.batches import Batch, BatchRequest
+from quire.server.schemas.batches import BatchJob, BatchRequest
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class BatchService:
     def __init__(
         self,
         files: FileStore,
-        calls: Calls,
+        calls: BatchCalls,
         now_s: Callable[[], float],
         max_line_bytes: int,
         limits: BatchLimits | None = None,
@@ -85,7 +85,7 @@ class BatchService:
         """Stop the running batches; they continue at the next start."""
         await asyncio.gather(*(run.close() for run in self._runs.values()))
 
-    async def create(self, tenant: TenantId, request: BatchRequest) -> Batch:
+    async def create(self, tenant: TenantId, request: BatchRequest) -> BatchJob:
         """Create a batch and start it, or let it wait.
 
         Raises:
@@ -105,7 +105,7 @@ class BatchService:
         expiry = request.output_expires_after
         record = BatchRecord(
             tenant=tenant,
-            batch=Batch(
+            batch=BatchJob(
                 id=f"batch_{secrets.token_hex(16)}",
                 endpoint=request.endpoint,
                 input_file_id=source.id,
@@ -149,16 +149,16 @@ class BatchService:
             del self._runs[record.batch.id]
             (self._directory() / f"{record.batch.id}.json").unlink(missing_ok=True)
 
-    def batches(self, tenant: TenantId) -> list[Batch]:
+    def batches(self, tenant: TenantId) -> list[BatchJob]:
         """Newest first."""
         own = [run.record.batch for run in self._runs.values() if run.record.tenant == tenant]
         return own[::-1]
 
-    def get(self, tenant: TenantId, batch_id: str) -> Batch:
+    def get(self, tenant: TenantId, batch_id: str) -> BatchJob:
         """Raises ``UnknownHandle``: no such batch, or not this tenant's."""
         return self._find(tenant, batch_id).record.batch
 
-    async def cancel(self, tenant: TenantId, batch_id: str) -> Batch:
+    async def cancel(self, tenant: TenantId, batch_id: str) -> BatchJob:
         """Raises ``UnknownHandle``. No effect on a finished batch."""
         run = self._find(tenant, batch_id)
         await run.cancel()

@@ -21,7 +21,7 @@ from quire.server.schemas.tools import (
     JsonSchemaResponse,
     NamedToolChoice,
     ResponseFormat,
-    Tool,
+    ToolDefinition,
 )
 
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -47,7 +47,7 @@ def chat_grammar(request: ChatCompletionRequest) -> tuple[GrammarSpec | None, st
     return GrammarSpec("json_schema", json.dumps(schema)), "response_format"
 
 
-def forced_tools(request: ChatCompletionRequest) -> list[Tool]:
+def forced_tools(request: ChatCompletionRequest) -> list[ToolDefinition]:
     """The tools of which one must be called; empty if no call is required."""
     choice, tools = request.tool_choice, request.tools or []
     if isinstance(choice, NamedToolChoice):
@@ -91,7 +91,7 @@ def _calls(many: bool) -> str:
     return f'{one} ("\\n" {one})*' if many else one
 
 
-def call_schema(tools: Sequence[Tool]) -> dict[str, Any]:
+def call_schema(tools: Sequence[ToolDefinition]) -> dict[str, Any]:
     """The schema of one call's JSON: ``{"name": ..., "arguments": ...}`` for one of the tools.
 
     Each tool's parameters move under ``$defs``, together with the targets of their own references.

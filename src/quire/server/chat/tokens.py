@@ -12,7 +12,7 @@ from quire.server.chat.prompt import ChatPrompt, ChatRenderer, TemplateInput
 from quire.server.plain_text import text_tokens
 from quire.server.schemas.messages import Messages, TemplateVariables
 from quire.server.schemas.service import TokenizeRequest
-from quire.server.schemas.tools import Tool
+from quire.server.schemas.tools import ToolDefinition
 
 
 class ChatFields(Protocol):
@@ -21,7 +21,7 @@ class ChatFields(Protocol):
     @property
     def messages(self) -> Messages | None: ...
     @property
-    def tools(self) -> list[Tool] | None: ...
+    def tools(self) -> list[ToolDefinition] | None: ...
     @property
     def chat_template_kwargs(self) -> TemplateVariables | None: ...
     @property

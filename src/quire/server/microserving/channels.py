@@ -46,7 +46,7 @@ class Writer(Protocol):
     def write(self, piece: bytes) -> None: ...
 
 
-class Channel:
+class RouterChannel:
     """One connection of a router. ``streams``: those whose events go over it, by number."""
 
     def __init__(self, writer: Writer) -> None:
@@ -74,7 +74,7 @@ class ChannelledSend:
     """The ``send`` of one answer, if it is a stream of events: these go over ``channel`` as stream
     ``number``."""
 
-    def __init__(self, send: Send, channel: Channel, number: int) -> None:
+    def __init__(self, send: Send, channel: RouterChannel, number: int) -> None:
         self._send = send
         self._channel = channel
         self._number = number
@@ -118,12 +118,12 @@ class Channels:
 
     def __init__(self, max_channels: int = MAX_CHANNELS) -> None:
         self._max_channels = max_channels
-        self._open: dict[str, Channel] = {}
+        self._open: dict[str, RouterChannel] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, name: str, writer: Writer) -> Channel:
+    def open(self, name: str, writer: Writer) -> RouterChannel:
         """A new channel.
 
         Raises:
@@ -144,7 +144,7 @@ class Channels:
                 f"{len(self._open)} routers have channels, the most that this node serves: let the "
                 "events come over the requests' own connections"
             )
-        self._open[name] = channel = Channel(writer)
+        self._open[name] = channel = RouterChannel(writer)
         return channel
 
     def close(self, name: str) -> None:

@@ -39,11 +39,11 @@ from quire.server.microserving.prompts import ExchangePrompt, prompt_tokens, wit
 from quire.server.planning import room_for
 from quire.server.schemas.generation import IdentityFields
 from quire.server.schemas.microserving import (
+    CallPromptFields,
     PinAnswer,
     PinRequest,
     PrepRecvAnswer,
     PrepRecvRequest,
-    PromptFields,
     PromptPages,
     PromptPagesRequest,
     Rank,
@@ -297,7 +297,9 @@ class _Taking:
         return replace(asked, lease=lease, num_leased=min(begin, len(asked.prompt) - 1))
 
 
-async def _prompt_of(request: Request, model: ServedModel, body: PromptFields) -> ExchangePrompt:
+async def _prompt_of(
+    request: Request, model: ServedModel, body: CallPromptFields
+) -> ExchangePrompt:
     if body.messages is not None:
         chat = await prompt_of(context_of(request).renderer, model, body)
         model.room_behind(len(chat.token_ids), least=0)

@@ -20,8 +20,8 @@ from quire.server.context import caller_of, context_of
 from quire.server.errors import HttpError
 from quire.server.events import EventStyle, as_it_is
 from quire.server.frame import Frame, new_frame
-from quire.server.going_on import Telling
-from quire.server.planning import Work, told_stream
+from quire.server.going_on import ResumableAnswer
+from quire.server.planning import GenerationPlan, told_stream
 from quire.server.responses.conversations import StoredConversation
 from quire.server.responses.format import ResponseFormatter, ResponseOptions
 from quire.server.responses.store import StoredResponse, sent_again
@@ -46,7 +46,7 @@ from quire.server.strict_json import GENERATED_HEADER
 @dataclass(slots=True)
 class Creation:
     """One response being made. ``entry`` is what will be stored, ``None`` with ``store: false``;
-    ``grow`` adds a complete response to its conversation; ``telling``: see ``Work``."""
+    ``grow`` adds a complete response to its conversation; ``telling``: see ``GenerationPlan``."""
 
     body: ResponsesRequest
     chat: PreparedChat
@@ -54,12 +54,12 @@ class Creation:
     formatter: ResponseFormatter
     entry: StoredResponse | None
     grow: Callable[[ResponseObject], None] | None = None
-    telling: Telling | None = None
+    telling: ResumableAnswer | None = None
 
-    def work(self) -> Work:
+    def work(self) -> GenerationPlan:
         style = EventStyle(as_it_is, b"", self.formatter.failed)
         fields = chat_request(self.body, self.messages)
-        return Work(
+        return GenerationPlan(
             fields,
             self.chat.model,
             [self.chat.generation],

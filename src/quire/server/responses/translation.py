@@ -41,10 +41,10 @@ from quire.server.schemas.response_items import (
     TextItemPart,
 )
 from quire.server.schemas.responses import (
-    AllowedTools,
     FunctionChoice,
     JsonObjectFormat,
     JsonSchemaTextFormat,
+    ResponseAllowedTools,
     ResponsesRequest,
 )
 from quire.server.schemas.tools import (
@@ -55,8 +55,8 @@ from quire.server.schemas.tools import (
     NamedFunction,
     NamedToolChoice,
     ResponseFormat,
-    Tool,
     ToolChoice,
+    ToolDefinition,
 )
 
 FindItem = Callable[[str, str], InputItem]
@@ -219,15 +219,15 @@ def with_instructions(body: ResponsesRequest, messages: Sequence[Message]) -> li
     return [SystemMessage(role="system", content=body.instructions), *messages]
 
 
-def _tools(body: ResponsesRequest) -> tuple[list[Tool], ToolChoice | None]:
+def _tools(body: ResponsesRequest) -> tuple[list[ToolDefinition], ToolChoice | None]:
     choice = body.tool_choice
     tools = list(body.tools or ())
-    if isinstance(choice, AllowedTools):
+    if isinstance(choice, ResponseAllowedTools):
         allowed = {tool.name for tool in choice.tools}
         tools = [tool for tool in tools if tool.name in allowed]
         choice = choice.mode
     defined = [
-        Tool(
+        ToolDefinition(
             type="function",
             function=FunctionDefinition(
                 name=tool.name,

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from quire.server.context import caller_of, context_of
 from quire.server.list_page import ListPage
 from quire.server.schemas.base import WholeModel
-from quire.server.schemas.batches import Batch, BatchList, BatchRequest
+from quire.server.schemas.batches import BatchJob, BatchList, BatchRequest
 from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["batches"])
@@ -18,7 +18,7 @@ router = APIRouter(route_class=StrictRoute, tags=["batches"])
 BatchId = Annotated[str, Path(max_length=256)]
 
 
-@router.post("/v1/batches", response_model=Batch)
+@router.post("/v1/batches", response_model=BatchJob)
 async def create_batch(request: Request, body: BatchRequest) -> Response:
     """Run the requests of a file."""
     return _json(await context_of(request).batches.create(caller_of(request), body))
@@ -40,13 +40,13 @@ async def list_batches(
     )
 
 
-@router.get("/v1/batches/{batch}", response_model=Batch)
+@router.get("/v1/batches/{batch}", response_model=BatchJob)
 async def get_batch(request: Request, batch: BatchId) -> Response:
     """The current state of a batch."""
     return _json(context_of(request).batches.get(caller_of(request), batch))
 
 
-@router.post("/v1/batches/{batch}/cancel", response_model=Batch)
+@router.post("/v1/batches/{batch}/cancel", response_model=BatchJob)
 async def cancel_batch(request: Request, batch: BatchId) -> Response:
     """End a batch; existing answers are kept. Idempotent."""
     return _json(await context_of(request).batches.cancel(caller_of(request), batch))

@@ -12,7 +12,7 @@ from quire.server.chat.format import ChatFormatter, ChatOptions
 from quire.server.chat.preparation import prepare_chat
 from quire.server.frame import new_frame
 from quire.server.microserving.received import with_received
-from quire.server.planning import Work, begin, told_stream
+from quire.server.planning import GenerationPlan, begin, told_stream
 from quire.server.schemas.base import Responses
 from quire.server.schemas.chat import ChatCompletion, ChatCompletionRequest
 from quire.server.strict_json import StrictRoute
@@ -48,7 +48,7 @@ async def create_chat_completion(request: Request, body: ChatCompletionRequest) 
         chat.remember(session, formatter.answers())
 
     asked = with_received(request, chat.model, chat.generation)
-    work = Work(body, chat.model, [asked], formatter, chat.turns, remember)
+    work = GenerationPlan(body, chat.model, [asked], formatter, chat.turns, remember)
     return begin(request, replace(work, telling=telling))
 
 

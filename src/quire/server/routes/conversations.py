@@ -15,9 +15,9 @@ from quire.server.responses.conversations import StoredConversation
 from quire.server.responses.creation import stored_item
 from quire.server.schemas.base import WholeModel
 from quire.server.schemas.conversations import (
-    Conversation,
     ConversationItems,
     ConversationItemsRequest,
+    ConversationObject,
     ConversationRequest,
     ConversationUpdate,
     DeletedConversation,
@@ -34,7 +34,7 @@ Included = Annotated[list[Include] | None, Query(max_length=16)]
 """Accepted without effect: items are always shown whole."""
 
 
-@router.post("/v1/conversations", response_model=Conversation)
+@router.post("/v1/conversations", response_model=ConversationObject)
 async def create_conversation(request: Request, body: ConversationRequest) -> Response:
     """Create a conversation, empty or with items."""
     items = _stored(request, body.items or [])
@@ -42,13 +42,13 @@ async def create_conversation(request: Request, body: ConversationRequest) -> Re
     return _told(store.create(caller_of(request), body.metadata or {}, items))
 
 
-@router.get("/v1/conversations/{conversation}", response_model=Conversation)
+@router.get("/v1/conversations/{conversation}", response_model=ConversationObject)
 async def get_conversation(request: Request, conversation: ConversationId) -> Response:
     """A conversation without its items."""
     return _told(_find(request, conversation))
 
 
-@router.post("/v1/conversations/{conversation}", response_model=Conversation)
+@router.post("/v1/conversations/{conversation}", response_model=ConversationObject)
 async def update_conversation(
     request: Request, conversation: ConversationId, body: ConversationUpdate
 ) -> Response:
@@ -102,7 +102,7 @@ async def get_item(
     return Response(msgspec.json.encode(found), media_type="application/json")
 
 
-@router.delete("/v1/conversations/{conversation}/items/{item}", response_model=Conversation)
+@router.delete("/v1/conversations/{conversation}/items/{item}", response_model=ConversationObject)
 async def delete_item(request: Request, conversation: ConversationId, item: ItemId) -> Response:
     """Delete an item of a conversation."""
     entry = _find(request, conversation)
@@ -133,7 +133,7 @@ def _id_of(item: dict[str, Any]) -> str:
 
 def _told(entry: StoredConversation) -> Response:
     return _json(
-        Conversation(id=entry.id, created_at=entry.created_s, metadata=dict(entry.metadata))
+        ConversationObject(id=entry.id, created_at=entry.created_s, metadata=dict(entry.metadata))
     )
 
 

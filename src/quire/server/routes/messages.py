@@ -17,7 +17,7 @@ from quire.server.context import context_of
 from quire.server.errors import HttpError
 from quire.server.events import EventStyle, as_it_is
 from quire.server.frame import new_frame
-from quire.server.planning import Work, begin, told_stream
+from quire.server.planning import GenerationPlan, begin, told_stream
 from quire.server.schemas.anthropic import (
     AnswerMessage,
     CountTokensRequest,
@@ -62,7 +62,9 @@ async def create_message(request: Request, body: MessagesRequest) -> Response:
     def remember(session: SessionHandle) -> None:
         chat.remember(session, [formatter.answer()])
 
-    work = Work(fields, chat.model, [chat.generation], formatter, chat.turns, remember, _STYLE)
+    work = GenerationPlan(
+        fields, chat.model, [chat.generation], formatter, chat.turns, remember, _STYLE
+    )
     return begin(request, replace(work, telling=telling))
 
 

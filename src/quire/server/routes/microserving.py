@@ -25,9 +25,9 @@ from quire.server.schemas.base import ResponseModel, Responses
 from quire.server.schemas.completions import Completion
 from quire.server.schemas.microserving import (
     ChannelLeaveRequest,
-    EngineRow,
     EngineRows,
     LeaseRequest,
+    MicroservingEngine,
     PinAnswer,
     PinRequest,
     PrepRecvAnswer,
@@ -139,10 +139,10 @@ async def engines(request: Request) -> Response:
     return _answer(request, EngineRows(engines=[_row(node, one) for one in found]))
 
 
-def _row(node: Node, engine: EngineStatistics) -> EngineRow:
+def _row(node: Node, engine: EngineStatistics) -> MicroservingEngine:
     info = node.model(engine.model).info
     num_busy = engine.num_running + engine.num_waiting
-    return EngineRow(
+    return MicroservingEngine(
         engine=engine.engine,
         epoch=engine.epoch,
         model=engine.model,

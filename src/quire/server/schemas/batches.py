@@ -60,7 +60,7 @@ class BatchCounts(WholeModel):
     failed: int = 0
 
 
-class Batch(WholeModel):
+class BatchJob(WholeModel):
     """Times are Unix times in seconds."""
 
     id: str
@@ -87,7 +87,7 @@ class Batch(WholeModel):
 
 class BatchList(WholeModel):
     object: Literal["list"] = "list"
-    data: list[Batch]
+    data: list[BatchJob]
     first_id: str | None
     last_id: str | None
     has_more: bool

@@ -21,8 +21,8 @@ from quire.server.schemas.tools import (
     AllowedToolsChoice,
     NamedToolChoice,
     ResponseFormat,
-    Tool,
     ToolChoice,
+    ToolDefinition,
 )
 
 
@@ -32,7 +32,7 @@ class ChatCompletionRequest(GenerationFields, PromptFields):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: ShortText | None = None

@@ -26,7 +26,7 @@ class ConversationItemsRequest(RequestModel):
     items: Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 
 
-class Conversation(WholeModel):
+class ConversationObject(WholeModel):
     id: str
     object: Literal["conversation"] = "conversation"
     created_at: int

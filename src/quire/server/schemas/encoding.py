@@ -156,7 +156,7 @@ class EncodingUsage(ResponseModel):
     total_tokens: int
 
 
-class Embedding(ResponseModel):
+class EmbeddingItem(ResponseModel):
     """``embedding``: numbers, or little-endian float32 in base64."""
 
     object: Literal["embedding"]
@@ -166,7 +166,7 @@ class Embedding(ResponseModel):
 
 class EmbeddingList(ResponseModel):
     object: Literal["list"]
-    data: list[Embedding]
+    data: list[EmbeddingItem]
     model: str
     usage: EncodingUsage
 

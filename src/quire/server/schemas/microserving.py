@@ -19,7 +19,7 @@ from quire.server.schemas.completions import CompletionsRequest
 from quire.server.schemas.generation import IdentityFields
 from quire.server.schemas.messages import Messages, TemplateVariables
 from quire.server.schemas.service import TokenizeRequest
-from quire.server.schemas.tools import MAX_TOOLS, Tool
+from quire.server.schemas.tools import MAX_TOOLS, ToolDefinition
 
 MAX_TTL_S = 3600
 MAX_IMAGES = 256
@@ -60,7 +60,7 @@ Images = Annotated[list[str], Field(max_length=MAX_IMAGES, fail_fast=True)]
 images once for each. Indices count the prompt with an image's tokens in the place of that one."""
 
 
-class PromptFields(IdentityFields):
+class CallPromptFields(IdentityFields):
     """What the calls share: a prompt, or the messages of a chat, whose images are among them.
     ``request_id``: a request that is sent again under the same id is done once."""
 
@@ -69,14 +69,14 @@ class PromptFields(IdentityFields):
     images: Images | None = Field(None, description="Data URLs, one for each token for images")
     add_special_tokens: bool | None = None
     messages: Messages | None = Field(None, description="In place of prompt: as in a chat")
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)] | None = None
     chat_template_kwargs: TemplateVariables | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     request_id: Name | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> PromptFields:
+    def _one(self) -> CallPromptFields:
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("give either prompt or messages")
         if self.messages is not None and self.images is not None:
@@ -84,7 +84,7 @@ class PromptFields(IdentityFields):
         return self
 
 
-class PrepRecvRequest(PromptFields):
+class PrepRecvRequest(CallPromptFields):
     end: Index = Field(description="Before this token; a negative one counts from the end")
     ttl_s: Ttl = Field(60.0, description="The lease ends after this time, unless it is renewed")
 
@@ -102,7 +102,7 @@ class PrepRecvAnswer(ResponseModel):
     rank: Rank
 
 
-class RemoteSendRequest(PromptFields):
+class RemoteSendRequest(CallPromptFields):
     kv_addr_info: KvAddrInfo
     recv_rank: Rank | None = Field(None, description="The receiver, to be compared with the lease")
     begin: Index
@@ -217,7 +217,7 @@ class RenewAnswer(ResponseModel):
     expires_in_s: float
 
 
-class EngineRow(ResponseModel):
+class MicroservingEngine(ResponseModel):
     """One engine of the node. ``content``: engines with equal ones exchange K and V; ``layout``:
     those with equal ones copy them as they are. ``free_blocks``: free or cached. ``load``: running
     and waiting calls over the sequences that it decodes at once. ``token_bytes``: K and V of a
@@ -243,4 +243,4 @@ class EngineRow(ResponseModel):
 
 
 class EngineRows(ResponseModel):
-    engines: list[EngineRow]
+    engines: list[MicroservingEngine]

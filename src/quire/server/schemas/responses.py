@@ -55,7 +55,7 @@ class FunctionChoice(RequestModel):
     name: FunctionName
 
 
-class AllowedTools(RequestModel):
+class ResponseAllowedTools(RequestModel):
     """Only these tools may be called; the model does not see the others."""
 
     type: Literal["allowed_tools"]
@@ -73,7 +73,7 @@ def _choice_kind(value: object) -> str | None:
 ToolChoiceField = Annotated[
     Annotated[Literal["none", "auto", "required"], TEXT_SHAPE]
     | Annotated[FunctionChoice, Tag("<function>")]
-    | Annotated[AllowedTools, Tag("<allowed_tools>")],
+    | Annotated[ResponseAllowedTools, Tag("<allowed_tools>")],
     Discriminator(
         _choice_kind,
         custom_error_type="shape",
@@ -182,7 +182,7 @@ class ResponsesRequest(SamplingFields, IdentityFields, AcceptedFields):
         choice = self.tool_choice
         if choice not in (None, "none", "auto") and not names:
             raise ValueError("tool_choice asks for a call, but there are no tools")
-        if isinstance(choice, FunctionChoice | AllowedTools):
+        if isinstance(choice, FunctionChoice | ResponseAllowedTools):
             chosen = [choice] if isinstance(choice, FunctionChoice) else choice.tools
             for tool in chosen:
                 if tool.name not in names:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from quire.server.schemas.base import Name, RequestModel, ResponseModel, Text, TokenIds
 from quire.server.schemas.messages import Messages, TemplateVariables
-from quire.server.schemas.tools import MAX_TOOLS, Tool
+from quire.server.schemas.tools import MAX_TOOLS, ToolDefinition
 
 
 class Model(ResponseModel):
@@ -34,7 +34,7 @@ class TokenizeRequest(RequestModel):
     model: Name | None = None
     prompt: Text | None = None
     messages: Messages | None = None
-    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)] | None = None
     chat_template_kwargs: TemplateVariables | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False

@@ -42,7 +42,7 @@ FunctionKind = Annotated[Literal["function"], BeforeValidator(_no_hosted_tool)]
 CustomKind = Annotated[Literal["custom"], BeforeValidator(_no_hosted_tool)]
 
 
-class Tool(RequestModel):
+class ToolDefinition(RequestModel):
     type: FunctionKind
     function: FunctionDefinition
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from quire.core.errors import ConfigError
 from quire.simulation.workloads.coding import Coding
-from quire.simulation.workloads.conversations import Conversation, agents, bfcl, sharegpt
+from quire.simulation.workloads.conversations import SimulatedConversation, agents, bfcl, sharegpt
 from quire.simulation.workloads.lats import TreeSearch
 from quire.simulation.workloads.mixed import Mixed
 from quire.simulation.workloads.plan import CallPlan, ProgramPlan
@@ -45,9 +45,9 @@ __all__ = [
     "WORKLOADS",
     "CallPlan",
     "Coding",
-    "Conversation",
     "Mixed",
     "ProgramPlan",
+    "SimulatedConversation",
     "TreeSearch",
     "Workload",
     "create_workload",

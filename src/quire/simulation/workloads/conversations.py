@@ -17,7 +17,7 @@ def _no_wait(random: Random) -> float:
 
 
 @dataclass(frozen=True)
-class Conversation:
+class SimulatedConversation:
     """A program whose every call continues the one before it.
 
     ``first``: tokens of the first prompt. ``added``: tokens that each later prompt adds to the text
@@ -47,7 +47,7 @@ class Conversation:
         return ProgramPlan(self.name, tuple(calls))
 
 
-def sharegpt() -> Conversation:
+def sharegpt() -> SimulatedConversation:
     """Chats. Autellix, Fig. 11: 6.66 calls on average, at most 80; 256 prefill and 277 decode
     tokens a call, which are read as what a turn adds.
 
@@ -56,7 +56,7 @@ def sharegpt() -> Conversation:
     replay.
     """
     prompt = LogNormal(256, 1.2, most=8192).draw
-    return Conversation(
+    return SimulatedConversation(
         "sharegpt",
         num_calls=LogNormal(6.66, 1.0, most=80).draw,
         first=prompt,
@@ -65,7 +65,7 @@ def sharegpt() -> Conversation:
     )
 
 
-def bfcl() -> Conversation:
+def bfcl() -> SimulatedConversation:
     """Function calling. Autellix, Fig. 11: 10.75 calls on average, at most 70; 735.06 prefill and
     34.14 decode tokens a call.
 
@@ -74,7 +74,7 @@ def bfcl() -> Conversation:
     0.4 and at most 4,096; sigma 0.6 for the calls, for what tools and users add (12 tokens, which
     gives the mean prompt) and for answers. Tools answer at once, as in the paper's replay.
     """
-    return Conversation(
+    return SimulatedConversation(
         "bfcl",
         num_calls=LogNormal(10.75, 0.6, most=70).draw,
         first=LogNormal(400, 0.4, most=4096).draw,
@@ -83,7 +83,7 @@ def bfcl() -> Conversation:
     )
 
 
-def agents() -> Conversation:
+def agents() -> SimulatedConversation:
     """Agents with light tails: 10.9 turns with a standard deviation of 2.1, as reported for agents
     that solve tasks of one kind.
 
@@ -95,7 +95,7 @@ def agents() -> Conversation:
     def turns(random: Random) -> int:
         return min(17, max(5, round(random.gauss(10.9, 2.1))))
 
-    return Conversation(
+    return SimulatedConversation(
         "agents",
         num_calls=turns,
         first=LogNormal(1000, 0.3, most=4096).draw,

@@ -19,7 +19,7 @@ import pytest
 
 from quire.core.errors import EngineFault, Forbidden, InvalidArgument, QuireError, TransferFailed
 from quire.core.exchange import SendTarget
-from quire.core.kv_transport import KVTransport, Piece, Sent
+from quire.core.kv_transport import KVTransport, Piece, SendResult
 
 KEY, OTHER_KEY = b"k" * 16, b"o" * 16
 LEASE = 3
@@ -129,16 +129,16 @@ class TokenSink:
         return self.tokens == {token: bytes_of(token) for token in tokens}
 
 
-class Ends:
+class SendEnds:
     """The ends of sends, in their order."""
 
     def __init__(self) -> None:
-        self._ends: queue.SimpleQueue[Sent] = queue.SimpleQueue()
+        self._ends: queue.SimpleQueue[SendResult] = queue.SimpleQueue()
 
-    def __call__(self, sent: Sent) -> None:
+    def __call__(self, sent: SendResult) -> None:
         self._ends.put(sent)
 
-    def take(self) -> Sent:
+    def take(self) -> SendResult:
         return self._ends.get(timeout=_PATIENCE_S)
 
     @property
@@ -171,7 +171,7 @@ class KVTransportSuite:
         succeed."""
         sender, receiver = pair
         receiver.accept(LEASE, KEY, sink)
-        ends = Ends()
+        ends = SendEnds()
         sender.send(target(receiver, **to), source, ends)  # type: ignore[arg-type]
         error = ends.take().error
         assert error is not None
@@ -179,7 +179,7 @@ class KVTransportSuite:
         good = TokenSink(8)
         receiver.accept(LEASE + 1, KEY, good)
         sender.send(target(receiver, lease=LEASE + 1), TokenSource(8), ends)
-        assert ends.take() == Sent(8 * TOKEN_BYTES)
+        assert ends.take() == SendResult(8 * TOKEN_BYTES)
         assert good.holds(range(8))
         return error
 
@@ -193,10 +193,10 @@ class KVTransportSuite:
         self, pair: tuple[KVTransport, KVTransport], num_tokens: int, step: int
     ) -> None:
         sender, receiver = pair
-        sink, ends = TokenSink(num_tokens), Ends()
+        sink, ends = TokenSink(num_tokens), SendEnds()
         receiver.accept(LEASE, KEY, sink)
         sender.send(target(receiver), TokenSource(num_tokens, step=step), ends)
-        assert ends.take() == Sent(num_tokens * TOKEN_BYTES)
+        assert ends.take() == SendResult(num_tokens * TOKEN_BYTES)
         assert sink.holds(range(num_tokens))
 
     @pytest.mark.parametrize(
@@ -206,27 +206,27 @@ class KVTransportSuite:
         self, pair: tuple[KVTransport, KVTransport], here: str, there: str, num_raw: int
     ) -> None:
         sender, receiver = pair
-        sink, ends = TokenSink(10, layout=there), Ends()
+        sink, ends = TokenSink(10, layout=there), SendEnds()
         receiver.accept(LEASE, KEY, sink)
         sender.send(target(receiver), TokenSource(10, layout=here), ends)
-        assert ends.take() == Sent(10 * TOKEN_BYTES + num_raw * len(RAW_MARK))
+        assert ends.take() == SendResult(10 * TOKEN_BYTES + num_raw * len(RAW_MARK))
         assert sink.holds(range(10))
         assert sink.num_raw == num_raw
 
     def test_several_senders_fill_one_lease(self, pair: tuple[KVTransport, KVTransport]) -> None:
         sender, receiver = pair
         third = self.make_transport()
-        sink, ends = TokenSink(30), Ends()
+        sink, ends = TokenSink(30), SendEnds()
         receiver.accept(LEASE, KEY, sink)
         for one, first in (sender, 10), (third, 0), (receiver, 20):
             one.send(target(receiver), TokenSource(10, first=first), ends)
-        assert [ends.take() for _ in range(3)] == [Sent(10 * TOKEN_BYTES)] * 3
+        assert [ends.take() for _ in range(3)] == [SendResult(10 * TOKEN_BYTES)] * 3
         assert sink.holds(range(30))
         third.close()
 
     def test_what_was_sent_may_be_sent_again(self, pair: tuple[KVTransport, KVTransport]) -> None:
         sender, receiver = pair
-        sink, ends = TokenSink(8), Ends()
+        sink, ends = TokenSink(8), SendEnds()
         receiver.accept(LEASE, KEY, sink)
         for _ in range(2):
             sender.send(target(receiver), TokenSource(8), ends)
@@ -245,7 +245,7 @@ class KVTransportSuite:
         self, pair: tuple[KVTransport, KVTransport]
     ) -> None:
         sender, receiver = pair
-        sink, ends = TokenSink(4), Ends()
+        sink, ends = TokenSink(4), SendEnds()
         receiver.accept(LEASE, KEY, sink)
         receiver.refuse(LEASE)
         receiver.refuse(LEASE)
@@ -272,7 +272,7 @@ class KVTransportSuite:
 
     def test_an_address_without_an_engine(self, pair: tuple[KVTransport, KVTransport]) -> None:
         sender, receiver = pair
-        ends = Ends()
+        ends = SendEnds()
         gone = target(receiver)
         receiver.close()
         receiver.close()
@@ -284,7 +284,7 @@ class KVTransportSuite:
         self, pair: tuple[KVTransport, KVTransport]
     ) -> None:
         sender, receiver = pair
-        sink, ends = TokenSink(8), Ends()
+        sink, ends = TokenSink(8), SendEnds()
         receiver.accept(LEASE, KEY, sink)
         sender.send(target(receiver), TokenSource(8, fails_at=1), ends)
         assert isinstance(ends.take().error, TransferFailed)
@@ -294,7 +294,7 @@ class KVTransportSuite:
 
     def test_a_closed_sink_ends_the_send(self, pair: tuple[KVTransport, KVTransport]) -> None:
         sender, receiver = pair
-        ends = Ends()
+        ends = SendEnds()
         num_writes = 0
 
         def close_at_the_third() -> None:
@@ -318,7 +318,7 @@ class KVTransportSuite:
     def test_closing_the_sender_ends_its_sends(self, pair: tuple[KVTransport, KVTransport]) -> None:
         """Those under way, those that wait, and those that come too late."""
         sender, receiver = pair
-        ends, is_reading = Ends(), threading.Event()
+        ends, is_reading = SendEnds(), threading.Event()
         receiver.accept(LEASE, KEY, TokenSink(1 << 30))
         sources = [TokenSource(1 << 30, on_read=is_reading.set) for _ in range(20)]
         for source in sources:
@@ -336,7 +336,7 @@ class KVTransportSuite:
         self, pair: tuple[KVTransport, KVTransport]
     ) -> None:
         sender, receiver = pair
-        ends, is_writing = Ends(), threading.Event()
+        ends, is_writing = SendEnds(), threading.Event()
         sink = TokenSink(1 << 30, before_write=is_writing.set)
         receiver.accept(LEASE, KEY, sink)
         sender.send(target(receiver), TokenSource(1 << 30), ends)

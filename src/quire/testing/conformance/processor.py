@@ -22,7 +22,7 @@ Histories = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedProcessor:
     """New scores ``[S, V]``, and whether the processor modified its inputs."""
 
     scores_SV: NDArray[Any]
@@ -45,7 +45,7 @@ class ProcessorTrial(Protocol):
         params: Sequence[Params],
         steps: Sequence[tuple[F32, Histories]],
         num_prompt: int = 0,
-    ) -> list[Applied]:
+    ) -> list[AppliedProcessor]:
         """Bind once for rows with these parameters and apply to each step's scores ``[S, V]`` and
         histories, of which the first ``num_prompt`` tokens are the prompt."""
         ...

@@ -11,7 +11,7 @@ from quire.core.batch_result import NO_F32, NO_F32_ROWS, NO_I32_ROWS, SequenceEn
 from quire.testing.fake_engine.context import MessageContext
 from quire.testing.fake_engine.hashing import embed_tokens
 from quire.testing.fake_engine.rows import FakeRow, RowResult
-from quire.testing.fake_engine.sequences import Emitted, FakeSequence
+from quire.testing.fake_engine.sequences import EmittedToken, FakeSequence
 from quire.testing.fake_engine.violations import require
 
 
@@ -173,7 +173,9 @@ def _has_room(state: FakeSequence) -> bool:
     return state.running
 
 
-def _logprobs(states: list[FakeSequence | None], emitted: list[Emitted]) -> tuple[F32, I32, F32]:
+def _logprobs(
+    states: list[FakeSequence | None], emitted: list[EmittedToken]
+) -> tuple[F32, I32, F32]:
     """``logprobs`` [N], ``top_ids`` and ``top_logprobs`` [N, K]; all empty if no sequence asked."""
     asked = [
         state.opened.num_logprobs

@@ -15,7 +15,7 @@ from quire.testing.fake_engine.sampling import best_first, log_softmax, sample_t
 
 
 @dataclass(slots=True)
-class Emitted:
+class EmittedToken:
     """One sampled token with log probabilities from the unprocessed logits."""
 
     token: int
@@ -75,7 +75,7 @@ class FakeSequence:
     end: SequenceEnd = SequenceEnd.RUNNING
     matched: int = -1
     last_token: int | None = None
-    emitted: list[Emitted] = field(default_factory=list)
+    emitted: list[EmittedToken] = field(default_factory=list)
 
     @property
     def running(self) -> bool:
@@ -113,12 +113,12 @@ class FakeSequence:
         constrained[list(self.stop.excluded_tokens())] = -np.inf
         return constrained
 
-    def _emit(self, token: int, logits: F32) -> Emitted:
+    def _emit(self, token: int, logits: F32) -> EmittedToken:
         if self.opened.num_logprobs is None:
-            return Emitted(token, float("nan"), [], [])
+            return EmittedToken(token, float("nan"), [], [])
         logprobs = log_softmax(logits)
         best = best_first(logits, self.opened.num_logprobs)
-        return Emitted(token, float(logprobs[token]), best.tolist(), logprobs[best].tolist())
+        return EmittedToken(token, float(logprobs[token]), best.tolist(), logprobs[best].tolist())
 
 
 def open_state(

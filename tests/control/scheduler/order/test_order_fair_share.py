@@ -11,7 +11,7 @@ from control_world import World
 
 from quire.core.config import TenantConfig
 from quire.core.ids import TenantId
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 NUM_TOKENS = 4
 
@@ -31,7 +31,7 @@ class Work:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._pending: dict[int, Outcome] = {}
+        self._pending: dict[int, CommandOutcome] = {}
         self._names: dict[int, str] = {}
         self.order: list[str] = []
 

@@ -14,7 +14,7 @@ from quire.core.events import ProgramEnded
 from quire.core.ids import ModelId, ProgramId, QueueId
 from quire.core.scheduler_config import PausingConfig
 from quire.testing import FakeEngine
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 ANSWER = 4
 ELDER = 1
@@ -47,7 +47,7 @@ class Agents:
         self.world = World(num_blocks=64, num_host_blocks=0, config=config)
         self.holds = holds
         self.texts: dict[int, list[int]] = {}
-        self.calls: dict[int, tuple[int, Outcome]] = {}
+        self.calls: dict[int, tuple[int, CommandOutcome]] = {}
         self.cached: dict[int, int] = {}
         self.num_queues = 0
         self.world.program(ELDER)

@@ -12,14 +12,14 @@ from quire.core.calls import CloseQueue
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import Called, ProgramEnded
 from quire.core.ids import ProgramId, QueueId
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 
 def prompt(program: int, length: int = 9) -> list[int]:
     return [program, *range(50, 50 + length - 1)]
 
 
-def fill_pool(world: World, program: int, first_page: int, length: int = 16) -> Outcome:
+def fill_pool(world: World, program: int, first_page: int, length: int = 16) -> CommandOutcome:
     """A finished decode whose pages stay: ``length`` slots of opaque or canonical content."""
     pages = range(first_page, first_page + length // 4)
     decode = world.decode(pages, prompt(program, length - 3), 3)

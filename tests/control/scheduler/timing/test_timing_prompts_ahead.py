@@ -14,7 +14,7 @@ from quire.core.calls import Cancel, Issue
 from quire.core.commands import Command
 from quire.core.events import Called, ProgramEnded, Tick
 from quire.core.ids import ProgramId, QueueId
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 PAGE, CHUNK = 16, 64
 POOL = {"page_size": PAGE, "num_blocks": 256, "max_batch_tokens": CHUNK}
@@ -35,7 +35,7 @@ def prompt(program: int, num_tokens: int = CHUNK) -> list[int]:
     return [(7 * program + token) % 50 for token in range(num_tokens)]
 
 
-def ask(world: World, *prompts: Sequence[int], max_tokens: int = 4) -> list[Outcome]:
+def ask(world: World, *prompts: Sequence[int], max_tokens: int = 4) -> list[CommandOutcome]:
     """One program for each prompt, all at the same moment."""
     harness, outcomes = world.harness, []
     for program in range(1, len(prompts) + 1):

@@ -13,7 +13,7 @@ from quire.core.events import ProgramEnded
 from quire.core.ids import ProgramId
 from quire.core.policy import ReadyCommand
 from quire.core.scheduler_config import SchedulerConfig
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 OUTPUT = 30
 
@@ -22,13 +22,13 @@ def prompt(program: int) -> list[int]:
     return [program, *range(60, 64)]
 
 
-def ask(world: World, program: int) -> Outcome:
+def ask(world: World, program: int) -> CommandOutcome:
     world.program(program)
     pages = range(-(-(len(prompt(program)) + OUTPUT) // 4))
     return world.issue(program, world.alloc(pages), world.decode(pages, prompt(program), OUTPUT))[1]
 
 
-def run_and_end(world: World, outcomes: dict[int, Outcome]) -> None:
+def run_and_end(world: World, outcomes: dict[int, CommandOutcome]) -> None:
     """Programs end when they are answered, as requests do."""
     alive = dict(outcomes)
     while alive:
@@ -38,7 +38,7 @@ def run_and_end(world: World, outcomes: dict[int, Outcome]) -> None:
             world.harness.post(ProgramEnded(time_s=world.harness.now_s, program=ProgramId(program)))
 
 
-def crowd(output_share: float, num_programs: int = 12) -> tuple[World, dict[int, Outcome]]:
+def crowd(output_share: float, num_programs: int = 12) -> tuple[World, dict[int, CommandOutcome]]:
     world = World(
         num_blocks=20, num_host_blocks=200, config={"output_share": output_share, "patience": 0.0}
     )

@@ -21,7 +21,7 @@ from quire.core.events import Called
 from quire.core.ids import ProgramId, QueueId, TenantId
 from quire.core.policy import Policy
 from quire.core.scheduler_config import LevelsConfig, SchedulerConfig
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 POOL = {"num_blocks": 512, "num_host_blocks": 512}
 LONG, SHORT = 150, 8
@@ -43,7 +43,7 @@ def prompt(program: int) -> list[int]:
     return [program, *range(40, 44)]
 
 
-def ask(world: World, program: int, max_tokens: int, **fields: Any) -> Outcome:
+def ask(world: World, program: int, max_tokens: int, **fields: Any) -> CommandOutcome:
     world.program(program, **fields)
     pages = range(-(-(len(prompt(program)) + max_tokens) // 4))
     return world.issue(
@@ -60,7 +60,7 @@ def steps(world: World, count: int) -> None:
         assert world.harness.step()
 
 
-def run_until(world: World, outcome: Outcome) -> None:
+def run_until(world: World, outcome: CommandOutcome) -> None:
     while outcome.status == "pending":
         assert world.harness.step()
 

@@ -12,7 +12,7 @@ from quire.core.calls import SPARE_PRIORITY, Cancel, CloseQueue, SetQueuePriorit
 from quire.core.config import TenantConfig
 from quire.core.ids import CommandId, ProgramId, QueueId, TenantId, ThreadId
 from quire.core.quotas import Quotas
-from quire.testing.harness import Outcome
+from quire.testing.harness import CommandOutcome
 
 POOL = {"num_blocks": 512, "num_host_blocks": 512}
 OTHER = 1
@@ -35,7 +35,7 @@ def prompt(program: int, queue: int) -> list[int]:
     return [program, queue, *range(40, 44)]
 
 
-def ask(world: World, program: int, queue: int, max_tokens: int, first: int = 0) -> Outcome:
+def ask(world: World, program: int, queue: int, max_tokens: int, first: int = 0) -> CommandOutcome:
     pages = range(first, first + -(-(6 + max_tokens) // 4))
     decode = world.decode(pages, prompt(program, queue), max_tokens)
     return world.issue(program, world.alloc(pages), decode, queue=queue)[1]
@@ -46,7 +46,7 @@ def steps(world: World, count: int) -> None:
         assert world.harness.step()
 
 
-def is_answered(outcome: Outcome, program: int, queue: int, max_tokens: int) -> bool:
+def is_answered(outcome: CommandOutcome, program: int, queue: int, max_tokens: int) -> bool:
     return outcome.tokens == alone(prompt(program, queue), max_tokens, **POOL)
 
 
@@ -175,7 +175,7 @@ def test_spare_work_takes_no_memory_from_others() -> None:
 def test_everything_is_answered_as_if_it_ran_alone(policy: str, seed: int) -> None:
     drawn = Random(seed)
     world = world_of(policy=policy, max_steps_per_message=drawn.choice([1, 4]))
-    asked: list[tuple[Outcome, int, int, int]] = []
+    asked: list[tuple[CommandOutcome, int, int, int]] = []
     for program in range(1, 9):
         begin(world, program, tenant=drawn.choice("tu"))
     for _ in range(24):

@@ -9,7 +9,7 @@ import pytest
 
 from quire.core.errors import InvalidArgument
 from quire.programs.sandbox.module import abi
-from quire.programs.sandbox.module.abi import Op, Status
+from quire.programs.sandbox.module.abi import GuestOp, Status
 from quire.programs.sandbox.module.events import RingEvent
 from quire.programs.sandbox.module.rings import ModuleRings
 from quire.programs.sandbox.module.wasm_module import ModuleGuest
@@ -78,9 +78,9 @@ def test_commands_are_read_in_order_and_never_more_than_the_ring_has() -> None:
     rings = rings_of(guest)
     for index in range(4):
         place = COMMANDS + index * abi.COMMAND.size
-        abi.COMMAND.pack_into(guest.content, place, Op.SLEEP, 0, 10 + index, 1, 2, 3, 4, 5, 6)
+        abi.COMMAND.pack_into(guest.content, place, GuestOp.SLEEP, 0, 10 + index, 1, 2, 3, 4, 5, 6)
     assert [one.id for one in rings.commands(4)] == [10, 11, 12, 13]
-    assert rings.commands(1)[0] == abi.RingCommand(Op.SLEEP, 0, 10, 1, 2, 3, 4, 5, 6)
+    assert rings.commands(1)[0] == abi.RingCommand(GuestOp.SLEEP, 0, 10, 1, 2, 3, 4, 5, 6)
     assert rings.commands(0) == []
     with pytest.raises(InvalidArgument, match="announced 5 commands"):
         rings.commands(5)
@@ -100,7 +100,9 @@ def test_arguments_end_with_a_nul_and_fit_the_inbox() -> None:
 def test_events_wait_for_room_in_order() -> None:
     guest = FakeGuest()
     rings = rings_of(guest)
-    events = deque(RingEvent(Op.RECEIVE, number, bytes([number]) * 30) for number in range(1, 4))
+    events = deque(
+        RingEvent(GuestOp.RECEIVE, number, bytes([number]) * 30) for number in range(1, 4)
+    )
     assert rings.put_events(events, events.remove) == 2, "the third payload has no room"
     first = abi.EVENT.unpack_from(guest.content, EVENTS)
     second = abi.EVENT.unpack_from(guest.content, EVENTS + abi.EVENT.size)
@@ -108,7 +110,7 @@ def test_events_wait_for_room_in_order() -> None:
     assert (second[2], second[-2:]) == (2, (INBOX + 32, 30))
     assert guest.content[INBOX + 32 : INBOX + 62] == b"\2" * 30
     assert [one.command for one in events] == [3]
-    events.extend(RingEvent(Op.SLEEP, number) for number in range(4, 8))
+    events.extend(RingEvent(GuestOp.SLEEP, number) for number in range(4, 8))
     assert rings.put_events(events, events.remove) == 3, "the ring has three entries"
     assert [one.command for one in events] == [6, 7]
 
@@ -116,7 +118,7 @@ def test_events_wait_for_room_in_order() -> None:
 def test_an_event_that_never_fits_goes_back_and_its_size_is_told() -> None:
     guest = FakeGuest()
     rings = rings_of(guest)
-    large = RingEvent(Op.ASK_SERVICE, 7, b"x" * 65)
+    large = RingEvent(GuestOp.ASK_SERVICE, 7, b"x" * 65)
     back: list[RingEvent] = []
     assert rings.put_events(deque([large]), back.append) == 1
     assert back == [large]

@@ -13,7 +13,7 @@ from quire.core.quotas import Quotas
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.answers import Answers
 from quire.programs.sandbox.module import abi
-from quire.programs.sandbox.module.abi import Op
+from quire.programs.sandbox.module.abi import GuestOp
 from quire.programs.sandbox.module.runner import ModuleRunner
 from quire.programs.sandbox.module.wasm_module import ModuleGuest
 
@@ -67,10 +67,10 @@ def runner_of(*turns: Sequence[tuple[int, int, bytes]]) -> ModuleRunner:
 
 
 def sends(count: int, *, id: int = 0, text: bytes = b"a message") -> list[tuple[int, int, bytes]]:
-    return [(Op.SEND, id and id + index, text) for index in range(count)]
+    return [(GuestOp.SEND, id and id + index, text) for index in range(count)]
 
 
-END = (Op.END, 0, b"")
+END = (GuestOp.END, 0, b"")
 
 
 def ended(turn: m.Turn) -> m.Ended:
@@ -109,7 +109,7 @@ def test_one_that_has_heard_of_it_ends_as_it_says() -> None:
 
 def test_nobody_misses_what_comes_after_the_client_has_gone() -> None:
     gone = MailboxClosed("the client has gone").record()
-    runner = runner_of([(Op.RECEIVE, 1, b"")], [*sends(2), END])
+    runner = runner_of([(GuestOp.RECEIVE, 1, b"")], [*sends(2), END])
     runner.begin(LAUNCH, 1.0)
     turn = runner.wake([m.ClientGone(gone), m.Message("go on")], 1.0)
     assert ended(turn).state == "finished"

@@ -9,7 +9,7 @@ import pytest
 from quire.core.calls import AskService, DropAnswer
 from quire.core.errors import InvalidArgument, ProgramCancelled
 from quire.programs.sandbox import messages as m
-from quire.programs.sandbox.module.abi import Op, RingCommand, Status
+from quire.programs.sandbox.module.abi import GuestOp, RingCommand, Status
 from quire.programs.sandbox.module.memory import GuestMemory
 from quire.programs.sandbox.module.services import ModuleServices
 
@@ -24,7 +24,7 @@ def services() -> ModuleServices:
 
 def ask(services: ModuleServices, text: bytes, id: int) -> AskService:
     name_bytes = text.index(b"{")
-    entry = RingCommand(Op.ASK_SERVICE, 0, id, name_bytes, 0, 0, 0, 0, len(text))
+    entry = RingCommand(GuestOp.ASK_SERVICE, 0, id, name_bytes, 0, 0, 0, 0, len(text))
     return services.start(entry, GuestMemory(memoryview(text)))
 
 

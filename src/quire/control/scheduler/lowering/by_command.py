@@ -12,7 +12,7 @@ from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.state import EngineState
 from quire.control.memory.promises import Reclaim
 from quire.control.programs.program import Entry
-from quire.control.scheduler.exchange import Exchange
+from quire.control.scheduler.exchange import ExchangeScheduler
 from quire.control.scheduler.lowering.decode_lowering import DecodeLowering
 from quire.control.scheduler.lowering.lowering import Lowering, LoweringResult
 from quire.control.scheduler.lowering.seeds import SeedSource
@@ -23,7 +23,7 @@ from quire.core.lease_commands import OpenLease, SendPages
 class LoweringByCommand:
     """Adds commands of any kind to messages of one engine."""
 
-    def __init__(self, engine: EngineState, seeds: SeedSource, exchange: Exchange) -> None:
+    def __init__(self, engine: EngineState, seeds: SeedSource, exchange: ExchangeScheduler) -> None:
         fine = Lowering(engine, seeds)
         self.decodes = DecodeLowering(engine, seeds)
         self._without_blocks: Mapping[

@@ -12,7 +12,7 @@ from quire.control.engines.builder import BatchBuilder, ForwardRow
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.state import EngineState
 from quire.control.memory.append_cursor import Prefix
-from quire.control.memory.embeds import Embed
+from quire.control.memory.embeds import HeldEmbed
 from quire.control.memory.pages import Page, canonical_chain
 from quire.control.memory.promises import Reclaim
 from quire.control.programs.families import count_tokens, require_tokens
@@ -218,7 +218,7 @@ class Lowering:
         return run
 
     def _prefix(
-        self, context: list[Page], output: list[Page], inputs: list[Embed], adapter: int
+        self, context: list[Page], output: list[Page], inputs: list[HeldEmbed], adapter: int
     ) -> Prefix:
         """Canonical if the inputs continue, one by one, exactly what the context shows."""
         first = inputs[0].position

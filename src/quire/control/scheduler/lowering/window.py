@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
-from quire.control.engines.in_flight import STAGE_ORDER, Stage
+from quire.control.engines.in_flight import STAGE_ORDER, MessageStage
 from quire.control.programs.program import Entry
 from quire.core.commands import (
     Command,
@@ -39,17 +39,17 @@ EngineCommand = (
 )
 """Commands that need a message; control carries out the others by itself."""
 
-_STAGES: dict[type[Command], Stage] = {
-    CopyPage: Stage.OPERATIONS,
-    RepositionPage: Stage.OPERATIONS,
-    OpenLease: Stage.OPERATIONS,
-    SendPages: Stage.OPERATIONS,
-    EmbedText: Stage.EMBEDS,
-    EmbedImage: Stage.IMAGES,
-    Forward: Stage.FORWARD,
-    Decode: Stage.FORWARD,
-    GetNextDist: Stage.DISTS,
-    Sample: Stage.SAMPLES,
+_STAGES: dict[type[Command], MessageStage] = {
+    CopyPage: MessageStage.OPERATIONS,
+    RepositionPage: MessageStage.OPERATIONS,
+    OpenLease: MessageStage.OPERATIONS,
+    SendPages: MessageStage.OPERATIONS,
+    EmbedText: MessageStage.EMBEDS,
+    EmbedImage: MessageStage.IMAGES,
+    Forward: MessageStage.FORWARD,
+    Decode: MessageStage.FORWARD,
+    GetNextDist: MessageStage.DISTS,
+    Sample: MessageStage.SAMPLES,
 }
 
 

@@ -22,7 +22,7 @@ LineKey = tuple[int, TenantId]
 """Class (the smaller goes first, whatever the share), tenant."""
 
 
-class Line:
+class RankedEntries:
     """Entries sorted by ``Entry.rank``, which differ and stay as they are while they stand here."""
 
     __slots__ = ("entries", "key", "ranks", "serial")
@@ -64,7 +64,7 @@ class Line:
         assert len(set(self.ranks)) == len(self.ranks), "two entries have one rank"
 
 
-class StagedLine(Line):
+class StagedLine(RankedEntries):
     """Entries under a policy with stages. ``entries`` stays empty."""
 
     __slots__ = ("_buckets",)
@@ -95,8 +95,8 @@ class StagedLine(Line):
         self._buckets.check_invariants()
 
 
-def new_line(key: LineKey, serial: int, *, staged: bool) -> Line:
-    return StagedLine(key, serial) if staged else Line(key, serial)
+def new_line(key: LineKey, serial: int, *, staged: bool) -> RankedEntries:
+    return StagedLine(key, serial) if staged else RankedEntries(key, serial)
 
 
 class FairOrder:
@@ -109,10 +109,10 @@ class FairOrder:
     def __init__(self, share: FairShare, *, staged: bool = False) -> None:
         self._share = share
         self._staged = staged
-        self._touched: dict[Line, None] = {}
-        self._lines: dict[LineKey, Line] = {}
-        self._line_of: dict[Entry, Line] = {}
-        self._heap: list[tuple[int, float, int, Line]] = []
+        self._touched: dict[RankedEntries, None] = {}
+        self._lines: dict[LineKey, RankedEntries] = {}
+        self._line_of: dict[Entry, RankedEntries] = {}
+        self._heap: list[tuple[int, float, int, RankedEntries]] = []
         self._num_lines = 0
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ from quire.control.memory.lower_tier import LowerTier
 from quire.control.programs.program import Entry, Program
 from quire.control.scheduler.pausing.returns import NEVER_S, Returns, ReturnTimes
 from quire.control.scheduler.pausing.trail import Trail
-from quire.control.scheduler.pausing.working_sets import Family, WorkingSets
+from quire.control.scheduler.pausing.working_sets import FamilyWorkingSet, WorkingSets
 from quire.control.scheduler.timing.chunk_time import ChunkTime
 from quire.control.scheduler.waiting.admission import Admission
 from quire.core.ids import ProgramId
@@ -42,10 +42,10 @@ class ProgramGate:
         self._chunk_time = chunk_time
         self._time = time
         self._returns = Returns()
-        self._families: dict[ProgramId, Family] = {}
-        self._family_of: dict[Entry, Family] = {}
+        self._families: dict[ProgramId, FamilyWorkingSet] = {}
+        self._family_of: dict[Entry, FamilyWorkingSet] = {}
         self.sets = WorkingSets()
-        self.paused: OrderedDict[ProgramId, Family] = OrderedDict()
+        self.paused: OrderedDict[ProgramId, FamilyWorkingSet] = OrderedDict()
         self.num_changes = 0
 
     # -- limits ----------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class ProgramGate:
 
     # -- what happens ----------------------------------------------------------------------------
 
-    def of(self, entry: Entry) -> Family:
+    def of(self, entry: Entry) -> FamilyWorkingSet:
         """The family of a call that has come and not ended."""
         return self._family_of[entry]
 
@@ -93,7 +93,7 @@ class ProgramGate:
         program = entry.program
         family = self._families.get(program.family)
         if family is None:
-            family = self._families[program.family] = Family(program)
+            family = self._families[program.family] = FamilyWorkingSet(program)
         family.programs[program.id] = program
         if family.quiet_s is not None:
             self._class_of(family).add(self._time.now_s - family.quiet_s)
@@ -143,7 +143,7 @@ class ProgramGate:
         else:
             self._forget(family)
 
-    def _rest(self, family: Family) -> None:
+    def _rest(self, family: FamilyWorkingSet) -> None:
         """Nothing of it is called any more."""
         now_s = self._time.now_s
         family.quiet_s = now_s
@@ -167,7 +167,7 @@ class ProgramGate:
         if not family.programs and not family.calls:
             self._forget(family)
 
-    def _forget(self, family: Family) -> None:
+    def _forget(self, family: FamilyWorkingSet) -> None:
         if family.quiet_s is not None and self._time.now_s > family.hold_until_s:
             self._class_of(family).add(NEVER_S)
         self.paused.pop(family.id, None)
@@ -182,11 +182,11 @@ class ProgramGate:
 
     # -- questions -------------------------------------------------------------------------------
 
-    def needed(self, family: Family, entry: Entry) -> int:
+    def needed(self, family: FamilyWorkingSet, entry: Entry) -> int:
         """Blocks that it takes to let its call in."""
         return max(family.working_set, self._admission.num_blocks_of(entry))
 
-    def _class_of(self, family: Family) -> ReturnTimes:
+    def _class_of(self, family: FamilyWorkingSet) -> ReturnTimes:
         return self._returns.of((family.tenant, family.kind, family.num_calls <= 1))
 
     def has_place_on(self, tier: LowerTier, chance: float) -> bool:
@@ -209,14 +209,14 @@ class ProgramGate:
             return 1.0
         return self._class_of(family).chance(self._time.now_s - family.quiet_s)
 
-    def resting(self, content: Content) -> Family | None:
+    def resting(self, content: Content) -> FamilyWorkingSet | None:
         """The quiet family that alone has used ``content``."""
         if content.is_shared or content.family is None:
             return None
         family = self._families.get(content.family)
         return None if family is None or family.quiet_s is None else family
 
-    def back_s(self, family: Family, move_s: float) -> float | None:
+    def back_s(self, family: FamilyWorkingSet, move_s: float) -> float | None:
         """When a quiet family's pages should be on the device again, if moving as much as the
         device holds takes ``move_s``."""
         assert family.quiet_s is not None
@@ -224,14 +224,14 @@ class ProgramGate:
         back_s = self._class_of(family).back_s(waited_s, move_s)
         return None if back_s is None else family.quiet_s + back_s
 
-    def has_place(self, family: Family) -> bool:
+    def has_place(self, family: FamilyWorkingSet) -> bool:
         """Whether a quiet family would be let in if it called now."""
         if not self.is_on or family.let_in_s is not None:
             return True
         self.sets.cool(self._time.now_s)
         return not self.paused and family.working_set <= self.room
 
-    def leaves_of(self, family: Family) -> list[ChainNode]:
+    def leaves_of(self, family: FamilyWorkingSet) -> list[ChainNode]:
         """The last full pages of its contexts."""
         return [leaf for trail in family.trails.values() for leaf in trail.leaves()]
 
@@ -239,7 +239,7 @@ class ProgramGate:
     def num_families(self) -> int:
         return len(self._families)
 
-    def _hold_s(self, family: Family) -> float:
+    def _hold_s(self, family: FamilyWorkingSet) -> float:
         token_s, most_s = self._chunk_time.token_s, self._config.max_hold_s
         if token_s is None:
             return self._class_of(family).hold_s(most_s, most_s)

@@ -27,11 +27,11 @@ from quire.control.event_time import EventTime
 from quire.control.programs.program import Entry, Program
 from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.pausing.gate import ProgramGate
-from quire.control.scheduler.pausing.working_sets import Family
+from quire.control.scheduler.pausing.working_sets import FamilyWorkingSet
 from quire.control.scheduler.waiting.backlog import Backlog
 
 
-class Pausing:
+class FamilyPausing:
     """Of one engine. ``num_pauses``: how often a family has been paused."""
 
     def __init__(
@@ -82,16 +82,16 @@ class Pausing:
         oldest = self._table.oldest_active
         return oldest is not None and oldest.family == entry.program.family
 
-    def _has_room(self, family: Family, entry: Entry) -> bool:
+    def _has_room(self, family: FamilyWorkingSet, entry: Entry) -> bool:
         return not self._sets.num_warm_blocks or self._gate.needed(family, entry) <= self._gate.room
 
-    def _may_go_on(self, family: Family, entry: Entry) -> bool:
+    def _may_go_on(self, family: FamilyWorkingSet, entry: Entry) -> bool:
         """Of a family that is let in."""
         needed = self._gate.needed(family, entry)
         num_others = self._sets.num_warm_blocks - family.num_blocks
         return num_others + needed <= self._gate.most or self._is_among_first(family, needed)
 
-    def _is_among_first(self, family: Family, needed: int) -> bool:
+    def _is_among_first(self, family: FamilyWorkingSet, needed: int) -> bool:
         """Whether those that came in before it leave room for it."""
         room = self._gate.most - needed
         for other in self._sets:
@@ -103,7 +103,7 @@ class Pausing:
                     return False
         return True
 
-    def _had_its_turn(self, family: Family) -> bool:
+    def _had_its_turn(self, family: FamilyWorkingSet) -> bool:
         assert family.let_in_s is not None
         return self._time.now_s - family.let_in_s >= self._gate.turn_s
 
@@ -118,7 +118,7 @@ class Pausing:
         self._gate.begins(entry)
         self._clear_cold()
 
-    def _let_in(self, family: Family, entry: Entry) -> None:
+    def _let_in(self, family: FamilyWorkingSet, entry: Entry) -> None:
         num_blocks = self._gate.needed(family, entry) if family.num_calls else 0
         self._sets.let_in(family, num_blocks, self._time.now_s)
 
@@ -134,7 +134,7 @@ class Pausing:
         """``entry`` is not let in: its family waits outside with all its calls."""
         self._pause(self._gate.of(entry))
 
-    def _pause(self, family: Family) -> None:
+    def _pause(self, family: FamilyWorkingSet) -> None:
         if family.let_in_s is not None:
             self._put_out(family)
         self._gate.paused[family.id] = family
@@ -147,7 +147,7 @@ class Pausing:
             if call in self._backlog.seats:
                 self._backlog.pause(call)
 
-    def _put_out(self, family: Family) -> None:
+    def _put_out(self, family: FamilyWorkingSet) -> None:
         """It is let in no more: what it has on the device is the first to go."""
         self._sets.leave(family)
         for trail in family.trails.values():
@@ -174,7 +174,7 @@ class Pausing:
         if family is not None:
             self._resume(family)
 
-    def _next(self) -> Family | None:
+    def _next(self) -> FamilyWorkingSet | None:
         """Who goes on now, if anybody."""
         overdue = self._overdue()
         if overdue is not None:
@@ -185,7 +185,7 @@ class Pausing:
         family = self._gate.of(entry)
         return family if self._has_room(family, entry) else None
 
-    def _overdue(self) -> Family | None:
+    def _overdue(self) -> FamilyWorkingSet | None:
         """Who has waited for longest, if that is too long."""
         family = next(iter(self._gate.paused.values()), None)
         if family is None:
@@ -193,10 +193,10 @@ class Pausing:
         assert family.paused_s is not None, "a family is paused since no time"
         return family if self._time.now_s - family.paused_s >= self._gate.turn_s else None
 
-    def _fits(self, family: Family) -> bool:
+    def _fits(self, family: FamilyWorkingSet) -> bool:
         return self._has_room(family, next(iter(family.calls)))
 
-    def _make_way(self, overdue: Family) -> bool:
+    def _make_way(self, overdue: FamilyWorkingSet) -> bool:
         """Whether there is room for it, made by those that have had their turns and run no call:
         one after the other, as they come to an end of their calls."""
         for family in list(self._sets):
@@ -210,7 +210,7 @@ class Pausing:
                 self._put_out(family)
         return self._fits(overdue)
 
-    def _resume(self, family: Family) -> None:
+    def _resume(self, family: FamilyWorkingSet) -> None:
         del self._gate.paused[family.id]
         self._let_in(family, next(iter(family.calls)))
         for call in family.calls:

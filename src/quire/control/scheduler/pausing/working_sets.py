@@ -17,7 +17,7 @@ from quire.control.scheduler.pausing.trail import Trail
 from quire.core.ids import ProgramId
 
 
-class Family:
+class FamilyWorkingSet:
     """``calls``: its unfinished decodes; ``inside``: those that have begun. ``num_blocks``: what it
     counts while it is let in. ``let_in_s``: when that was, None while it is not.
     ``paused_s``: since when a call of it waits outside. ``quiet_s``: when its last call ended, None
@@ -72,9 +72,9 @@ class WorkingSets:
     ones among them."""
 
     def __init__(self) -> None:
-        self._let_in: OrderedDict[ProgramId, Family] = OrderedDict()
-        self._cold: OrderedDict[ProgramId, Family] = OrderedDict()
-        self._holds: list[tuple[float, int, Family]] = []
+        self._let_in: OrderedDict[ProgramId, FamilyWorkingSet] = OrderedDict()
+        self._cold: OrderedDict[ProgramId, FamilyWorkingSet] = OrderedDict()
+        self._holds: list[tuple[float, int, FamilyWorkingSet]] = []
         self._num_holds = 0
         self.num_blocks = 0
         self.num_cold_blocks = 0
@@ -82,7 +82,7 @@ class WorkingSets:
     def __len__(self) -> int:
         return len(self._let_in)
 
-    def __iter__(self) -> Iterator[Family]:
+    def __iter__(self) -> Iterator[FamilyWorkingSet]:
         """In the order in which they were let in."""
         return iter(self._let_in.values())
 
@@ -90,33 +90,33 @@ class WorkingSets:
     def num_warm_blocks(self) -> int:
         return self.num_blocks - self.num_cold_blocks
 
-    def let_in(self, family: Family, num_blocks: int, now_s: float) -> None:
+    def let_in(self, family: FamilyWorkingSet, num_blocks: int, now_s: float) -> None:
         assert family.let_in_s is None, "a family is let in twice"
         self._let_in[family.id] = family
         family.let_in_s, family.num_blocks = now_s, num_blocks
         self.num_blocks += num_blocks
 
-    def leave(self, family: Family) -> None:
+    def leave(self, family: FamilyWorkingSet) -> None:
         assert family.let_in_s is not None, "a family leaves that is not in"
         self.wake(family)
         del self._let_in[family.id]
         self.num_blocks -= family.num_blocks
         family.let_in_s, family.num_blocks = None, 0
 
-    def resize(self, family: Family, num_blocks: int) -> None:
+    def resize(self, family: FamilyWorkingSet, num_blocks: int) -> None:
         """It is let in, and counts ``num_blocks`` from now on."""
         self.num_blocks += num_blocks - family.num_blocks
         if family.is_cold:
             self.num_cold_blocks += num_blocks - family.num_blocks
         family.num_blocks = num_blocks
 
-    def rest(self, family: Family, until_s: float) -> None:
+    def rest(self, family: FamilyWorkingSet, until_s: float) -> None:
         """It has no call; it is kept until then."""
         family.hold_until_s = until_s
         self._num_holds += 1
         heapq.heappush(self._holds, (until_s, self._num_holds, family))
 
-    def wake(self, family: Family) -> None:
+    def wake(self, family: FamilyWorkingSet) -> None:
         """It calls, or leaves."""
         if family.is_cold:
             family.is_cold = False
@@ -141,7 +141,7 @@ class WorkingSets:
         self._holds = [hold for hold in self._holds if _is_current(hold)]
         heapq.heapify(self._holds)
 
-    def coldest(self) -> Family | None:
+    def coldest(self) -> FamilyWorkingSet | None:
         """Whose hold was over first."""
         return next(iter(self._cold.values()), None)
 
@@ -161,7 +161,7 @@ class WorkingSets:
         assert self._cold.keys() <= self._let_in.keys()
 
 
-def _is_current(hold: tuple[float, int, Family]) -> bool:
+def _is_current(hold: tuple[float, int, FamilyWorkingSet]) -> bool:
     until_s, _, family = hold
     is_kept = family.quiet_s is not None and family.let_in_s is not None and not family.is_cold
     return is_kept and family.hold_until_s == until_s

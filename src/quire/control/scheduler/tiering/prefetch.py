@@ -19,10 +19,10 @@ from quire.control.engines.state import EngineState
 from quire.control.event_time import EventTime
 from quire.control.memory.content import Content
 from quire.control.scheduler.pausing.gate import ProgramGate
-from quire.control.scheduler.pausing.working_sets import Family
+from quire.control.scheduler.pausing.working_sets import FamilyWorkingSet
 from quire.control.scheduler.timing.move_time import MoveTimes
 
-Wait = tuple[Family, float]
+Wait = tuple[FamilyWorkingSet, float]
 """A family, and when it became quiet."""
 
 
@@ -76,7 +76,7 @@ class Prefetch:
             if _is_current(wait) and self._gate.has_place(wait[0]):
                 self._fetch(wait[0], num_reserved)
 
-    def _fetch(self, family: Family, num_reserved: int) -> None:
+    def _fetch(self, family: FamilyWorkingSet, num_reserved: int) -> None:
         """As far as there are blocks, and once: looking again with each message would cost more
         than it gains."""
         away = list(self._away(family))
@@ -97,7 +97,7 @@ class Prefetch:
                     memory.evict(content)
         return memory.device.num_free - num_promised
 
-    def _away(self, family: Family) -> Iterator[Content]:
+    def _away(self, family: FamilyWorkingSet) -> Iterator[Content]:
         """What it has on lower tiers, the beginnings of its contexts first. What is on the device
         stays there for as long as what comes back."""
         index = self._engine.memory.index

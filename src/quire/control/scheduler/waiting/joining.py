@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from quire.control.engines.state import EngineState
 from quire.control.programs.program import Entry
-from quire.control.scheduler.pausing.pausing import Pausing
+from quire.control.scheduler.pausing.pausing import FamilyPausing
 from quire.control.scheduler.waiting.backlog import Backlog
 from quire.control.scheduler.waiting.seating import Seating
 from quire.core.commands import Decode
@@ -18,7 +18,7 @@ class Joining:
     """Of one engine."""
 
     def __init__(
-        self, engine: EngineState, backlog: Backlog, seating: Seating, pausing: Pausing
+        self, engine: EngineState, backlog: Backlog, seating: Seating, pausing: FamilyPausing
     ) -> None:
         self._engine = engine
         self._backlog = backlog

@@ -10,7 +10,7 @@ from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.state import EngineState
 from quire.control.programs.program import Entry
 from quire.control.programs.table import ProcessTable
-from quire.control.scheduler.pausing.pausing import Pausing
+from quire.control.scheduler.pausing.pausing import FamilyPausing
 from quire.control.scheduler.waiting.admission import Admission
 from quire.control.scheduler.waiting.backlog import Backlog
 
@@ -25,7 +25,7 @@ class Seating:
         table: ProcessTable,
         backlog: Backlog,
         admission: Admission,
-        pausing: Pausing,
+        pausing: FamilyPausing,
     ) -> None:
         self._engine = engine
         self._table = table

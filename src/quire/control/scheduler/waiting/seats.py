@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.programs.program import Entry, Program
-from quire.control.scheduler.order.fair_order import Line, LineKey, new_line
+from quire.control.scheduler.order.fair_order import LineKey, RankedEntries, new_line
 from quire.control.scheduler.order.fairness import FairShare
 from quire.control.scheduler.order.ranking import class_of, level_of
 from quire.core.commands import Decode
@@ -51,7 +51,7 @@ class SeatLine:
         self.serial = serial
         self.weight = weight
         self.turn = 0
-        self.seated = Line(key, serial)
+        self.seated = RankedEntries(key, serial)
         self.asking = new_line(key, serial, staged=staged)
         self.giving_place: _Place | None = None
         self.asking_place: _Place | None = None

@@ -41,7 +41,7 @@ MAX_LETTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class AgentMessage:
     """A message of one agent to another, or to the user."""
 
     sender: str
@@ -57,11 +57,11 @@ class Desk:
     name: str
     facts: str
 
-    async def read(self) -> Letter:
-        return Letter(**json.loads(await self.api.receive()))
+    async def read(self) -> AgentMessage:
+        return AgentMessage(**json.loads(await self.api.receive()))
 
     async def write(self, to: str, text: str) -> None:
-        await self.api.send(json.dumps(asdict(Letter(self.name, to, text))))
+        await self.api.send(json.dumps(asdict(AgentMessage(self.name, to, text))))
 
     async def consult(self, colleague: str, text: str) -> str:
         """Another agent's answer. Agents process one letter at a time, so the next letter is the
@@ -70,18 +70,18 @@ class Desk:
         return (await self.read()).text
 
 
-async def triage(desk: Desk, letter: Letter) -> None:
+async def triage(desk: Desk, letter: AgentMessage) -> None:
     """Forwards every request: conversation to the host, other work to the planner."""
     kind = final_answer(await ask(desk.api, f"Classify as math, search or chat: {letter.text}"))
     await desk.write("host" if kind == "chat" else "planner", letter.text)
 
 
-async def host(desk: Desk, letter: Letter) -> None:
+async def host(desk: Desk, letter: AgentMessage) -> None:
     """Makes conversation."""
     await desk.write(USER, await ask(desk.api, letter.text))
 
 
-async def planner(desk: Desk, letter: Letter) -> None:
+async def planner(desk: Desk, letter: AgentMessage) -> None:
     """Divides a request into parts for other agents, and combines their answers."""
 
     async def lookup(arguments: str) -> str:
@@ -100,13 +100,13 @@ async def planner(desk: Desk, letter: Letter) -> None:
     await desk.write(USER, result.answer)
 
 
-async def librarian(desk: Desk, letter: Letter) -> None:
+async def librarian(desk: Desk, letter: AgentMessage) -> None:
     """Finds one value in the facts."""
     reply = await ask(desk.api, f"Context: {desk.facts}\nQuestion: {letter.text}")
     await desk.write(letter.sender, final_answer(reply))
 
 
-async def mathematician(desk: Desk, letter: Letter) -> None:
+async def mathematician(desk: Desk, letter: AgentMessage) -> None:
     """Solves a problem, or reports what is wrong with it."""
     try:
         answer = str(await Recursion(desk.api).solve(letter.text))
@@ -115,7 +115,7 @@ async def mathematician(desk: Desk, letter: Letter) -> None:
     await desk.write(letter.sender, answer)
 
 
-Role = Callable[[Desk, Letter], Awaitable[None]]
+Role = Callable[[Desk, AgentMessage], Awaitable[None]]
 ROLES: Mapping[str, Role] = MappingProxyType(
     {role.__name__: role for role in (triage, host, planner, librarian, mathematician)}
 )
@@ -139,9 +139,9 @@ class PostOffice:
     def __init__(self, api: Api, agents: Mapping[str, Child]) -> None:
         self._api = api
         self._agents = agents
-        self.letters: list[Letter] = []
+        self.letters: list[AgentMessage] = []
 
-    async def deliver(self, letter: Letter) -> None:
+    async def deliver(self, letter: AgentMessage) -> None:
         """Raises ``InvalidArgument`` for too many letters, as from agents that write only to each
         other."""
         if len(self.letters) == MAX_LETTERS:
@@ -156,7 +156,7 @@ class PostOffice:
     async def carry_from(self, agent: Child) -> str:
         """Deliver the letters of ``agent`` until one is for the user, and return that."""
         async for message in agent.messages():
-            letter = Letter(**json.loads(message))
+            letter = AgentMessage(**json.loads(message))
             await self.deliver(letter)
             if letter.to == USER:
                 return letter.text
@@ -178,7 +178,7 @@ async def swarm(
     office = PostOffice(api, dict(zip(names, children, strict=True)))
     rounds = [asyncio.ensure_future(office.carry_from(child)) for child in children]
     try:
-        await office.deliver(Letter(USER, "triage", question))
+        await office.deliver(AgentMessage(USER, "triage", question))
         await asyncio.wait(rounds, return_when=asyncio.FIRST_COMPLETED)
         answer = next(one for one in rounds if one.done()).result()
     finally:

@@ -32,17 +32,17 @@ from quire.programs.sdk import Context, inferlet, steps
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class DocumentSection:
     """A heading with its text; ``above``: the indices of itself and its ancestors."""
 
     text: str
     above: frozenset[int]
 
 
-def sections(text: str) -> list[Section]:
+def sections(text: str) -> list[DocumentSection]:
     """The sections of a text with headings, in order. Text before the first heading is above
     all."""
-    found: list[Section] = []
+    found: list[DocumentSection] = []
     path: list[tuple[int, int]] = [(0, 0)]  # depth and index of the open sections
     for index, part in enumerate(re.split(r"(?m)^(?=#)", text)):
         depth = len(part) - len(part.lstrip("#"))
@@ -50,11 +50,11 @@ def sections(text: str) -> list[Section]:
             path.pop()
         if index:
             path.append((depth, index))
-        found.append(Section(part, frozenset(open_index for _, open_index in path)))
+        found.append(DocumentSection(part, frozenset(open_index for _, open_index in path)))
     return found
 
 
-async def read_tree(ctx: Context, parts: Sequence[Section], question: str) -> int:
+async def read_tree(ctx: Context, parts: Sequence[DocumentSection], question: str) -> int:
     """Compute the sections, each attending to its own branch only, and append the question.
 
     Returns the number of pairs of tokens of the text of which one attends to the other; a plain
@@ -90,7 +90,7 @@ async def hierarchical_attention(
         chat = template.render([{"role": "user", "content": f"{text}\n{question}"}])
         begin, end = chat.index(text), chat.rindex(f"\n{question}")
         before, *parts = sections(chat[begin:end])
-        parts.insert(0, Section(chat[:begin] + before.text, before.above))
+        parts.insert(0, DocumentSection(chat[:begin] + before.text, before.above))
         compared = await plain_text(Context(api).fill(chat), max_tokens, compare)
         num_pairs = await read_tree(ctx, parts, chat[end:])
         num_read = len(api.tokenize(chat[:end]))

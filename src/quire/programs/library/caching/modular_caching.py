@@ -34,7 +34,7 @@ from quire.programs.sdk import inferlet
 
 
 @dataclass(frozen=True, slots=True)
-class Composed:
+class ComposedAnswer:
     """An answer. ``imported``: modules that were exported before."""
 
     tokens: list[int]
@@ -88,7 +88,7 @@ async def pages_of(api: Api, queue: Queue, module: Module) -> tuple[list[KvPage]
 
 async def compose(
     api: Api, modules: Mapping[str, Module], names: Sequence[str], question: str, max_tokens: int
-) -> Composed:
+) -> ComposedAnswer:
     """The answer after the modules ``names`` and the question.
 
     Raises:
@@ -113,7 +113,7 @@ async def compose(
     decoded = await api.decode(queue, context, asked, output, stop=stop, position=position)
     api.close_queue(queue)  # frees its pages; exports stay
     num_tokens = sum(len(modules[name].tokens) for name in used) + len(asked)
-    return Composed(decoded.token_ids, imported, num_tokens)
+    return ComposedAnswer(decoded.token_ids, imported, num_tokens)
 
 
 Schema = Annotated[dict[str, str], 'Texts by name, e.g. {"begin": "Read this: "}']

@@ -32,7 +32,7 @@ Check = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Validated:
+class ValidatedText:
     """``num_rejected``: pieces that were taken back. ``is_valid``: whether the text has passed its
     check."""
 
@@ -44,7 +44,7 @@ class Validated:
 
 async def generate_validated(
     ctx: Context, check: Check, max_tokens: int, *, max_rejected: int = 16
-) -> Validated:
+) -> ValidatedText:
     """Continue ``ctx`` in pieces that pass ``check``; the first try of each piece is greedy.
 
     After ``max_rejected`` rejected pieces it returns the valid text so far.
@@ -63,10 +63,10 @@ async def generate_validated(
         num_rejected += 1
         num_tries += 1
         if num_rejected == max_rejected:
-            return Validated(_text(ctx, start), list(ctx.tokens[start:]), num_rejected, False)
+            return ValidatedText(_text(ctx, start), list(ctx.tokens[start:]), num_rejected, False)
         if num_tries % 4 == 0:  # the mistake may be in the preceding page
             ctx.truncate(max(start, good - size))
-    return Validated(_text(ctx, start), list(ctx.tokens[start:]), num_rejected, True)
+    return ValidatedText(_text(ctx, start), list(ctx.tokens[start:]), num_rejected, True)
 
 
 def _text(ctx: Context, start: int) -> str:

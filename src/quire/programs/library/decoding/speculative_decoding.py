@@ -26,7 +26,7 @@ from quire.programs.sdk import Context, ends, inferlet, verify
 
 
 @dataclass(frozen=True, slots=True)
-class Speculated:
+class SpeculatedText:
     """``num_accepted`` of the ``num_drafted`` tokens were right."""
 
     tokens: list[int]
@@ -37,7 +37,7 @@ class Speculated:
 
 async def speculate(
     ctx: Context, draft: Context, max_tokens: int, *, num_guessed: int = 4
-) -> Speculated:
+) -> SpeculatedText:
     """Continue ``ctx`` greedily, with guesses of ``draft``, which holds the same text."""
     start = len(ctx)
     num_passes = num_drafted = num_accepted = 0
@@ -51,7 +51,7 @@ async def speculate(
         num_passes += 1
         num_drafted += len(guess)
         num_accepted += verified.num_accepted
-    return Speculated(list(ctx.tokens[start:]), num_passes, num_drafted, num_accepted)
+    return SpeculatedText(list(ctx.tokens[start:]), num_passes, num_drafted, num_accepted)
 
 
 def pair_of_models(api: Api) -> tuple[Model, Model]:

@@ -43,7 +43,7 @@ class Vertex:
     score: float
 
 
-class Graph:
+class ThoughtGraph:
     """The operations of the paper's section 3.2 over sums: generate, score, keep best, aggregate.
 
     ``num_candidates``: how often each thought is generated.
@@ -104,7 +104,7 @@ async def graph_of_thought(
 ) -> dict[str, Any]:
     """Subtract outgoings from incomings: split, solve the parts, merge."""
     numbers = [int(amount) for amount in amounts.replace(",", " ").split()]
-    graph = Graph(api, num_candidates)
+    graph = ThoughtGraph(api, num_candidates)
     (incoming, added), (outgoing, spent) = await asyncio.gather(
         graph.aggregate([number for number in numbers if number >= 0]),
         graph.aggregate([-number for number in numbers if number < 0]),

@@ -20,7 +20,7 @@ from quire.programs.services.network import Network
 from quire.programs.services.operations import ProgramServices
 
 
-class Runner(Protocol):
+class GuestRunner(Protocol):
     """One guest's instance. ``GuestTrapped`` or a ``QuireError`` from any call ends it.
 
     ``cpu_ns``: processor time of its calls so far. ``memory_bytes``: the size of its memory, which
@@ -56,7 +56,7 @@ class Guest:
         self,
         number: int,
         name: str,
-        start: Callable[[], tuple[Runner, m.GuestLaunch]],
+        start: Callable[[], tuple[GuestRunner, m.GuestLaunch]],
         limits: GuestLimits,
         network: Callable[[], Network],
         now_s: float,
@@ -64,7 +64,7 @@ class Guest:
         self.number = number
         self.name = name
         self.start = start
-        self.runner: Runner | None = None
+        self.runner: GuestRunner | None = None
         self.limits = limits
         self._new_network = network
         self._network: Network | None = None

@@ -30,7 +30,7 @@ from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.answers import Answers, GuestTools
 from quire.programs.sandbox.host.family_cpu import FamilyCpus
 from quire.programs.sandbox.host.guest_http import GuestHttp
-from quire.programs.sandbox.host.hosted import Guest, GuestIo, Runner
+from quire.programs.sandbox.host.hosted import Guest, GuestIo, GuestRunner
 from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.wasm.engine import GuestTrapped
 from quire.programs.services.network import Network
@@ -92,7 +92,7 @@ class GuestHost:
         self,
         number: int,
         name: str,
-        make: Callable[[], Runner],
+        make: Callable[[], GuestRunner],
         launch: m.GuestLaunch,
         *,
         limits: GuestLimits,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from quire.core.errors import ErrorRecord, InvalidArgument, QuireError
 from quire.programs.sandbox.answers import Answers
-from quire.programs.sandbox.host.hosted import Runner
+from quire.programs.sandbox.host.hosted import GuestRunner
 from quire.programs.sandbox.host.machine_memory import MachineRoom
 from quire.programs.sandbox.host.runners import Runners
 from quire.programs.sandbox.limits import GuestLimits
@@ -154,7 +154,7 @@ class Templates:
         finally:
             guest.close()
 
-    def runner_of(self, code: bytes, digest: str, limits: GuestLimits) -> Callable[[], Runner]:
+    def runner_of(self, code: bytes, digest: str, limits: GuestLimits) -> Callable[[], GuestRunner]:
         """A function that creates a fresh instance for a program, which must be ready. It may be
         called later; it keeps the template alive."""
         if is_module(code):

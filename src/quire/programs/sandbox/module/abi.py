@@ -33,7 +33,7 @@ HOST_IDS = 1 << 32
 """Ids from here on are for commands whose answers the guest does not want."""
 
 
-class Op(IntEnum):
+class GuestOp(IntEnum):
     """Named as the calls and commands of ``core``; another layout of one adds what it brings
     (``FORWARD_WITH``, ``EMBED_SLOTS``)."""
 
@@ -98,13 +98,13 @@ GRAMMARS = {1: "json_schema", 2: "regex", 3: "lark"}
 """Kinds of grammars of ``decode_with``; 0: none."""
 
 _COUNTED = frozenset(
-    (Op.ALLOC_PAGES, Op.DEALLOC_PAGES, Op.ALLOC_EMBEDS, Op.DEALLOC_EMBEDS, Op.EXPORT_PAGES,
-     Op.IMPORT_PAGES, Op.IMPORT_PREFIX, Op.EMBED_TEXT, Op.EMBED_SLOTS, Op.MASK_PAGE,
-     Op.EXPORT_TEXT, Op.IMPORT_TEXT)
+    (GuestOp.ALLOC_PAGES, GuestOp.DEALLOC_PAGES, GuestOp.ALLOC_EMBEDS, GuestOp.DEALLOC_EMBEDS,
+     GuestOp.EXPORT_PAGES, GuestOp.IMPORT_PAGES, GuestOp.IMPORT_PREFIX, GuestOp.EMBED_TEXT,
+     GuestOp.EMBED_SLOTS, GuestOp.MASK_PAGE, GuestOp.EXPORT_TEXT, GuestOp.IMPORT_TEXT)
 )  # fmt: skip
 """Operations whose field ``c`` counts the entries in their payload, at most two numbers each."""
 
-_DETOKENIZE = int(Op.DETOKENIZE)
+_DETOKENIZE = int(GuestOp.DETOKENIZE)
 """A plain number, because accessing an enum member takes longer than the check of an entry."""
 
 _STATUS_OF_CODE = {

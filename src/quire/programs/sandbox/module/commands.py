@@ -24,7 +24,7 @@ from quire.core.calls import (
 from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
 from quire.core.errors import InvalidArgument
 from quire.core.ids import CommandId, EmbedId, ModelId, PageId, QueueId, ThreadId, TokenSlotId
-from quire.programs.sandbox.module.abi import GRAMMARS, Op, RingCommand
+from quire.programs.sandbox.module.abi import GRAMMARS, GuestOp, RingCommand
 from quire.programs.sandbox.module.memory import GuestMemory, Words, bits_of, ids_of
 from quire.programs.sdk.samplers import greedy, temperature
 
@@ -49,17 +49,17 @@ def queue_call(entry: RingCommand, models: Sequence[ModelId]) -> QueueCall | Non
     """
     queue = QueueId(entry.a)
     match entry.op:
-        case Op.CREATE_QUEUE:
+        case GuestOp.CREATE_QUEUE:
             if entry.b >= len(models):
                 raise InvalidArgument(f"model {entry.b}: give 0 to {len(models) - 1}")
             return CreateQueue(queue, models[entry.b], ThreadId(entry.d), 0, _signed(entry.c))
-        case Op.CLOSE_QUEUE:
+        case GuestOp.CLOSE_QUEUE:
             return CloseQueue(queue)
-        case Op.RESET_QUEUE:
+        case GuestOp.RESET_QUEUE:
             return ResetQueue(queue)
-        case Op.CANCEL:
+        case GuestOp.CANCEL:
             return Cancel(CommandId(entry.a))
-        case Op.SET_QUEUE_PRIORITY:
+        case GuestOp.SET_QUEUE_PRIORITY:
             return SetQueuePriority(queue, _signed(entry.c))
     return None
 
@@ -280,48 +280,48 @@ Build = Callable[[RingCommand, CommandId, GuestMemory], c.Command]
 """Builds a command from ``entry`` with this id. Raises ``InvalidArgument``."""
 
 COMMANDS: Mapping[int, Build] = {
-    Op.SYNCHRONIZE: lambda entry, command, memory: c.Synchronize(id=command),
-    Op.ALLOC_PAGES: lambda entry, command, memory: c.AllocPages(
+    GuestOp.SYNCHRONIZE: lambda entry, command, memory: c.Synchronize(id=command),
+    GuestOp.ALLOC_PAGES: lambda entry, command, memory: c.AllocPages(
         id=command, pages=_run(PageId, entry)
     ),
-    Op.DEALLOC_PAGES: lambda entry, command, memory: c.DeallocPages(
+    GuestOp.DEALLOC_PAGES: lambda entry, command, memory: c.DeallocPages(
         id=command, pages=_run(PageId, entry)
     ),
-    Op.ALLOC_EMBEDS: lambda entry, command, memory: c.AllocEmbeds(
+    GuestOp.ALLOC_EMBEDS: lambda entry, command, memory: c.AllocEmbeds(
         id=command, embeds=_run(EmbedId, entry)
     ),
-    Op.DEALLOC_EMBEDS: lambda entry, command, memory: c.DeallocEmbeds(
+    GuestOp.DEALLOC_EMBEDS: lambda entry, command, memory: c.DeallocEmbeds(
         id=command, embeds=_run(EmbedId, entry)
     ),
-    Op.EXPORT_PAGES: _export_pages,
-    Op.IMPORT_PAGES: _import_pages,
-    Op.EXPORT_TEXT: _export_text,
-    Op.IMPORT_TEXT: _import_pages,
-    Op.EMBED_TEXT: _embed_text,
-    Op.FORWARD: _forward,
-    Op.GET_NEXT_DIST: lambda entry, command, memory: c.GetNextDist(
+    GuestOp.EXPORT_PAGES: _export_pages,
+    GuestOp.IMPORT_PAGES: _import_pages,
+    GuestOp.EXPORT_TEXT: _export_text,
+    GuestOp.IMPORT_TEXT: _import_pages,
+    GuestOp.EMBED_TEXT: _embed_text,
+    GuestOp.FORWARD: _forward,
+    GuestOp.GET_NEXT_DIST: lambda entry, command, memory: c.GetNextDist(
         id=command, embeds=[EmbedId(entry.b)], top_k=entry.c
     ),
-    Op.SAMPLE: _sample,
-    Op.DECODE: _decode,
-    Op.RELEASE_EXPORT: lambda entry, command, memory: c.ReleaseExport(
+    GuestOp.SAMPLE: _sample,
+    GuestOp.DECODE: _decode,
+    GuestOp.RELEASE_EXPORT: lambda entry, command, memory: c.ReleaseExport(
         id=command, name=memory.text(entry.address, entry.length)
     ),
-    Op.IMPORT_PREFIX: lambda entry, command, memory: c.ImportPrefix(
+    GuestOp.IMPORT_PREFIX: lambda entry, command, memory: c.ImportPrefix(
         id=command,
         tokens=memory.u32s(entry.address, entry.length // 4),
         pages=_run(PageId, entry),
     ),
-    Op.COPY_PAGE: _copy_page,
-    Op.TRUNCATE_PAGE: lambda entry, command, memory: c.TruncatePage(
+    GuestOp.COPY_PAGE: _copy_page,
+    GuestOp.TRUNCATE_PAGE: lambda entry, command, memory: c.TruncatePage(
         id=command, page=PageId(entry.b), fill=entry.c
     ),
-    Op.MASK_PAGE: _mask_page,
-    Op.FORWARD_WITH: _forward_with,
-    Op.EMBED_SLOTS: _embed_slots,
-    Op.SAMPLE_SLOTS: _sample_slots,
-    Op.DECODE_WITH: _decode_with,
-    Op.REPOSITION_PAGE: lambda entry, command, memory: c.RepositionPage(
+    GuestOp.MASK_PAGE: _mask_page,
+    GuestOp.FORWARD_WITH: _forward_with,
+    GuestOp.EMBED_SLOTS: _embed_slots,
+    GuestOp.SAMPLE_SLOTS: _sample_slots,
+    GuestOp.DECODE_WITH: _decode_with,
+    GuestOp.REPOSITION_PAGE: lambda entry, command, memory: c.RepositionPage(
         id=command, page=PageId(entry.b), shift=_signed(entry.c)
     ),
 }

@@ -16,7 +16,7 @@ from quire.core.commands import Dists, Imported, Sampled
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord
 from quire.programs.sandbox.module import abi
-from quire.programs.sandbox.module.abi import Op, Status
+from quire.programs.sandbox.module.abi import GuestOp, Status
 
 
 class RingEvent(msgspec.Struct, frozen=True, gc=False):
@@ -54,7 +54,7 @@ def reply_event(op: int, command: int, reply: Reply, last: bool) -> RingEvent:
             return RingEvent(op, command, u32s(reply.token_ids), a=len(reply.token_ids))
         case Imported():
             fills = [page.fill for page in reply.pages]
-            tokens = (reply.tokens or []) if op == Op.IMPORT_TEXT else []
+            tokens = (reply.tokens or []) if op == GuestOp.IMPORT_TEXT else []
             return RingEvent(
                 op, command, u32s([*fills, *tokens]),
                 a=len(fills), b=reply.num_tokens, c=len(tokens), last=last,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from quire.core.errors import MailboxClosed
-from quire.programs.sandbox.module.abi import Op
+from quire.programs.sandbox.module.abi import GuestOp
 from quire.programs.sandbox.module.events import RingEvent, failed
 
 
@@ -49,9 +49,9 @@ class ModuleInbox:
             command = self._receives.popleft()
             if not self._messages:
                 closed = MailboxClosed("the client has closed its side").record()
-                events.append(failed(Op.RECEIVE, command, closed))
+                events.append(failed(GuestOp.RECEIVE, command, closed))
                 continue
             payload = self._messages.popleft().encode("utf-8", "replace")
-            events.append(RingEvent(Op.RECEIVE, command, payload))
+            events.append(RingEvent(GuestOp.RECEIVE, command, payload))
             self._num_read += 1
         return events

@@ -10,7 +10,7 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.programs.sandbox import messages as m
-from quire.programs.sandbox.module.abi import Op, RingCommand
+from quire.programs.sandbox.module.abi import GuestOp, RingCommand
 from quire.programs.sandbox.module.events import RingEvent, failed
 from quire.programs.sandbox.module.memory import GuestMemory
 
@@ -50,7 +50,7 @@ class ModuleOutbox:
                 f"a message of {entry.length} bytes; at most {most} are allowed: send it in parts"
             )
         if error is not None:
-            return None, [failed(Op.SEND, entry.id, error.record())]
+            return None, [failed(GuestOp.SEND, entry.id, error.record())]
         text = memory.text(entry.address, entry.length)
         self._num_untaken += 1
         self._waiting.append(entry.id)
@@ -65,11 +65,11 @@ class ModuleOutbox:
         """The client reads no further messages."""
         self._client_gone = error
         waiting, self._waiting = self._waiting, []
-        return [failed(Op.SEND, command, error) for command in waiting if command]
+        return [failed(GuestOp.SEND, command, error) for command in waiting if command]
 
     def _passed(self) -> list[RingEvent]:
         """Answers for all waiting sends, oldest first, if there is room."""
         if not self._waiting or self._num_untaken >= self._launch.mailbox_capacity:
             return []
         waiting, self._waiting = self._waiting, []
-        return [RingEvent(Op.SEND, command) for command in waiting if command]
+        return [RingEvent(GuestOp.SEND, command) for command in waiting if command]

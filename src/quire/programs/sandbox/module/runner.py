@@ -26,7 +26,7 @@ from quire.programs.inferlet import check_versions
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.answers import Answers
 from quire.programs.sandbox.module import abi
-from quire.programs.sandbox.module.abi import Op, RingCommand, Status
+from quire.programs.sandbox.module.abi import GuestOp, RingCommand, Status
 from quire.programs.sandbox.module.commands import COMMANDS, Build, queue_call, with_adapter
 from quire.programs.sandbox.module.events import RingEvent, failed, reply_event, u32s
 from quire.programs.sandbox.module.inbox import ModuleInbox
@@ -65,7 +65,7 @@ class ModuleRunner:
         """The adapter of each queue's model, or None."""
         self._inbox = ModuleInbox()
         self._sleeps = ModuleSleeps()
-        self._requests: dict[int, tuple[int, Op]] = {}
+        self._requests: dict[int, tuple[int, GuestOp]] = {}
         self._cancel_reason: str | None = None
         self._host_ids = count(abi.HOST_IDS)
         self._request_numbers = count(1)
@@ -253,11 +253,11 @@ class ModuleRunner:
 
     def _fetch(self, entry: RingCommand, memory: GuestMemory) -> m.Fetch:
         content = bytes(memory.take(entry.address, entry.length))
-        split = entry.a if entry.op == Op.HTTP_POST else len(content)
+        split = entry.a if entry.op == GuestOp.HTTP_POST else len(content)
         number = next(self._request_numbers)
-        self._requests[number] = (entry.id, Op(entry.op))
+        self._requests[number] = (entry.id, GuestOp(entry.op))
         url = content[:split].decode("utf-8", "replace")
-        if entry.op == Op.HTTP_GET:
+        if entry.op == GuestOp.HTTP_GET:
             return m.Fetch(number, "GET", url, None, None)
         return m.Fetch(number, "POST", url, content[split:], None)
 
@@ -277,7 +277,7 @@ class ModuleRunner:
         refused = [
             event
             for event in self._events
-            if event.op == Op.SEND and event.status not in (Status.OK, Status.CLOSED)
+            if event.op == GuestOp.SEND and event.status not in (Status.OK, Status.CLOSED)
         ]
         if not refused:
             return None
@@ -288,7 +288,7 @@ class ModuleRunner:
 
     def _question(self, entry: RingCommand, memory: GuestMemory) -> None:
         given = memory.take(
-            entry.address, 4 * entry.b if entry.op == Op.DETOKENIZE else entry.length
+            entry.address, 4 * entry.b if entry.op == GuestOp.DETOKENIZE else entry.length
         )
         try:
             event = self._answered(entry, bytes(given))
@@ -301,10 +301,10 @@ class ModuleRunner:
         if entry.a >= len(models):
             raise InvalidArgument(f"model {entry.a}: give 0 to {len(models) - 1}")
         model = models[entry.a]
-        if entry.op == Op.TOKENIZE:
+        if entry.op == GuestOp.TOKENIZE:
             tokens = self._answers.tokenize(model.id, given.decode("utf-8", "replace"), True)
             return RingEvent(entry.op, entry.id, u32s(tokens), a=len(tokens))
-        if entry.op == Op.DETOKENIZE:
+        if entry.op == GuestOp.DETOKENIZE:
             ids = list(struct.unpack(f"<{entry.b}I", given))
             text = self._answers.detokenize(model.id, ids, bool(entry.c))
             return RingEvent(entry.op, entry.id, text.encode("utf-8", "replace"))
@@ -342,7 +342,7 @@ class ModuleRunner:
             case m.CancelAsked():
                 self._cancel_reason = event.reason
                 reason = event.reason.encode("utf-8", "replace")
-                self._events.append(RingEvent(Op.CANCEL_ASKED, 0, reason))
+                self._events.append(RingEvent(GuestOp.CANCEL_ASKED, 0, reason))
             case m.Terminated() | m.TimeCome():
                 pass
 
@@ -360,17 +360,17 @@ class ModuleRunner:
 
 _Operation = Callable[[ModuleRunner, RingCommand, GuestMemory], m.GuestCalls | None]
 _OPERATIONS: Mapping[int, _Operation] = {
-    Op.SEND: ModuleRunner._send,
-    Op.RECEIVE: ModuleRunner._receive,
-    Op.LOG: ModuleRunner._log,
-    Op.SLEEP: ModuleRunner._sleep,
-    Op.HTTP_GET: ModuleRunner._fetch,
-    Op.HTTP_POST: ModuleRunner._fetch,
-    Op.ASK_SERVICE: ModuleRunner._call,
-    Op.END: ModuleRunner._end,
-    Op.CANCEL: ModuleRunner._cancel,
-    Op.TOKENIZE: ModuleRunner._question,
-    Op.DETOKENIZE: ModuleRunner._question,
-    Op.MODEL_INFO: ModuleRunner._question,
+    GuestOp.SEND: ModuleRunner._send,
+    GuestOp.RECEIVE: ModuleRunner._receive,
+    GuestOp.LOG: ModuleRunner._log,
+    GuestOp.SLEEP: ModuleRunner._sleep,
+    GuestOp.HTTP_GET: ModuleRunner._fetch,
+    GuestOp.HTTP_POST: ModuleRunner._fetch,
+    GuestOp.ASK_SERVICE: ModuleRunner._call,
+    GuestOp.END: ModuleRunner._end,
+    GuestOp.CANCEL: ModuleRunner._cancel,
+    GuestOp.TOKENIZE: ModuleRunner._question,
+    GuestOp.DETOKENIZE: ModuleRunner._question,
+    GuestOp.MODEL_INFO: ModuleRunner._question,
 }
 """All other operations are calls about queues. A result of ``None`` needs no call to others."""

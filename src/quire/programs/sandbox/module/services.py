@@ -13,7 +13,7 @@ import msgspec
 from quire.core.calls import AskService, DropAnswer
 from quire.core.errors import InvalidArgument
 from quire.programs.sandbox import messages as m
-from quire.programs.sandbox.module.abi import Op, RingCommand
+from quire.programs.sandbox.module.abi import GuestOp, RingCommand
 from quire.programs.sandbox.module.commands import service_call
 from quire.programs.sandbox.module.events import RingEvent, failed
 from quire.programs.sandbox.module.memory import GuestMemory
@@ -56,9 +56,9 @@ class ModuleServices:
         if call is None:
             return None
         if isinstance(answer, m.ServiceRefused):
-            return failed(Op.ASK_SERVICE, command, answer.error)
+            return failed(GuestOp.ASK_SERVICE, command, answer.error)
         return RingEvent(
-            Op.ASK_SERVICE,
+            GuestOp.ASK_SERVICE,
             command,
             msgspec.json.encode(answer.value),
             undo=_undo(call, answer.value),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from quire.programs.sandbox.module.abi import Op
+from quire.programs.sandbox.module.abi import GuestOp
 from quire.programs.sandbox.module.events import RingEvent
 
 
@@ -24,7 +24,7 @@ class ModuleSleeps:
         due = [entry for entry in self._ends if entry[0] <= now_s]
         if due:
             self._ends = [entry for entry in self._ends if entry[0] > now_s]
-        return [RingEvent(Op.SLEEP, command) for _, command in sorted(due)]
+        return [RingEvent(GuestOp.SLEEP, command) for _, command in sorted(due)]
 
     def next_s(self) -> float | None:
         """Seconds until the next one ends; ``None`` if there is none."""

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from quire.programs.workflow.components.building import Site, Value
+from quire.programs.workflow.components.building import ComponentSite, Value
 from quire.programs.workflow.components.component import Component
 from quire.programs.workflow.components.documents import Chunking, Parsing
 from quire.programs.workflow.components.flow import Condition, Tooling
-from quire.programs.workflow.components.growth import Growing
+from quire.programs.workflow.components.growth import GrowingComponent
 from quire.programs.workflow.components.model import LanguageModel
 from quire.programs.workflow.components.retrieval import Embedding, Reranking, Vectors
 from quire.programs.workflow.components.search import Search
@@ -22,10 +22,10 @@ COMPONENTS: Mapping[str, Component] = MappingProxyType(
         "rerank": Reranking(),
         "llm": LanguageModel(),
         "tool": Tooling(),
-        "growth": Growing(),
+        "growth": GrowingComponent(),
         "condition": Condition(),
     }
 )
 """By kind of engine; conditions have none."""
 
-__all__ = ["COMPONENTS", "Component", "Site", "Value"]
+__all__ = ["COMPONENTS", "Component", "ComponentSite", "Value"]

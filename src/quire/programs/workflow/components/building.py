@@ -1,4 +1,4 @@
-"""``Site``: one component of one query while its primitives are made."""
+"""``ComponentSite``: one component of one query while its primitives are made."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Value:
 
 
 @dataclass(slots=True)
-class Site:
+class ComponentSite:
     """``inputs``: the component's inputs by name; ``outputs``: the types that it promises.
     ``measured``: the sizes of outputs that the query itself tells. ``stored``: per engine, how many
     rows the query has put into it so far, or None if that is unknown. ``whole_calls``: the engine

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.components.building import Site, Value
+from quire.programs.workflow.components.building import ComponentSite, Value
 from quire.programs.workflow.engines import Engine, check_keys
 from quire.programs.workflow.values import ValueType
 
@@ -83,5 +83,5 @@ class Component(ABC):
         return
 
     @abstractmethod
-    def build(self, site: Site) -> Mapping[str, Value]:
+    def build(self, site: ComponentSite) -> Mapping[str, Value]:
         """Make the primitives of one query in ``site``; returns the outputs by name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.components.building import Site, Value
+from quire.programs.workflow.components.building import ComponentSite, Value
 from quire.programs.workflow.components.component import Component, NodeShape, Shape
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op
@@ -25,7 +25,7 @@ class Parsing(Component):
     config = frozenset[str]()
     shape = Shape(("documents",), ("documents",))
 
-    def build(self, site: Site) -> Mapping[str, Value]:
+    def build(self, site: ComponentSite) -> Mapping[str, Value]:
         (given,) = site.inputs.values()
         made = site.add(
             Op.PARSE, "", site.by_type(), {"out": ValueType.DOCUMENTS},
@@ -63,7 +63,7 @@ class Chunking(Component):
                 param=f"{node.name}.neighbours",
             )
 
-    def build(self, site: Site) -> Mapping[str, Value]:
+    def build(self, site: ComponentSite) -> Mapping[str, Value]:
         (given,) = site.inputs.values()
         size, overlap = chunking_of(site)
         config = {"chunk_size": size, "overlap": overlap}
@@ -78,7 +78,7 @@ class Chunking(Component):
         return {out: Value(Ref(made.id, port), ValueType.TEXTS, num) for out, port in ports.items()}
 
 
-def chunking_of(site: Site) -> tuple[int, int]:
+def chunking_of(site: ComponentSite) -> tuple[int, int]:
     """Tokens of a chunk, and those that it shares with the one before."""
     size = site.count("chunk_size", CHUNK_TOKENS)
     overlap = site.count("overlap", OVERLAP_TOKENS, least=0)
@@ -92,7 +92,7 @@ def chunking_of(site: Site) -> tuple[int, int]:
     return size, overlap
 
 
-def _neighbours_of(site: Site) -> int:
+def _neighbours_of(site: ComponentSite) -> int:
     num = site.count("neighbours", NEIGHBOURS)
     assert num is not None, "it has a default"
     if num > MAX_NEIGHBOURS:

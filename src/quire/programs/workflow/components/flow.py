@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.components.building import Site, Value
+from quire.programs.workflow.components.building import ComponentSite, Value
 from quire.programs.workflow.components.component import Component, NodeShape, Shape
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op
@@ -37,7 +37,7 @@ class Condition(Component):
                 param=f"{node.name}.likely",
             )
 
-    def build(self, site: Site) -> Mapping[str, Value]:
+    def build(self, site: ComponentSite) -> Mapping[str, Value]:
         equals = site.option("equals", str)
         made = site.add(
             Op.CONDITION, "", site.by_type(), {"out": ValueType.BOOLEAN},
@@ -81,7 +81,7 @@ class Tooling(Component):
         check_effects(node)
         _check_pure(node)
 
-    def build(self, site: Site) -> Mapping[str, Value]:
+    def build(self, site: ComponentSite) -> Mapping[str, Value]:
         lists = {name: one for name, one in site.inputs.items() if one.kind in LISTS}
         sizes = {name: one.size for name, one in lists.items()}
         batched = tuple(lists) if site.batchable else ()

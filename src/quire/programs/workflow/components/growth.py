@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.components.building import Site, Value
+from quire.programs.workflow.components.building import ComponentSite, Value
 from quire.programs.workflow.components.component import Component, NodeShape
 from quire.programs.workflow.components.flow import check_effects, check_parameters, function_of
 from quire.programs.workflow.engines import Engine
@@ -15,7 +15,7 @@ from quire.programs.workflow.values import Ref, ValueType
 MAX_ROUNDS = 16
 
 
-class Growing(Component):
+class GrowingComponent(Component):
     """A function of the engine, called with the inputs by name. It returns the outputs, or a
     ``Growth``: components that give them.
 
@@ -45,7 +45,7 @@ class Growing(Component):
                 f"{node.name}: a growth needs an output: name one", param=f"{node.name}.outputs"
             )
 
-    def build(self, site: Site) -> Mapping[str, Value]:
+    def build(self, site: ComponentSite) -> Mapping[str, Value]:
         site.count("max_rounds", MAX_ROUNDS)
         named = site.config.get("effects", ())
         site.stored.update(dict.fromkeys(named))

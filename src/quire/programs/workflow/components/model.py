@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.components.building import Site, Value
+from quire.programs.workflow.components.building import ComponentSite, Value
 from quire.programs.workflow.components.component import Component, NodeShape
 from quire.programs.workflow.components.turns import (
     TURN_CONFIG,
@@ -22,7 +22,7 @@ from quire.programs.workflow.components.turns import (
 )
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import EACH, Op, Primitive
-from quire.programs.workflow.prompts import Part, Prompt
+from quire.programs.workflow.prompts import Prompt, PromptPart
 from quire.programs.workflow.values import Ref, ValueType
 
 MODES = ("one_shot", "refine", "tree")
@@ -104,8 +104,8 @@ class LanguageModel(Component):
                     param=f"{node.name}.inputs.{name}",
                 )
 
-    def build(self, site: Site) -> Mapping[str, Value]:
-        call = Calls(site)
+    def build(self, site: ComponentSite) -> Mapping[str, Value]:
+        call = ComponentCalls(site)
         if site.batchable:
             return call.each()
         mode = site.option("synthesis", str, "one_shot")
@@ -118,10 +118,10 @@ class LanguageModel(Component):
         return {out: Value(Ref(last.id), kind, call.elements)}
 
 
-class Calls:
+class ComponentCalls:
     """The calls of one component of one query."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: ComponentSite) -> None:
         self._site = site
         self._separator = site.option("separator", str, "\n")
         self.elements, schema = self._elements()
@@ -208,7 +208,7 @@ class Calls:
         answers: Sequence[Primitive] = (),
     ) -> Primitive:
         """``given``: values of parts in place of the component's inputs."""
-        parts: list[Part] = []
+        parts: list[PromptPart] = []
         inputs: dict[str, Ref] = {}
         turns = turn_parts(turn_prompts(self._site.node, self._site.config))
         for part in (*prompt.parts, *turns):
@@ -238,7 +238,11 @@ class Calls:
         )  # fmt: skip
 
     def _whole_call(
-        self, step: str, inputs: Mapping[str, Ref], parts: Sequence[Part], asked: Mapping[str, Any]
+        self,
+        step: str,
+        inputs: Mapping[str, Ref],
+        parts: Sequence[PromptPart],
+        asked: Mapping[str, Any],
     ) -> Primitive:
         if asked["model"] is not None:
             raise self._site.error(
@@ -257,27 +261,27 @@ class Calls:
         )  # fmt: skip
 
     def _add(
-        self, name: str, given: Value | None, parts: list[Part], inputs: dict[str, Ref]
+        self, name: str, given: Value | None, parts: list[PromptPart], inputs: dict[str, Ref]
     ) -> None:
         """The part ``name``; of a list of known size each element is a part of its own, because its
         elements may be ready one after the other."""
         value = given or self._site.inputs[name]
         if value.kind is ValueType.TEXT or value.size is None:
-            parts.append(Part(name=name))
+            parts.append(PromptPart(name=name))
             inputs[name] = value.ref
             return
         for index in range(value.size):
             if index:
-                parts.append(Part(self._separator))
-            parts.append(Part(name=f"{name}.{index}"))
+                parts.append(PromptPart(self._separator))
+            parts.append(PromptPart(name=f"{name}.{index}"))
             inputs[f"{name}.{index}"] = value.ref.element(index)
 
     def _add_numbered(
-        self, answers: Sequence[Primitive], parts: list[Part], inputs: dict[str, Ref]
+        self, answers: Sequence[Primitive], parts: list[PromptPart], inputs: dict[str, Ref]
     ) -> None:
         for index, answer in enumerate(answers):
-            parts.append(Part(f"{chr(10) if index else ''}{index + 1}. "))
-            parts.append(Part(name=f"{ANSWERS}.{index}"))
+            parts.append(PromptPart(f"{chr(10) if index else ''}{index + 1}. "))
+            parts.append(PromptPart(name=f"{ANSWERS}.{index}"))
             inputs[f"{ANSWERS}.{index}"] = Ref(answer.id)
 
     # -- configuration -----------------------------------------------------------------------------

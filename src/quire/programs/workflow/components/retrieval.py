@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from quire.core.errors import InvalidArgument
 from quire.programs.vectors.service import MAX_FOUND
-from quire.programs.workflow.components.building import Site, Value
+from quire.programs.workflow.components.building import ComponentSite, Value
 from quire.programs.workflow.components.component import Component, NodeShape, Shape
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.primitives import Op
@@ -32,7 +32,7 @@ class Embedding(Component):
                 param=f"{node.name}.inputs",
             )
 
-    def build(self, site: Site) -> Mapping[str, Value]:
+    def build(self, site: ComponentSite) -> Mapping[str, Value]:
         (given,) = site.inputs.values()
         size = 1 if given.kind is ValueType.TEXT else given.size
         made = site.add(
@@ -82,11 +82,11 @@ class Vectors(Component):
                 f"{node.name}: top_k is {top_k}: give 1 to {MAX_FOUND}", param=f"{node.name}.top_k"
             )
 
-    def build(self, site: Site) -> Mapping[str, Value]:
+    def build(self, site: ComponentSite) -> Mapping[str, Value]:
         ingests = site.config["operation"] == "ingest"
         return self._ingest(site) if ingests else self._search(site)
 
-    def _ingest(self, site: Site) -> Mapping[str, Value]:
+    def _ingest(self, site: ComponentSite) -> Mapping[str, Value]:
         lists = [one for one in site.inputs.values() if one.kind in LISTS]
         sizes = {one.size for one in lists}
         certain = sorted(size for size in sizes if size is not None)
@@ -106,7 +106,7 @@ class Vectors(Component):
         (out,) = site.outputs
         return {out: Value(Ref(made.id), ValueType.DONE)}
 
-    def _search(self, site: Site) -> Mapping[str, Value]:
+    def _search(self, site: ComponentSite) -> Mapping[str, Value]:
         (size,) = (one.size for one in site.inputs.values() if one.kind is ValueType.VECTORS)
         top_k = site.count("top_k", TOP_K)
         assert top_k is not None, "it has a default"
@@ -133,7 +133,7 @@ class Reranking(Component):
     config = frozenset({"top_n", "truncate"})
     shape = Shape(("text", "texts"), ("texts",))
 
-    def build(self, site: Site) -> Mapping[str, Value]:
+    def build(self, site: ComponentSite) -> Mapping[str, Value]:
         top_n = site.count("top_n", TOP_K)
         assert top_n is not None, "it has a default"
         (given,) = (one for one in site.inputs.values() if one.kind is ValueType.TEXTS)

@@ -7,7 +7,7 @@ from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.search.service import MAX_TOP_K, check_search_query
-from quire.programs.workflow.components.building import Site, Value
+from quire.programs.workflow.components.building import ComponentSite, Value
 from quire.programs.workflow.components.component import Component, NodeShape
 from quire.programs.workflow.components.model import read_prompt
 from quire.programs.workflow.engines import Engine
@@ -52,7 +52,7 @@ class Search(Component):
                 where = f"{name}[{index}]" if is_list else name
                 check_search_query(f"{node.name}: the input {where}", query, name)
 
-    def build(self, site: Site) -> Mapping[str, Value]:
+    def build(self, site: ComponentSite) -> Mapping[str, Value]:
         (given,) = (one for one in site.inputs.values() if one.kind is not ValueType.DONE)
         size = 1 if given.kind is ValueType.TEXT else given.size
         is_batchable = site.batchable and given.kind is ValueType.TEXTS

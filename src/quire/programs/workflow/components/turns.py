@@ -12,7 +12,7 @@ from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.components.component import NodeShape
-from quire.programs.workflow.prompts import Part, Prompt
+from quire.programs.workflow.prompts import Prompt, PromptPart
 
 TURN_CONFIG = frozenset({"tools", "turns"})
 ROLES = ("assistant", "tool", "user")
@@ -42,12 +42,14 @@ def turn_prompts(node: str, config: Mapping[str, Any]) -> list[Prompt]:
     """The contents of the turns, as prompts with named parts."""
     turns: list[dict[str, Any]] = config.get("turns") or []
     return [
-        Prompt.read(turn["content"], f"{node}.turns") if turn["content"] else Prompt((Part(),))
+        Prompt.read(turn["content"], f"{node}.turns")
+        if turn["content"]
+        else Prompt((PromptPart(),))
         for turn in turns
     ]
 
 
-def turn_parts(prompts: list[Prompt]) -> list[Part]:
+def turn_parts(prompts: list[Prompt]) -> list[PromptPart]:
     """Their parts; each says to which turn it belongs, the first behind the prompt is 1."""
     return [
         replace(part, turn=number)

@@ -9,7 +9,7 @@ from quire.programs.workflow.durable.digests import (
     digests_of_query,
     digests_of_template,
 )
-from quire.programs.workflow.durable.entries import Head, Planned
+from quire.programs.workflow.durable.entries import QueryHead, QueryPlanned
 from quire.programs.workflow.durable.journal import Journal, QueryId
 from quire.programs.workflow.durable.kept_queries import KeptQueries, QueryPlace
 from quire.programs.workflow.durable.record import KeptRecord
@@ -17,14 +17,14 @@ from quire.programs.workflow.durable.service import KeptQueryService
 from quire.programs.workflow.durable.stored_values import stored
 
 __all__ = [
-    "Head",
     "Journal",
     "KeptQueries",
     "KeptQueryService",
     "KeptRecord",
-    "Planned",
+    "QueryHead",
     "QueryId",
     "QueryPlace",
+    "QueryPlanned",
     "digests_of_graph",
     "digests_of_query",
     "digests_of_template",

@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.durable.digests import digests_of_query, digests_of_template
-from quire.programs.workflow.durable.entries import Head
+from quire.programs.workflow.durable.entries import QueryHead
 from quire.programs.workflow.durable.journal import Journal
 from quire.programs.workflow.durable.stored_values import json_of
 from quire.programs.workflow.template import App
@@ -40,7 +40,7 @@ async def checked_inputs(
         return journal.inputs()
     texts = await read(query)
     kept = json_of(app.name, "inputs", texts)
-    await journal.add(Head(**digests, query=kept, settings=json.dumps(config)))
+    await journal.add(QueryHead(**digests, query=kept, settings=json.dumps(config)))
     return texts, config
 
 

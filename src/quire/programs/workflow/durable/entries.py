@@ -1,6 +1,7 @@
 """The entries of a query's file, one for each frame.
 
-``Head`` comes first, then ``Planned``; a finished query has ``Head`` and ``Finished`` only.
+``QueryHead`` comes first, then ``QueryPlanned``; a finished query has ``QueryHead`` and
+``QueryFinished`` only.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 import msgspec
 
 
-class Entry(msgspec.Struct, frozen=True, tag=True):
+class QueryEntry(msgspec.Struct, frozen=True, tag=True):
     """Base of all entries."""
 
 
-class Head(Entry, frozen=True):
+class QueryHead(QueryEntry, frozen=True):
     """Digests of the query, its inputs with the texts of documents, and the configuration of the
     components, as JSON."""
 
@@ -23,7 +24,7 @@ class Head(Entry, frozen=True):
     settings: str
 
 
-class Planned(Entry, frozen=True):
+class QueryPlanned(QueryEntry, frozen=True):
     """Digests of the query's graph, and of the models behind its engines."""
 
     graph: str
@@ -31,28 +32,28 @@ class Planned(Entry, frozen=True):
     num_primitives: int
 
 
-class Begun(Entry, frozen=True):
-    """A primitive with effects begins. If no ``Ended`` or ``Failed`` follows, it may have taken
-    effect or not."""
+class EffectBegun(QueryEntry, frozen=True):
+    """A primitive with effects begins. If no ``PrimitiveEnded`` or ``EffectFailed`` follows, it may
+    have taken effect or not."""
 
     primitive: str
     node: str
 
 
-class Failed(Entry, frozen=True):
+class EffectFailed(QueryEntry, frozen=True):
     """A primitive with effects has raised an error."""
 
     primitive: str
 
 
-class Ended(Entry, frozen=True):
+class PrimitiveEnded(QueryEntry, frozen=True):
     """A primitive has ended. ``outputs``: the bytes that ``stored`` makes."""
 
     primitive: str
     outputs: bytes
 
 
-class Grew(Entry, frozen=True):
+class GraphGrew(QueryEntry, frozen=True):
     """A growth has returned components (``growth``); with them the query has ``num_primitives``."""
 
     primitive: str
@@ -60,12 +61,20 @@ class Grew(Entry, frozen=True):
     num_primitives: int
 
 
-class Finished(Entry, frozen=True):
+class QueryFinished(QueryEntry, frozen=True):
     results: bytes
     num_primitives: int
 
 
-AnyEntry = Head | Planned | Begun | Failed | Ended | Grew | Finished
+AnyEntry = (
+    QueryHead
+    | QueryPlanned
+    | EffectBegun
+    | EffectFailed
+    | PrimitiveEnded
+    | GraphGrew
+    | QueryFinished
+)
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[AnyEntry] = msgspec.msgpack.Decoder(AnyEntry)
 

@@ -18,13 +18,13 @@ from quire.core.errors import AlreadyExists, InvalidArgument, QuireError
 from quire.programs.api import Api
 from quire.programs.workflow.durable.entries import (
     AnyEntry,
-    Begun,
-    Ended,
-    Failed,
-    Finished,
-    Grew,
-    Head,
-    Planned,
+    EffectBegun,
+    EffectFailed,
+    GraphGrew,
+    PrimitiveEnded,
+    QueryFinished,
+    QueryHead,
+    QueryPlanned,
     decoded,
     encoded,
 )
@@ -56,9 +56,9 @@ class Journal:
 
     def __init__(self, api: Api, number: int, name: QueryId) -> None:
         self._api, self._number, self.name = api, number, name
-        self.head: Head | None = None
-        self.planned: Planned | None = None
-        self.finished: Finished | None = None
+        self.head: QueryHead | None = None
+        self.planned: QueryPlanned | None = None
+        self.finished: QueryFinished | None = None
         self.num_primitives = 0
         self._begun: dict[str, str] = {}
         self._ended: dict[str, bytes] = {}
@@ -129,7 +129,8 @@ class Journal:
         return restored(self.finished.results)
 
     def check(self, digests: Mapping[str, str]) -> None:
-        """Check that the query is the stored one. ``digests``: those of a ``Head`` or ``Planned``.
+        """Check that the query is the stored one. ``digests``: those of a ``QueryHead`` or a
+        ``QueryPlanned``.
 
         Raises:
             AlreadyExists: it is another query.
@@ -167,33 +168,33 @@ class Journal:
             CapacityError, QuotaExceeded: the entry cannot be stored.
         """
         await self._api.issuer.call("queries.append", number=self._number, frame=encoded(entry))
-        if isinstance(entry, Head | Planned):
+        if isinstance(entry, QueryHead | QueryPlanned):
             self._note(entry)
 
     async def finish(self, results: bytes, num_primitives: int) -> None:
         """The query has ended: keep its results, and delete its inputs and values."""
         assert self.head is not None, "it has begun"
         head = msgspec.structs.replace(self.head, query="{}")
-        entries = [encoded(head), encoded(Finished(results, num_primitives))]
+        entries = [encoded(head), encoded(QueryFinished(results, num_primitives))]
         await self._api.issuer.call("queries.finish", number=self._number, frames=entries)
 
     def _note(self, entry: AnyEntry) -> None:
         match entry:
-            case Head():
+            case QueryHead():
                 self.head = entry
-            case Planned():
+            case QueryPlanned():
                 self.planned = entry
                 self.num_primitives = entry.num_primitives
-            case Begun():
+            case EffectBegun():
                 self._begun[entry.primitive] = entry.node
-            case Failed():
+            case EffectFailed():
                 self._begun.pop(entry.primitive, None)
-            case Ended():
+            case PrimitiveEnded():
                 self._begun.pop(entry.primitive, None)
                 self._ended[entry.primitive] = entry.outputs
-            case Grew():
+            case GraphGrew():
                 self._grew[entry.primitive] = entry.growth
                 self.num_primitives = entry.num_primitives
-            case Finished():
+            case QueryFinished():
                 self.finished = entry
                 self.num_primitives = entry.num_primitives

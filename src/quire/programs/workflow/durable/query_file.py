@@ -29,7 +29,7 @@ FRAME_BYTES = _HEAD.size + _DIGEST_BYTES
 """Bytes of a frame besides its content."""
 
 
-class Damaged(InvalidArgument):
+class DamagedQuery(InvalidArgument):
     """The file does not contain what was written."""
 
 
@@ -97,7 +97,7 @@ class QueryFile:
             if MAGIC.startswith(content):
                 os.ftruncate(self._file, 0)
                 return [], 0
-            raise Damaged(
+            raise DamagedQuery(
                 f"{self.path.name} is not what this release keeps of a query: give the query "
                 "another id"
             )
@@ -154,8 +154,8 @@ def _whole_frames(name: str, content: bytes) -> tuple[list[bytes], int]:
     return frames, end
 
 
-def _damaged(name: str, place: int) -> Damaged:
-    return Damaged(
+def _damaged(name: str, place: int) -> DamagedQuery:
+    return DamagedQuery(
         f"{name}, what is kept of the query, is damaged at byte {place}: give the query another id"
     )
 

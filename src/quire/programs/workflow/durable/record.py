@@ -11,7 +11,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from quire.programs.workflow.durable.entries import Begun, Ended, Failed, Grew
+from quire.programs.workflow.durable.entries import (
+    EffectBegun,
+    EffectFailed,
+    GraphGrew,
+    PrimitiveEnded,
+)
 from quire.programs.workflow.durable.growth_bytes import growth_bytes, growth_of
 from quire.programs.workflow.durable.journal import Journal
 from quire.programs.workflow.durable.stored_values import stored
@@ -68,20 +73,20 @@ class KeptRecord:
 
     async def begins(self, primitive: Primitive) -> None:
         if _acts(primitive):
-            await self._journal.add(Begun(primitive.id, primitive.node))
+            await self._journal.add(EffectBegun(primitive.id, primitive.node))
 
     async def failed(self, primitive: Primitive) -> None:
         if _acts(primitive):
-            await self._journal.add(Failed(primitive.id))
+            await self._journal.add(EffectFailed(primitive.id))
 
     async def ended(self, primitive: Primitive, outputs: Mapping[str, Any]) -> None:
         if primitive.op not in PASSING:
             content = await asyncio.to_thread(stored, primitive.node, primitive.outputs, outputs)
-            await self._journal.add(Ended(primitive.id, content))
+            await self._journal.add(PrimitiveEnded(primitive.id, content))
 
     async def grew(self, primitive: Primitive, growth: Growth, num_primitives: int) -> None:
         content = growth_bytes(primitive.node, growth)
-        await self._journal.add(Grew(primitive.id, content, num_primitives))
+        await self._journal.add(GraphGrew(primitive.id, content, num_primitives))
 
     def _has_wanted_state(self, primitive: Primitive) -> bool:
         """Whether a model must continue the answer that this stored element belongs to."""

@@ -18,14 +18,14 @@ from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.imports.haystack_building import (
     Building,
     PromptText,
-    Text,
+    TemplateOutput,
     add,
     input_of,
     order_stores,
     store_of,
 )
 from quire.programs.workflow.imports.haystack_reading import (
-    Part,
+    HaystackComponent,
     Pipeline,
     Socket,
     read_pipeline,
@@ -65,7 +65,7 @@ def import_pipelines(paths: Sequence[Path], name: str) -> App:
 
 
 def _joined(pipelines: Sequence[Pipeline]) -> Pipeline:
-    parts: dict[str, Part] = {}
+    parts: dict[str, HaystackComponent] = {}
     senders: dict[Socket, Socket] = {}
     for one in pipelines:
         for name in one.parts:
@@ -76,7 +76,7 @@ def _joined(pipelines: Sequence[Pipeline]) -> Pipeline:
     return Pipeline(parts, senders, [note for one in pipelines for note in one.notes])
 
 
-def _ordered(pipeline: Pipeline) -> list[Part]:
+def _ordered(pipeline: Pipeline) -> list[HaystackComponent]:
     before: dict[str, set[str]] = {name: set() for name in pipeline.parts}
     for receiver, sender in pipeline.senders.items():
         before[receiver.component].add(sender.component)
@@ -91,12 +91,12 @@ def _ordered(pipeline: Pipeline) -> list[Part]:
 # -- components --------------------------------------------------------------------------------
 
 
-def _converter(building: Building, part: Part) -> None:
+def _converter(building: Building, part: HaystackComponent) -> None:
     documents = input_of(building, part, "sources", "documents", asked="documents")
     add(building, part, "parser", {documents.name: "documents"}, "documents", "documents")
 
 
-def _splitter(building: Building, part: Part) -> None:
+def _splitter(building: Building, part: HaystackComponent) -> None:
     documents = input_of(building, part, "documents", "documents")
     config = {
         "chunk_size": part.used.get("split_length", 200),
@@ -105,22 +105,22 @@ def _splitter(building: Building, part: Part) -> None:
     add(building, part, "chunker", {documents.name: "documents"}, "documents", "texts", config)
 
 
-def _document_embedder(building: Building, part: Part) -> None:
+def _document_embedder(building: Building, part: HaystackComponent) -> None:
     texts = input_of(building, part, "documents", "texts")
     made = add(
         building, part, "embedding", {texts.name: "texts"}, "documents", "vectors",
         {"truncate": True}, batchable=True,
     )  # fmt: skip
-    building.values[Socket(part.name, "documents")] = Text(texts.name, "texts", made.name)
+    building.values[Socket(part.name, "documents")] = TemplateOutput(texts.name, "texts", made.name)
 
 
-def _text_embedder(building: Building, part: Part) -> None:
+def _text_embedder(building: Building, part: HaystackComponent) -> None:
     text = input_of(building, part, "text", "text")
     config = {"truncate": True}
     add(building, part, "embedding", {text.name: "text"}, "embedding", "vectors", config)
 
 
-def _writer(building: Building, part: Part) -> None:
+def _writer(building: Building, part: HaystackComponent) -> None:
     texts = input_of(building, part, "documents", "texts")
     if not texts.vectors:
         raise InvalidArgument(
@@ -135,7 +135,7 @@ def _writer(building: Building, part: Part) -> None:
     building.writers.setdefault(store, []).append(building.nodes[-1])
 
 
-def _retriever(building: Building, part: Part) -> None:
+def _retriever(building: Building, part: HaystackComponent) -> None:
     vectors = input_of(building, part, "query_embedding", "vectors")
     store = store_of(building, part)
     config = {"operation": "search", "top_k": part.used.get("top_k", 10)}
@@ -143,7 +143,7 @@ def _retriever(building: Building, part: Part) -> None:
     building.readers.setdefault(store, []).append(building.nodes[-1])
 
 
-def _ranker(building: Building, part: Part) -> None:
+def _ranker(building: Building, part: HaystackComponent) -> None:
     query = input_of(building, part, "query", "text")
     texts = input_of(building, part, "documents", "texts")
     config = {"top_n": part.used.get("top_k", 10), "truncate": True}
@@ -151,7 +151,7 @@ def _ranker(building: Building, part: Part) -> None:
     add(building, part, "rerank", inputs, "documents", "texts", config)
 
 
-def _prompt(building: Building, part: Part) -> None:
+def _prompt(building: Building, part: HaystackComponent) -> None:
     template, system = part.used.get("template"), None
     where = f"the template of {part.name}"
     if isinstance(template, list):
@@ -206,7 +206,7 @@ def _messages(template: list[Any], where: str) -> tuple[str, str | None]:
     return texts[-1], system
 
 
-def _generator(building: Building, part: Part) -> None:
+def _generator(building: Building, part: HaystackComponent) -> None:
     sockets = [Socket(part.name, name) for name in INPUTS["generator"]]
     sender = next((building.pipeline.senders[one] for one in sockets
                    if one in building.pipeline.senders), None)  # fmt: skip
@@ -229,7 +229,7 @@ def _generator(building: Building, part: Part) -> None:
     )  # fmt: skip
 
 
-def _model(building: Building, part: Part) -> str:
+def _model(building: Building, part: HaystackComponent) -> str:
     """The engine of a generator: the node's model, or the endpoint that it names."""
     url, model = part.used.get("api_base_url"), part.used.get("model")
     if url is None:
@@ -254,7 +254,7 @@ def _model(building: Building, part: Part) -> str:
     return called
 
 
-def _is_last(pipeline: Pipeline, part: Part) -> bool:
+def _is_last(pipeline: Pipeline, part: HaystackComponent) -> bool:
     """Whether the replies of ``part``, and of no other generator, go into no prompt."""
     asked = {
         sender.component
@@ -265,7 +265,7 @@ def _is_last(pipeline: Pipeline, part: Part) -> bool:
     return [name for name in generators if name not in asked] == [part.name]
 
 
-def _generation(part: Part) -> dict[str, Any]:
+def _generation(part: HaystackComponent) -> dict[str, Any]:
     config: dict[str, Any] = {}
     for key, value in (part.used.get("generation_kwargs") or {}).items():
         if key in _TOKENS:
@@ -285,11 +285,11 @@ def _generation(part: Part) -> dict[str, Any]:
     return config
 
 
-def _answers(building: Building, part: Part) -> None:
+def _answers(building: Building, part: HaystackComponent) -> None:
     input_of(building, part, "replies", "text")
 
 
-_MAKERS: Mapping[Role, Callable[[Building, Part], None]] = {
+_MAKERS: Mapping[Role, Callable[[Building, HaystackComponent], None]] = {
     "converter": _converter, "splitter": _splitter, "document_embedder": _document_embedder,
     "text_embedder": _text_embedder, "writer": _writer, "retriever": _retriever, "ranker": _ranker,
     "prompt": _prompt, "generator": _generator, "answers": _answers,

@@ -10,14 +10,14 @@ from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.workflow.engines import ASSUMED_EMBEDDING, NO_PROFILE, Engine
-from quire.programs.workflow.imports.haystack_reading import Part, Pipeline, Socket
+from quire.programs.workflow.imports.haystack_reading import HaystackComponent, Pipeline, Socket
 from quire.programs.workflow.template import Node
 
 STORE = "InMemoryDocumentStore"
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TemplateOutput:
     """An output of the template by its name."""
 
     name: str
@@ -37,7 +37,7 @@ class PromptText:
 @dataclass(slots=True)
 class Building:
     pipeline: Pipeline
-    values: dict[Socket, Text | PromptText] = field(default_factory=dict)
+    values: dict[Socket, TemplateOutput | PromptText] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     engines: dict[str, Engine] = field(default_factory=dict)
     stores: dict[str, str] = field(default_factory=dict)
@@ -47,14 +47,16 @@ class Building:
     readers: dict[str, list[Node]] = field(default_factory=dict)
 
 
-def input_of(building: Building, part: Part, socket: str, kind: str, asked: str = "") -> Text:
+def input_of(
+    building: Building, part: HaystackComponent, socket: str, kind: str, asked: str = ""
+) -> TemplateOutput:
     """What the socket takes: what is connected to it, or the query's input of that name."""
     sender = building.pipeline.senders.get(Socket(part.name, socket))
     if sender is None:
-        return Text(asked or socket, kind)
+        return TemplateOutput(asked or socket, kind)
     value = building.values.get(sender)
-    if not isinstance(value, Text) or value.kind != kind:
-        has = value.kind if isinstance(value, Text) else "a prompt"
+    if not isinstance(value, TemplateOutput) or value.kind != kind:
+        has = value.kind if isinstance(value, TemplateOutput) else "a prompt"
         raise InvalidArgument(
             f"{part.name}.{socket} takes {kind}, and {'.'.join(sender)} gives {has}: connect "
             "another component",
@@ -65,7 +67,7 @@ def input_of(building: Building, part: Part, socket: str, kind: str, asked: str 
 
 def add(
     building: Building,
-    part: Part,
+    part: HaystackComponent,
     engine: str,
     inputs: Mapping[str, str],
     socket: str,
@@ -74,13 +76,13 @@ def add(
     *,
     batchable: bool = False,
     called: str = "",
-) -> Text:
+) -> TemplateOutput:
     """Make the node of ``part``, whose one output is its ``socket``."""
     if engine not in building.engines:
         profile = ASSUMED_EMBEDDING if engine == "embedding" else NO_PROFILE
         building.engines[engine] = Engine(engine, profile=profile)
     name = re.sub(r"\W", "_", part.name)
-    made = Text(called or f"{name}_{socket}", kind)
+    made = TemplateOutput(called or f"{name}_{socket}", kind)
     annotation = "batchable" if batchable else None
     building.nodes.append(
         Node(engine, inputs, {made.name: kind}, annotation, config or {}, name=name)  # type: ignore[arg-type]
@@ -89,7 +91,7 @@ def add(
     return made
 
 
-def store_of(building: Building, part: Part) -> str:
+def store_of(building: Building, part: HaystackComponent) -> str:
     """The engine of the store that a writer or retriever names."""
     store = part.used.get("document_store")
     store = store if isinstance(store, dict) else {}

@@ -19,7 +19,7 @@ from quire.programs.workflow.imports.haystack_types import (
     KNOWN,
     OUTPUTS,
     PREFIXES,
-    Known,
+    KnownComponent,
 )
 
 MAX_BYTES = 1 << 20
@@ -36,11 +36,11 @@ class Socket(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class HaystackComponent:
     """A component: its type, and its parameters as far as they are used."""
 
     name: str
-    known: Known
+    known: KnownComponent
     shown_type: str
     used: Mapping[str, Any]
 
@@ -50,7 +50,7 @@ class Pipeline:
     """``senders``: of each connected input the output that it takes. ``notes``: what the import
     does not do as the file says."""
 
-    parts: Mapping[str, Part]
+    parts: Mapping[str, HaystackComponent]
     senders: Mapping[Socket, Socket]
     notes: Sequence[str]
 
@@ -99,7 +99,7 @@ def _loaded(path: Path) -> Any:
         raise InvalidArgument(f"{path} is no YAML that can be read: {reason}") from exc
 
 
-def _part(name: str, one: Any, notes: list[str]) -> Part:
+def _part(name: str, one: Any, notes: list[str]) -> HaystackComponent:
     if not isinstance(one, dict) or not isinstance(one.get("type"), str):
         raise InvalidArgument(f"the component {name!r} has no 'type'", param=name)
     if not one.keys() <= {"type", "init_parameters"}:
@@ -119,10 +119,12 @@ def _part(name: str, one: Any, notes: list[str]) -> Part:
         raise InvalidArgument(f"{name}.init_parameters is {given!r:.60}: give a mapping")
     for key, value in given.items():
         _check(name, known, key, value, notes)
-    return Part(name, known, shown, {key: one for key, one in given.items() if key in known.used})
+    return HaystackComponent(
+        name, known, shown, {key: one for key, one in given.items() if key in known.used}
+    )
 
 
-def _check(name: str, known: Known, key: str, value: Any, notes: list[str]) -> None:
+def _check(name: str, known: KnownComponent, key: str, value: Any, notes: list[str]) -> None:
     if key in known.used or key in known.harmless:
         return
     if key in known.told:
@@ -143,7 +145,7 @@ def _check(name: str, known: Known, key: str, value: Any, notes: list[str]) -> N
         )
 
 
-def _socket(written: Any, parts: Mapping[str, Part], *, is_input: bool) -> Socket:
+def _socket(written: Any, parts: Mapping[str, HaystackComponent], *, is_input: bool) -> Socket:
     component, dot, name = str(written).rpartition(".")
     part = parts.get(component)
     if not dot or part is None:

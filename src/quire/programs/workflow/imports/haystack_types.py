@@ -19,7 +19,7 @@ PREFIXES = ("haystack.components.", "haystack_integrations.components.")
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownComponent:
     """``used``: parameters that shape the component. ``told``: those in whose place the node's own
     is used, which the import says. ``harmless``: those without a meaning here. ``fixed``: those
     that may only have these values."""
@@ -31,7 +31,7 @@ class Known:
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
-_CONVERTER = Known(
+_CONVERTER = KnownComponent(
     "converter",
     harmless=frozenset({"encoding", "store_full_path", "progress_bar", "table_to_single_line"}),
     fixed={"extraction_kwargs": (None, {}), "converter": (None,), "extraction_mode": ("plain",)},
@@ -58,20 +58,20 @@ _GENERATOR: Mapping[str, tuple[Any, ...]] = {
 _ENDPOINT = frozenset({"api_base_url", "model", "api_key", "timeout", "max_retries"})
 
 
-def _embedder(role: Role) -> Known:
+def _embedder(role: Role) -> KnownComponent:
     harmless = _SERVICE | {"embedding_separator"}
-    return Known(role, told=frozenset({"model"}), harmless=harmless, fixed=_EMBEDDER)
+    return KnownComponent(role, told=frozenset({"model"}), harmless=harmless, fixed=_EMBEDDER)
 
 
-def _generator_of_openai() -> Known:
+def _generator_of_openai() -> KnownComponent:
     """With ``api_base_url`` it is asked there; else the node's model stands for it."""
     used = _ENDPOINT | {"generation_kwargs", "system_prompt"}
     fixed = {key: values for key, values in _GENERATOR.items() if key not in _ENDPOINT}
-    return Known("generator", used=used, harmless=_SERVICE - _ENDPOINT, fixed=fixed)
+    return KnownComponent("generator", used=used, harmless=_SERVICE - _ENDPOINT, fixed=fixed)
 
 
-def _generator() -> Known:
-    return Known(
+def _generator() -> KnownComponent:
+    return KnownComponent(
         "generator",
         used=frozenset({"generation_kwargs", "system_prompt"}),
         told=frozenset({"model"}),
@@ -80,7 +80,7 @@ def _generator() -> Known:
     )
 
 
-_RANKER = Known(
+_RANKER = KnownComponent(
     "ranker",
     used=frozenset({"top_k"}),
     told=frozenset({"model"}),
@@ -92,12 +92,12 @@ _RANKER = Known(
     },
 )  # fmt: skip
 
-KNOWN: Mapping[str, Known] = {
+KNOWN: Mapping[str, KnownComponent] = {
     "TextFileToDocument": _CONVERTER,
     "MarkdownToDocument": _CONVERTER,
     "HTMLToDocument": _CONVERTER,
     "PyPDFToDocument": _CONVERTER,
-    "DocumentSplitter": Known(
+    "DocumentSplitter": KnownComponent(
         "splitter",
         used=frozenset({"split_length", "split_overlap"}),
         harmless=frozenset(
@@ -117,10 +117,10 @@ KNOWN: Mapping[str, Known] = {
     "SentenceTransformersTextEmbedder": _embedder("text_embedder"),
     "OpenAITextEmbedder": _embedder("text_embedder"),
     "HuggingFaceAPITextEmbedder": _embedder("text_embedder"),
-    "DocumentWriter": Known(
+    "DocumentWriter": KnownComponent(
         "writer", used=frozenset({"document_store"}), harmless=frozenset({"policy"})
     ),
-    "InMemoryEmbeddingRetriever": Known(
+    "InMemoryEmbeddingRetriever": KnownComponent(
         "retriever",
         used=frozenset({"document_store", "top_k"}),
         harmless=frozenset({"filter_policy", "scale_score", "return_embedding"}),
@@ -128,11 +128,11 @@ KNOWN: Mapping[str, Known] = {
     ),
     "TransformersSimilarityRanker": _RANKER,
     "SentenceTransformersSimilarityRanker": _RANKER,
-    "PromptBuilder": Known(
+    "PromptBuilder": KnownComponent(
         "prompt", used=frozenset({"template"}),
         harmless=frozenset({"required_variables", "variables"}),
     ),
-    "ChatPromptBuilder": Known(
+    "ChatPromptBuilder": KnownComponent(
         "prompt", used=frozenset({"template"}),
         harmless=frozenset({"required_variables", "variables"}),
     ),
@@ -142,7 +142,7 @@ KNOWN: Mapping[str, Known] = {
     "HuggingFaceLocalChatGenerator": _generator(),
     "HuggingFaceAPIGenerator": _generator(),
     "HuggingFaceAPIChatGenerator": _generator(),
-    "AnswerBuilder": Known(
+    "AnswerBuilder": KnownComponent(
         "answers",
         harmless=frozenset({"return_only_referenced_documents", "expand_reference_ranges"}),
         fixed={"pattern": (None,), "reference_pattern": (None,), "last_message_only": (False,)},

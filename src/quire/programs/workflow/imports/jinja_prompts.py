@@ -14,18 +14,18 @@ import jinja2
 from jinja2 import nodes
 
 from quire.core.errors import InvalidArgument
-from quire.programs.workflow.prompts import Part
+from quire.programs.workflow.prompts import PromptPart
 
 MAX_CHARS = 1 << 16
 
 
 @dataclass(slots=True)
-class Asked:
+class JinjaPrompt:
     """``pieces``: texts and named parts. ``texts``: the names of the parts that are a text,
     ``firsts``: that are the first of a list, ``lists``: that are a list, whose elements
     ``separator`` joins."""
 
-    pieces: list[str | Part] = field(default_factory=list)
+    pieces: list[str | PromptPart] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     firsts: list[str] = field(default_factory=list)
     lists: list[str] = field(default_factory=list)
@@ -34,12 +34,12 @@ class Asked:
     def prompt(self, names: Mapping[str, str]) -> str:
         """With named parts; ``names``: what each part is called."""
         return "".join(
-            f"{{{names[one.name or '']}}}" if isinstance(one, Part) else _literal(one)
+            f"{{{names[one.name or '']}}}" if isinstance(one, PromptPart) else _literal(one)
             for one in self.pieces
         )
 
 
-def read_template(template: str, where: str) -> Asked:
+def read_template(template: str, where: str) -> JinjaPrompt:
     """Raises ``InvalidArgument`` for what a prompt with named parts cannot say, with its line."""
     if len(template) > MAX_CHARS:
         raise InvalidArgument(
@@ -49,13 +49,13 @@ def read_template(template: str, where: str) -> Asked:
         parsed = jinja2.Environment(autoescape=False).parse(template)
     except (jinja2.TemplateSyntaxError, RecursionError) as exc:
         raise InvalidArgument(f"{where} is no template that can be read: {exc}") from exc
-    asked = Asked()
+    asked = JinjaPrompt()
     for one in parsed.body:
         _add(one, asked, where)
     return asked
 
 
-def _add(one: nodes.Node, asked: Asked, where: str) -> None:
+def _add(one: nodes.Node, asked: JinjaPrompt, where: str) -> None:
     if isinstance(one, nodes.For):
         _add_loop(one, asked, where)
         return
@@ -68,15 +68,15 @@ def _add(one: nodes.Node, asked: Asked, where: str) -> None:
         first = _first(piece)
         if isinstance(piece, nodes.Name):
             asked.texts.append(piece.name)
-            asked.pieces.append(Part(name=piece.name))
+            asked.pieces.append(PromptPart(name=piece.name))
         elif first is not None:
             asked.firsts.append(first)
-            asked.pieces.append(Part(name=first))
+            asked.pieces.append(PromptPart(name=first))
         else:
             raise _refused(piece, where)
 
 
-def _add_loop(loop: nodes.For, asked: Asked, where: str) -> None:
+def _add_loop(loop: nodes.For, asked: JinjaPrompt, where: str) -> None:
     """``before + content + after`` for each element is ``before``, the elements with ``after +
     before`` between them, and ``after``."""
     plain = isinstance(loop.target, nodes.Name) and isinstance(loop.iter, nodes.Name)
@@ -102,7 +102,7 @@ def _add_loop(loop: nodes.For, asked: Asked, where: str) -> None:
             "a prompt has one separator: write them alike"
         )
     asked.separator = after + before
-    asked.pieces += [before, Part(name=loop.iter.name), after]
+    asked.pieces += [before, PromptPart(name=loop.iter.name), after]
     asked.lists.append(loop.iter.name)
 
 

@@ -18,7 +18,7 @@ from quire.core.errors import InvalidArgument
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.imports.shared_state import (
     MISSING,
-    Ended,
+    EndedNode,
     Key,
     Update,
     joined,
@@ -160,16 +160,16 @@ class _Graph:
 
     # -- running -------------------------------------------------------------------------------
 
-    def runner(self, one: str) -> Callable[..., Awaitable[Ended]]:
+    def runner(self, one: str) -> Callable[..., Awaitable[EndedNode]]:
         """The function of the tool that carries out the node ``one``."""
 
-        async def run(state: Any, **ended: Ended) -> Ended:
+        async def run(state: Any, **ended: EndedNode) -> EndedNode:
             before = {name: ended[_ended(name)] for name in self.before[one]}
             updates = joined(before.values())
             if one == START:
                 self._check_input(state)
             elif not self._is_reached(one, before):
-                return Ended(False, frozenset(), updates)
+                return EndedNode(False, frozenset(), updates)
             else:
                 values = await self._updated(one, state, updates)
                 place = self._places[one]
@@ -177,7 +177,7 @@ class _Graph:
             goes_to = set(self._edges[one])
             for branch in self._branches[one]:
                 goes_to |= await self._chosen(one, branch, state_of(self._keys, state, updates))
-            return Ended(True, frozenset(goes_to), updates)
+            return EndedNode(True, frozenset(goes_to), updates)
 
         return run
 
@@ -190,7 +190,7 @@ class _Graph:
                 param="state",
             )
 
-    def _is_reached(self, one: str, before: Mapping[str, Ended]) -> bool:
+    def _is_reached(self, one: str, before: Mapping[str, EndedNode]) -> bool:
         """By an edge or branch of one that has run, or by an edge for which several had to."""
         ran = {name for name, ended in before.items() if ended.ran}
         return any(one in before[name].goes_to for name in ran) or any(
@@ -228,7 +228,7 @@ class _Graph:
                 )
         return {branch.ends[choice] for choice in picked}
 
-    async def finish(self, state: Any, **ended: Ended) -> dict[str, Any]:
+    async def finish(self, state: Any, **ended: EndedNode) -> dict[str, Any]:
         """The graph's output, as JSON can hold it."""
         whole = state_of(self._keys, state, joined(ended.values()))
         shown = self._schema(self._built.output_schema)

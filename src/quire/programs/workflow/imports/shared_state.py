@@ -37,7 +37,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedNode:
     """A node that ``ran``, or was passed over. ``goes_to``: the nodes that its edges and branches
     lead to. ``updates``: its own and all that it has seen."""
 
@@ -46,7 +46,7 @@ class Ended:
     updates: Mapping[int, Update]
 
 
-def joined(ended: Iterable[Ended]) -> dict[int, Update]:
+def joined(ended: Iterable[EndedNode]) -> dict[int, Update]:
     """The updates that several have seen, each once, in their order."""
     found: dict[int, Update] = {}
     for one in ended:

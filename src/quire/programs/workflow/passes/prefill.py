@@ -17,7 +17,7 @@ from quire.programs.workflow.engines import NO_PROFILE, Profile
 from quire.programs.workflow.graph import Draft, PrimitiveGraph
 from quire.programs.workflow.passes.note import Note, Profiles, Rewritten
 from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
-from quire.programs.workflow.prompts import Part
+from quire.programs.workflow.prompts import PromptPart
 from quire.programs.workflow.values import Ref, ValueType
 
 NAME = "prefill"
@@ -60,7 +60,7 @@ class _Worth:
         """Whether the engine has a profile."""
         return bool(self._profile.times)
 
-    def __call__(self, parts: Sequence[Part], first: bool) -> bool:
+    def __call__(self, parts: Sequence[PromptPart], first: bool) -> bool:
         if self.is_known:
             message_s = self._profile.seconds(1)
             num_tokens = sum(self._tokens_of(part) for part in parts)
@@ -69,7 +69,7 @@ class _Worth:
             return True
         return first and sum(len(part.text) for part in parts) >= MIN_PREFIX_CHARS
 
-    def _tokens_of(self, part: Part) -> int:
+    def _tokens_of(self, part: PromptPart) -> int:
         if part.name is None:
             return len(part.text) // CHARS_PER_TOKEN
         ref = self._primitive.inputs[part.name]
@@ -78,13 +78,13 @@ class _Worth:
         return most if source is None else min(most, source.config.get("max_tokens", most))
 
 
-def _steps(graph: PrimitiveGraph, primitive: Primitive, worth: _Worth) -> list[list[Part]]:
+def _steps(graph: PrimitiveGraph, primitive: Primitive, worth: _Worth) -> list[list[PromptPart]]:
     """The parts, cut before each part that waits for what the parts before it do not wait for."""
     state = primitive.inputs.get("state")
     ready = _needs(graph, state) if state is not None else frozenset[str]()
     for other in (*primitive.after, *([primitive.when.primitive] if primitive.when else [])):
         ready |= graph.ancestors.get(other, frozenset()) | {other}
-    steps: list[list[Part]] = [[]]
+    steps: list[list[PromptPart]] = [[]]
     for part in primitive.parts:
         needs = _needs(graph, primitive.inputs[part.name]) if part.name else frozenset[str]()
         if not needs <= ready and worth(steps[-1], first=len(steps) == 1):
@@ -101,7 +101,7 @@ def _needs(graph: PrimitiveGraph, ref: Ref) -> frozenset[str]:
     return graph.ancestors[ref.primitive] | {ref.primitive}
 
 
-def _replace(draft: Draft, whole: Primitive, steps: Sequence[Sequence[Part]]) -> None:
+def _replace(draft: Draft, whole: Primitive, steps: Sequence[Sequence[PromptPart]]) -> None:
     """A chain of partial prefillings and the full one, which keeps the id."""
     state = whole.inputs.get("state")
     unused = (n for n in count() if f"{whole.id}.{n}" not in draft.primitives)

@@ -9,7 +9,7 @@ from quire.programs.api import Api, Model
 from quire.programs.workflow.engines import Engine
 from quire.programs.workflow.keys import key_of
 from quire.programs.workflow.primitives import PREFILLS, Primitive
-from quire.programs.workflow.runners.calls import Streamed
+from quire.programs.workflow.runners.calls import StreamedAnswers
 from quire.programs.workflow.runners.encoding import (
     ENCODER_KINDS,
     EncoderRunner,
@@ -17,11 +17,11 @@ from quire.programs.workflow.runners.encoding import (
     check_some_encoder,
 )
 from quire.programs.workflow.runners.local import DocumentRunner, ToolRunner, VectorRunner
-from quire.programs.workflow.runners.model import ModelRunner
+from quire.programs.workflow.runners.model import LanguageModelRunner
 from quire.programs.workflow.runners.remote import RemoteRunner
 from quire.programs.workflow.runners.search import SearchRunner, check_search
 from quire.programs.workflow.runners.tools import McpToolRunner, ProgramRunner, check_tools
-from quire.programs.workflow.scheduler import Runner
+from quire.programs.workflow.scheduler import PrimitiveRunner
 from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.tools_elsewhere import McpTools, ProgramTool
 from quire.programs.workflow.vectors import QueryVectors
@@ -31,9 +31,9 @@ def runner_of(
     engine: Engine,
     api: Api,
     primitives: Iterable[Primitive],
-    streamed: Streamed | None,
+    streamed: StreamedAnswers | None,
     sharing: Sharing,
-) -> Runner:
+) -> PrimitiveRunner:
     """The runner of ``engine`` for those of ``primitives`` that name it. ``streamed``: answers
     whose text is told while it is written. ``sharing``: of the pure primitives.
 
@@ -48,7 +48,7 @@ def runner_of(
                 engine.endpoint, streamed, sleep=api.sleep, sharing=sharing, key=key
             )
         case "llm":
-            return ModelRunner(_models(engine, api, primitives), streamed, sharing)
+            return LanguageModelRunner(_models(engine, api, primitives), streamed, sharing)
         case "embedding" | "rerank":
             return EncoderRunner(api, engine.config.get("model"))
         case "vectors":
@@ -105,7 +105,7 @@ def _model(api: Api, wanted: str | None, who: str, param: str) -> Model:
 
 __all__ = [
     "ENCODER_KINDS",
-    "Streamed",
+    "StreamedAnswers",
     "check_encoders",
     "check_search",
     "check_some_encoder",

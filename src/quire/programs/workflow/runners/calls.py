@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quire.programs.workflow.answer_text import Said
+from quire.programs.workflow.answer_text import SaidText
 from quire.programs.workflow.graph import PrimitiveGraph
 from quire.programs.workflow.primitives import Op, Primitive
 from quire.programs.workflow.values import ValueType
 from quire.programs.workflow.watching import Watcher
 
 
-class Streamed:
+class StreamedAnswers:
     """``outputs``: the primitives whose answers are results, with the names of these; ``watcher``
     is told their text as it comes."""
 
@@ -33,7 +33,7 @@ class Streamed:
         self.outputs = outputs
 
 
-async def tell(watcher: Watcher, output: str, said: Said | None) -> None:
+async def tell(watcher: Watcher, output: str, said: SaidText | None) -> None:
     if said is not None:
         await watcher.said(output, said)
 

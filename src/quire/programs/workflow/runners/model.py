@@ -25,10 +25,10 @@ from quire.programs.chat.pieces import whole_answer
 from quire.programs.chat.reasoning import THINK_START
 from quire.programs.chat.template import chat_template, dialect_of
 from quire.programs.sdk import Context, Generated, Generation
-from quire.programs.workflow.answer_text import AnswerText, Said, behind
+from quire.programs.workflow.answer_text import FinalAnswerText, SaidText, behind
 from quire.programs.workflow.json_elements import JsonElements
 from quire.programs.workflow.primitives import PREFILLS, Op, Primitive
-from quire.programs.workflow.runners.calls import Streamed, tell
+from quire.programs.workflow.runners.calls import StreamedAnswers, tell
 from quire.programs.workflow.scheduler import LOSSES
 from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.speculation import Run
@@ -125,7 +125,7 @@ class ModelCall:
     async def told(self, config: Mapping[str, Any], output: str, watcher: Watcher) -> Generated:
         """The whole answer; ``watcher`` is told its text as it comes."""
         is_again = self._has_begun and self.ahead is None
-        text = AnswerText(config["answer_after"], begins_again=is_again)
+        text = FinalAnswerText(config["answer_after"], begins_again=is_again)
         async with self._begin(config) as generation:
             async for piece in generation:
                 await tell(watcher, output, text.feed(piece))
@@ -213,14 +213,14 @@ class ModelCall:
         )
 
 
-class ModelRunner:
+class LanguageModelRunner:
     """``Runner`` of an engine of kind llm. ``models``: by the name that a component gives, None for
     those that give none."""
 
     def __init__(
         self,
         models: Mapping[str | None, Model],
-        streamed: Streamed | None = None,
+        streamed: StreamedAnswers | None = None,
         sharing: Sharing | None = None,
     ) -> None:
         self._models, self._streamed, self._sharing = models, streamed, sharing
@@ -319,7 +319,7 @@ class ModelRunner:
             call.context.drop()
             if self._streamed is not None and primitive.id in self._streamed.outputs:
                 output = self._streamed.outputs[primitive.id]
-                await self._streamed.watcher.said(output, Said(made))
+                await self._streamed.watcher.said(output, SaidText(made))
         return made
 
     async def _asked(self, primitive: Primitive, call: ModelCall) -> Any:

@@ -15,10 +15,10 @@ import httpx
 
 from quire.core.errors import EngineFault, InvalidArgument
 from quire.programs.services.server_sent_events import EventParser
-from quire.programs.workflow.answer_text import AnswerText, Said, behind
+from quire.programs.workflow.answer_text import FinalAnswerText, SaidText, behind
 from quire.programs.workflow.endpoint import Endpoint
 from quire.programs.workflow.primitives import Primitive
-from quire.programs.workflow.runners.calls import Streamed, prompt_text, tell
+from quire.programs.workflow.runners.calls import StreamedAnswers, prompt_text, tell
 from quire.programs.workflow.sharing import Sharing
 from quire.programs.workflow.values import ValueType
 
@@ -49,7 +49,7 @@ class RemoteRunner:
     def __init__(
         self,
         endpoint: Endpoint,
-        streamed: Streamed | None = None,
+        streamed: StreamedAnswers | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         sharing: Sharing | None = None,
@@ -92,7 +92,7 @@ class RemoteRunner:
         if primitive.id in self._sharing.how and self._streamed is not None:
             output = self._streamed.outputs.get(primitive.id)
             if output is not None:
-                said = Said(behind(primitive.config["answer_after"], answer))
+                said = SaidText(behind(primitive.config["answer_after"], answer))
                 await self._streamed.watcher.said(output, said)
         return answer, finish_reason
 
@@ -101,7 +101,7 @@ class RemoteRunner:
         output = None if self._streamed is None else self._streamed.outputs.get(primitive.id)
         num_tries = self._endpoint.retries + 1
         for number in range(num_tries):
-            text = AnswerText(primitive.config["answer_after"], begins_again=number > 0)
+            text = FinalAnswerText(primitive.config["answer_after"], begins_again=number > 0)
             told = None if output is None else (output, text)
             try:
                 async with self._slots, asyncio.timeout(self._endpoint.timeout_s):
@@ -122,7 +122,7 @@ class RemoteRunner:
         )
 
     async def _asked(
-        self, body: Mapping[str, Any], told: tuple[str, AnswerText] | None
+        self, body: Mapping[str, Any], told: tuple[str, FinalAnswerText] | None
     ) -> tuple[str, str]:
         url = f"{self._endpoint.base_url.rstrip('/')}/chat/completions"
         sent = {**body, "stream": True} if told is not None else body
@@ -136,7 +136,7 @@ class RemoteRunner:
             return await self._read_stream(response, *told)
 
     async def _read_stream(
-        self, response: httpx.Response, output: str, text: AnswerText
+        self, response: httpx.Response, output: str, text: FinalAnswerText
     ) -> tuple[str, str]:
         assert self._streamed is not None, "only a watched answer is streamed"
         parser, pieces, num_bytes, reason = EventParser(), list[str](), 0, ""

@@ -22,7 +22,7 @@ _OVERHEAD_BYTES = 300
 """Bytes of the key and the tables for one result."""
 
 
-class Kept(NamedTuple):
+class KeptResult(NamedTuple):
     value: Any
     ends_s: float
 
@@ -52,11 +52,11 @@ class SharedResults:
         self._lock = threading.Lock()
         self._functions: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._numbers = count(1)
-        self._kept = FairCache[TenantId, Kept](max_bytes)
+        self._kept = FairCache[TenantId, KeptResult](max_bytes)
         self._under_way: dict[tuple[TenantId, bytes], Computing] = {}
         self._num_kept = self._num_waited = self._num_computed = 0
 
-    def begin(self, tenant: TenantId, key: bytes) -> Kept | Computing | None:
+    def begin(self, tenant: TenantId, key: bytes) -> KeptResult | Computing | None:
         """The kept result, or a future that ends when another caller has computed it. None: the
         caller must compute it and call ``end``."""
         with self._lock:
@@ -102,7 +102,7 @@ class SharedResults:
         with self._lock:
             self._kept.check_invariants()
 
-    def _found(self, tenant: TenantId, key: bytes) -> Kept | None:
+    def _found(self, tenant: TenantId, key: bytes) -> KeptResult | None:
         kept = self._kept.get(tenant, key)
         if kept is not None and kept.ends_s <= self._now_s():
             self._kept.drop(tenant, key)
@@ -110,5 +110,5 @@ class SharedResults:
         return kept
 
     def _keep(self, tenant: TenantId, key: bytes, value: Any, num_bytes: int) -> None:
-        kept = Kept(value, self._now_s() + self._ttl_s)
+        kept = KeptResult(value, self._now_s() + self._ttl_s)
         self._kept.put(tenant, key, kept, num_bytes + _OVERHEAD_BYTES)

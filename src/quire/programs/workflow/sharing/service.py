@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from quire.programs.services.operations import Identity, ProgramService, operation
-from quire.programs.workflow.sharing.results import Kept, SharedResults
+from quire.programs.workflow.sharing.results import KeptResult, SharedResults
 
 
 class SharingService(ProgramService):
@@ -26,7 +26,7 @@ class SharingService(ProgramService):
             if found is None:
                 self._own.add(key)
                 return "own", None
-            if isinstance(found, Kept):
+            if isinstance(found, KeptResult):
                 return "kept", found.value
             value = await asyncio.shield(asyncio.wrap_future(found))
             if value is not None:

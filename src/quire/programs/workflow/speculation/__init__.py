@@ -1,6 +1,6 @@
 """Primitives that run before it is known that they must, in spare time and on supposed values."""
 
-from quire.programs.workflow.speculation.ahead import Ahead
+from quire.programs.workflow.speculation.ahead import SpeculativeRuns
 from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.speculation.figures import SpeculationFigures
 from quire.programs.workflow.speculation.kept import KeptExperience
@@ -9,7 +9,6 @@ from quire.programs.workflow.speculation.service import SpeculationLedger, Specu
 from quire.programs.workflow.speculation.speculator import AheadRunner, Speculator
 
 __all__ = [
-    "Ahead",
     "AheadRunner",
     "Experience",
     "KeptExperience",
@@ -17,5 +16,6 @@ __all__ = [
     "SpeculationFigures",
     "SpeculationLedger",
     "SpeculationService",
+    "SpeculativeRuns",
     "Speculator",
 ]

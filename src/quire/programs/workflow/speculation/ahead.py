@@ -1,4 +1,4 @@
-"""``Ahead``: which primitives of a query may run before it is known that they must, on what values.
+"""Which primitives of a query may run before it is known that they must, and on what values.
 
 Owns the suppositions and the runs. A run is kept if, when its primitive starts, its inputs are
 equal to those that it ran on: so what a query answers does not depend on what was supposed. Does no
@@ -32,7 +32,7 @@ class Review(NamedTuple):
     drop: list[Run]
 
 
-class Claim(NamedTuple):
+class ClaimedRuns(NamedTuple):
     """``kept``: the run that has the inputs of the primitive. ``used``: one that has scored texts
     early. ``dropped``: the others."""
 
@@ -41,7 +41,7 @@ class Claim(NamedTuple):
     dropped: list[Run]
 
 
-class Ahead:
+class SpeculativeRuns:
     """See the module docstring. ``review`` says what to begin and to drop, and is asked again when
     anything has ended: a primitive, a run (``ended``). ``claim`` comes when a primitive starts,
     ``learn`` when it has ended. ``may_run``: whether a primitive is carried out at all; what is
@@ -84,7 +84,7 @@ class Ahead:
         inputs = self._state.inputs_of(primitive)
         return next((r for r in runs if not r.has_failed and r.inputs == inputs), None)
 
-    def claim(self, primitive: Primitive) -> Claim:
+    def claim(self, primitive: Primitive) -> ClaimedRuns:
         """``primitive`` starts: what is kept or used, and what is dropped."""
         kept = self._fitting(primitive)
         runs = self._runs.pop(primitive.id, [])
@@ -96,7 +96,7 @@ class Ahead:
             self._scored.add(primitive.id)
         if early is not None and used is None:
             runs.append(early)
-        return Claim(kept, used, [run for run in runs if run is not kept])
+        return ClaimedRuns(kept, used, [run for run in runs if run is not kept])
 
     def has_kept(self, primitive: Primitive) -> bool:
         """Whether ``primitive``, which has started, has kept or used a run that has not failed."""

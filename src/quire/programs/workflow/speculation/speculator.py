@@ -1,4 +1,4 @@
-"""``Speculator``: carries out what ``Ahead`` says, in spare time, and hands over what is kept.
+"""Carries out what ``SpeculativeRuns`` says, in spare time, and hands over what is kept.
 
 Owns the tasks of one query's runs ahead. A run that fails is dropped: its primitive then runs as if
 nothing had been supposed, and fails by itself.
@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from quire.core.calls import SPARE_PRIORITY
 from quire.programs.workflow.object_store import GraphState
 from quire.programs.workflow.primitives import Op, Primitive
-from quire.programs.workflow.speculation.ahead import Ahead
+from quire.programs.workflow.speculation.ahead import SpeculativeRuns
 from quire.programs.workflow.speculation.experience import Experience
 from quire.programs.workflow.speculation.figures import SpeculationFigures
 from quire.programs.workflow.speculation.run import Run
@@ -23,7 +23,7 @@ from quire.programs.workflow.speculation.run import Run
 _log = logging.getLogger(__name__)
 
 
-class Runner(Protocol):
+class SinglePrimitiveRunner(Protocol):
     """See ``scheduler.Runner``."""
 
     async def run(self, primitive: Primitive, inputs: Mapping[str, Any]) -> Mapping[str, Any]: ...
@@ -48,17 +48,17 @@ class AheadRunner(Protocol):
 
 
 class Speculator:
-    """``runners``: by the engine's name. ``may_run``: see ``Ahead``. ``figures`` are those of the
-    query so far."""
+    """``runners``: by the engine's name. ``may_run``: see ``SpeculativeRuns``. ``figures``: those
+    of the query so far."""
 
     def __init__(
         self,
         state: GraphState,
         experience: Experience,
-        runners: Mapping[str, Runner],
+        runners: Mapping[str, SinglePrimitiveRunner],
         may_run: Callable[[Primitive], bool],
     ) -> None:
-        self._ahead = Ahead(state, experience, may_run)
+        self._ahead = SpeculativeRuns(state, experience, may_run)
         self._runners = runners
         self._tasks: dict[Run, asyncio.Task[None]] = {}
         self.figures = SpeculationFigures()
@@ -129,7 +129,7 @@ class Speculator:
         num_tokens = runner.drop(run) if isinstance(runner, AheadRunner) else 0
         self._count(num_dropped=1, num_dropped_tokens=num_tokens)
 
-    def _runner(self, run: Run) -> Runner:
+    def _runner(self, run: Run) -> SinglePrimitiveRunner:
         assert run.primitive.engine is not None, "what no engine carries out does not run ahead"
         return self._runners[run.primitive.engine]
 

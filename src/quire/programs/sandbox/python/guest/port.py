@@ -26,7 +26,12 @@ from quire.core.system_clock import SystemClock
 from quire.programs.api import Issuer
 from quire.programs.inferlet import Inferlet
 from quire.programs.sandbox import messages as m
-from quire.programs.services.mailbox import Channel, MailboxLimits, Sent, check_message
+from quire.programs.services.mailbox import (
+    MailboxChannel,
+    MailboxLimits,
+    SentMessage,
+    check_message,
+)
 from quire.programs.services.network import HttpReply
 
 Say = Callable[[m.GuestCalls], None]
@@ -130,8 +135,8 @@ class ToClient:
         self._writers: list[asyncio.Future[None]] = []
         self._closed: str | None = None
 
-    def send(self, message: str) -> Sent:
-        """See ``Channel.send``."""
+    def send(self, message: str) -> SentMessage:
+        """See ``MailboxChannel.send``."""
         if self._closed is not None:
             raise MailboxClosed(f"{self._name}: {self._closed}; nothing more can be sent")
         check_message(message, self._name, self._limits)
@@ -143,7 +148,7 @@ class ToClient:
             )
         self._num_waiting += 1
         self._say(m.Send(message))
-        return Sent(self._wait_for_room)
+        return SentMessage(self._wait_for_room)
 
     def _wait_for_room(self) -> Generator[Any, None, None]:
         while self._closed is None and self._num_waiting >= self._limits.capacity:
@@ -167,7 +172,7 @@ class ToClient:
                 future.set_result(None)
 
 
-class FromClient(Channel):
+class FromClient(MailboxChannel):
     """The incoming half: tells the host how many messages were read, so that it sends more."""
 
     def __init__(self, say: Say, name: str, limits: MailboxLimits) -> None:
