@@ -353,7 +353,7 @@ def test_lengths_and_prefixes_have_their_distributions() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"num_requests": 0}, "0 requests"),
+        ({"num_requests": 0}, "num_requests is 0"),
         ({"rate": 0.0}, "rate"),
         ({"num_prefixes": 2}, "prefixes of 0 tokens"),
         ({"zipf": -1.0}, "exponent"),
