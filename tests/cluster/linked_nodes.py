@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from real_nodes import RealNode
-from router_world import World, world
+from router_world import World, until, world
 
 from quire.testing.relay import Relay
 
@@ -51,4 +51,11 @@ async def linked(nodes: Sequence[RealNode], **options: Any) -> AsyncIterator[Lin
             for node in nodes
         ]
         w = await stack.enter_async_context(world(nodes=peers, **{"resumes": True, **options}))
+        await until(lambda: _keeps_all(w, len(nodes)))  # the router before may still be known
         yield LinkedWorld(w, links)
+
+
+def _keeps_all(w: World, num_nodes: int) -> bool:
+    """Whether the router keeps the records of all nodes."""
+    readers = w.router.rescue.readers
+    return len(readers) == num_nodes and all(reader.is_told for reader in readers)

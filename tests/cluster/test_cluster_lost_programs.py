@@ -3,6 +3,7 @@ have said."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -114,9 +115,17 @@ async def interviewed(c: LinkedWorld, heat: str, lost_in: tuple[int, ...]) -> li
         assert f'{name}{{outcome="rescued"}} {float(num_rescued)}' in shown
         assert 'quire_router_program_records{node="real-0"}' in shown
     assert (ended["type"], ended["program"]["result"]) == ("ended", said)
-    ids = [one["id"] for one in (await w.http.get("/v1/programs")).json()["data"]]
-    assert ids.count(program) == 1, "the node that was lost has it no more"
+    await until_listed_once(w, program)
     return said
+
+
+async def until_listed_once(w: World, program: str) -> None:
+    """The node that was lost has it no more, once it has heard that it goes on elsewhere."""
+    while True:
+        ids = [one["id"] for one in (await w.http.get("/v1/programs")).json()["data"]]
+        if ids.count(program) == 1:
+            return
+        await asyncio.sleep(0.01)
 
 
 async def test_it_ends_with_the_same(nodes: list[RealNode]) -> None:

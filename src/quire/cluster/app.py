@@ -52,7 +52,9 @@ class Router:
     ) -> None:
         self._config = config
         self.pages = PageTree()
-        self._locator = Locator(lambda: self.nodes)
+        self._locator = Locator(
+            lambda: self.nodes, lambda node, path: self.rescue.is_stale(node, path)
+        )
         self._reader = reader_name()
         self.rescue = ProgramRescue(
             lambda: self.fleet.engines, ClusterKey(config.cluster_key), self._locator

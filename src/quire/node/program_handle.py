@@ -1,8 +1,9 @@
 """One launched program as its clients see it: its record, messages, log and result.
 
 Lives on the edge's loop. Connects the program's incarnations with its clients; ``program_output``
-has what it gives to them, ``program_move`` its way to another node. Must not know how a program is
-executed (``Runtime`` does) nor what it computes.
+has what it gives to them, ``program_input`` what they give to it, ``program_move`` its way to
+another node, ``record_keeping`` what waits for a router. Must not know how a program is executed
+(``Runtime`` does) nor what it computes.
 """
 
 from __future__ import annotations
@@ -14,20 +15,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from quire.core.errors import (
-    EngineLost,
-    ErrorRecord,
-    InvalidArgument,
-    ProgramTerminated,
-    QuireError,
-)
+from quire.core.errors import EngineLost, ErrorRecord, ProgramTerminated, QuireError
 from quire.core.ids import ProgramId
 from quire.node.handing_over import HandedProgram, Origin
 from quire.node.loops import call_on
 from quire.node.message_log import MessageReader
 from quire.node.program_figures import with_guest
+from quire.node.program_input import check_signal, close_input, send
 from quire.node.program_move import ProgramMove
-from quire.node.program_output import Keep, ProgramOutput
+from quire.node.program_output import ProgramOutput
 from quire.node.program_place import ProgramPlace
 from quire.node.program_records import (
     ProgramLaunch,
@@ -36,14 +32,12 @@ from quire.node.program_records import (
     ProgramRecord,
     kept_bytes,
 )
+from quire.node.record_keeping import RecordKeeping
 from quire.node.restarts import Restarts
 from quire.node.told_record import ToldRecord
 from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
 from quire.programs.runtime.running import GuestSpent, RunningProgram
 from quire.programs.services.children import ChildState
-from quire.programs.services.mailbox import SentMessage
-
-SIGNALS = ("message", "end_of_input", "cancel")
 
 
 class ProgramHandle:
@@ -54,8 +48,12 @@ class ProgramHandle:
         self.tenant = launch.tenant
         self._launch = launch
         self.name = name
+        self._keeping = RecordKeeping()
         self._output = ProgramOutput(
-            limits, on_stored=self._hear, on_failure=self._give_up, keeping=self._keeping
+            limits,
+            on_stored=self._hear,
+            on_failure=self._give_up,
+            keeping=self._keeping.of_message,
         )
         self._move = ProgramMove(id, limits.handed_over_s, on_unheard=self._end_with)
         self._started_s = time.time()
@@ -77,9 +75,6 @@ class ProgramHandle:
         self._start: Callable[[], RunningProgram] | None = None
         """Only for a restartable program."""
         self._origin: Origin | None = None
-        self._told: ToldRecord | None = None
-        self._end_is_kept: RunningProgram | None = None
-        """The incarnation whose end has waited, or waits now, for its record to be kept."""
         self._table: ProgramPlace
         self._running: RunningProgram
 
@@ -98,8 +93,8 @@ class ProgramHandle:
             restarts.log.on_loss = lambda error: call_on(loop, self._begin_again, error)
         self._take_up(start())
         if origin is not None:
-            self._told = ToldRecord(self.id, self.name, self._launch, origin, restarts)
-            table.records(self.tenant).add(self._told)
+            told = ToldRecord(self.id, self.name, self._launch, origin, restarts)
+            self._keeping.begin(table.records(self.tenant), told)
         num_args = len(self._launch.args) + len(self._launch.named)
         self._output.note("info", f"launched with {num_args} argument{'s' * (num_args != 1)}")
 
@@ -201,7 +196,7 @@ class ProgramHandle:
         self._restarts.end()
         self._output.messages.close()
         self._ended.set()
-        self._tell_end(may_be_lost=True)
+        self._keeping.end(may_be_lost=True)
         self._table.left(self)
 
     @property
@@ -272,14 +267,8 @@ class ProgramHandle:
             MailboxClosed: it has ended, or its input was closed.
         """
         self._move.check_here()
-        if (sent := self._send(message)) is not None:
+        if (sent := send(message, self._running, self._restarts)) is not None:
             await sent
-
-    def _send(self, message: str) -> SentMessage | None:
-        """See ``Restarts.send``."""
-        if self._restarts is None:
-            return self._running.send(message)
-        return self._restarts.send(self._running, message)
 
     def take_frame(self, connection: str) -> None:
         """A frame of the connection that a router has named so has come; what it asks for follows
@@ -305,22 +294,13 @@ class ProgramHandle:
             InvalidArgument: another name, or a text is missing or not expected.
             MailboxFull, MailboxClosed: see ``send``.
         """
-        if name not in SIGNALS:
-            raise InvalidArgument(f"no signal {name!r}: use one of {', '.join(SIGNALS)}")
-        if (name == "message") is (message is None):
-            given = "none" if message is None else "one"
-            raise InvalidArgument(
-                f"signal {name!r} was given {given}: 'message' needs a text, the others take none"
-            )
+        check_signal(name, message)
         self._move.check_here()
         self._output.note("info", f"signal {name}")
         if message is not None:
-            self._send(message)
+            send(message, self._running, self._restarts)
         elif name == "end_of_input":
-            if self._restarts is None:
-                self._running.close_input()
-            else:
-                self._restarts.close_input(self._running)
+            close_input(self._running, self._restarts)
         else:
             self._is_wanted = False
             self._running.cancel("cancelled by a signal of its client")
@@ -346,18 +326,7 @@ class ProgramHandle:
     async def kept(self) -> None:
         """Until what the program was told by now is kept elsewhere, if anybody keeps it: then it
         survives the loss of this node."""
-        if self._told is not None:
-            await self._table.records(self.tenant).kept(self._told)
-
-    def _keeping(self) -> Keep | None:
-        """See ``ProgramOutput``."""
-        if self._told is None or not self._table.records(self.tenant).waits_for(self._told):
-            return None
-        return self.kept
-
-    def _tell_end(self, *, may_be_lost: bool) -> None:
-        if self._told is not None:
-            self._table.records(self.tenant).end(self._told, may_be_lost=may_be_lost)
+        await self._keeping.kept()
 
     async def wait_here(self) -> None:
         """Until the program is not on its way to another node; of one that has left, for ever."""
@@ -408,15 +377,15 @@ class ProgramHandle:
             return
         if not self._output.take(running, self._restarts) or not running.has_outcome:
             return
-        if self._is_over or self._end_is_kept is running or (keep := self._keeping()) is None:
+        keep = None if self._is_over else self._keeping.of_end(running)
+        if keep is None:
             self._conclude(running)
         else:
-            self._end_is_kept = running
             self._output.store_end(running, keep)
 
     def _conclude(self, running: RunningProgram) -> None:
         self._move.ended()
-        self._tell_end(may_be_lost=self._is_over)
+        self._keeping.end(may_be_lost=self._is_over)
         try:
             self._result = running.outcome()
             if self._abandoned is None:
@@ -424,17 +393,10 @@ class ProgramHandle:
         except QuireError as exc:
             said = self._abandoned or exc
             self._output.note("error", f"{said.code}: {said.message}")
-        for error in running.unobserved_failures:
-            self._output.note(
-                "warning", f"an exception that was never awaited: {error.code}: {error.message}"
-            )
-        for task in running.leaked_tasks:
-            self._output.note("warning", f"a task was still running at the end: {task}")
+        self._output.note_left(running)
         if self._restarts is not None:
             self._restarts.end()
-        self._restarts = (
-            None  # the handle is kept for a while; the record of the program's answers is not
-        )
+        self._restarts = None  # the handle is kept for a while, the program's answers are not
         self._start = None
         self._ended_s = time.time()
         self._duration_s = time.monotonic() - self._started_at

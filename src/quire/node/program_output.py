@@ -136,6 +136,15 @@ class ProgramOutput:
             fields = {"not shown": problem}
         self._lines.append(ProgramLogLine(time.time(), level, text, fields or {}))
 
+    def note_left(self, running: RunningProgram) -> None:
+        """What ``running`` has left undone at its end."""
+        for error in running.unobserved_failures:
+            self.note(
+                "warning", f"an exception that was never awaited: {error.code}: {error.message}"
+            )
+        for task in running.leaked_tasks:
+            self.note("warning", f"a task was still running at the end: {task}")
+
     def printed(
         self, level: str, text: str, fields: Mapping[str, Any], restarts: Restarts | None
     ) -> None:

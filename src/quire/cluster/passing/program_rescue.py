@@ -118,6 +118,14 @@ class ProgramRescue:
                 return node
             await self._changes()
 
+    def is_stale(self, node: RoutedNode, lookup: str) -> bool:
+        """Whether ``node``, which was thought to be lost, has not heard yet that the program under
+        this path goes on elsewhere. What it has of it is out of date, and ends when it hears so."""
+        return any(
+            reader.node is node and any(program_lookups(id)[0] == lookup for id in reader.gone)
+            for reader in self._readers
+        )
+
     def check(self, lookups: Sequence[str]) -> None:
         """Raises ``UnknownHandle``: the program is lost."""
         why = self._lost.get(lookups[0])
@@ -169,7 +177,7 @@ class ProgramRescue:
     async def _rescue_one(self, id: str, record: HeldRecord, reader: RecordReader) -> None:
         why, name = record.stays, reader.node.name
         if why is None:
-            target, why = await self._taken(record)
+            target, why = await self._taken(id, record)
             if target is not None:
                 self.num_rescued += 1
                 logger.warning("program %s goes on at %s: node %s is lost", id, target, name)
@@ -192,11 +200,16 @@ class ProgramRescue:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _taken(self, record: HeldRecord) -> tuple[str | None, str | None]:
+    async def _taken(self, id: str, record: HeldRecord) -> tuple[str | None, str | None]:
         """The name of the node that has taken the program; or why none ever will, if that is
         so."""
         body = msgspec.msgpack.encode(record.parts)
-        targets = [one for one in self._engines() if one.node.takes_work]
+        path = program_lookups(id)[0]
+        targets = [
+            one
+            for one in self._engines()
+            if one.node.takes_work and not self.is_stale(one.node, path)
+        ]
         why: str | None = None
         before = record.offered_to
         for target in sorted(targets, key=lambda one: (one.name != before, one.load)):

@@ -21,10 +21,16 @@ _ACCESS = (b"authorization", b"x-api-key", b"x-request-id")
 
 
 class Locator:
-    """Asks ``nodes()``, those that are in force then."""
+    """Asks ``nodes()``, those that are in force then. ``is_stale``: what a node has under a path is
+    no longer the one that clients mean."""
 
-    def __init__(self, nodes: Callable[[], Sequence[RoutedNode]]) -> None:
+    def __init__(
+        self,
+        nodes: Callable[[], Sequence[RoutedNode]],
+        is_stale: Callable[[RoutedNode, str], bool] = lambda node, path: False,
+    ) -> None:
         self._nodes = nodes
+        self._is_stale = is_stale
         self._known: OrderedDict[str, RoutedNode] = OrderedDict()
 
     async def find(self, lookups: Sequence[str], headers: RawHeaders) -> RoutedNode | None:
@@ -33,7 +39,7 @@ class Locator:
         Raises:
             EngineLost: none does, and not every node could be asked.
         """
-        nodes = self._nodes()
+        nodes = [one for one in self._nodes() if not self._is_stale(one, lookups[0])]
         known = self._known.get(lookups[0])
         if known is not None and known.liveness.is_alive and known in nodes:
             self._known.move_to_end(lookups[0])

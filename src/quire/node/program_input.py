@@ -1,0 +1,37 @@
+"""What clients give to a program: messages, the end of them, and signals.
+
+Belongs to the edge's loop. Of a restartable program ``Restarts`` records all of it.
+"""
+
+from __future__ import annotations
+
+from quire.core.errors import InvalidArgument
+from quire.node.restarts import Restarts
+from quire.programs.runtime.running import RunningProgram
+from quire.programs.services.mailbox import SentMessage
+
+SIGNALS = ("message", "end_of_input", "cancel")
+
+
+def check_signal(name: str, message: str | None) -> None:
+    """Raises ``InvalidArgument``: another name, or a text is missing or not expected."""
+    if name not in SIGNALS:
+        raise InvalidArgument(f"no signal {name!r}: use one of {', '.join(SIGNALS)}")
+    if (name == "message") is (message is None):
+        given = "none" if message is None else "one"
+        raise InvalidArgument(
+            f"signal {name!r} was given {given}: 'message' needs a text, the others take none"
+        )
+
+
+def send(message: str, running: RunningProgram, restarts: Restarts | None) -> SentMessage | None:
+    """See ``Restarts.send``."""
+    return running.send(message) if restarts is None else restarts.send(running, message)
+
+
+def close_input(running: RunningProgram, restarts: Restarts | None) -> None:
+    """No further message follows."""
+    if restarts is None:
+        running.close_input()
+    else:
+        restarts.close_input(running)
