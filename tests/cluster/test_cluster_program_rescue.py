@@ -109,6 +109,24 @@ async def test_a_node_that_has_it_already_has_taken_it() -> None:
     assert (w.reader.gone, w.rescue.num_rescued) == ([PROGRAM], 1)
 
 
+async def test_a_node_that_was_found_again_is_asked_once_it_has_ended_the_old_one() -> None:
+    """Until then it would say that it has the program already."""
+    found = Target("found", 409)
+    w = World(found)
+    before: Any = Reader()
+    before.node, before.orphans, before.gone = found.node, {}, [PROGRAM]
+    w.rescue._readers.add(before)
+    node: Any = found.node
+    assert w.rescue.is_stale(node, LOOKUPS[0])
+    assert not w.rescue.is_stale(node, "/v1/programs/another")
+    await w.run()
+    assert (found.num_asked, list(w.reader.orphans)) == (0, [PROGRAM])
+    before.gone, found.status = [], 201
+    assert not w.rescue.is_stale(node, LOOKUPS[0])
+    await w.run()
+    assert (found.num_asked, w.reader.gone) == (1, [PROGRAM])
+
+
 async def test_one_that_may_have_taken_it_is_asked_again_before_others() -> None:
     doubtful, other = Target("doubtful", 0), Target("other", 201, load=1)
     w = World(doubtful, other)
