@@ -18,6 +18,7 @@ class Client:
     """The WebSocket of a client that leaves once it has heard of the end."""
 
     def __init__(self, close_error: Exception | None) -> None:
+        self.headers: dict[str, str] = {}
         self.heard: list[str] = []
         self.closed_with: list[int] = []
         self._close_error = close_error

@@ -92,21 +92,12 @@ async def create(request: Request, body: ResponsesRequest) -> Creation:
     Raises:
         QuireError, HttpError: the request cannot be served.
     """
+    asked = None if GENERATED_HEADER in request.headers else _asked(request, body)
     telling = told_stream(request, context_of(request).node.model(body.model))
-    if telling is not None and telling.history:
-        asked = _asked_elsewhere(telling.history)
-    else:
-        asked = _asked(request, body)
-    messages = asked.messages
-    if not messages:
-        raise HttpError(
-            400,
-            "input: there is nothing to answer: send a text or items, or go on from a response "
-            "with previous_response_id",
-            code="invalid_argument",
-            param="input",
-        )
-    chat, messages = await _prepare(request, body, messages)
+    if asked is None:
+        history = b"" if telling is None else telling.history
+        asked = _asked_elsewhere(history) if history else _asked(request, body)
+    chat, messages = await _prepare(request, body, asked.messages)
     if telling is not None and _is_at_its_node(body):
         telling = replace(telling, history=_told(asked))
     frame = new_frame(chat.model) if telling is None else telling.frame
@@ -147,6 +138,7 @@ class _Asked:
 
 
 def _asked(request: Request, body: ResponsesRequest) -> _Asked:
+    """What the request says and refers to. Raises ``HttpError``: nothing."""
     store, tenant = context_of(request).responses, caller_of(request)
     previous = _previous(request, body)
     items = items_of(body, lambda item_id, param: store.item(tenant, item_id, param))
@@ -155,8 +147,17 @@ def _asked(request: Request, body: ResponsesRequest) -> _Asked:
     said = [] if conversation is None else conversation.items
     known = [sent_again(item, "conversation") for item in said]
     shown = [stored_item(item) for item in items]
+    messages = [*earlier, *messages_of([*known, *items])]
+    if not messages:
+        raise HttpError(
+            400,
+            "input: there is nothing to answer: send a text or items, or go on from a response "
+            "with previous_response_id",
+            code="invalid_argument",
+            param="input",
+        )
     return _Asked(
-        [*earlier, *messages_of([*known, *items])],
+        messages,
         shown,
         0 if previous is None else previous.num_bytes,
         None if conversation is None else _growing(request, conversation, shown),
