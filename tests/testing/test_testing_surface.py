@@ -6,8 +6,8 @@ import quire.testing
 from quire.testing import conformance
 
 NAMES = """
-    ControlCore ControlHarness ExpectedDecode FakeEncoder FakeEngine FakeTokenizer
-    LocalNode LocalPort NoProgress Outcome ProtocolViolation ReferenceContext ReferencePage
+    CommandOutcome ControlCore ControlHarness ExpectedDecode FakeEncoder FakeEngine FakeTokenizer
+    LocalNode LocalPort NoProgress ProtocolViolation ReferenceContext ReferencePage
     ReferenceProgram Relay ScriptedModel SeenToken StepTime VirtualClock answers expected_decode
     expected_dist expected_logprobs expected_tokens fake_pool scripted_node token_content
 """
