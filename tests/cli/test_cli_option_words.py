@@ -23,7 +23,7 @@ OPTIONS = {
         ("kv_cache_bytes is 8: raise it", "--kv-cache-bytes is 8: raise it"),
         ("lower kv_cache_bytes or x_y", "lower --kv-cache-bytes or x_y"),
         ("(kv_cache_bytes), kv_cache_bytes.", "(--kv-cache-bytes), kv_cache_bytes."),
-        ("/tmp/kv_cache_bytes/a 'kv_cache_bytes'", "/tmp/kv_cache_bytes/a 'kv_cache_bytes'"),
+        ("/data/kv_cache_bytes/a 'kv_cache_bytes'", "/data/kv_cache_bytes/a 'kv_cache_bytes'"),
         ("pausing.max_s is 0", "--max-pause is 0"),
         ("pausing.above is 2", "pausing.above is 2"),  # not of this command
         ("data_address is tcp://x:0", "--data-host is tcp://x:0"),

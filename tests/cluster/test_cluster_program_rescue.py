@@ -116,13 +116,12 @@ async def test_a_node_that_was_found_again_is_asked_once_it_has_ended_the_old_on
     before: Any = Reader()
     before.node, before.orphans, before.gone = found.node, {}, [PROGRAM]
     w.rescue._readers.add(before)
-    node: Any = found.node
-    assert w.rescue.is_stale(node, LOOKUPS[0])
-    assert not w.rescue.is_stale(node, "/v1/programs/another")
+    assert w.rescue.outdated(LOOKUPS[0]) == {"found"}
+    assert not w.rescue.outdated("/v1/programs/another")
     await w.run()
     assert (found.num_asked, list(w.reader.orphans)) == (0, [PROGRAM])
     before.gone, found.status = [], 201
-    assert not w.rescue.is_stale(node, LOOKUPS[0])
+    assert not w.rescue.outdated(LOOKUPS[0])
     await w.run()
     assert (found.num_asked, w.reader.gone) == (1, [PROGRAM])
 

@@ -52,9 +52,7 @@ class Router:
     ) -> None:
         self._config = config
         self.pages = PageTree()
-        self._locator = Locator(
-            lambda: self.nodes, lambda node, path: self.rescue.is_stale(node, path)
-        )
+        self._locator = Locator(lambda: self.nodes, lambda path: self.rescue.outdated(path))
         self._reader = reader_name()
         self.rescue = ProgramRescue(
             lambda: self.fleet.engines, ClusterKey(config.cluster_key), self._locator

@@ -118,13 +118,14 @@ class ProgramRescue:
                 return node
             await self._changes()
 
-    def is_stale(self, node: RoutedNode, lookup: str) -> bool:
-        """Whether ``node``, which was thought to be lost, has not heard yet that the program under
-        this path goes on elsewhere. What it has of it is out of date, and ends when it hears so."""
-        return any(
-            reader.node is node and any(program_lookups(id)[0] == lookup for id in reader.gone)
+    def outdated(self, lookup: str) -> set[str]:
+        """The names of nodes that were thought to be lost, and have not heard yet that the program
+        under this path goes on elsewhere. Theirs ends when they hear so."""
+        return {
+            reader.node.name
             for reader in self._readers
-        )
+            if any(program_lookups(id)[0] == lookup for id in reader.gone)
+        }
 
     def check(self, lookups: Sequence[str]) -> None:
         """Raises ``UnknownHandle``: the program is lost."""
@@ -204,11 +205,9 @@ class ProgramRescue:
         """The name of the node that has taken the program; or why none ever will, if that is
         so."""
         body = msgspec.msgpack.encode(record.parts)
-        path = program_lookups(id)[0]
+        outdated = self.outdated(program_lookups(id)[0])
         targets = [
-            one
-            for one in self._engines()
-            if one.node.takes_work and not self.is_stale(one.node, path)
+            one for one in self._engines() if one.node.takes_work and one.name not in outdated
         ]
         why: str | None = None
         before = record.offered_to

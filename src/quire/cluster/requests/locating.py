@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from quire.cluster.nodes.node import RoutedNode
 from quire.cluster.requests.request import RawHeaders
@@ -21,16 +21,16 @@ _ACCESS = (b"authorization", b"x-api-key", b"x-request-id")
 
 
 class Locator:
-    """Asks ``nodes()``, those that are in force then. ``is_stale``: what a node has under a path is
-    no longer the one that clients mean."""
+    """Asks ``nodes()``, those that are in force then, without ``outdated``: the names of the nodes
+    whose program under a path goes on elsewhere."""
 
     def __init__(
         self,
         nodes: Callable[[], Sequence[RoutedNode]],
-        is_stale: Callable[[RoutedNode, str], bool] = lambda node, path: False,
+        outdated: Callable[[str], Collection[str]] = lambda path: (),
     ) -> None:
         self._nodes = nodes
-        self._is_stale = is_stale
+        self._outdated = outdated
         self._known: OrderedDict[str, RoutedNode] = OrderedDict()
 
     async def find(self, lookups: Sequence[str], headers: RawHeaders) -> RoutedNode | None:
@@ -39,7 +39,8 @@ class Locator:
         Raises:
             EngineLost: none does, and not every node could be asked.
         """
-        nodes = [one for one in self._nodes() if not self._is_stale(one, lookups[0])]
+        outdated = self._outdated(lookups[0])
+        nodes = [one for one in self._nodes() if one.name not in outdated]
         known = self._known.get(lookups[0])
         if known is not None and known.liveness.is_alive and known in nodes:
             self._known.move_to_end(lookups[0])
