@@ -276,3 +276,33 @@ async def test_after_a_reader_that_has_left_another_one_may_follow_at_once(
         await reader.read()
     await other.read()
     assert await is_done(task)
+
+
+class SlowRecord(Record):
+    """To look at it takes 1 ms of the clock."""
+
+    def __init__(self, id: str, clock: Clock) -> None:
+        super().__init__(id)
+        self.clock, self.num_looks = clock, 0
+
+    def part(self) -> bytes | None:
+        self.num_looks += 1
+        self.clock.now_s += 0.001
+        return super().part()
+
+
+@pytest.mark.parametrize(("num_records", "pause_s"), [(10, 0.25), (100, 2.0)])
+async def test_looks_at_many_programs_are_rarer(num_records: int, pause_s: float) -> None:
+    """They take a twentieth of the time at most."""
+    clock = Clock()
+    feed = RecordFeed(clock, silent_s=1000.0, poll_s=0.0, interval_s=0.25)
+    records = [SlowRecord(str(number), clock) for number in range(num_records)]
+    for record in records:
+        feed.add(record)
+    reader = Reader(feed)
+    assert len(await reader.read()) == num_records
+    begun_s = clock.now_s - num_records / 1000
+    for after_s, num_looks in ((0.99, 1), (1.01, 2)):
+        clock.now_s = begun_s + after_s * pause_s
+        await reader.read()
+        assert {record.num_looks for record in records} == {num_looks}

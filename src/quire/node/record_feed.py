@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -29,7 +30,10 @@ POLL_S = 2.0
 """A question is answered after so long, if there is nothing to tell."""
 
 INTERVAL_S = 0.25
-"""Between two looks at programs that have nothing which waits."""
+"""Between two looks at programs that have nothing which waits, at least."""
+
+_LOOK_SHARE = 0.05
+"""Of the loop's time that such looks may take, however many programs there are."""
 
 _MAX_ANSWER_BYTES = 4 << 20
 
@@ -63,7 +67,7 @@ class RecordFeed:
         self._wanted: dict[str, asyncio.Future[None]] = {}
         self._unacknowledged: dict[str, asyncio.Future[None]] = {}
         self._news = Bell()
-        self._looked_s = -interval_s
+        self._look_again_s = -math.inf
         self._is_closed = False
 
     @property
@@ -169,13 +173,11 @@ class RecordFeed:
     def _look(self) -> list[ToldPart]:
         """Of those that wait, and now and then of all."""
         now_s = self._now_s()
-        looks_at_all = now_s - self._looked_s >= self._interval_s
-        if looks_at_all:
-            self._looked_s = now_s
-        found, num_bytes = list[ToldPart](), 0
+        looks_at_all = now_s >= self._look_again_s
+        found, num_bytes, is_cut = list[ToldPart](), 0, False
         for id in list(self._records if looks_at_all else self._wanted):
             if num_bytes >= _MAX_ANSWER_BYTES:
-                self._looked_s = -self._interval_s
+                is_cut = True
                 break
             part = self._part_of(self._records[id])
             waits = self._wanted.pop(id, None)
@@ -186,6 +188,12 @@ class RecordFeed:
                 _settle([waits])  # the reader has it
             elif waits is not None:
                 self._unacknowledged[id] = waits
+        if is_cut:
+            self._look_again_s = -math.inf
+        elif looks_at_all:
+            ended_s = self._now_s()
+            pause_s = max(self._interval_s, (ended_s - now_s) / _LOOK_SHARE)
+            self._look_again_s = now_s + pause_s
         return found
 
     def _part_of(self, record: ToldRecord) -> ToldPart | None:
@@ -206,7 +214,7 @@ class RecordFeed:
         self._told_ended = 0
         self._wanted = self._unacknowledged | self._wanted
         self._unacknowledged = {}
-        self._looked_s = -self._interval_s
+        self._look_again_s = -math.inf
         for record in self._records.values():
             record.anew()
 
