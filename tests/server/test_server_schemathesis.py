@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
 from scripted_server import RunningServer, scripted_node
@@ -137,3 +138,21 @@ def test_validation_is_400_in_the_document_too() -> None:
         for operation in path.values():
             assert "422" not in operation["responses"]
             assert "400" in operation["responses"]
+
+
+_ASKED: dict[str, dict[str, object]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hello"}]},
+    "/v1/completions": {"prompt": "hello", "max_tokens": 4},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4},
+    "/v1/responses": {"input": "hello"},
+}
+
+
+@pytest.mark.parametrize("path", _ASKED)
+def test_streamed_events_are_as_documented(path: str, server: RunningServer) -> None:
+    """The cases above stream only by chance."""
+    body = {"model": "scripted", "stream": True, **_ASKED[path]}
+    case = schema[path]["POST"].Case(body=body, media_type="application/json")
+    answer = case.call(base_url=server.url, timeout=60)
+    assert answer.headers["content-type"][0].startswith("text/event-stream")
+    schema[path]["POST"].validate_response(answer)

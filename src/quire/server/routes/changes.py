@@ -15,7 +15,7 @@ from quire.core.errors import InvalidArgument
 from quire.server.context import caller_of, context_of
 from quire.server.live_changes import ChangesStream
 from quire.server.process_rows import changes_body
-from quire.server.schemas.base import Responses
+from quire.server.schemas.base import event_responses
 from quire.server.schemas.changes import Changes
 from quire.server.strict_json import StrictRoute
 
@@ -26,7 +26,7 @@ Since = Annotated[
 ]
 
 
-_EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+_EVENTS = event_responses()
 
 
 @router.get("/v1/programs/changes", response_model=Changes, responses=_EVENTS)

@@ -13,22 +13,13 @@ from quire.server.chat.preparation import prepare_chat
 from quire.server.frame import new_frame
 from quire.server.microserving.received import with_received
 from quire.server.planning import GenerationPlan, begin, told_stream
-from quire.server.schemas.base import Responses
+from quire.server.schemas.base import event_responses
 from quire.server.schemas.chat import ChatCompletion, ChatCompletionRequest
 from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["chat"])
 
-_EVENTS: Responses = {
-    200: {
-        "content": {
-            "text/event-stream": {
-                "schema": {"type": "string"},
-                "description": "Events of ChatCompletionChunk objects, then [DONE]",
-            }
-        }
-    }
-}
+_EVENTS = event_responses("Events of ChatCompletionChunk objects, then [DONE]")
 
 
 @router.post("/v1/chat/completions", response_model=ChatCompletion, responses=_EVENTS)

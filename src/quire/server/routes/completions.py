@@ -7,13 +7,13 @@ from starlette.responses import Response
 
 from quire.server.completion_fields import completion_work
 from quire.server.planning import begin
-from quire.server.schemas.base import Responses
+from quire.server.schemas.base import event_responses
 from quire.server.schemas.completions import Completion, CompletionsRequest
 from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["completions"])
 
-_EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+_EVENTS = event_responses()
 
 
 @router.post("/v1/completions", response_model=Completion, responses=_EVENTS)

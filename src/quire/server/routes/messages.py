@@ -24,7 +24,7 @@ from quire.server.schemas.anthropic import (
     MessagesRequest,
     TokenCount,
 )
-from quire.server.schemas.base import Responses
+from quire.server.schemas.base import event_responses
 from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["messages"], responses=ANTHROPIC_ERRORS)
@@ -32,16 +32,7 @@ router = APIRouter(route_class=StrictRoute, tags=["messages"], responses=ANTHROP
 _VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 """Versions of Anthropic's API differ in nothing that is served here."""
 
-_EVENTS: Responses = {
-    200: {
-        "content": {
-            "text/event-stream": {
-                "schema": {"type": "string"},
-                "description": "message_start, blocks, message_delta, message_stop",
-            }
-        }
-    }
-}
+_EVENTS = event_responses("message_start, blocks, message_delta, message_stop")
 _STYLE = EventStyle(as_it_is, b"", error_events)
 
 

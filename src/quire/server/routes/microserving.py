@@ -21,7 +21,7 @@ from quire.server.microserving.exchanges import exchanges_of
 from quire.server.microserving.live_index import IndexStream
 from quire.server.piece_writer import STATE_KEY
 from quire.server.planning import begin
-from quire.server.schemas.base import ResponseModel, Responses
+from quire.server.schemas.base import ResponseModel, Responses, event_responses
 from quire.server.schemas.completions import Completion
 from quire.server.schemas.microserving import (
     ChannelLeaveRequest,
@@ -45,7 +45,7 @@ from quire.server.strict_json import StrictRoute
 router = APIRouter(route_class=StrictRoute, tags=["microserving"])
 
 _FRAMES: Responses = {200: {"content": {"application/octet-stream": {}}}}
-_EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+_EVENTS = event_responses()
 
 
 @router.post("/v1/microserving/prep_recv", response_model=PrepRecvAnswer)

@@ -14,7 +14,7 @@ from quire.programs.library import LIBRARY, summary_of, theme_of
 from quire.server.context import caller_of, context_of
 from quire.server.program_events import ProgramEvents, place_of
 from quire.server.program_records import launched, parameters_body, session
-from quire.server.schemas.base import Responses
+from quire.server.schemas.base import event_responses
 from quire.server.schemas.programs import (
     LaunchRequest,
     Library,
@@ -34,7 +34,7 @@ router = APIRouter(route_class=StrictRoute, tags=["programs"])
 PublicId = Annotated[str, Path(max_length=256, description="The `id` of a program")]
 After = Annotated[int, Query(ge=0, lt=1 << 53)]
 
-_EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+_EVENTS = event_responses()
 
 
 @router.post("/v1/programs", response_model=Program, status_code=201, responses=_EVENTS)

@@ -16,7 +16,7 @@ from quire.server.responses.background import BackgroundRun
 from quire.server.responses.creation import Creation, create
 from quire.server.responses.following import FollowedResponse
 from quire.server.responses.store import StoredResponse
-from quire.server.schemas.base import Responses, WholeModel
+from quire.server.schemas.base import WholeModel, event_responses
 from quire.server.schemas.responses import (
     DeletedResponse,
     InputItemList,
@@ -27,16 +27,7 @@ from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["responses"])
 
-_EVENTS: Responses = {
-    200: {
-        "content": {
-            "text/event-stream": {
-                "schema": {"type": "string"},
-                "description": "Typed events with sequence numbers, the last one with the response",
-            }
-        }
-    }
-}
+_EVENTS = event_responses("Typed events with sequence numbers, the last one with the response")
 ResponseId = Annotated[str, Path(max_length=256)]
 
 

@@ -25,7 +25,7 @@ from quire.programs.workflow.schema import config_schema, query_schema, results_
 from quire.server.context import caller_of, context_of
 from quire.server.program_records import usage_body
 from quire.server.query_events import QueryEvents
-from quire.server.schemas.base import Responses
+from quire.server.schemas.base import event_responses
 from quire.server.schemas.workflows import (
     DeletedQuery,
     QueryRequest,
@@ -42,7 +42,7 @@ router = APIRouter(route_class=StrictRoute, tags=["workflows"])
 WorkflowName = Annotated[str, Path(max_length=256, description="The `name` of a workflow")]
 KeptName = Annotated[str, Path(max_length=256, description="The `query_id` of a query")]
 
-_EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+_EVENTS = event_responses()
 
 
 @router.get("/v1/workflows", response_model=WorkflowList)

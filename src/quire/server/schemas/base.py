@@ -148,6 +148,20 @@ class ErrorBody(ResponseModel):
 Responses = dict[int | str, dict[str, Any]]
 """What FastAPI calls the ``responses`` of a route."""
 
+_EVENT = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("event", "data", "id")},
+    "required": ["data"],
+}
+
+
+def event_responses(what: str = "") -> Responses:
+    """The documentation of a route that can answer with server-sent events; ``what`` describes
+    them. Each event is described (``itemSchema``, OpenAPI 3.2), as FastAPI does it."""
+    described = {"description": what} if what else {}
+    return {200: {"content": {"text/event-stream": {"itemSchema": _EVENT, **described}}}}
+
+
 _DESCRIPTIONS: dict[int | str, str] = {
     400: "The request is not valid",
     401: "No API key, or an unknown one",
