@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from terminal_screen import screen_of
 
-from quire.cli.console import output, print_error, print_result, show_message, waiting
+from quire.cli.console import counted, output, print_error, print_result, show_message, waiting
 from quire.cli.console import shown as shown_by
 from quire.cli.process_table import process_table
 from quire.cli.push import upload_table
@@ -154,3 +154,7 @@ def test_a_long_description_leaves_room_for_the_names(capsys: pytest.CaptureFixt
     shown = " ".join(capsys.readouterr().out.split())
     assert "my_program python 1234 ffff" in shown
     assert "[/red]" in shown
+
+
+def test_one_thing_is_named_in_the_singular() -> None:
+    assert [counted(num, "call") for num in (0, 1, 2)] == ["0 calls", "1 call", "2 calls"]

@@ -120,6 +120,11 @@ def waiting(text: str, quiet_s: float = 2.0) -> Iterator[None]:
         yield
 
 
+def counted(number: int, noun: str) -> str:
+    """``number`` and ``noun``, in the plural unless it is one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def print_result(result: Any) -> None:
     """A program's result: strings as for ``show_message``, other values as JSON."""
     if result is None:

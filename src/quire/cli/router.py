@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.cli.console import messages
+from quire.cli.console import counted, messages
 from quire.cli.log_output import configure_logging
 from quire.cli.option_groups import with_groups
 from quire.cli.router_groups import RouterOptions
@@ -31,7 +31,7 @@ def router(options: RouterOptions) -> None:
 
     def ready(url: str) -> None:
         where = f"{url} (OpenAI clients: base_url={url}/v1)"
-        messages().print(f"Quire routes to {len(config.nodes)} nodes on {where}")
+        messages().print(f"Quire routes to {counted(len(config.nodes), 'node')} on {where}")
 
     collect_seldom()
     run_router(config, server, on_ready=ready)

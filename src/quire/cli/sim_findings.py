@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from quire.cli.console import output, table
+from quire.cli.console import counted, output, table
 from quire.cli.scheduler_options import WITH_LEVELS
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.outcomes import Summary, plain
@@ -28,8 +28,9 @@ def show(study: Study, capacity: float, findings: Sequence[StudyResult]) -> None
     # wide enough for all columns, also in a file
     console = output(130)
     console.print(
-        f"{study.workload}: {study.num_programs} programs, {comes}; {study.engines.num_engines} "
-        f"engines, seed {study.seed}; estimated capacity {capacity:.4g} programs/s"
+        f"{study.workload}: {counted(study.num_programs, 'program')}, {comes}; "
+        f"{counted(study.engines.num_engines, 'engine')}, seed {study.seed}; "
+        f"estimated capacity {capacity:.4g} programs/s"
     )
     console.print(rows)
     console.print("ms/token: response time over generated tokens; s: response time; in all, mean")

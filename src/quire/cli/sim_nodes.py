@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import typer
 
-from quire.cli.console import messages, output, table
+from quire.cli.console import counted, messages, output, table
 from quire.cli.exit_codes import EXIT_FAILED
 from quire.cli.router_options import strategy_options
 from quire.cli.sim_progress import SimProgress
@@ -178,9 +178,9 @@ def _show(study: ClusterStudy, findings: Sequence[ClusterFinding]) -> None:
         rows.add_row(_label(one.strategy), *_row(one.summary))
     console = output(130)
     console.print(
-        f"{load.num_requests} requests, {load.rate:.4g} a second, {load.rate / capacity:.2f} of "
-        f"the capacity; {study.num_nodes} nodes, seed {load.seed}; estimated capacity "
-        f"{capacity:.4g} requests/s"
+        f"{counted(load.num_requests, 'request')}, {load.rate:.4g} a second, "
+        f"{load.rate / capacity:.2f} of the capacity; {counted(study.num_nodes, 'node')}, "
+        f"seed {load.seed}; estimated capacity {capacity:.4g} requests/s"
     )
     console.print(rows)
     console.print(

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from quire.cli.console import escaped
+from quire.cli.console import counted, escaped
 from quire.cli.process_table import SHORT_ID_CHARS, duration
 from quire.cli.top_memory import memory_table
 from quire.cli.top_state import SORTS, Row, Snapshot, View, lines, selected, waiting_s
@@ -80,7 +80,7 @@ def _head(snapshot: Snapshot, view: View) -> Iterator[Text]:
     yield Text.assemble(
         (escaped(health), "green" if node["ready"] else "red"),
         f"  up {duration(node['uptime_s'])}  policy {node['policy']}  "
-        f"{len(states)} programs: {counts}, {len(states) - _num_quiet(states)} waiting",
+        f"{counted(len(states), 'program')}: {counts}, {len(states) - _num_quiet(states)} waiting",
     )
     for engine in snapshot.engines:
         rate = snapshot.rates.get(engine["engine"])

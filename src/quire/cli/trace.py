@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from quire.cli.client import NodeClient
-from quire.cli.console import messages
+from quire.cli.console import counted, messages
 from quire.cli.options import DEFAULT_URL, ApiKey, Url
 from quire.cli.perfetto import trace_file
 from quire.core.errors import ConfigError, InvalidArgument
@@ -69,8 +69,8 @@ def trace(
         raise ConfigError(f"the trace {output} cannot be written: {exc}") from exc
     num_calls = sum(len(one.calls) for one in found.programs)
     messages().print(
-        f"{len(found.programs)} programs, {num_calls} calls, {len(found.messages)} messages "
-        f"in {output}: open it in https://ui.perfetto.dev"
+        f"{counted(len(found.programs), 'program')}, {counted(num_calls, 'call')}, "
+        f"{counted(len(found.messages), 'message')} in {output}: open it in https://ui.perfetto.dev"
     )
 
 
