@@ -1,9 +1,9 @@
-"""Brings what programs import from other engines: ``prep_recv`` there, ``remote_send`` here.
+"""Brings the pages that programs import from other engines: ``prep_recv``, then ``remote_send``.
 
 Owns the two commands that control issues for each such import, on queues of its own in the
 program: ``OpenLease`` on the importing engine, then ``SendPages`` on the one that has the pages.
-They are scheduled, cancelled and charged as the program's other commands are. What has come is
-mapped by the import itself (``commands.far_imports``).
+They are scheduled, cancelled and charged as the program's other commands are. The import itself
+maps what has arrived (``commands.far_imports``).
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from quire.core.ids import CommandId, EngineId, PageId
 from quire.core.lease_commands import Leased, OpenLease, SendPages
 
 TTL_S = 300.0
-"""An import that has not come by then fails."""
+"""How long an import's lease stays open; an import that has not arrived by then fails."""
 
 
 class Bringing:
-    """``engines``, ``exports`` and ``leases`` are shared with the controller."""
+    """Opens a lease for each import from another engine and has it filled.
+
+    ``engines``, ``exports`` and ``leases`` are shared with the controller.
+    """
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class Bringing:
         self._flow.issue_own(queue, command, lambda entry: self._lease_opened(far, entry))
 
     def _hold(self, far: FarImport) -> None:
-        """The export may go meanwhile: its pages are held by a queue on its engine."""
+        """Hold the export's pages in a queue on its engine: the export may be removed meanwhile."""
         program, export = far.entry.program, far.export
         queue = self._queue(far, export.engine)
         memory = self._engines[export.engine].memory
@@ -121,7 +124,7 @@ class Bringing:
         self._opened.append(far)
 
     def _send(self, far: FarImport) -> None:
-        """The lease is open: what it waits for is sent, unless the import has ended."""
+        """Send what the open lease waits for, unless the import has ended."""
         assert far.lease is not None
         lease = self._leases.get(far.lease.number)
         if lease is None or lease.is_complete or not self._far_imports.is_under_way(far):
@@ -154,12 +157,12 @@ class Bringing:
         self._look_again(far)
 
     def _look_again(self, far: FarImport) -> None:
-        """The import waits on its queue until something like this happens."""
+        """Have the import tried again; it waits on its queue until a lease or command ends."""
         self._flow.note_lease()
         self._engines[far.engine].wake()
 
     def _end(self, far: FarImport) -> None:
-        """The import has ended, in whatever way: nothing of it is left."""
+        """Close the lease and the queues of an import that has ended, in whatever way."""
         lease = None if far.lease is None else self._leases.get(far.lease.number)
         if lease is not None:
             why = "was closed: its import has ended"

@@ -1,7 +1,7 @@
 """What programs ask for: queues, commands on them, encoders.
 
-Owns what each call means. What becomes of a command is ``flow``'s, which engine serves a queue
-``placement``'s and ``moves``'.
+Owns what each call does. ``flow`` owns the state of commands; ``placement`` and ``moves`` choose
+the engine that serves a queue.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class CallHandler:
         program.threads.forget_idle(queue.thread for queue in program.queues.values())
 
     def open_own_queue(self, beside: CommandQueue, engine: EngineId) -> CommandQueue:
-        """A queue of control's own on ``engine``, for what ``beside`` waits for. Its id is none
-        that a program would choose, and no quota refuses it."""
+        """Open a queue of control's own on ``engine``, for what ``beside`` waits for. Its id is one
+        that no program would choose, and no quota refuses it."""
         program = beside.program
         queue = CommandQueue(
             QueueId(min(0, min(program.queues)) - 1),
@@ -197,8 +197,8 @@ class CallHandler:
             self._outbox.fail(program, command.id, error)
 
     def _place(self, queue: CommandQueue, commands: Sequence[Command]) -> None:
-        """Choose the queue's engine; a model that has none leaves it without, and its commands are
-        refused."""
+        """Choose the queue's engine. A queue of a model without an engine gets none, and its
+        commands are refused."""
         engine = self._deployments.choose(queue, commands)
         if engine is not None:
             queue.placed_on = engine.id

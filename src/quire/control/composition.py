@@ -1,6 +1,6 @@
-"""How control is put together: each part is made of those above it.
+"""Puts control together: each part is made of those above it.
 
-Owns the wiring. What an event means is the controller's, what each part decides its own.
+Owns the wiring. The controller owns what an event means; each part owns what it decides.
 """
 
 from __future__ import annotations

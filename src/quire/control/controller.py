@@ -37,8 +37,8 @@ class Controller:
     """The I/O-free control core of one node.
 
     ``tenants``: shares by tenant; one that is not named has weight 1. ``seed``: base of the seeds
-    that are picked for samplers without one. ``listener``: is told of calls and messages that have
-    ended. ``policy``: an object of one's own instead of the one that ``config`` names.
+    that are picked for samplers without one. ``listener``: receives calls and messages that have
+    ended. ``policy``: a policy object to use instead of the one that ``config`` names.
     ``dispatch``: when messages are sent, if not as soon as possible.
 
     Raises:
@@ -85,7 +85,7 @@ class Controller:
         }
 
     def handle(self, event: e.Event) -> list[Action]:
-        """Take in one event; what the shell must do, in order.
+        """Take in one event; return what the shell must do, in order.
 
         Raises:
             ConfigError: an engine that this controller cannot serve comes up.
@@ -99,7 +99,7 @@ class Controller:
         return self._outbox.take()
 
     def _settle(self, now_s: float) -> None:
-        """End what has expired, let go on what can, send what may be sent, ask for a tick."""
+        """End what has expired, continue what can go on, send what may be sent, ask for a tick."""
         self._expire(now_s)
         self._retry_stalled()
         self._bringing.go_on()
@@ -168,7 +168,8 @@ class Controller:
             self._end_program(program, event.reason)
 
     def _end_program(self, program: Program, reason: str) -> None:
-        """Answer all its commands, free what it holds as flights allow, forget it."""
+        """Answer all commands of ``program``, free what it holds as soon as messages in flight
+        allow, and forget it."""
         for entry in list(program.entries.values()):
             if not entry.is_answered:
                 if entry.on_end is None:
@@ -210,7 +211,7 @@ class Controller:
             scheduler.planner.exchange.ended(event.ended)
 
     def _tick(self, event: e.Tick) -> None:
-        """Every event looks at what has expired and what is due; a tick only uses up its timer."""
+        """Only mark the timer as used: every event ends what has expired and sends what is due."""
         self._timers.fired()
 
     def _expire(self, now_s: float) -> None:
@@ -230,16 +231,16 @@ class Controller:
     # -- views -----------------------------------------------------------------------------------
 
     def processes(self, tenant: TenantId | None = None) -> tuple[ProcessRow, ...]:
-        """``tenant``'s programs in the process table (None: all), oldest first."""
+        """The programs of ``tenant`` in the process table (None: of all tenants), oldest first."""
         return self._feed.all_rows(tenant)
 
     def changes(self, since: int, tenant: TenantId | None = None) -> ProcessChanges:
-        """What has changed of ``tenant``'s programs (None: of all) since change number ``since``;
-        0 is before all."""
+        """The changes of ``tenant``'s programs (None: of all) since change number ``since``; 0 is
+        before all changes."""
         return self._feed.look(since, tenant)
 
     def index_changes(self, known: Mapping[EngineId, IndexPlace]) -> tuple[EngineIndex, ...]:
-        """What has changed of the engines' prefix indexes since the places in ``known``."""
+        """The changes of the engines' prefix indexes since the places in ``known``."""
         return new_of_indexes(self._engines, known)
 
     def held_texts(self, program: ProgramId, max_tokens: int) -> tuple[HeldText, ...]:
@@ -248,7 +249,7 @@ class Controller:
         return () if found is None else held_texts(found, self._engines, max_tokens)
 
     def process(self, program: ProgramId) -> ProcessRow | None:
-        """One line of the process table."""
+        """The program's line of the process table; None if it has ended."""
         return self._feed.row(program)
 
     def calls(self, program: ProgramId) -> tuple[CallRecord, ...]:
@@ -257,7 +258,7 @@ class Controller:
         return () if found is None else self._tracer.under_way(found)
 
     def engine_statistics(self) -> tuple[EngineStatistics, ...]:
-        """Of the engines with memory."""
+        """The statistics of the engines with memory."""
         return tuple(one.statistics() for one in self._schedulers.values())
 
     def statistics(self) -> Statistics:

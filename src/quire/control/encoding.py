@@ -1,7 +1,7 @@
-"""What programs ask of encoders, and how encoders come and go.
+"""Requests of programs to encoders, and encoders that come up and go down.
 
-Owns the encoders of the node, one scheduler for all instances of each, and what is checked when a
-request comes. How batches are made is the scheduler's.
+Owns the encoders of the node, one scheduler for all instances of each, and the checks of a request
+that arrives. The scheduler makes the batches.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from quire.core.policy import GraphPlace
 
 
 class Encoding:
-    """``places``: what queues can be placed on, shared with the controller."""
+    """The encoders of the node. ``places``: what queues can be placed on, shared with the
+    controller."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class Encoding:
         )
 
     def down(self, engine: EngineId) -> bool:
-        """False: it is none of these."""
+        """Note that ``engine`` is down. False: it is no instance of an encoder."""
         model = self._models.get(engine)
         if model is None:
             return False
@@ -111,17 +112,17 @@ class Encoding:
         return True
 
     def given_up(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
-        """One instance will not come back; with the last of those that were ever up, nobody has
-        anything to wait for."""
+        """Note that one instance will not come back. With the last of those that were ever up,
+        every waiting command fails."""
         scheduler = self._schedulers.get(model)
         if scheduler is None:
-            return  # none was ever up, and nobody waits
+            return  # none was ever up, and no command waits
         self._given_up[model][engine] = None
         if self._given_up[model].keys() >= scheduler.pool.instances.keys():
             scheduler.give_up(error)
 
     def completed(self, event: BatchEncoded) -> None:
-        """Raises ``EngineFault`` for a result that belongs to no batch."""
+        """Read the result of a batch. Raises ``EngineFault`` if it belongs to no batch."""
         model = self._models.get(event.engine)
         if model is None:
             return
@@ -170,18 +171,18 @@ class Encoding:
         self._flow.advance(queue)
 
     def cancel_all(self, program: Program, reason: str) -> None:
-        """``program`` ends."""
+        """Cancel the requests of ``program``, which ends."""
         for entry in list(program.entries.values()):
             if isinstance(entry.run, EncodeRun):
                 self._flow.cancel(entry, reason)
 
     def pump(self) -> None:
-        """Send what may be sent."""
+        """Send the batches that may be sent."""
         for scheduler in self._schedulers.values():
             scheduler.pump()
 
     def due_s(self) -> list[float]:
-        """When batches that were held back may be sent."""
+        """The times at which batches that were held back may be sent."""
         schedulers = self._schedulers.values()
         return [at for one in schedulers if (at := one.next_dispatch_s) is not None]
 
@@ -196,7 +197,7 @@ class Encoding:
 
 
 def check_sequences(command: Encode, info: EncoderInfo) -> None:
-    """Before they share a batch with those of others.
+    """Check the sequences of ``command`` before they share a batch with those of other commands.
 
     Raises:
         InvalidArgument: a sequence that the model cannot run.

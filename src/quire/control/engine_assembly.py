@@ -1,6 +1,6 @@
 """Puts the scheduler of one engine together.
 
-Owns the order in which its parts are made. What each of them decides is known to it alone.
+Owns the order in which its parts are made; each part alone knows what it decides.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from quire.control.scheduler.waiting.admission import Admission
 
 
 class EngineAssembly:
-    """Makes one for each engine that comes up; ``seeds`` are those of all."""
+    """Makes a scheduler for each engine that comes up; ``seeds`` are shared by all engines."""
 
     def __init__(
         self, foundation: Foundation, flow: Flow, host: HostCommands, seeds: SeedSource
@@ -32,7 +32,7 @@ class EngineAssembly:
         self._seeds = seeds
 
     def scheduler(self, engine: EngineState) -> EngineScheduler:
-        """That of ``engine``, which has none yet."""
+        """Make the scheduler of ``engine``, which has none yet."""
         base, config = self._foundation, self._foundation.config
         admission = Admission(engine, base.table, config.output_share)
         chunk_time = ChunkTime(config.chunk_steps)

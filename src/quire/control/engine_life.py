@@ -1,7 +1,7 @@
 """Handles engines that come up and go down.
 
-Owns what happens to work and pages when an engine's memory is lost. Its scheduler is put together
-by ``engine_assembly``.
+Owns what happens to work and pages when an engine's memory is lost. ``engine_assembly`` puts its
+scheduler together.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from quire.core.events import EngineDown, EngineUp
 from quire.core.ids import EngineId
 
 MAX_LOSSES = 2
-"""A command that was in flight on so many engines as they were lost fails: it may be what ends
-them, and would take one replica after the other."""
+"""A command that was in flight on so many engines as they were lost fails: it may be the cause, and
+would end one replica after the other."""
 
 
 class EngineLife:
@@ -87,8 +87,8 @@ class EngineLife:
         self._ranking.note_capacity(sum(engine.info.pool.max_sequences for engine in up))
 
     def given_up(self, engine: EngineState, error: ErrorRecord) -> None:
-        """It will not come up again, and other engines of its model go on: what waits for it moves
-        there or fails, and no queue is placed on it any more."""
+        """Note that ``engine`` will not come up again. What waits for it moves to other engines of
+        its model or fails; no queue is placed on it any more."""
         if engine.is_up:
             self._lose(engine, error)
         engine.given_up = error
@@ -105,8 +105,8 @@ class EngineLife:
             self._flow.advance(queue)
 
     def down(self, event: EngineDown) -> None:
-        """Another engine of the model takes over what it can. Else what was in flight fails, and
-        other commands wait until the engine is up again."""
+        """Handle the loss of an engine: another engine of its model takes over what it can.
+        Otherwise what was in flight fails, and other commands wait until the engine is up again."""
         engine = self._engines.engines.get(event.engine)
         if engine is not None and engine.is_up:
             self._lose(engine, event.error)
@@ -134,7 +134,7 @@ class EngineLife:
                 self._flow.fail(entry, error)
 
     def _end_flight(self, engine: EngineState, error: ErrorRecord) -> list[Entry]:
-        """End what was in flight but for decodes that may go on elsewhere; these."""
+        """End what was in flight, except decodes that may go on elsewhere; return these."""
         can_leave, saved = self._moves.can_leave(engine), []
         for entry in clear_flight(engine):
             entry.num_losses += 1
@@ -146,13 +146,13 @@ class EngineLife:
                     saved.append(entry)
                 else:
                     self._flow.fail(entry, entry.error or error)
-        for entry in saved:  # what stands before it in its queue may have failed since
+        for entry in saved:  # a command before it in its queue may have failed since
             if entry.error is not None:
                 self._flow.fail(entry, entry.error)
         return [entry for entry in saved if entry.error is None]
 
     def _forget_forwards(self, engine: EngineState, error: ErrorRecord) -> None:
-        """Waiting forward commands read embeds that are lost: one that has not begun is examined
+        """Fail or reset forward commands that read lost embeds: one that has not begun is examined
         again when the engine is up, one that has run in part fails."""
         for program in self._table.programs():
             for entry in list(program.entries.values()):

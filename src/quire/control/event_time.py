@@ -1,4 +1,4 @@
-"""The time in control: that of the event being handled.
+"""The time in control: the time of the event that is being handled.
 
 Owns the one value that everything in control reads. Must not know a clock: events bring their time.
 """

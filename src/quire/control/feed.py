@@ -1,9 +1,10 @@
-"""The feed: what has changed about programs since a reader looked last.
+"""The feed: what has changed about programs since a reader's last look.
 
-Owns how a look finds it. Programs tell the table's ``changes`` when they start, call, become idle
-or end. Of active ones each look compares a mark with that of the look before. Idle ones change
-without that when their memory is taken, or a message in flight still counts: while engines work, a
-look counts the pages of some of them. Where none does, 10,000 idle programs cost a look nothing.
+Owns how a look finds the changes. Programs note them in the table's ``changes`` when they start,
+call, become idle or end. For active programs each look compares a mark with that of the look
+before. Idle ones change without a note when their memory is taken, or while a message in flight
+still counts for them: while engines work, a look counts the pages of some of them. When no engine
+works, 10,000 idle programs cost a look nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from quire.control.scheduler.engine_scheduler import EngineScheduler
 from quire.core.ids import EngineId, ProgramId, TenantId
 
 MAX_ROWS = 1024
-"""Of one look; a reader that is further behind looks again."""
+"""The most rows of one look; a reader that is further behind looks again."""
 
 SWEPT_PAGES = 4096
 """Pages of idle programs that one look counts, about half a millisecond of it."""
 
 
 _Shown = tuple[int, int, int, float, float]
-"""Of a row: blocks on devices, hosts and disks, service and cost."""
+"""Figures of a row: blocks on devices, hosts and disks, service and cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,9 @@ class ProcessChanges:
     """What has changed up to ``number``, which the reader names in its next look.
 
     ``rows``: programs that have changed and live, in the order of their changes. ``ended``: those
-    that have ended and may have been in an earlier answer. ``is_whole``: the reader is to forget
-    all it knows, as its number is too old, or none of this controller. ``more``: there is more at
-    once.
+    that have ended and may have been in an earlier answer. ``is_whole``: the reader must forget all
+    it knows, as its number is too old or was not given by this controller. ``more``: further
+    changes can be read at once.
     """
 
     number: int
@@ -48,9 +49,10 @@ class ProcessChanges:
 
 
 class Feed:
-    """``places`` (all that queues are placed on) and ``schedulers`` are shared with the controller.
+    """Answers the looks of readers.
 
-    ``max_rows``: of one look.
+    ``places`` (all that queues are placed on) and ``schedulers`` are shared with the controller.
+    ``max_rows``: the most rows of one look.
     """
 
     def __init__(
@@ -71,18 +73,18 @@ class Feed:
         self._moves: list[tuple[int, ...]] = []
 
     def all_rows(self, tenant: TenantId | None = None) -> tuple[ProcessRow, ...]:
-        """Of every program of ``tenant`` (None: of all), the oldest first."""
+        """The rows of the programs of ``tenant`` (None: of all), the oldest first."""
         found = [one for one in self._table.programs() if tenant in (None, one.tenant)]
         return tuple([self._rows.row(program) for program in found])
 
     def row(self, program: ProgramId) -> ProcessRow | None:
-        """Of one program; None if there is none."""
+        """The row of one program; None if there is none."""
         found = self._table.get(program)
         return None if found is None else self._rows.row(found)
 
     def look(self, since: int, tenant: TenantId | None = None) -> ProcessChanges:
-        """What has changed of ``tenant``'s programs (None: of all) since number ``since``; 0 is
-        before all changes."""
+        """The changes of ``tenant``'s programs (None: of all) since number ``since``; 0 is before
+        all changes."""
         self._compare_active()
         self._sweep_idle()
         changes = self._changes
@@ -107,7 +109,7 @@ class Feed:
         shown = (*blocks, row.service_s, row.cost_s)
         known = self._shown.get(program.id)
         if known is not None and known[0] == number and known[1] != shown:
-            self._changes.touch(program)  # others have seen this change with another row
+            self._changes.touch(program)  # other readers got this change with another row
         self._shown[program.id] = (number, shown)
         return row
 
@@ -125,8 +127,8 @@ class Feed:
         self._marks = marks
 
     def _sweep_idle(self) -> None:
-        """Touch idle programs of which a row has said what is no longer so, some at each look; once
-        around after an engine has done anything."""
+        """Touch idle programs whose last row is out of date. Each look examines some of them; after
+        an engine has done anything, all are examined once."""
         moves = [_moves(one.engine) for one in self._schedulers.values()]
         if not self._to_sweep and moves != self._moves:
             self._moves = moves
@@ -147,7 +149,8 @@ class Feed:
 
 
 def _moves(engine: EngineState) -> tuple[int, ...]:
-    """Another one whenever a message was sent or has run, or a block was taken or given back."""
+    """A value that differs after a message was sent or has run, or a block was taken or given
+    back."""
     device, host, disk = engine.memory.device, engine.memory.host, engine.memory.disk_tier.pool
     return (
         engine.next_step,

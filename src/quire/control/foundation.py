@@ -1,6 +1,6 @@
-"""What all parts of control stand on: the configuration, time, the process table, the engines.
+"""What all parts of control use: the configuration, time, the process table, the engines.
 
-Owns nothing but these references; ``composition`` puts the parts on them.
+Owns nothing but these references; ``composition`` builds the parts on them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from quire.core.tracing import TraceListener
 
 
 class Foundation:
-    """``weights``: the tenants' shares.
+    """The parts that need no engine. ``weights``: the tenants' shares.
 
     Raises:
         ConfigError: an unknown policy, or a weight that is not positive.
@@ -61,8 +61,8 @@ class EngineTable:
     """The engines that have come up, in that order.
 
     ``places``: everything on which queues can be placed, encoders too. ``schedulers`` and
-    ``by_number``: of engines with memory, by id and in order. ``awake``: whom the next decision
-    looks at. ``heads``: which engines have the first pages of which prompts.
+    ``by_number``: of engines with memory, by id and in order. ``awake``: the engines that the next
+    decision examines. ``heads``: which engines have the first pages of which prompts.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class EngineTable:
         self.heads = ChainHeads()
 
     def add(self, scheduler: EngineScheduler) -> None:
-        """Its engine is up for the first time."""
+        """Add an engine that is up for the first time."""
         engine = scheduler.engine
         self.engines[engine.id] = self.places[engine.id] = engine
         self.schedulers[engine.id] = scheduler

@@ -1,7 +1,7 @@
-"""Which texts a program has in pages, as others may compute or receive them.
+"""The texts that a program has in pages, as others may compute or receive them.
 
 Owns how pages are put together to texts. A text is what full pages of plain tokens hold, from the
-first token on; of several texts with a common beginning, each is told whole. Changes nothing.
+first token on; of several texts with a common beginning, each is returned whole. Changes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quire.core.ids import EngineId, ModelId
 
 @dataclass(frozen=True, slots=True)
 class HeldText:
-    """``tokens``: whole pages. ``adapter``: the name of the one that computed them."""
+    """One text in whole pages. ``adapter``: the name of the adapter that computed them."""
 
     model: ModelId
     adapter: str | None
@@ -58,7 +58,7 @@ def held_texts(
 
 
 def _last_full(page: Page) -> ChainNode | None:
-    """The last full page of the text that ``page`` ends; None: it is of no plain text."""
+    """The last full page of the text that ``page`` ends; None if it holds no plain text."""
     if not page.fill or not page.is_canonical:
         return None
     content = page.content

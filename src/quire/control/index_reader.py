@@ -1,6 +1,6 @@
 """The prefix indexes of engines as readers outside control follow them.
 
-Owns what a reader is told of an engine: the life that its index belongs to, and how keys are made.
+Owns what a reader receives of an engine: the life that its index belongs to, and how keys are made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class IndexPlace:
 
 @dataclass(frozen=True, slots=True)
 class EngineIndex:
-    """What is new of one engine's index. Keys of engines with equal ``content`` and ``page_size``
+    """The changes of one engine's index. Keys of engines with equal ``content`` and ``page_size``
     mean the same tokens."""
 
     engine: EngineId
@@ -41,8 +41,8 @@ class EngineIndex:
 def new_of_indexes(
     engines: Mapping[EngineId, EngineState], known: Mapping[EngineId, IndexPlace]
 ) -> tuple[EngineIndex, ...]:
-    """What has changed of each engine's index since its place in ``known``; the whole index where
-    there is none, or where it is of another life or too long ago. Engines without news are left
+    """The changes of each engine's index since its place in ``known``. The whole index is returned
+    if there is no place, or if it is of another life or too old. Engines without changes are left
     out."""
     found = []
     for engine in engines.values():

@@ -24,8 +24,8 @@ from quire.core.traits import Trait
 
 
 def require(condition: bool, message: str, **details: Any) -> None:
-    """Raise ``InvalidArgument`` unless ``condition`` holds. What every step of a program passes
-    raises by itself instead: here the message is made whether it is needed or not."""
+    """Raise ``InvalidArgument`` unless ``condition`` holds. Checks that every step of a program
+    passes raise by themselves: here the message is built whether or not it is needed."""
     if not condition:
         raise InvalidArgument(message, **details)
 

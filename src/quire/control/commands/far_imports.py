@@ -1,4 +1,4 @@
-"""Imports of exports that live on another engine: what of each is to come, and what has.
+"""Imports of exports that live on another engine: what of each must come, and what has arrived.
 
 Owns the imports that are under way and how an export's slots lie in the pages of the importing
 engine. The K and V come through a lease of that engine, which ``control.bringing`` opens and has
@@ -24,9 +24,9 @@ from quire.core.lease_commands import LeaseName
 
 @dataclass(frozen=True, slots=True)
 class ToCome:
-    """What an export is on another engine. ``pages``: its slots in pages of that engine, without
-    contents; ``tokens``: those of its first slots, as far as they are a known prefix, computed with
-    ``adapter``; ``opaque``: the number of slots of each further page that has any."""
+    """The form of an export on another engine. ``pages``: its slots in pages of that engine,
+    without contents; ``tokens``: those of its first slots, as far as they are a known prefix,
+    computed with ``adapter``; ``opaque``: the number of slots of each further page that has any."""
 
     pages: tuple[PageSnapshot, ...]
     tokens: list[int]
@@ -40,8 +40,8 @@ class ToCome:
 
 @dataclass(slots=True, eq=False)
 class FarImport:
-    """One import, from its turn to its end. ``queues``: control's own, on either engine. ``lease``:
-    None until it is open. ``error``: why nothing comes."""
+    """One import, from its turn in its queue to its end. ``queues``: control's own, on both
+    engines. ``lease``: None until it is open. ``error``: why the K and V cannot come."""
 
     entry: Entry
     export: Export
@@ -54,8 +54,8 @@ class FarImport:
 
 
 class FarImports:
-    """``engines`` and ``leases`` are shared with the controller. ``wanted`` and ``over`` are for
-    ``control.bringing``, which takes them."""
+    """The imports that are under way. ``engines`` and ``leases`` are shared with the controller;
+    ``control.bringing`` takes ``wanted`` (to be brought) and ``over`` (ended)."""
 
     def __init__(self, engines: Mapping[EngineId, EngineState], leases: LeaseTable) -> None:
         self._engines = engines
@@ -68,7 +68,7 @@ class FarImports:
         return self._under_way.get(far.entry) is far
 
     def under_way(self, entry: Entry) -> FarImport | None:
-        """What comes for ``entry``; None if nothing does, or its program has moved."""
+        """The import that runs for ``entry``; None if there is none, or its program has moved."""
         far = self._under_way.get(entry)
         if far is not None and far.engine != entry.queue.engine:
             self.ended(entry)
@@ -76,7 +76,7 @@ class FarImports:
         return far
 
     def begin(self, entry: Entry, export: Export) -> FarImport:
-        """``entry`` imports ``export``, which lives on another engine than its queue.
+        """Begin the import of ``export``, which lives on another engine than ``entry``'s queue.
 
         Raises:
             InvalidArgument: the engines compute different K and V, or one exchanges none.
@@ -88,10 +88,10 @@ class FarImports:
         return far
 
     def has_arrived(self, far: FarImport) -> bool:
-        """Whether all of it is here; the first time, it is asked for.
+        """Return whether all K and V have arrived; the first call asks for them.
 
         Raises:
-            QuireError: it does not come.
+            QuireError: the import has failed.
         """
         if far.error is not None:
             raise from_record(far.error)
@@ -112,7 +112,7 @@ class FarImports:
         return lease.is_complete
 
     def map(self, far: FarImport, pages: Sequence[Page]) -> None:
-        """``pages`` get what has arrived, each its slots, positions and mask; its lease ends."""
+        """Give ``pages`` what has arrived: contents, positions and masks. Then end the lease."""
         engine = self._engines[far.engine]
         lease = None if far.lease is None else self._leases.get(far.lease.number)
         contents = iter(_held(lease))
@@ -126,7 +126,7 @@ class FarImports:
             end_lease(engine, self._leases, lease, "was taken")
 
     def ended(self, entry: Entry) -> None:
-        """``entry``, an import, has ended."""
+        """Note that ``entry``, an import, has ended."""
         far = self._under_way.pop(entry, None)
         if far is not None:
             self.over.append(far)
@@ -162,7 +162,7 @@ def _check_exchange(export: Export, source: EngineState, target: EngineState) ->
 
 
 def to_come(export: Export, source: EngineState, target: EngineState) -> ToCome:
-    """How ``export`` of ``source`` lies in pages of ``target``."""
+    """The form that ``export`` of ``source`` takes in pages of ``target``."""
     tokens, index = _known_prefix(export.pages, source.page_size)
     adapter = None if index < 0 else source.info.adapters[index].name
     if not _has_adapter(source, target, index):

@@ -43,7 +43,8 @@ from quire.core.ids import CommandId, EngineId
 
 _QUEUED, _STARTED = CommandState.QUEUED, CommandState.STARTED
 _FINISHED, _DONE = CommandState.FINISHED, CommandState.DONE
-"""Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+"""Bound once: Python 3.11 looks up a member of an enum at each use, which costs more than the
+use."""
 
 
 class Flow:
@@ -72,7 +73,7 @@ class Flow:
     # -- issue -----------------------------------------------------------------------------------
 
     def issue(self, queue: CommandQueue, command: c.Command) -> None:
-        """Queue ``command``, or answer it with its failure. ``advance`` is up to the caller."""
+        """Queue ``command``, or answer it with its failure. The caller then calls ``advance``."""
         program = queue.program
         if command.id in program.ended or command.id in program.entries:
             error = InvalidArgument(f"command id {command.id} was used before: choose a new one")
@@ -94,8 +95,8 @@ class Flow:
     def issue_own(
         self, queue: CommandQueue, command: c.Command, on_end: Callable[[Entry], None]
     ) -> None:
-        """Queue a command of control's own, which has checked it, and let it go on. ``on_end`` is
-        told of its end: its ``error``, or else its ``reply``."""
+        """Queue a command of control's own, which has checked it, and let it go on. ``on_end`` gets
+        the ended entry, with its ``error`` or else its ``reply``."""
         entry = Entry(command, queue, self._time.now_s)
         entry.on_end = on_end
         self._holdings.register(entry)
@@ -132,7 +133,7 @@ class Flow:
                 )
 
     def _refuse(self, entry: Entry, error: QuireError) -> None:
-        """The command fails as it is issued: it never stands in the queue."""
+        """Fail the command as it is issued: it never stands in the queue."""
         queue, program = entry.queue, entry.program
         program.ended.add(entry.id)
         program.failed.add(entry.id)
@@ -147,7 +148,7 @@ class Flow:
         self._tracer.call_ended(entry)
 
     def _keep_orphan(self, entry: Entry) -> None:
-        """A valid dealloc behind a failure: its pages go when the queue is reset or closed."""
+        """Keep a valid dealloc behind a failure until the queue is reset or closed."""
         queue, command = entry.queue, entry.command
         if not isinstance(command, c.DeallocPages | c.DeallocEmbeds):
             return
@@ -156,7 +157,7 @@ class Flow:
         try:
             self._validator.check(command, queue, engine.info)
         except QuireError:
-            return  # it frees nothing; the failure it is answered with names the first one
+            return  # it frees nothing; its answer names the command that failed first
         self._holdings.register(entry)
         self._holdings.keep_orphans(entry)
 
@@ -212,11 +213,11 @@ class Flow:
         return True
 
     def note_lease(self) -> None:
-        """A lease is complete, or has ended: who waits for it looks again."""
+        """Note that a lease is complete or has ended: commands that wait are tried again."""
         self._num_ended += 1
 
     def retry_stalled(self, engine: EngineState) -> None:
-        """Look again at who waits on ``engine``, if anything has ended: nothing else helps."""
+        """Try the queues that wait on ``engine`` again, if a command or lease has ended."""
         while engine.stalled and engine.num_ended_before != self._num_ended:
             engine.num_ended_before = self._num_ended
             for queue in list(engine.stalled):
@@ -224,8 +225,8 @@ class Flow:
         self._feed_starved(engine)
 
     def _feed_starved(self, engine: EngineState) -> None:
-        """Embeds were given back: let the queues that wait for some go on, in the order of arrival.
-        Thousands may wait, so none is looked at while no embeds are free."""
+        """Let the queues that wait for embeds go on in the order of arrival, if some were given
+        back. Thousands may wait, so none is tried while no embeds are free."""
         while engine.starved and engine.num_freed_embeds != engine.embeds.num_freed:
             engine.num_freed_embeds = engine.embeds.num_freed
             for queue in list(engine.starved):
@@ -234,8 +235,8 @@ class Flow:
                 self.advance(queue)
 
     def _look_again(self, entry: Entry, engine: ControlledEngine) -> None:
-        """``entry`` has got embeds: another queue of its program must not wait for more, as
-        somebody who holds some could wait for it."""
+        """Have the program's other queues tried again after ``entry`` got embeds. A program that
+        holds some must not wait for more: another one that holds some could wait for it."""
         for queue in entry.program.queues.values():
             if queue in engine.starved:
                 engine.stalled[queue] = None
@@ -248,7 +249,7 @@ class Flow:
         return entry
 
     def start(self, entry: Entry) -> None:
-        """The scheduler has put (a part of) the queue's next command into a message."""
+        """Note that the scheduler has put (a part of) the queue's next command into a message."""
         if entry.state is _QUEUED:
             entry.queue.begin(entry, _STARTED)
             entry.program.num_running += 1
@@ -256,7 +257,8 @@ class Flow:
     # -- ends ------------------------------------------------------------------------------------
 
     def finish(self, entry: Entry, reply: Reply) -> None:
-        """The engine has done all of ``entry``."""
+        """Take ``reply`` to ``entry``, which the engine has done, and end it when its turn
+        comes."""
         entry.reply = reply
         entry.program.num_running -= 1
         entry.move(_FINISHED)
@@ -349,11 +351,11 @@ class Flow:
             self.cancel(entry, reason)
 
     def free_orphans(self, queue: CommandQueue) -> None:
-        """Deallocs that failed or were cancelled take effect now."""
+        """Let the queue's deallocs that failed or were cancelled take effect now."""
         self._holdings.free(queue.program, queue.orphans)
 
     def _settle(self, entry: Entry) -> None:
-        """The command has ended: unpin what it named, wake who waits for it."""
+        """Unpin what the ended command named and wake the commands that wait for it."""
         self._num_ended += 1
         if is_call(entry):
             note_call_end(entry, self._time.now_s)

@@ -17,16 +17,16 @@ from quire.core.errors import InvalidArgument, NeverFits, QuotaExceeded, Unknown
 from quire.core.ids import EmbedId, PageId
 
 MAX_PAGES = 1 << 20
-"""Of one program without a quota: an empty page has no block, but control remembers it (some 300
-bytes). It is the context of 16 million tokens."""
+"""The most pages of one program without a quota: an empty page has no block, but control remembers
+it (some 300 bytes). In pages of 16 slots they hold 16 million tokens."""
 
 MAX_EMBEDS = 1 << 18
-"""Of one program without a quota. An engine has fewer by far, but what waits for them is known by
-then."""
+"""The most embeds of one program without a quota. An engine has far fewer; the others are those
+that queued commands wait for."""
 
 
 def check_new_pages(pages: list[PageId], program: Program) -> None:
-    """``pages`` are ids that ``program`` may give to new pages."""
+    """Check that ``pages`` are ids that ``program`` may give to new pages."""
     distinct("pages", pages)
     if len(program.pages) + len(pages) > MAX_PAGES:
         raise QuotaExceeded(
@@ -42,7 +42,7 @@ def check_new_pages(pages: list[PageId], program: Program) -> None:
 
 
 def check_held_pages(pages: Iterable[PageId], queue: CommandQueue) -> None:
-    """The program holds ``pages``, on the engine of ``queue``."""
+    """Check that the program holds ``pages``, on the engine of ``queue``."""
     for page_id in pages:
         page = queue.program.pages.get(page_id)
         if page is None or page.is_released:
@@ -59,7 +59,7 @@ def check_held_pages(pages: Iterable[PageId], queue: CommandQueue) -> None:
 
 
 def check_new_embeds(embeds: list[EmbedId], program: Program, info: EngineInfo) -> None:
-    """``embeds`` are ids that ``program`` may give to new embeds of the engine."""
+    """Check that ``embeds`` are ids that ``program`` may give to new embeds of the engine."""
     distinct("embeds", embeds)
     for embed in embeds:
         if embed in program.embeds:
@@ -85,7 +85,7 @@ def check_new_embeds(embeds: list[EmbedId], program: Program, info: EngineInfo) 
 
 
 def check_held_embeds(embeds: Iterable[EmbedId], queue: CommandQueue) -> None:
-    """The program holds ``embeds``, on the engine of ``queue``."""
+    """Check that the program holds ``embeds``, on the engine of ``queue``."""
     for embed_id in embeds:
         embed = queue.program.embeds.get(embed_id)
         if embed is None or embed.is_released:
@@ -104,7 +104,7 @@ def check_held_embeds(embeds: Iterable[EmbedId], queue: CommandQueue) -> None:
 def check_context_and_output(
     context: list[PageId], output: list[PageId], queue: CommandQueue
 ) -> None:
-    """The program holds both, each page once."""
+    """Check that the program holds both, and that each list names a page once."""
     distinct("context pages", context)
     check_held_pages(context, queue)
     if output != context:  # a loop over one list of pages names it for both

@@ -1,7 +1,8 @@
 """What programs hold: creating, pinning and freeing virtual pages and embeds.
 
-Owns the rule of when a thing goes: its dealloc (or its queue's or program's end) has taken effect
-and no unfinished command names it. Does not know order; ``flow`` calls it at the right moment.
+Owns the rule of when a page or embed is freed: its dealloc (or its queue's or program's end) has
+taken effect and no unfinished command names it. Does not know the order of commands: ``flow`` calls
+it at the right moment.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _PAGES: Mapping[type[c.Command], Callable[[Any], Sequence[PageId]]] = {
     SendPages: attrgetter("pages"),
     TakeLease: attrgetter("pages"),
 }
-"""The pages that a command uses while it is unfinished. By its type: to ask of a command whether it
-is one of many types costs more than all that is done here."""
+"""The pages that a command uses while it is unfinished, by the command's type: a chain of
+``isinstance`` would cost more than all that is done here."""
 
 _EMBEDS: Mapping[type[c.Command], Callable[[Any], Sequence[EmbedId]]] = {
     c.Forward: lambda command: [*command.inputs, *command.outputs],
@@ -129,7 +130,7 @@ class Holdings:
                 self._uncount(entry.program, thing)
 
     def count(self, program: Program, pages: Collection[Page]) -> None:
-        """``program`` holds them from now on, as quotas see it."""
+        """Count ``pages`` as held by ``program``, for its quotas."""
         for page in pages:
             page.is_counted = True
         program.num_held_pages += len(pages)
@@ -142,7 +143,7 @@ class Holdings:
             program.num_held_embeds -= 1
 
     def unpin(self, entry: Entry) -> None:
-        """The command has ended: what it alone kept goes."""
+        """Unpin what the ended command named; free what it alone kept."""
         for page in entry.pages:
             page.num_pins -= 1
             if page.is_freed:
@@ -154,7 +155,7 @@ class Holdings:
         entry.pages, entry.embeds = (), ()
 
     def undo_allocation(self, entry: Entry) -> None:
-        """A command that allocates has failed: what it was to create does not exist."""
+        """Remove what a failed command was to create."""
         command = entry.command
         if isinstance(command, c.AllocPages | c.ImportPages | c.ImportPrefix | TakeLease):
             for page in entry.pages:
@@ -163,13 +164,13 @@ class Holdings:
             self.free(entry.program, entry.embeds)
 
     def forget_page(self, program: Program, page: Page) -> None:
-        """The page never came to be: commands behind that name it will not find it."""
+        """Remove a page that never came to be: later commands that name it do not find it."""
         if page.content is None and page.appender is None:
             page.is_void = page.is_lost = True
         self._free_page(program, page)
 
     def keep_orphans(self, entry: Entry) -> None:
-        """A dealloc has failed: what it names is held until its queue is reset or closed."""
+        """Keep what a failed dealloc names until its queue is reset or closed."""
         program, queue = entry.program, entry.queue
         for thing in entry.freed:
             if not self._is_held(program, thing) or thing.is_freed:
@@ -185,14 +186,13 @@ class Holdings:
                 program.num_held_embeds += 1
 
     def _is_held(self, program: Program, thing: Page | HeldEmbed) -> bool:
-        """Whether its id still means it."""
+        """Whether the id still refers to this holding."""
         if isinstance(thing, Page):
             return program.pages.get(thing.id) is thing
         return program.embeds.get(thing.id) is thing
 
     def free(self, program: Program, things: Iterable[Page | HeldEmbed]) -> None:
-        """``things`` of ``program`` go, as their pins allow; those that have gone before are left
-        alone."""
+        """Free ``things`` of ``program``, as their pins allow; leave alone what is gone already."""
         for thing in list(things):
             if isinstance(thing, Page):
                 self._free_page(program, thing)
@@ -209,7 +209,7 @@ class Holdings:
         self._free_page_if_unused(program, page)
 
     def _let_go(self, program: Program, thing: Page | HeldEmbed) -> None:
-        """Nobody counts on its going any more: it goes."""
+        """Stop counting ``thing`` for quotas and take it from the orphans of its queue."""
         if thing.is_counted:
             self._uncount(program, thing)
         if thing.orphan_of is not None:

@@ -37,7 +37,7 @@ PASSING: frozenset[type[c.Command]] = frozenset(
     {c.AllocPages, c.DeallocPages, c.AllocEmbeds, c.DeallocEmbeds, c.Synchronize}
 )
 """Commands that may take effect while earlier ones of the queue are in flight (they still end in
-order): what they touch is pinned by whoever uses it."""
+order): what they touch is pinned by the commands that use it."""
 
 HOST_COMMANDS: frozenset[type[c.Command]] = PASSING | {
     c.ExportPages,
@@ -60,7 +60,7 @@ class NotYet(Exception):
 
 
 class NoEmbeds(NotYet):
-    """It has to wait until embeds are given back, by another program."""
+    """The command has to wait until another program gives embeds back."""
 
 
 class HostCommands:
@@ -89,7 +89,7 @@ class HostCommands:
         }
 
     def run(self, entry: Entry, now_s: float) -> Reply:
-        """Take effect and return the reply.
+        """Carry out ``entry`` and return its reply.
 
         Raises:
             QuireError: the command fails.
@@ -118,7 +118,7 @@ class HostCommands:
     def _no_embeds(self, num_more: int, num_held: int, pool: NumberPool) -> NoReturn:
         if not num_held:
             raise NoEmbeds
-        # Whoever holds some and waits for more could wait for somebody who does the same.
+        # A program that holds some and waits for more could wait for one that does the same.
         raise PoolExhausted(
             f"{num_more} embeds are asked for, {pool.num_free} of {pool.size} are free, this "
             f"program holds {num_held}, and the last {pool.num_reserved} are left to those that "
@@ -160,7 +160,7 @@ class HostCommands:
         )
 
     def _check_exports(self, program: Program, num_pages: int) -> None:
-        """Raise ``QuotaExceeded`` if ``program`` may not export so many more pages as one."""
+        """Raise ``QuotaExceeded`` if ``program`` may not make one more export of so many pages."""
         exports, account = self.exports, program.account
         require_room(
             program,
@@ -191,7 +191,7 @@ class HostCommands:
         return export
 
     def _list_exports(self, entry: Entry, command: c.ListExports, now_s: float) -> c.Exports:
-        """Those of the tenant whose pages could be imported here."""
+        """The exports of the tenant whose pages could be imported here."""
         program, engines = entry.program, self._engines
         engine = engines[entry.queue.engine]
         found = [
@@ -218,8 +218,8 @@ class HostCommands:
         self.remove_export(export)
 
     def owner_ended(self, program: Program, *, begins_again: bool = False) -> None:
-        """What it exported for a time is left to its tenant; the rest goes with it. One that
-        ``begins_again`` will export again what it had."""
+        """Leave the exports of an ended program that have a ``ttl_s`` to its tenant and remove the
+        others. A program that ``begins_again`` exports anew, so all of its exports are removed."""
         for export in self.exports.owned_by(program.id):
             if export.ttl_s is None or begins_again:
                 self.remove_export(export)
@@ -229,8 +229,8 @@ class HostCommands:
             self.remove_export(export)
 
     def memory_lost(self, engine: EngineId) -> None:
-        """Remove the exports of pages that were on ``engine`` and that nobody can compute again, so
-        that their names are free for whoever makes the pages anew."""
+        """Remove the exports of pages that were on ``engine`` and that cannot be computed again:
+        their names are free for the programs that make such pages anew."""
         for export in [one for one in self.exports.exports() if one.engine == engine]:
             if any(map(_is_gone, export.pages)):
                 self.remove_export(export)
@@ -273,7 +273,7 @@ class HostCommands:
     def _import_far(
         self, entry: Entry, command: c.ImportPages, far: FarImport, now_s: float
     ) -> c.Imported:
-        """The export lives on another engine, from which its K and V are brought."""
+        """Import from another engine: wait until its K and V have been brought, then map them."""
         num_pages = len(far.to_come.pages)
         self._check_import(entry, command, num_pages)
         if not self.far_imports.has_arrived(far):
@@ -310,7 +310,7 @@ class HostCommands:
     def _imported(
         self, entry: Entry, num_pages: int, tokens: list[int] | None = None
     ) -> c.Imported:
-        """The reply; ids that were offered and not needed do not exist."""
+        """The reply to an import; offered ids that it does not need are removed."""
         size = self._engines[entry.queue.engine].page_size
         used, unused = entry.pages[:num_pages], entry.pages[num_pages:]
         program = entry.program

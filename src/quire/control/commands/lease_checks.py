@@ -1,6 +1,6 @@
-"""What is checked of lease commands when they are issued.
+"""Checks lease commands when they are issued.
 
-Owns no state; raises the error that the issuer gets. Whether a lease exists is found out when its
+Owns no state; raises the error that the issuer gets. Whether a lease exists is checked when its
 command's turn comes.
 """
 
@@ -23,11 +23,12 @@ from quire.core.lease_commands import (
 )
 
 MAX_TTL_S = 3600.0
-"""A lease holds memory that nobody else can use; who needs it for longer renews it."""
+"""The longest ``ttl_s``: a lease holds memory that nobody else can use. A client that needs it for
+longer renews it."""
 
 
 def check_lease_command(command: LeaseCommand, queue: CommandQueue, info: EngineInfo) -> None:
-    """Raises the error of a command that can never succeed. Pages are checked by the caller."""
+    """Raise the error of a command that can never succeed. The caller checks the pages."""
     if queue.program.form != "session":
         raise Forbidden(
             f"{type(command).__name__} is the node's own command: call /v1/microserving instead"

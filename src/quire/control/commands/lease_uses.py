@@ -1,6 +1,6 @@
 """Commands on leases that control carries out by itself: taking, renewing and closing one.
 
-Owns what each means. Leases are opened, and sent to, by messages (``scheduler.exchange``).
+Owns what each does. Leases are opened, and sent to, by messages (``scheduler.exchange``).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from quire.core.lease_commands import (
 
 
 class LeaseUses:
-    """``engines`` is shared with the controller. ``priced``: engines on which pages may have a
-    price."""
+    """Carries out commands on leases. ``engines`` is shared with the controller. ``priced``: the
+    engines on which pages may have a price."""
 
     def __init__(self, engines: Mapping[EngineId, EngineState], leases: LeaseTable) -> None:
         self._engines = engines
@@ -69,7 +69,7 @@ class LeaseUses:
                 del self.priced[engine]
 
     def take(self, entry: Entry, command: TakeLease) -> int | None:
-        """Map the lease's pages and end it; how many pages they are. None: not all tokens have
+        """Map the lease's pages, end it and return how many pages it had. None: not all tokens have
         arrived."""
         tenant, count = entry.program.tenant, command.num_tokens
         lease = self._leases.find_with(command.lease, tenant, count)

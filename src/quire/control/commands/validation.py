@@ -1,4 +1,4 @@
-"""What is checked when a command is issued.
+"""Checks commands when they are issued.
 
 Owns no state: reads the process table and the engines. What depends on commands that have not run
 yet (fills, names of exports) is checked when the command starts.
@@ -50,7 +50,7 @@ from quire.core.lease_commands import (
 )
 
 MAX_NAME_CHARS = 512
-"""Of an export: names are kept by control, and told to whoever lists them."""
+"""The longest name of an export: control keeps the names and lists them."""
 
 
 class Validator:
@@ -87,7 +87,7 @@ class Validator:
         }
 
     def check(self, command: c.Command, queue: CommandQueue, info: EngineInfo) -> None:
-        """Raises the error that the issuer gets; returns if the command may be queued."""
+        """Raise the error that the issuer gets; return if the command may be queued."""
         require_pending_room(queue.program)
         check = self._checks.get(type(command))
         if check is None:
@@ -97,7 +97,7 @@ class Validator:
         except QuireError:
             raise
         except Exception:
-            self._types.check(command)  # which then is the issuer's error, not control's
+            self._types.check(command)  # a value of a wrong type is the issuer's error
             raise
 
     def _alloc_pages(self, command: c.AllocPages, queue: CommandQueue, info: EngineInfo) -> None:

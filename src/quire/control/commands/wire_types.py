@@ -1,8 +1,9 @@
-"""Whether a command holds what its types say: such that it can be sent to an engine.
+"""Checks that a command's values have the types of their fields, so that an engine can be sent
+them.
 
 A trusted program hands its commands over as objects, so a ``numpy.float32`` for a temperature or
 None for a number gets as far as control, where it would be a failure of the node and not of the
-program. Commands of guests have been decoded, and hold what they should.
+program. Commands of guests have been decoded, which checked their types.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _DECODE = msgspec.msgpack.Decoder(
 
 
 class WireTypes:
-    """Raises ``InvalidArgument`` for a value that is none of its field's type. Owns the sampler
-    that was looked at last: a program's own loop brings the same one for every token."""
+    """Raises ``InvalidArgument`` for a value that does not have its field's type. Remembers the
+    sampler that was checked last: a program's own loop passes the same one for every token."""
 
     def __init__(self) -> None:
         self._sampler: SamplerSpec | None = None
@@ -36,7 +37,7 @@ class WireTypes:
             self._sampler = sampler
 
     def check_decode(self, command: c.Decode) -> None:
-        """All but its pages and tokens, which control reads one by one."""
+        """Check all but the pages and tokens, which control reads one by one."""
         values = (
             command.sampler, command.stop, command.grammar, command.position,
             command.num_logprobs, command.num_prompt_logprobs, command.cache,
@@ -45,7 +46,7 @@ class WireTypes:
         _check(values, _DECODE)
 
     def check(self, command: c.Command) -> None:
-        """The whole command, which costs more than most commands do."""
+        """Check the whole command, which costs more than most commands do."""
         _check(command, _COMMAND)
 
 

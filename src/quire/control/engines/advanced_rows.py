@@ -1,7 +1,7 @@
-"""The rows of open sequences that a message advances, made once for as long as they are the same.
+"""The rows of open sequences that a message advances, kept for as long as they are the same.
 
-From one message to the next most of an engine's decodes go on, so the arrays of the last message
-are those of the next one. Owns these arrays, which nobody may change.
+Most of an engine's decodes go on from one message to the next, so the arrays of the last message
+serve the next one too. Owns these arrays, which must not be changed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from quire.core.batch import I32, AdvanceRows
 
 
 class AdvancedRows:
-    """Of one engine. An epoch is never used again, so equal epochs mean equal sequences."""
+    """The advanced rows of one engine. An epoch is never used again, so equal epochs mean equal
+    sequences."""
 
     def __init__(self) -> None:
         self._epochs: list[int] = []
@@ -22,7 +23,8 @@ class AdvancedRows:
         self._step_array: I32 = i32([])
 
     def rows(self, runs: list[DecodeRun], max_steps: list[int]) -> AdvanceRows | None:
-        """``max_steps`` has one number for each of ``runs``."""
+        """The rows of ``runs``, with one number of ``max_steps`` for each; None if there are
+        none."""
         if not runs:
             return None
         epochs = [run.epoch for run in runs]

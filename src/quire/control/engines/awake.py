@@ -1,7 +1,7 @@
-"""The engines that the next decision looks at: something has happened to them, or may be due.
+"""The engines that the next decision examines: something has happened to them, or may be due.
 
-An event concerns one engine, of 64 as of one. Owns their numbers, in the order in which they came
-up first. Does not know what an engine is, nor who has to be looked at.
+An event concerns one engine, whether the node has one or 64. Owns their numbers, in the order in
+which they first came up. Does not know what an engine is, nor which one must be examined.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 
 
 class Awake:
-    """Each number once, in rising order."""
+    """Numbers in rising order, each once."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
@@ -21,16 +21,17 @@ class Awake:
             self._numbers.insert(index, number)
 
     def after(self, number: int) -> int | None:
-        """The first one above ``number``. So those are met, too, that are added meanwhile."""
+        """The first one above ``number``; a loop over it also meets those that are added
+        meanwhile."""
         index = bisect_right(self._numbers, number)
         return self._numbers[index] if index < len(self._numbers) else None
 
     def all(self) -> list[int]:
-        """A copy, in order."""
+        """A copy of the numbers, in order."""
         return self._numbers.copy()
 
     def keep(self, numbers: list[int]) -> None:
-        """These alone, which are in order."""
+        """Replace the numbers by ``numbers``, which are in order."""
         self._numbers = numbers
 
     def __contains__(self, number: object) -> bool:

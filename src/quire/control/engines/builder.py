@@ -52,7 +52,7 @@ class BatchBuilder:
 
     ``budget``: tokens that may still be added; ``prompt_budget``: how many of them may belong to
     prompts computed in chunks. ``runs``: decodes in the message, opened or advanced.
-    ``num_turned``: slots that it moves to other positions.
+    ``num_turned``: slots that the message moves to other positions.
     """
 
     def __init__(self, step: int, budget: int, prompt_budget: int | None = None) -> None:
@@ -92,8 +92,8 @@ class BatchBuilder:
         return len(self.parts) + len(self.advanced)
 
     def operation(self, entry: Entry, *, is_final: bool = True) -> None:
-        """Add a command that consists of operations alone. ``is_final``: it is done with the
-        message."""
+        """Add a command that consists of operations alone. ``is_final``: the message completes
+        it."""
         self.parts.append(CommandItems(entry, MessageStage.OPERATIONS, 0, 0, is_final=is_final))
 
     def _fine_rows(self) -> FineRows:
@@ -151,7 +151,7 @@ class BatchBuilder:
         self.budget -= len(row.positions)
 
     def open_sequence(self, run: DecodeRun) -> None:
-        """The row added last samples the first token of ``run``."""
+        """Open the sequence of ``run``: the row added last samples its first token."""
         assert run.sequence is not None
         self._row_sequences[-1] = run.sequence
         self.opened.append(run)
@@ -185,8 +185,8 @@ class BatchBuilder:
         max_steps: list[int],
         advanced: AdvancedRows,
     ) -> Batch:
-        """The message; ``max_steps`` has one entry per advanced sequence. ``advanced``: the
-        engine's, which makes their rows."""
+        """The message. ``max_steps`` has one entry per advanced sequence; ``advanced`` makes their
+        rows and belongs to the engine."""
         advance = advanced.rows(self.advanced, max_steps)
         fine = self._fine
         if fine is None:
@@ -212,7 +212,7 @@ class BatchBuilder:
     def in_flight(
         self, num_steps: int, max_steps: list[int], number: int, sent_s: float
     ) -> InFlight:
-        """What control remembers of it; ``number``, ``sent_s``: see there."""
+        """What control remembers of the message; ``number``, ``sent_s``: see ``InFlight``."""
         num_opened = len(self.opened)
         return InFlight(
             step=self.step,
@@ -261,7 +261,7 @@ class BatchBuilder:
 
 
 def _joined(parts: list[list[int]]) -> list[int]:
-    """One behind the other."""
+    """All items of ``parts``, in one list."""
     whole: list[int] = []
     for part in parts:
         whole += part

@@ -26,8 +26,8 @@ class DecodeRun:
     of the entries of its open table; from entry ``first_entry`` on the engine sets bits itself.
     ``next_slot``: the table slot of the next known token; the engine may write up to
     ``limit_slot``. ``pins``: the contents of its pages, pinned while the sequence is open.
-    ``start_fill``: of its first output page when it began; those behind it were empty.
-    ``kept``: log probabilities of what is told at the end.
+    ``start_fill``: the fill of its first output page when the command began; the pages behind it
+    were empty. ``kept``: log probabilities that are sent with the last reply.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class DecodeRun:
         return self.command.history + self.tokens if self.command.history else self.tokens
 
     def begin_again(self, cursor: AppendCursor) -> None:
-        """Its engine was lost; ``cursor`` appends to the same pages elsewhere, as they were when it
-        began. What it has told stays told."""
+        """Begin again after the engine was lost. ``cursor`` appends to the same pages elsewhere, as
+        they were when the command began. What was sent stays sent."""
         self.cursor = cursor
         self.num_run = self.num_cached = self.num_outstanding = 0
         self.table_pages = []
@@ -107,16 +107,16 @@ class DecodeRun:
 
     @property
     def locked(self) -> list[Page]:
-        """The pages to which it alone appends, from its beginning to its end."""
+        """The pages to which this command alone appends, from its beginning to its end."""
         return self.cursor.pages
 
     @property
     def start_fills(self) -> list[tuple[Page, int]]:
-        """Its output pages, and how far each was filled when it began."""
+        """The output pages, and how far each was filled when the command began."""
         return [(page, 0 if number else self.start_fill) for number, page in enumerate(self.locked)]
 
     def unlock(self) -> None:
-        """It has ended: let other commands append to its pages."""
+        """Let other commands append to its pages, as it has ended."""
         for page in self.locked:
             page.unlock()
 
@@ -149,21 +149,22 @@ class DecodeRun:
         finish_reason: FinishReason,
         matched: int | bytes | None,
     ) -> DecodeChunk:
-        """The reply that ends it. ``tokens``: those of the last message, with theirs."""
+        """The reply that ends the command. ``tokens``, ``logprobs``: those of the last message."""
         if self.streams:
             return self.chunk(tokens, logprobs, finish_reason, matched)
         self.keep(logprobs)
         return self.chunk(self.tokens[self.num_prompt :], self.kept, finish_reason, matched)
 
     def keep(self, logprobs: list[TokenLogprobs] | None) -> None:
-        """What was sampled with ``logprobs`` is told at the end."""
+        """Keep ``logprobs`` for the last reply of a command that does not stream."""
         if logprobs is not None:
             if self.kept is None:
                 self.kept = []
             self.kept.extend(logprobs)
 
     def untold(self) -> DecodeChunk | None:
-        """What it has sampled for its end, which is a failure; ``None`` if it is nothing."""
+        """A reply with what was sampled but not sent, for a command that fails; None if there is
+        nothing."""
         if self.streams or self._has_replied or not self.num_generated:
             return None
         return self.chunk(self.tokens[self.num_prompt :], self.kept, None, None)

@@ -37,8 +37,8 @@ class EncodePart:
 
 
 class EncodeRun:
-    """``starts``: the index of each sequence's first token, and the end of the last. ``num_left``:
-    sequences without a result row."""
+    """The progress of one command. ``starts``: the index of each sequence's first token, and the
+    end of the last. ``num_left``: sequences without a result row."""
 
     def __init__(self, entry: Entry, command: Encode) -> None:
         self.entry = entry
@@ -70,7 +70,7 @@ class EncodeRun:
         return taken
 
     def put_back(self, part: EncodePart) -> None:
-        """``part`` waits again, because its encoder was lost."""
+        """Let ``part`` wait again, because its encoder was lost."""
         part.num_losses += 1
         self.num_waiting_tokens += part.num_tokens
         self._waiting.appendleft(part)

@@ -66,7 +66,8 @@ class EncoderInstance:
 
 
 class EncoderPool(ControlledEngine):
-    """``given_up``: the error if no instance will be started again, else None."""
+    """The instances of one encoder. ``given_up``: the error if no instance will be started again,
+    else None."""
 
     def __init__(self, model: ModelId, info: EncoderInfo) -> None:
         super().__init__(EngineId(f"{model}#*"), model)
@@ -79,24 +80,24 @@ class EncoderPool(ControlledEngine):
         self._owners: dict[TenantId, int] = {}
 
     def owner(self, tenant: TenantId) -> int:
-        """The number under which encoders keep things for ``tenant``."""
+        """The number under which encoders keep what they cache for ``tenant``."""
         return self._owners.setdefault(tenant, len(self._owners))
 
     def enter(self, run: EncodeRun) -> None:
-        """A command has arrived."""
+        """Add a command that has arrived."""
         run.entry.run = run
         tenant = run.entry.program.tenant
         self.num_pending[tenant] = self.num_pending.get(tenant, 0) + run.num_sequences
         self.num_waiting_tokens += run.num_waiting_tokens
 
     def take(self, run: EncodeRun) -> EncodePart:
-        """The next sequence of ``run``, for a batch."""
+        """Take the next sequence of ``run`` for a batch."""
         part = run.take()
         self.num_waiting_tokens -= part.num_tokens
         return part
 
     def put_back(self, part: EncodePart) -> None:
-        """``part`` waits again, because its instance was lost."""
+        """Let ``part`` wait again, because its instance was lost."""
         self.num_waiting_tokens += part.num_tokens
         part.run.put_back(part)
 

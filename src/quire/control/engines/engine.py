@@ -1,7 +1,7 @@
-"""What every engine has in control, with memory or without: the queues that are placed on it.
+"""What control keeps for every engine, with memory or without: the queues that are placed on it.
 
 Owns which of these queues may start a command and what the others wait for. ``state`` and
-``encoder_pool`` know what each kind of engine keeps besides.
+``encoder_pool`` hold what each kind of engine has besides.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from quire.core.ids import EngineId, ModelId
 
 class ControlledEngine:
     """The queues and ended commands of one engine. ``number``: how many came up for the first time
-    before it; ``awake`` has it while the engine is to be looked at.
+    before it; ``awake`` has it while the engine must be examined.
 
-    ``ready``    queues whose next command needs a batch message and may start now.
-    ``is_touched``  something has happened to its queues or messages that its scheduler has not
-    looked at.
-    ``ended``    commands that have ended since the last ``take_ended``.
-    ``stalled``  queues whose next command waits for neither blocks nor embeds.
-    ``num_ended_before``  the number of ended commands when ``stalled`` was last examined.
-    ``starved``  queues whose next command waits for free embeds, in the order of arrival.
+    ``ready`` queues whose next command needs a batch message and may start now. ``is_touched``
+    something has happened to its queues or messages that its scheduler has not looked at. ``ended``
+    commands that have ended since the last ``take_ended``. ``stalled`` queues whose next command
+    waits for neither blocks nor embeds. ``num_ended_before`` the number of ended commands when
+    ``stalled`` was last examined. ``starved`` queues whose next command waits for free embeds, in
+    the order of arrival.
     """
 
     def __init__(
@@ -40,11 +39,11 @@ class ControlledEngine:
         self.starved: dict[CommandQueue, None] = {}
 
     def wake(self) -> None:
-        """The next decision looks at it, if only for what is stalled."""
+        """Have the next decision examine the engine, if only for its stalled queues."""
         self.awake.add(self.number)
 
     def touch(self) -> None:
-        """Something has happened that its scheduler has to look at."""
+        """Note that something has happened which its scheduler must examine."""
         self.is_touched = True
         self.awake.add(self.number)
 

@@ -1,4 +1,4 @@
-"""What an engine does for a lease command from its message to its end.
+"""What an engine does for a lease command, from its message to its end.
 
 Owns what the command waits for, and for a send the contents that the engine reads meanwhile.
 """
@@ -16,7 +16,8 @@ from quire.core.lease_commands import Leased, Sent
 
 @dataclass(slots=True, eq=False)
 class OpeningRun:
-    """``reply`` is given when the engine has run the message that opens ``lease``."""
+    """A lease that is being opened. ``reply`` is sent when the engine has run the message that
+    opens ``lease``."""
 
     lease: Lease
     reply: Leased
@@ -24,8 +25,8 @@ class OpeningRun:
 
 @dataclass(slots=True, eq=False)
 class SendRun:
-    """``contents``: referred to and pinned until the engine has sent them, whatever becomes of
-    ``entry``. ``outcome``: what the engine has said of it."""
+    """A send that is under way. ``contents``: referred to and pinned until the engine has sent
+    them, even if ``entry`` ends before. ``outcome``: what the engine has reported."""
 
     entry: Entry
     contents: list[Content]

@@ -22,8 +22,8 @@ Bools = NDArray[np.bool_]
 
 
 class ForwardRun:
-    """``num_run`` inputs have been run. ``hidden``: output pages outside the context, with their
-    fills before the command."""
+    """The progress of one command: ``num_run`` inputs have been run. ``hidden``: output pages
+    outside the context, with their fills before the command."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ForwardRun:
         self._filled: list[Page] | None = None
 
     def unlock(self) -> None:
-        """The command has ended: other queues may append to its output pages."""
+        """Let other queues append to the output pages, as the command has ended."""
         for page in self.locked:
             page.unlock()
         self.locked = []
@@ -113,7 +113,7 @@ class ForwardRun:
         return [*context, *self._own_pages()] if self.hidden else context
 
     def note_written(self, spans: list[tuple[Page, int]]) -> None:
-        """Called before a part writes ``spans``: (page, number of slots)."""
+        """Note that a part is about to write ``spans``: (page, number of slots)."""
         for page, count in spans:
             self._written.append((page, page.fill, count))
             if not page.fill:

@@ -78,8 +78,8 @@ class InFlight:
     ``filled``: contents that are full and canonical once it has run. ``restores``: forward rows
     that recompute lost contents. ``runs``: in the order of the result; the first ``num_opened``
     were opened in this message. ``steps``: the largest number of steps of each run in it.
-    ``number``: of those for this engine, which goes on counting when the engine is lost;
-    ``sent_s``: when it was sent.
+    ``number``: counts the messages for this engine and goes on when the engine is lost; ``sent_s``:
+    when it was sent.
     """
 
     __slots__ = (

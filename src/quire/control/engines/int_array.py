@@ -1,4 +1,4 @@
-"""Lists of numbers as arrays of a message."""
+"""Converts lists of numbers to arrays of a message."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from numpy.typing import NDArray
 
 
 def i32(values: list[int]) -> NDArray[np.int32]:
-    return np.fromiter(values, np.int32, len(values))  # np.array looks for lists in the list
+    return np.fromiter(values, np.int32, len(values))  # np.array would search for nested lists

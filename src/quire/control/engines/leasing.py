@@ -1,7 +1,7 @@
-"""What the end of a lease, or of a send, means for one engine's memory.
+"""What the end of a lease or of a send does to one engine's memory.
 
 Owns the fence: blocks that other engines may still write are free only when this engine has run a
-message that closes their leases. Decides nothing about when.
+message that closes their leases. Does not decide when a lease ends.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from quire.control.memory.leases import Lease, LeaseTable
 
 
 def end_lease(engine: EngineState, leases: LeaseTable, lease: Lease, why: str) -> None:
-    """``lease`` ends. What it waits for is fenced first: its blocks stay taken until the engine has
-    closed it."""
+    """End ``lease``. What it waits for is fenced first: its blocks stay taken until the engine has
+    closed the lease."""
     leases.remove(lease, why)
     if not lease.is_complete:
         engine.operations.close_receive(lease.name.number)
@@ -26,7 +26,7 @@ def end_lease(engine: EngineState, leases: LeaseTable, lease: Lease, why: str) -
 
 
 def forget_lease(engine: EngineState, leases: LeaseTable, lease: Lease) -> None:
-    """``lease`` ends with its engine, which writes nothing any more."""
+    """End ``lease`` with its engine, which writes nothing any more."""
     leases.remove(lease, "was lost with its engine")
     if not lease.is_complete:
         engine.memory.unpin_all(lease.received)
@@ -34,8 +34,8 @@ def forget_lease(engine: EngineState, leases: LeaseTable, lease: Lease) -> None:
 
 
 def complete_lease(engine: EngineState, leases: LeaseTable, lease: Lease) -> None:
-    """All K and V have arrived: the contents may be read, and full pages of known tokens are known
-    to the prefix index from now on."""
+    """Note that all K and V of ``lease`` have arrived: its contents may be read, and the prefix
+    index gets its full pages of known tokens."""
     leases.complete(lease)
     memory, size = engine.memory, engine.page_size
     parent = lease.matched[-1].node if lease.matched else None
@@ -54,12 +54,13 @@ def complete_lease(engine: EngineState, leases: LeaseTable, lease: Lease) -> Non
 
 
 def release_all(engine: EngineState, contents: Sequence[Content]) -> None:
-    """Later pages first: what a prefix begins with is the most likely to be wanted again."""
+    """Release ``contents``, later pages first: the beginning of a prefix is the most likely to be
+    used again."""
     for content in reversed(contents):
         engine.memory.release(content)
 
 
 def end_send(engine: EngineState, run: SendRun) -> None:
-    """The engine reads the contents of ``run`` no more."""
+    """Release the contents of ``run``, which the engine no longer reads."""
     engine.memory.unpin_all(run.contents)
     release_all(engine, run.contents)

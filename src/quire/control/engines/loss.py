@@ -1,7 +1,7 @@
-"""An engine is lost, and comes up again: what of its state goes, and what it must be like then.
+"""Changes the state of an engine that is lost or comes up again.
 
-Owns the change of ``EngineState`` alone. What becomes of commands and programs is decided by
-``engine_life``.
+Owns the change of ``EngineState`` alone. ``engine_life`` decides what becomes of commands and
+programs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quire.core.errors import ConfigError
 
 
 def clear_flight(engine: EngineState) -> list[Entry]:
-    """The engine is gone: forget its messages in flight and return their commands."""
+    """Forget the messages in flight of a lost engine and return their commands."""
     entries: dict[Entry, None] = {}
     for message in engine.in_flight:
         for part in message.parts:
@@ -33,7 +33,7 @@ def clear_flight(engine: EngineState) -> list[Entry]:
 
 
 def lose_memory(engine: EngineState, programs: Iterable[Program], exports: ExportTable) -> None:
-    """Everything on the engine is gone. Canonical pages keep their tokens and are recomputed
+    """Forget all that was on a lost engine. Canonical pages keep their tokens and are recomputed
     when they are used; the others are lost."""
     snapshots = [s for x in exports.exports() if x.engine == engine.id for s in x.pages]
     contents = [s.content for s in snapshots if s.content is not None]
@@ -53,10 +53,10 @@ def lose_memory(engine: EngineState, programs: Iterable[Program], exports: Expor
 
 
 def restart(engine: EngineState, info: EngineInfo) -> Collection[int]:
-    """The engine is up again, with empty memory.
+    """Note that ``engine`` is up again, with empty memory.
 
-    Returns the indices of the adapters whose weights have changed. If the model's own weights
-    have changed, these are all adapters and -1 (no adapter).
+    Returns the indices of the adapters whose weights have changed. If the model's own weights have
+    changed, these are all adapters and -1 (no adapter).
 
     Raises:
         ConfigError: its pool or the names of its adapters differ, so that what programs hold

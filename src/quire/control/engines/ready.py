@@ -13,9 +13,10 @@ from quire.core.commands import Decode
 
 
 class ReadyQueues:
-    """``take_changed`` returns the queues that were added, discarded or touched since its last
-    call, in the order of their first change. ``num_prompt_tokens``: of the decodes that may start
-    now, those of each as it was when its queue was added."""
+    """The queues that may start a command. ``take_changed`` returns those that were added,
+    discarded or touched since its last call, in the order of their first change.
+    ``num_prompt_tokens``: prompt tokens of the decodes that may start now, each as it was when its
+    queue was added."""
 
     __slots__ = ("_changed", "_queues", "_spare", "num_prompt_tokens")
 
@@ -42,7 +43,7 @@ class ReadyQueues:
         self.note_priority(queue)
 
     def note_priority(self, queue: CommandQueue) -> None:
-        """It may be spare now, or no more."""
+        """Note that the queue's priority has changed: it may be spare now, or no longer."""
         if queue.is_spare and queue in self._queues:
             self._spare.add(queue)
         else:
@@ -50,7 +51,7 @@ class ReadyQueues:
 
     @property
     def num_spare(self) -> int:
-        """Of spare queues."""
+        """The number of spare queues."""
         return len(self._spare)
 
     def discard(self, queue: CommandQueue) -> None:
@@ -60,7 +61,7 @@ class ReadyQueues:
             self._changed[queue] = None
 
     def touch(self, queue: CommandQueue) -> None:
-        """Something that determines the order of the queue's commands has changed."""
+        """Note that something which determines the order of the queue's commands has changed."""
         self._changed[queue] = None
 
     @property

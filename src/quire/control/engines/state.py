@@ -47,13 +47,13 @@ class EngineState(ControlledEngine):
     """One engine with memory.
 
     ``unfinished``  commands that have begun but need further messages before a sequence is open.
-    ``running``     decodes with an open sequence.
-    ``unlocked``    pages whose appending command has ended since the last ``take_unlocked``.
-    ``num_ended``   total number of ended runs.
-    ``epoch``       how often it has come up again.
-    ``sends``       contents that it sends to other engines, by number (never used again).
-    ``fenced``      contents that are free when the next message has run, which closes their leases.
-    ``num_freed_embeds``  ``embeds.num_freed`` when ``starved`` was last examined.
+        ``running``     decodes with an open sequence.
+        ``unlocked``    pages whose appending command has ended since the last ``take_unlocked``.
+        ``num_ended``   total number of ended runs.
+        ``epoch``       how often the engine has come up again.
+        ``sends``       contents that it sends to other engines, by number (never used again).
+        ``fenced``      contents that are free when the next message has run, which closes their leases.
+        ``num_freed_embeds``  ``embeds.num_freed`` when ``starved`` was last examined.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class EngineState(ControlledEngine):
         return unlocked
 
     def token_array(self, tokens: list[int]) -> I32:
-        """Whole prompts: in less than half the time that NumPy needs for a list."""
+        """Convert a whole prompt: takes less than half the time that NumPy needs for a list."""
         return np.frombuffer(bytearray(pack(f"{len(tokens)}i", *tokens)), np.int32)
 
     def adapter_index(self, name: str | None) -> int:
@@ -172,7 +172,7 @@ class EngineState(ControlledEngine):
         return not lost
 
     def _require_adapter(self, index: int) -> None:
-        """Raises ``PageLost`` if the adapter that computed a page was not loaded again."""
+        """Raise ``PageLost`` if the adapter that computed a page was not loaded again."""
         adapter = None if index < 0 else self.info.adapters[index]
         if adapter is not None and adapter.problem:
             raise PageLost(
@@ -187,13 +187,13 @@ class EngineState(ControlledEngine):
         hidden: Mapping[Page, int],
         step: int,
     ) -> ResidentTable:
-        """A table of ``queue`` for ``pages``. ``hidden``: the number of first slots to hide, for
-        pages that hide any."""
+        """Place a table of ``queue`` for ``pages``. ``hidden``: the number of first slots to hide,
+        for pages that hide any."""
         blocks, words = table_entries(pages, hidden, self.page_size)
         return self.tables.place(queue.serial, blocks, words, step, self.operations)
 
     def token_slots_for(self, queue: CommandQueue, names: Sequence[TokenSlotId]) -> list[int]:
-        """Physical token slots for ``names``; new names are bound.
+        """The physical token slots of ``names``; new names are bound.
 
         Raises:
             PoolExhausted: every token slot of the engine is bound, or the free ones are reserved
@@ -217,8 +217,8 @@ class EngineState(ControlledEngine):
         return [bound[self.id, name] for name in names]
 
     def take_back(self, start_fills: Iterable[tuple[Page, int]]) -> None:
-        """Restore pages after a command was refused half way: their fills are as before it, and
-        blocks that only it filled are freed."""
+        """Restore pages after a command was refused half way: set their fills as they were before
+        it and free blocks that only it filled."""
         for page, fill in start_fills:
             page.truncate(fill)
             if page.content is not None and not fill:
@@ -226,7 +226,8 @@ class EngineState(ControlledEngine):
                 page.content = None
 
     def forget_written(self, entry: Entry) -> None:
-        """``entry`` has failed: its embeds and token slots have no value."""
+        """Forget the values of the embeds and token slots that ``entry`` writes, as it has
+        failed."""
         command = entry.command
         if isinstance(command, EmbedText | EmbedImage | Forward):
             written = command.outputs if isinstance(command, Forward) else command.embeds
@@ -255,8 +256,8 @@ class EngineState(ControlledEngine):
     def end_transfers(
         self, transfers: Collection[int], failed: Collection[int], programs: Iterable[Program]
     ) -> list[Transfer]:
-        """Transfers have ended, some of them without their bytes. What could not be read from the
-        disk is lost: pages of ``programs`` that cannot be recomputed know it."""
+        """End ``transfers``, of which ``failed`` moved no bytes. What could not be read from the
+        disk is lost: pages of ``programs`` that cannot be recomputed are marked."""
         ended = self.memory.end_transfers(transfers, failed)
         contents = [t.content for t in ended if t.has_failed and t.content is not None]
         lost = {id(content) for content in contents if content.is_lost and not content.canonical}
@@ -270,8 +271,8 @@ class EngineState(ControlledEngine):
     def check_invariants(
         self, programs: Iterable[Program], exports: ExportTable, leases: LeaseTable
     ) -> None:
-        """Pools, index and reference counts agree with the holdings of programs, exports, leases
-        and sends."""
+        """Assert that pools, index and reference counts agree with the holdings of programs,
+        exports, leases and sends."""
         num_refs: Counter[int] = Counter()
         contents: dict[int, Content] = {}
         held = [
@@ -317,8 +318,8 @@ class EngineState(ControlledEngine):
         run.cursor.drop_unused()
 
     def abandon(self, entry: Entry) -> None:
-        """``entry`` ends: close its sequence, unlock its pages, forget it. Only the contents of its
-        pages remain."""
+        """Close the sequence of ``entry``, which ends, unlock its pages and forget it. Only the
+        contents of its pages remain."""
         run, entry.run = entry.run, None
         self.wake()
         if entry.rank is not None:

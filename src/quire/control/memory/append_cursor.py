@@ -20,7 +20,7 @@ Spans = list[tuple[Page, int]]
 
 
 class Prefix:
-    """What the new tokens follow. ``parent``: the last full page of a canonical prefix."""
+    """The text that the new tokens follow. ``parent``: the last full page of a canonical prefix."""
 
     __slots__ = ("is_canonical", "parent")
 
@@ -233,7 +233,7 @@ class AppendCursor:
         self.prefix = Prefix(True, page.content.parent)
 
     def drop_unused(self) -> None:
-        """The command has ended: free the blocks that were bound for slots it never wrote."""
+        """Free the blocks that an ended command bound for slots it never wrote."""
         for page in self.pages[self._first :]:
             if page.fill == 0 and page.content is not None:
                 self._memory.release(page.content)

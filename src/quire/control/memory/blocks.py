@@ -25,8 +25,8 @@ class NumberPool:
 
     @property
     def num_reserved(self) -> int:
-        """The last free numbers are reserved for holders of few: the pool cannot take a number
-        back, so one holder of all numbers would stop everybody else."""
+        """How many of the last free numbers are reserved for holders of few: the pool cannot take a
+        number back, so one holder of all numbers would stop all others."""
         return num_reserved(self.size)
 
     def may_take(self, num_more: int, num_held: int) -> bool:

@@ -65,8 +65,8 @@ def prompt_keys(root: bytes, page_size: int, tokens: Sequence[int]) -> list[byte
 
 
 class PromptKeys:
-    """The keys of the first pages of the prompt ``tokens`` (this very list), as far as somebody has
-    computed them. ``root``: the key before them."""
+    """The keys of the first pages of the prompt ``tokens`` (this very list), as far as they have
+    been computed. ``root``: the key before them."""
 
     __slots__ = ("keys", "root", "tokens")
 
@@ -81,18 +81,18 @@ class Content:
     between two of them, or lost.
 
     ``num_refs``   pages and exports that refer to it; at 0 it is freed, or cached if indexed.
-    ``num_pins``   uses during which it may not be moved or dropped: messages in flight, running
-                   decodes.
-    ``canonical``  slot i holds plain causal token ``tokens[i]``; the tokens follow those of
-                   ``parent``.
-    ``node``       its chain node, once it is full and canonical.
-    ``adapter``    index of the adapter that computed it (canonical contents only), -1 for none.
-    ``block``, ``host_block``, ``disk_block``  its place: one of them. During a transfer it is that
-                   of the lower tier, and is not used before the transfer's end.
-    ``transfer``   the number of its current transfer, or None.
-    ``is_restoring``  it was lost and is being recomputed: it may not be read yet.
-    ``indexed``    the prefix index maps ``node.key`` to it.
-    ``family``     of the program that has written or mapped it; ``is_shared``: others have, too.
+        ``num_pins``   uses during which it may not be moved or dropped: messages in flight, running
+                       decodes.
+        ``canonical``  slot i holds plain causal token ``tokens[i]``; the tokens follow those of
+                       ``parent``.
+        ``node``       its chain node, once it is full and canonical.
+        ``adapter``    index of the adapter that computed it (canonical contents only), -1 for none.
+        ``block``, ``host_block``, ``disk_block``  its place: one of them. During a transfer it is that
+                       of the lower tier, and is not used before the transfer's end.
+        ``transfer``   the number of its current transfer, or None.
+        ``is_restoring``  it was lost and is being recomputed: it may not be read yet.
+        ``indexed``    the prefix index maps ``node.key`` to it.
+        ``family``     the first family whose program wrote or mapped it; ``is_shared``: others did too.
     """
 
     __slots__ = (
@@ -131,7 +131,7 @@ class Content:
         self.is_shared = False
 
     def note_family(self, family: ProgramId) -> None:
-        """A program of ``family`` uses it."""
+        """Note that a program of ``family`` uses it."""
         if self.family is None:
             self.family = family
         elif self.family != family:
@@ -151,6 +151,6 @@ class Content:
         return 0 if self.parent is None else self.parent.depth + 1
 
     def forget_tokens_from(self, fill: int) -> None:
-        """The owner writes from slot ``fill`` on: forget the tokens that were there."""
+        """Forget the tokens from slot ``fill`` on, which the owner writes anew."""
         del self.tokens[fill:]
         self.node = None

@@ -1,7 +1,7 @@
 """The way down: contents leave the device for the host or the disk, or are dropped.
 
-Owns which tier takes a content and who makes room there. What begins a transfer is ``movement``;
-who has to leave the device, and when, is decided by the scheduler.
+Owns which tier takes a content and what makes room there. ``movement`` begins the transfers; the
+scheduler decides which contents leave the device, and when.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quire.core.ids import DiskBlockId, HostBlockId, ProgramId
 
 
 class Descent:
-    """Of one engine's contents."""
+    """Moves the contents of one engine to lower tiers."""
 
     def __init__(
         self,
@@ -40,8 +40,9 @@ class Descent:
         """Free the device block of a referenced content, which ``program`` holds; returns False if
         no tier takes the content.
 
-        If the host or the disk has room, a transfer begins, at whose end the block is free. Else a
-        canonical content is dropped, because its tokens are known: its block is free at once.
+        If the host or the disk has room, a transfer begins, and the block is free at its end.
+        Otherwise a canonical content is dropped, because its tokens are known: its block is free at
+        once.
         """
         assert content.num_pins == 0
         disk = self._disk_tier
@@ -60,8 +61,8 @@ class Descent:
         return True
 
     def demote(self, content: Content, tier: Tier = Tier.HOST) -> bool:
-        """Begin to move a cached content from the device to ``tier``; returns False if that has no
-        block but those that programs hold. Its block is free at the transfer's end."""
+        """Begin to move a cached content from the device to ``tier``; returns False if all blocks
+        of the tier are held by programs. The device block is free at the transfer's end."""
         assert not content.num_refs
         assert not content.num_pins
         program = None if content.is_shared else content.family
@@ -75,21 +76,21 @@ class Descent:
         return has_begun
 
     def spill(self, content: Content) -> bool:
-        """Begin to move a content from the host to the disk; returns False if that has no block but
-        those that programs hold."""
+        """Begin to move a content from the host to the disk; returns False if all blocks of the
+        disk are held by programs."""
         assert content.num_pins == 0
         program = None if content.is_shared else content.family
         return self._to_disk(content, self._disk_tier.first_cached(), program)
 
     def _to_host(self, content: Content, victim: Content | None, program: ProgramId | None) -> bool:
-        """From the device; in the place of ``victim``, if the host has no other."""
+        """Move from the device to a free host block, or else to that of ``victim``."""
         host_block = self._take(self._host_tier, victim)
         if host_block is not None:
             self._movement.to_host(content, HostBlockId(host_block), program)
         return host_block is not None
 
     def _to_disk(self, content: Content, victim: Content | None, program: ProgramId | None) -> bool:
-        """From the device or the host; in the place of ``victim``, if the disk has no other."""
+        """Move from the device or the host to a free disk block, or else to that of ``victim``."""
         disk_block = self._take(self._disk_tier, victim)
         if disk_block is not None:
             self._movement.to_disk(content, DiskBlockId(disk_block), program)

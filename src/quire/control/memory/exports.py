@@ -19,7 +19,7 @@ from quire.control.memory.content import Content
 from quire.core.ids import EngineId, ProgramId, TenantId
 
 MAX_LEFT = 4096
-"""Ownerless exports of one tenant."""
+"""The most ownerless exports of one tenant."""
 _MAX_STALE = 64
 
 
@@ -35,9 +35,9 @@ class PageSnapshot:
 
 @dataclass(slots=True)
 class Export:
-    """``owner``: None after the owner has ended and left the export to the tenant. ``expires_s``:
-    None if the export ends with its owner. ``tokens``: the text of the pages as the owner gave
-    it."""
+    """One export. ``owner``: None after the owner has ended and left the export to the tenant.
+    ``expires_s``: None if the export ends with its owner. ``tokens``: the text of the pages as the
+    owner gave it."""
 
     tenant: TenantId
     name: str
@@ -88,14 +88,14 @@ class ExportTable:
         self._schedule(export)
 
     def touch(self, export: Export, now_s: float) -> None:
-        """The export was imported: its time to live starts again."""
+        """Start the time to live again, as the export was imported."""
         if export.ttl_s is not None:
             export.expires_s = now_s + export.ttl_s  # its entry is moved when it is popped
         if export.owner is None:
             self._left[export.tenant].move_to_end(export.name)
 
     def leave(self, export: Export) -> None:
-        """Its owner ends and leaves it to the tenant."""
+        """Leave the export of an owner that ends to the tenant."""
         self._disown(export)
         export.owner = None
         self._left.setdefault(export.tenant, OrderedDict())[export.name] = export

@@ -1,6 +1,6 @@
-"""The blocks that contents hold on each tier: how they are given back.
+"""Gives back the blocks that contents hold on each tier.
 
-Owns the way from a content to its blocks. Does not know why a content goes.
+Owns the way from a content to its blocks. Does not know why a content is given up.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from quire.control.memory.prefix_index import PrefixIndex
 
 
 class HeldBlocks:
-    """Of one engine."""
+    """The blocks of one engine's contents."""
 
     def __init__(
         self, device: NumberPool, host_tier: LowerTier, disk_tier: LowerTier, index: PrefixIndex
@@ -23,7 +23,7 @@ class HeldBlocks:
         self._index = index
 
     def discard(self, content: Content) -> None:
-        """Free its blocks; the index forgets it."""
+        """Free the blocks of ``content`` and remove it from the index."""
         if content.indexed:
             self._index.remove(content)
         self.free_all(content)

@@ -1,8 +1,9 @@
-"""What has changed of a prefix index lately, for readers that keep a copy of it.
+"""The latest changes of a prefix index, for readers that keep a copy of it.
 
-Owns the numbers of the changes and how many are kept. Nothing is noted until somebody reads, and
-no longer once nobody has read for as many changes as are kept: so it needs no clock, and readers
-need not say that they leave. A reader whose number is not kept any more gets the whole index.
+Owns the numbers of the changes and how many are kept. Changes are noted from the first read on.
+Noting stops when as many changes as are kept have passed without a read: so the journal needs no
+clock, and readers need not say that they leave. A reader whose number is no longer kept gets the
+whole index.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ MAX_CHANGES = 1 << 14
 @dataclass(frozen=True, slots=True)
 class IndexChanges:
     """The changes behind number ``since``, up to ``number``, in their order; ``since`` None: all
-    that is indexed. ``keys``: 32 bytes each; ``are_new``: one byte each, 1 for a key that came, 0
-    for one that went."""
+    that is indexed. ``keys``: 32 bytes each; ``are_new``: one byte each, 1 for a key that was
+    added, 0 for one that was removed."""
 
     since: int | None
     number: int
@@ -29,7 +30,7 @@ class IndexChanges:
 
 
 class IndexJournal:
-    """At most ``max_changes`` are kept. ``is_on``: somebody reads."""
+    """At most ``max_changes`` changes are kept. ``is_on``: a reader reads, so changes are noted."""
 
     def __init__(self, max_changes: int = MAX_CHANGES) -> None:
         self._max_changes = max_changes
@@ -44,7 +45,7 @@ class IndexJournal:
         return self._first + len(self._keys)
 
     def note(self, key: bytes, *, is_new: bool) -> None:
-        """To be called while it ``is_on``."""
+        """Note a change. Call it only while ``is_on``."""
         if len(self._keys) >= self._max_changes:
             self._shorten()
             if not self.is_on:
@@ -53,7 +54,7 @@ class IndexJournal:
         self._are_new.append(1 if is_new else 0)
 
     def begin(self) -> None:
-        """From now on changes are noted."""
+        """Note changes from now on."""
         if not self.is_on:
             self.forget()
             self.is_on = True
@@ -72,13 +73,15 @@ class IndexJournal:
         )
 
     def forget(self) -> None:
-        """The index is another one: no number that was given out is good any more."""
+        """Forget all changes, as the index is another one: no number that was given out is valid
+        any more."""
         self._first = self.number + 1
         self._keys.clear()
         self._are_new.clear()
 
     def _shorten(self) -> None:
-        """Drop the older half; all of it, if nobody has read since the last time."""
+        """Drop the older half; drop all, and stop noting, if no reader has read since the last
+        time."""
         if not self._was_read:
             self.forget()
             self.is_on = False

@@ -1,10 +1,10 @@
-"""Leases: parts of engines' memory that wait for K and V from elsewhere, or hold what has come.
+"""Leases: parts of engines' memory that wait for K and V from elsewhere, or hold what has arrived.
 
 The third holder of contents, beside programs and exports; a lease belongs to a tenant. What its
 engine had already is held as an export holds it: it may move to the host, and is computed again if
-it is dropped. What is to come has blocks, which no other holder knows before the engine says that
-all has arrived: nobody can read, evict or move them. Owns the leases, their times to live and what
-each tenant has in them. What happens to blocks is decided in ``engines.leasing``.
+it is dropped. What is still to arrive has blocks, which no other holder knows before the engine
+reports that all has arrived: nothing can read, evict or move them. Owns the leases, their times to
+live and what each tenant has in them. ``engines.leasing`` decides what happens to blocks.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from quire.core.ids import EngineId, TenantId
 from quire.core.lease_commands import LeaseName
 
 MAX_ENDED = 4096
-"""Leases whose end is remembered, so that who comes too late learns why."""
+"""Leases whose end is remembered, so that a client that comes too late learns why."""
 _MAX_STALE = 64
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """``tokens``: what it holds or waits for, and behind them ``opaque``: how many slots each page
-    has whose tokens are not known. ``matched``: the contents that were here when it was opened;
-    ``received``: those behind them, in order. ``is_complete``: all of them may be read."""
+    """One lease. ``tokens``: what it holds or waits for, and behind them ``opaque``: how many slots
+    each page has whose tokens are not known. ``matched``: the contents that were here when it was
+    opened; ``received``: those behind them, in order. ``is_complete``: all of them may be read."""
 
     name: LeaseName
     tenant: TenantId
@@ -100,12 +100,12 @@ class LeaseTable:
         heapq.heappush(self._expiries, (lease.expires_s, name.number))
 
     def complete(self, lease: Lease) -> None:
-        """All has arrived."""
+        """Note that all K and V of ``lease`` have arrived."""
         lease.is_complete = True
         self._count_waiting(lease, -len(lease.received))
 
     def remove(self, lease: Lease, why: str) -> None:
-        """``why``: what becomes of a lease that ends like this: "was taken", "has expired" ..."""
+        """Remove ``lease``. ``why``: how it ended, for messages: "was taken", "has expired" ..."""
         del self._leases[lease.name.number]
         self._ended[lease.name.number] = why
         if len(self._ended) > MAX_ENDED:
