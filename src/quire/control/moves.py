@@ -1,9 +1,9 @@
 """Moves programs from an engine to another one of the same model.
 
-Owns what happens to queues, pages and commands as they move. What binds a program to an engine is
-known to ``placement.stay``, who chooses the new one to ``placement.deployments``, and when an
-engine is lost to ``engine_life``. No bytes move: the new engine computes pages again when they are
-used, or has them in its prefix index already.
+Owns what happens to queues, pages and commands as they move. ``placement.stay`` knows what binds a
+program to an engine, ``placement.deployments`` chooses the new one, and ``engine_life`` knows when
+an engine is lost. No bytes move: the new engine computes pages again when they are used, or has
+them in its prefix index already.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from quire.core.ids import EngineId
 
 
 class ProgramMover:
-    """All of a program that is on an engine moves, or nothing. ``engines`` and ``schedulers`` are
+    """Moves all that a program has on an engine, or nothing. ``engines`` and ``schedulers`` are
     shared with the controller."""
 
     def __init__(
@@ -51,25 +51,26 @@ class ProgramMover:
         self._time = time
 
     def can_leave(self, engine: EngineState) -> bool:
-        """Whether programs of ``engine`` have somewhere to go."""
+        """Whether another engine can take over programs of ``engine``."""
         return bool(self._deployments.refuges(engine))
 
     def leave(self, engine: EngineState) -> None:
-        """``engine`` is down: programs that have commands there and are not bound to it go."""
+        """Move the programs that have commands on ``engine``, which is down, and are not bound to
+        it."""
         if self.can_leave(engine):
             for stay in stays_on(self._table.active.values(), engine.id):
                 self._move_away(stay, engine)
 
     def follow(self, queue: CommandQueue, commands: Sequence[Command]) -> None:
-        """``commands`` come for ``queue``: if its engine is down, its program goes as in
-        ``leave``."""
+        """Move the program of ``queue``, for which ``commands`` arrive, as ``leave`` does, if its
+        engine is down."""
         engine = self._engines[queue.engine]
         if not engine.is_up and self.can_leave(engine):
             self._move_away(EngineStay(queue.program, engine.id), engine, queue, commands)
 
     def join(self, engine: EngineState) -> None:
-        """``engine`` is up: it takes over from others of its model that are down, and those that
-        wait and have not begun elsewhere are placed again."""
+        """Let ``engine``, which is up, take over from others of its model that are down. Programs
+        that wait and have not begun elsewhere are placed again."""
         for other in self._deployments.others(engine):
             if not other.is_up:
                 self.leave(other)
@@ -79,11 +80,11 @@ class ProgramMover:
     def _place_again(self, engine: EngineState) -> None:
         for queue in list(engine.ready):
             if queue not in engine.ready:
-                continue  # it has gone with another queue of its program
+                continue  # it has moved with another queue of its program
             stay = EngineStay(queue.program, engine.id)
             if not stay.is_fresh or stay.is_bound(self._exports):
                 continue
-            engine.ready.discard(queue)  # it is not among the calls that the engine has already
+            engine.ready.discard(queue)  # the balancer must not count it as a call that waits here
             candidates = [engine, *self._deployments.refuges(engine)]
             chosen = self._deployments.balance(queue, _waiting(queue), candidates)
             engine.ready.add(queue)
@@ -97,8 +98,8 @@ class ProgramMover:
         queue: CommandQueue | None = None,
         commands: Sequence[Command] = (),
     ) -> None:
-        """Move ``stay`` if it may: to where the balancer wants ``queue`` with its ``commands``,
-        or its first queue with some."""
+        """Move ``stay``, unless it is bound, to the engine that the balancer chooses for ``queue``
+        with its ``commands``, or for its first queue that has some."""
         if stay.is_bound(self._exports):
             return
         if queue is None:
@@ -142,7 +143,7 @@ class ProgramMover:
         engine.tables.drop_queue(queue.serial, engine.operations)
 
     def _note_holder(self, stay: EngineStay) -> None:
-        """Its pages may mean contents of the new engine's prefix index."""
+        """Note that the program's pages may refer to contents of the new engine's prefix index."""
         if any(page.content is not None for page in stay.pages):
             self._table.note_active_holder(stay.program)
 
@@ -152,6 +153,6 @@ def _waiting(queue: CommandQueue) -> list[Command]:
 
 
 def _has_embeds(engine: EngineState, num_embeds: int) -> bool:
-    """Whether its pool has so many, and the reserve beside them."""
+    """Whether its pool has ``num_embeds`` free, besides the reserve."""
     pool = engine.embeds
     return not num_embeds or pool.num_free - num_embeds >= pool.num_reserved

@@ -38,7 +38,7 @@ class Outbox:
     def deliver(
         self, program: ProgramId, command: CommandId, reply: Reply = None, last: bool = True
     ) -> None:
-        if type(reply) is Encoded:  # goes to a receiver of its own, which expects no other command
+        if type(reply) is Encoded:  # it goes to its own receiver, which expects no other command
             self._add(Deliver(program=program, command=command, reply=reply, last=last))
             return
         if program != self._program:

@@ -16,12 +16,13 @@ class ControlledEngine:
     """The queues and ended commands of one engine. ``number``: how many came up for the first time
     before it; ``awake`` has it while the engine must be examined.
 
-    ``ready`` queues whose next command needs a batch message and may start now. ``is_touched``
-    something has happened to its queues or messages that its scheduler has not looked at. ``ended``
-    commands that have ended since the last ``take_ended``. ``stalled`` queues whose next command
-    waits for neither blocks nor embeds. ``num_ended_before`` the number of ended commands when
-    ``stalled`` was last examined. ``starved`` queues whose next command waits for free embeds, in
-    the order of arrival.
+    ``ready``    queues whose next command needs a batch message and may start now.
+    ``is_touched``  something has happened to its queues or messages that its scheduler has not
+    looked at.
+    ``ended``    commands that have ended since the last ``take_ended``.
+    ``stalled``  queues whose next command waits for neither blocks nor embeds.
+    ``num_ended_before``  the number of ended commands when ``stalled`` was last examined.
+    ``starved``  queues whose next command waits for free embeds, in the order of arrival.
     """
 
     def __init__(

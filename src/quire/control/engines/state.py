@@ -47,13 +47,13 @@ class EngineState(ControlledEngine):
     """One engine with memory.
 
     ``unfinished``  commands that have begun but need further messages before a sequence is open.
-        ``running``     decodes with an open sequence.
-        ``unlocked``    pages whose appending command has ended since the last ``take_unlocked``.
-        ``num_ended``   total number of ended runs.
-        ``epoch``       how often the engine has come up again.
-        ``sends``       contents that it sends to other engines, by number (never used again).
-        ``fenced``      contents that are free when the next message has run, which closes their leases.
-        ``num_freed_embeds``  ``embeds.num_freed`` when ``starved`` was last examined.
+    ``running``     decodes with an open sequence.
+    ``unlocked``    pages whose appending command has ended since the last ``take_unlocked``.
+    ``num_ended``   total number of ended runs.
+    ``epoch``       how often the engine has come up again.
+    ``sends``       contents that it sends to other engines, by number (never used again).
+    ``fenced``      contents that are free when the next message has run, which closes their leases.
+    ``num_freed_embeds``  ``embeds.num_freed`` when ``starved`` was last examined.
     """
 
     def __init__(

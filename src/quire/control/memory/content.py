@@ -81,18 +81,18 @@ class Content:
     between two of them, or lost.
 
     ``num_refs``   pages and exports that refer to it; at 0 it is freed, or cached if indexed.
-        ``num_pins``   uses during which it may not be moved or dropped: messages in flight, running
-                       decodes.
-        ``canonical``  slot i holds plain causal token ``tokens[i]``; the tokens follow those of
-                       ``parent``.
-        ``node``       its chain node, once it is full and canonical.
-        ``adapter``    index of the adapter that computed it (canonical contents only), -1 for none.
-        ``block``, ``host_block``, ``disk_block``  its place: one of them. During a transfer it is that
-                       of the lower tier, and is not used before the transfer's end.
-        ``transfer``   the number of its current transfer, or None.
-        ``is_restoring``  it was lost and is being recomputed: it may not be read yet.
-        ``indexed``    the prefix index maps ``node.key`` to it.
-        ``family``     the first family whose program wrote or mapped it; ``is_shared``: others did too.
+    ``num_pins``   uses during which it may not be moved or dropped: messages in flight, running
+                   decodes.
+    ``canonical``  slot i holds plain causal token ``tokens[i]``; the tokens follow those of
+                   ``parent``.
+    ``node``       its chain node, once it is full and canonical.
+    ``adapter``    index of the adapter that computed it (canonical contents only), -1 for none.
+    ``block``, ``host_block``, ``disk_block``  its place: one of them. During a transfer it is that
+                   of the lower tier, and is not used before the transfer's end.
+    ``transfer``   the number of its current transfer, or None.
+    ``is_restoring``  it was lost and is being recomputed: it may not be read yet.
+    ``indexed``    the prefix index maps ``node.key`` to it.
+    ``family``     the first family that wrote or mapped it; ``is_shared``: others have, too.
     """
 
     __slots__ = (

@@ -1,9 +1,9 @@
-"""A tier below the device, host or disk: its blocks, and which of its contents make way for others.
+"""A tier below the device, host or disk: its blocks, and the order in which its contents make way.
 
-Owns the order in which contents make way: those that nobody holds first (the prefix index alone
-means them), then those that programs hold and whose tokens are known; among each, the one that came
-first. The rest may be moved on, but not dropped. A content in transfer is in none of the lists.
-Does not move anything.
+Owns that order: contents without a holder first (only the prefix index refers to them), then those
+that programs hold and whose tokens are known; within each group, the content that came first. The
+rest may be moved on, but not dropped. A content in transfer is in none of the lists. Does not move
+anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quire.control.memory.transfers import Tier
 
 
 class LowerTier:
-    """``num_cachings``: how often a content became one that nobody holds."""
+    """One tier. ``num_cachings``: how often a content became one without a holder."""
 
     def __init__(self, tier: Tier, num_blocks: int) -> None:
         self.tier = tier
@@ -30,12 +30,12 @@ class LowerTier:
         self.num_cachings = 0
 
     def block_of(self, content: Content) -> int | None:
-        """Its block here, if it has one."""
+        """The block of ``content`` on this tier, if it has one."""
         return content.disk_block if self._is_disk else content.host_block
 
     @property
     def num_cached(self) -> int:
-        """Blocks of contents that nobody holds."""
+        """Blocks of contents without a holder."""
         return len(self._cached)
 
     @property
@@ -50,7 +50,7 @@ class LowerTier:
         return self.pool.num_free + len(self._cached) + droppable
 
     def hold(self, content: Content) -> None:
-        """``content`` has come here, or is here and has a reference again. Only one whose tokens
+        """Note that ``content`` has arrived here, or has a reference again. Only one whose tokens
         are known may be dropped."""
         block = self.block_of(content)
         if block is not None and not content.is_moving:
@@ -59,7 +59,7 @@ class LowerTier:
             held[block] = content
 
     def cache(self, content: Content) -> None:
-        """``content`` is here for the prefix index alone: keep it until its block is needed."""
+        """Keep ``content``, to which only the prefix index refers, until its block is needed."""
         block = self.block_of(content)
         assert block is not None
         self._held.pop(block, None)
@@ -67,34 +67,36 @@ class LowerTier:
         self.num_cachings += 1
 
     def offer(self, content: Content) -> None:
-        """If nobody holds ``content``, drop it before all others."""
+        """If ``content`` has no holder, drop it before all others."""
         block = self.block_of(content)
         if block is not None and block in self._cached:
             self._cached.move_to_end(block, last=False)
 
     def keep(self, block: int) -> None:
-        """The content of this block leaves the tier, or is under way: it does not make way."""
+        """Take the content of ``block`` out of the order: it leaves the tier, or a transfer uses
+        it."""
         self._held.pop(block, None)
         self._cached.pop(block, None)
         self._opaque.pop(block, None)
 
     def first_cached(self) -> Content | None:
-        """What is dropped first of the contents that nobody holds."""
+        """The content without a holder that is dropped first."""
         return next((c for c in self._cached.values() if not c.num_pins), None)
 
     def victim(self) -> Content | None:
-        """What is dropped first, held contents included."""
+        """The content that is dropped first, held contents included."""
         found = self.first_cached()
         return found or next((c for c in self._held.values() if not c.num_pins), None)
 
     def in_order(self) -> Iterator[Content]:
-        """What makes way for others, in order; what cannot be dropped comes last."""
+        """The contents that make way for others, in order; those that cannot be dropped come
+        last."""
         for content in chain(self._cached.values(), self._held.values(), self._opaque.values()):
             if not content.num_pins:
                 yield content
 
     def clear_cached(self) -> list[Content]:
-        """The engine's memory is gone; returns the contents that nobody held."""
+        """Forget and return the contents without a holder, as the engine's memory is lost."""
         cached = list(self._cached.values())
         self._cached.clear()
         return cached

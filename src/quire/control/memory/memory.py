@@ -34,7 +34,7 @@ from quire.core.ids import BlockId, EngineId, ProgramId
 
 class Memory:
     """The blocks of one engine. Operations are appended to ``operations``, in order. ``heads``:
-    those of all engines, if there are others. ``descent``: contents' ways to lower tiers."""
+    shared by all engines, if there are others. ``descent``: moves contents to lower tiers."""
 
     def __init__(
         self,
@@ -108,7 +108,8 @@ class Memory:
 
     @property
     def num_changes(self) -> int:
-        """Increases with everything that makes blocks available, or ends the hope for them."""
+        """A number that increases with everything that makes blocks available, or ends the hope for
+        them."""
         num_changes = self.device.num_freed + self._counts.num_failed_writes
         for tier in self._lower_tiers:
             num_changes += tier.pool.num_freed + tier.num_cachings
@@ -116,7 +117,7 @@ class Memory:
 
     @property
     def num_cached_below(self) -> int:
-        """Contents on lower tiers that nobody holds."""
+        """The number of contents on lower tiers without a holder."""
         return self.host_tier.num_cached + self.disk_tier.num_cached
 
     @property
@@ -180,9 +181,9 @@ class Memory:
         self._blocks.discard(content)
 
     def make_room(self, num_blocks: int, reclaim: Reclaim) -> bool:
-        """Whether ``num_blocks`` are free for ``reclaim``. Cached contents are evicted first, then
-        ``reclaim`` takes blocks from others. If blocks become free only at the ends of transfers,
-        which have begun, they are promised to ``reclaim`` and the result is False."""
+        """Return whether ``num_blocks`` are free for ``reclaim``. Cached contents are evicted
+        first, then ``reclaim`` takes blocks from others. If blocks become free only at the ends of
+        transfers, which have begun, they are promised to ``reclaim`` and the result is False."""
         if not num_blocks:
             return True
         while not self._has_room(num_blocks, reclaim):
@@ -238,7 +239,7 @@ class Memory:
 
     def offer(self, leaf: ChainNode) -> None:
         """Evict the unreferenced contents of this chain before all others, on every tier, its end
-        first; what other families have mapped too stays where it is."""
+        first; contents that other families have mapped too keep their turn."""
         for content in self.index.offer(leaf):
             for tier in self._lower_tiers:
                 tier.offer(content)
@@ -252,8 +253,8 @@ class Memory:
         self, transfers: Iterable[int], failed: Collection[int] = ()
     ) -> list[Transfer]:
         """Move the contents to their targets and free their sources; returns the transfers. Of
-        those that have ``failed``, what was to be written to the disk stays where it is, and what
-        was to be read from it is lost.
+        those that have ``failed``, a content that was to be written to the disk stays where it is,
+        and one that was to be read from it is lost.
 
         Raises:
             EngineFault: a number that is not that of a transfer in progress.
@@ -267,7 +268,8 @@ class Memory:
         return ended
 
     def _arrived(self, content: Content) -> None:
-        """``content`` is under way no more; or nowhere, because reading it has failed."""
+        """Settle ``content`` after its transfer: on a tier, or lost, because reading it has
+        failed."""
         if not content.num_refs and not content.num_pins:
             self._settle(content)
         elif content.is_lost and content.indexed:
@@ -282,8 +284,8 @@ class Memory:
                 self.index.insert(content)
 
     def lose_everything(self, contents: Iterable[Content]) -> None:
-        """The engine is gone and its memory with it. ``contents``: all that pages or exports refer
-        to."""
+        """Forget everything, as the engine's memory is lost. ``contents``: all that pages or
+        exports refer to."""
         self._movement.abandon()
         self.promises.clear()
         cached = self.index.clear()
@@ -319,7 +321,8 @@ class Memory:
         )
 
     def check_invariants(self, held: Iterable[Content]) -> None:
-        """``held``: every content to which a page or an export refers, once each."""
+        """Assert that pools, tiers and index agree. ``held``: every content to which a page or an
+        export refers, once each."""
         self.device.check_invariants()
         for tier in self._lower_tiers:
             tier.check_invariants()

@@ -6,7 +6,7 @@ from quire.control.memory.transfers import Tier, Transfer
 
 
 class MoveCounts:
-    """The names are those of ``PoolStatistics``."""
+    """The counts; their names are those of ``PoolStatistics``."""
 
     def __init__(self) -> None:
         self.num_swapped_out = 0

@@ -1,7 +1,7 @@
 """Moves contents between the tiers of one engine: what a transfer does to its content.
 
 Owns the transfers, the places of a content while and after one of them runs, and the counts of what
-was moved. Which content goes where, and who makes way for it, is decided in ``memory``.
+was moved. ``descent`` and ``memory`` decide which content goes where, and which makes way for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from quire.core.ids import BlockId, DiskBlockId, EngineId, HostBlockId, ProgramI
 
 
 class Movement:
-    """Between ``device`` and the tiers below it. Operations are appended to ``operations``."""
+    """Moves contents between ``device`` and the tiers below it. Operations are appended to
+    ``operations``."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class Movement:
         self._disk = disk
 
     def bring(self, content: Content, program: ProgramId | None) -> None:
-        """From where it is to the device, which has room."""
+        """Begin to move ``content`` from the host or the disk to the device, which has room."""
         taken = self._device.take()
         assert taken is not None, "brought without room"
         block, host_block, disk_block = BlockId(taken), content.host_block, content.disk_block
@@ -53,7 +54,7 @@ class Movement:
         self._operations.read(transfer, disk_block, block)
 
     def to_host(self, content: Content, host_block: HostBlockId, program: ProgramId | None) -> None:
-        """From the device to ``host_block``, which was taken for it."""
+        """Begin to move ``content`` from the device to ``host_block``, which was taken for it."""
         block = content.block
         assert block is not None
         transfer = self._begin(content, Tier.DEVICE, block, Tier.HOST, host_block, program)
@@ -61,7 +62,8 @@ class Movement:
         content.block, content.host_block = None, host_block
 
     def to_disk(self, content: Content, disk_block: DiskBlockId, program: ProgramId | None) -> None:
-        """From the device or the host to ``disk_block``, which was taken for it."""
+        """Begin to move ``content`` from the device or the host to ``disk_block``, which was taken
+        for it."""
         block, host_block = content.block, content.host_block
         if block is not None:
             transfer = self._begin(content, Tier.DEVICE, block, Tier.DISK, disk_block, program)
@@ -88,8 +90,8 @@ class Movement:
         return content.transfer
 
     def end(self, transfer_id: int, *, has_failed: bool) -> Transfer:
-        """Put the content where it is now and free the other block. What was to be written to the
-        disk, and was not, is where it was; what was not read from there is nowhere.
+        """Put the content where it is now and free the other block. A content whose write to the
+        disk failed is where it was; one whose read from the disk failed is nowhere.
 
         Raises:
             EngineFault: a number that is not that of a transfer in progress.
@@ -111,13 +113,13 @@ class Movement:
         return transfer
 
     def forget(self, content: Content) -> None:
-        """The transfer of ``content`` continues without it."""
+        """Let the transfer of ``content`` continue without it."""
         assert content.transfer is not None
         self._transfers.get(content.transfer).content = None
         _set_down(content)
 
     def abandon(self) -> None:
-        """The engine is gone, and with it all that was under way."""
+        """Free the blocks of all transfers in progress, as the engine is lost."""
         for transfer in self._transfers.abandon():
             self._pool(transfer.source).free(transfer.source.block)
             self._pool(transfer.target).free(transfer.target.block)
@@ -131,7 +133,7 @@ class Movement:
 
 
 def _set_down(content: Content) -> None:
-    """It is under way no more, and nowhere."""
+    """Note that ``content`` is in no transfer and has no place on a lower tier."""
     content.transfer, content.host_block, content.disk_block = None, None, None
 
 

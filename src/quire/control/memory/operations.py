@@ -46,7 +46,7 @@ class TransferList:
         self.lower.append(lower)
 
     def take(self) -> tuple[I32, I32, I32]:
-        """What was added, as arrays; nothing is left."""
+        """Return what was added, as arrays, and begin anew."""
         taken = _i32(self.transfers), _i32(self.blocks), _i32(self.lower)
         self.transfers, self.blocks, self.lower = [], [], []
         return taken
@@ -73,7 +73,8 @@ class OperationList:
 
     @property
     def cannot_wait(self) -> bool:
-        """Whether something in it goes without a row beside it: transfers, and fences."""
+        """Whether it has operations that are sent even in a message without rows: transfers, and
+        fences."""
         return self._has_transfers or self._has_fence
 
     def add(self, operation: BatchOperation) -> None:
@@ -89,17 +90,17 @@ class OperationList:
         self._has_transfers = True
 
     def store(self, transfer: int, block: BlockId, disk_block: DiskBlockId) -> None:
-        """From the device to the disk."""
+        """Begin a transfer from the device to the disk."""
         self._stored.add(transfer, block, disk_block)
         self._has_transfers = True
 
     def spill(self, transfer: int, host_block: HostBlockId, disk_block: DiskBlockId) -> None:
-        """From the host to the disk."""
+        """Begin a transfer from the host to the disk."""
         self._spilled.add(transfer, host_block, disk_block)
         self._has_transfers = True
 
     def read(self, transfer: int, disk_block: DiskBlockId, block: BlockId) -> None:
-        """From the disk to the device."""
+        """Begin a transfer from the disk to the device."""
         self._read.add(transfer, block, disk_block)
         self._has_transfers = True
 
@@ -202,4 +203,4 @@ class OperationList:
 
 
 def _i32(values: Sequence[int]) -> I32:
-    return np.fromiter(values, np.int32, len(values))  # np.array looks for lists in the list
+    return np.fromiter(values, np.int32, len(values))  # np.array would search for nested lists

@@ -80,7 +80,8 @@ class Page:
 
     @positions.setter
     def positions(self, positions: Sequence[int]) -> None:
-        """One for each written slot: whoever changes their number sets ``fill`` too."""
+        """Set one position for each written slot; a caller that changes their number sets ``fill``
+        too."""
         if isinstance(positions, range) and positions.step == 1:
             self._first_position, self._positions = positions.start, None
         else:
@@ -98,8 +99,8 @@ class Page:
 
     @property
     def is_canonical(self) -> bool:
-        """Whether it holds plain causal tokens, all visible, so that it can be (part of) a known
-        prefix."""
+        """Whether the page holds plain causal tokens, all visible, so that it can be (part of) a
+        known prefix."""
         content = self.content
         return (
             content is not None
@@ -119,7 +120,7 @@ class Page:
             self.appender = None
 
     def write(self, positions: Sequence[int]) -> None:
-        """The next slots are written, one for each position."""
+        """Note that the next slots are written, one for each position."""
         if not self.fill:
             self.positions = positions
         elif not self._goes_on(positions):
@@ -127,13 +128,13 @@ class Page:
         self.fill += len(positions)
 
     def _goes_on(self, positions: Sequence[int]) -> bool:
-        """Whether they follow those that are written, so that none has to be kept."""
+        """Whether ``positions`` follow the written ones, so that none has to be kept."""
         if self._positions is not None or not isinstance(positions, range):
             return False
         return positions.step == 1 and positions.start == self._first_position + self.fill
 
     def write_next(self, position: int) -> None:
-        """The next slot is written."""
+        """Note that the next slot is written, at ``position``."""
         listed = self._positions
         if listed is not None:
             listed.append(position)

@@ -1,4 +1,4 @@
-"""What must hold of the places of an engine's contents, whatever has happened.
+"""Checks the places of an engine's contents, which must hold at any time.
 
 Owns no state: reads that of ``memory``, for tests and the idle loop.
 """
@@ -20,7 +20,8 @@ def check_places(
     device: NumberPool,
     lower_tiers: Sequence[LowerTier],
 ) -> None:
-    """``contents``: all that pages, exports or the index refer to, once each."""
+    """Assert that each content is in one place and its block is taken. ``contents``: all that
+    pages, exports or the index refer to, once each."""
     contents, transfers = list(contents), list(transfers)
     moving = {id(t.content) for t in transfers if t.content is not None}
     assert all(c.is_moving == (id(c) in moving) for c in contents), (

@@ -1,4 +1,4 @@
-"""The figures of one engine's memory, as others see them. Owns nothing."""
+"""The figures of one engine's memory, as they are shown outside control. Owns nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """``num_held``: blocks that pages or exports refer to, or that transfers use; ``num_cached``,
+    """The figures of one engine's blocks.
+
+    ``num_held``: blocks that pages or exports refer to, or that transfers use; ``num_cached``,
     ``num_host_cached``, ``num_disk_cached``: kept for the index only; ``is_disk_open``: contents
     may go to the disk; ``num_transfers``: in progress; ``num_swapped_out`` and ``num_swapped_in``:
     blocks whose transfers from and to the device have ended; ``num_demoted``: cached ones that were
     moved to a lower tier in place of being evicted; ``num_dropped``: contents that were given up
     because they can be recomputed; ``num_disk_written``, ``num_disk_read``: blocks written to the
-    disk and read from it; ``num_failed_writes``, ``num_failed_reads``: those that could not be."""
+    disk and read from it; ``num_failed_writes``, ``num_failed_reads``: those that could not be.
+    """
 
     num_blocks: int
     num_free: int

@@ -19,13 +19,14 @@ from quire.control.memory.price_list import PriceList
 from quire.core.ids import EngineId, TenantId
 
 MAX_PRICED_SHARE = 0.25
-"""Of an engine's blocks, so many pages may have a price: the rest is evicted by its last use."""
+"""The share of an engine's blocks whose pages may have a price: the rest is evicted by its last
+use."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixStatistics:
-    """``num_cached``: contents on the device that nobody holds; ``num_host_hit_tokens``: of those
-    found, the ones that were not on the device."""
+    """Figures of one index. ``num_cached``: contents on the device without a holder;
+    ``num_host_hit_tokens``: tokens that were found, but not on the device."""
 
     num_indexed: int
     num_cached: int
@@ -39,11 +40,11 @@ class PrefixIndex:
     """SHA-256 chains over (the model's K and V, tenant salt, adapter digest, tokens).
 
     ``kv_content``: ``EngineInfo.content``. ``adapter_digests``: those of the engine's adapters, by
-    index; index -1 means no adapter. ``journal``: is told of each key that comes and goes while
-    somebody reads it. ``num_blocks``: of the ``engine``, whose first pages of prompts ``heads`` are
-    told.
+    index; index -1 means no adapter. ``journal``: notes each key that is added or removed while it
+    is read. ``num_blocks``: device blocks of ``engine``; ``heads`` notes the first pages of prompts
+    that it has.
 
-    A prompt mostly goes on as one before it did. So behind each page the index remembers the page
+    Most prompts continue as an earlier one did. So behind each page the index remembers the page
     that was indexed last: to compare its tokens takes less time than to compute its key.
     """
 
@@ -132,8 +133,9 @@ class PrefixIndex:
         return found
 
     def num_found(self, prompt: PromptKeys, num_pages: int) -> int:
-        """How many of the prompt's first ``num_pages``, all full, are here. Keys that it lacks are
-        computed, but none behind the first page that is not here. Not counted as a query."""
+        """The number of the prompt's first ``num_pages`` full pages that are indexed. Missing keys
+        are computed and added to ``prompt``, up to that of the first page that is not indexed. Not
+        counted as a query."""
         contents, keys, tokens, size = self._contents, prompt.keys, prompt.tokens, self._page_size
         key, num_known = prompt.root, len(prompt.keys)
         for number in range(num_pages):
@@ -187,7 +189,7 @@ class PrefixIndex:
             self._journal.note(node.key, is_new=False)
 
     def cache(self, content: Content) -> None:
-        """``content`` has no references and is on the device: keep it until its memory is
+        """Keep ``content``, which has no references and is on the device, until its memory is
         needed."""
         assert content.node is not None
         key = content.node.key
@@ -197,14 +199,14 @@ class PrefixIndex:
             self._cached[key] = content
 
     def uncache(self, content: Content) -> None:
-        """``content`` has a reference again."""
+        """Note that ``content`` has a reference again."""
         assert content.node is not None
         if self._cached.pop(content.node.key, None) is None and self._priced:
             self._priced.pop(content.node.key, None)
 
     def set_price(self, keys: Sequence[bytes], price: float, ends_s: float) -> int:
-        """Evict those of ``keys`` that are here behind all others of a lower price, until
-        ``ends_s``; how many from the first on have it (see ``PriceList.set``)."""
+        """Evict those of ``keys`` that are indexed after all others of a lower price, until
+        ``ends_s``; return how many from the first on have the price (see ``PriceList.set``)."""
         here = list(takewhile(self._contents.__contains__, keys))
         num_set, lost = self._prices.set(here, price, ends_s)
         self._note_unpriced(lost)
@@ -218,24 +220,24 @@ class PrefixIndex:
 
     @property
     def num_priced(self) -> int:
-        """Keys that have a price."""
+        """The number of keys that have a price."""
         return len(self._prices)
 
     def _note_unpriced(self, keys: Sequence[bytes]) -> None:
-        """They are evicted in their turn, from now on."""
+        """Evict contents of ``keys`` in their turn from now on, as they have no price."""
         for key in keys:
             if key in self._priced:
                 self._cached[key] = self._priced.pop(key)
 
     def touch(self, content: Content) -> None:
-        """If nobody holds ``content``, and it is on the device, evict it last."""
+        """If ``content`` is on the device and has no holder, evict it last."""
         assert content.node is not None
         if content.node.key in self._cached:
             self._cached.move_to_end(content.node.key)
 
     def offer(self, leaf: ChainNode) -> list[Content]:
-        """Evict the unreferenced contents of this chain before all others, its end first; what
-        other families have mapped too stays where it is. Returns those that are on no device, in
+        """Evict the unreferenced contents of this chain before all others, its end first; contents
+        that other families have mapped too keep their turn. Returns those that are on no device, in
         the same order."""
         away: list[Content] = []
         for node in leaf.path():
@@ -249,7 +251,7 @@ class PrefixIndex:
         return away
 
     def least_recent(self, num_contents: int) -> list[Content]:
-        """What is evicted next, in order; at most ``num_contents``."""
+        """The contents that are evicted next, in order; at most ``num_contents``."""
         return [one for one in islice(self._cached.values(), num_contents) if not one.num_pins]
 
     @property
@@ -257,15 +259,15 @@ class PrefixIndex:
         return len(self._cached) + len(self._priced)
 
     def pop_least_recent(self) -> Content | None:
-        """Evict the cached content that was released longest ago and is not pinned; the cheapest,
-        if all have a price."""
+        """Evict the cached content that was released longest ago and is not pinned; if all have a
+        price, the cheapest."""
         for content in self._cached.values():
             if not content.num_pins:
                 return self._evict(content)
         free = [key for key, content in self._priced.items() if not content.num_pins]
         if not free:
             return None
-        # Of many at once, so that thousands of evictions do not look through all each time.
+        # Unprice many at once, so that thousands of evictions do not search all keys each time.
         cheapest = nsmallest(1 + len(free) // 16, free, key=self._prices.price)
         for key in cheapest:
             self._prices.drop(key)
@@ -278,7 +280,7 @@ class PrefixIndex:
         return content
 
     def note_evicted(self) -> None:
-        """A content is about to be removed whose memory is needed."""
+        """Count a content that is about to be removed because its memory is needed."""
         self._num_evicted += 1
 
     def contents(self) -> Iterator[Content]:
@@ -301,8 +303,8 @@ class PrefixIndex:
         return cached
 
     def changes(self, since: int | None) -> IndexChanges:
-        """What has changed behind number ``since``; all that is indexed, if that is None or too
-        long ago. Whoever asks is expected to ask again."""
+        """The changes behind number ``since``; all that is indexed, if ``since`` is None or too
+        old. The reader is expected to read again."""
         journal = self._journal
         if since is not None and journal.has(since):
             return journal.since(since)

@@ -1,7 +1,7 @@
-"""What cached pages are worth to somebody outside, a router for example, and for how long.
+"""What cached pages are worth to a reader outside, for example a router, and for how long.
 
 Owns the prices, by the keys of pages, and their bounds. A price does not keep a page: it says which
-cached pages are evicted last. So whoever needs memory always finds it. Must not know contents.
+cached pages are evicted last, so a claim for memory always finds it. Must not know contents.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ class PriceList:
         return key in self._prices
 
     def has(self, key: bytes) -> bool:
-        """As ``in``; compiled, a method is called in a third of the time. Asked for each page."""
+        """As ``in``, but a compiled method is called in a third of the time. Called for each
+        page."""
         return key in self._prices
 
     def price(self, key: bytes) -> float:
-        """0.0 if it has none."""
+        """The price of ``key``; 0.0 if it has none."""
         found = self._prices.get(key)
         return 0.0 if found is None else found[0]
 
     def set(self, keys: Sequence[bytes], price: float, ends_s: float) -> tuple[int, list[bytes]]:
-        """Give ``keys`` a price, the first ones first, until ``ends_s``. Where there is no room,
-        cheaper ones lose theirs, and if there are none, the rest of ``keys`` gets none. Returns how
-        many have got it, and those that have lost theirs. Of two prices of one key the higher one
-        holds, of two equal ones the longer. A price of 0 takes the others back."""
+        """Give ``keys`` a price until ``ends_s``, in their order. If there is no room, cheaper keys
+        lose theirs; if there are none, the rest of ``keys`` gets none. Returns how many of ``keys``
+        were handled, and the keys that have lost their price. Of two prices of one key the higher
+        one holds, of two equal ones the longer. A price of 0 removes the others."""
         lost: list[bytes] = []
         for number, key in enumerate(keys):
             known = self._prices.get(key)
@@ -66,7 +67,7 @@ class PriceList:
         self._prices.pop(key, None)
 
     def expire(self, now_s: float) -> list[bytes]:
-        """The keys whose time is over; they have no price any more."""
+        """Remove the prices whose time is over; return their keys."""
         over = []
         while (key := self._first(self._ends, 1)) is not None and self._prices[key][1] <= now_s:
             self.drop(key)
@@ -89,7 +90,7 @@ class PriceList:
         return None
 
     def _tidy(self) -> None:
-        """Outdated entries are fewer than the keys may be."""
+        """Rebuild the heaps when they have more outdated entries than keys may have a price."""
         if len(self._ends) > 2 * self._max_keys:
             self._cheapest = [(price, key) for key, (price, _) in self._prices.items()]
             self._ends = [(ends_s, key) for key, (_, ends_s) in self._prices.items()]

@@ -18,8 +18,8 @@ class Reclaim:
     """A claim for blocks, and the way in which others free them.
 
     ``order``: smaller is more senior; None for a claim that takes only blocks for which no other
-    waits. ``program``: for which it is. ``give_up(n)``: make others free that many blocks, now or
-    by transfers that begin; False if they cannot free any more.
+    waits. ``program``: the program that makes the claim. ``give_up(n)``: make others free that many
+    blocks, now or by transfers that begin; False if they cannot free any more.
     """
 
     __slots__ = ("give_up", "order", "program")
@@ -40,13 +40,13 @@ def _nothing(num_blocks: int) -> bool:
 
 
 NO_RECLAIM = Reclaim(None, _nothing)
-"""For optional work: it takes memory from no other."""
+"""The claim of optional work: it takes memory from no other."""
 
 
 class PromisedBlocks:
     """The number of blocks promised to each waiting claim.
 
-    A claim that is not given again between two calls of ``renew`` has ended, or waits for something
+    A claim that is not made again between two calls of ``renew`` has ended, or waits for something
     else; the second call forgets it.
     """
 
@@ -58,7 +58,8 @@ class PromisedBlocks:
         return bool(self._renewed or self._before)
 
     def renew(self) -> None:
-        """A message is planned: every claim that still waits is made again."""
+        """Begin a new round, as a message is planned: every claim that still waits is made
+        again."""
         self._before, self._renewed = self._renewed, {}
 
     def give(self, order: Order, num_blocks: int) -> None:

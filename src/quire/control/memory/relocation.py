@@ -1,4 +1,4 @@
-"""Pages that mean the same on another engine of their model.
+"""Gives the pages of a program their contents on another engine of their model.
 
 Owns the way from a content there to one here: what the prefix index has is shared, the rest is a
 content that is lost until its tokens are computed again. Does not know why a program moves.
@@ -22,7 +22,7 @@ def relocate(
     engine: EngineId,
 ) -> None:
     """Bind ``pages`` to ``engine``, whose memory is ``target``. Those in ``fills`` are cut to what
-    they held before somebody began to append to them. What is left of each is canonical."""
+    they held before a command began to append to them. What is left of each is canonical."""
     moved: dict[tuple[Content, int], Content] = {}
     for page in pages:
         page.engine = engine

@@ -1,4 +1,4 @@
-"""The entries of a page table as two lists. Owns nothing."""
+"""Makes the entries of a page table, as two lists. Owns nothing."""
 
 from __future__ import annotations
 

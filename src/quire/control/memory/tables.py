@@ -105,7 +105,7 @@ class TableCache:
         step: int,
         operations: OperationList,
     ) -> ResidentTable:
-        """A table of ``queue`` that holds exactly these entries when message ``step`` runs.
+        """Return a table of ``queue`` that holds exactly these entries when message ``step`` runs.
 
         All operations of a message run before its rows, so a table that another row of the same
         message names is reused only if none of its entries has to change.
@@ -159,11 +159,12 @@ class TableCache:
         return table
 
     def lease(self, table: ResidentTable) -> None:
-        """A sequence takes the table: until ``give_back`` only this sequence changes it."""
+        """Give the table to a sequence: until ``give_back`` only this sequence changes it."""
         table.is_leased = True
 
     def give_back(self, table: ResidentTable, num_known: int, operations: OperationList) -> None:
-        """The sequence is closed; the engine may have changed the entries from ``num_known`` on."""
+        """Take the table back from its closed sequence. The engine may have changed the entries
+        from ``num_known`` on."""
         table.is_leased = False
         table.is_longer = True
         table.blocks = table.blocks[:num_known]
@@ -172,7 +173,8 @@ class TableCache:
             self._drop(table, operations)
 
     def drop_queue(self, queue: Hashable, operations: OperationList) -> None:
-        """The queue is closed. A leased table is dropped when its sequence gives it back."""
+        """Drop the tables of a closed queue. A leased one is dropped when its sequence gives it
+        back."""
         for table in self._by_queue.pop(queue, {}).values():
             if not table.is_leased:
                 self._drop(table, operations)

@@ -1,7 +1,7 @@
 """Transfers of KV contents between tiers, from their beginning to their end.
 
-Owns the transfers in progress and their numbers. What a transfer does to its content, and which
-blocks are free at its end, is decided in ``memory``; the engine copies the bytes.
+Owns the transfers in progress and their numbers. ``movement`` decides what a transfer does to its
+content, and which blocks are free at its end; the engine copies the bytes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Transfer:
     """One block in transfer. Until its end neither place is read, written, evicted or reused.
 
     ``content``: what is moved; None if nothing can refer to it any more. The places stay taken even
-    then, because the engine still copies. ``program``: whose pages move out, or for which they come
-    back; ``sent_s``: when the message that begins it was sent; ``has_failed``: it has ended without
-    its bytes.
+    then, because the engine still copies. ``program``: the program whose pages move out, or for
+    which they come back; ``sent_s``: when the message that begins it was sent; ``has_failed``: it
+    has ended without its bytes.
     """
 
     __slots__ = ("content", "has_failed", "id", "program", "sent_s", "source", "target")
@@ -96,8 +96,8 @@ class TransferTable:
         target: Location,
         program: ProgramId | None = None,
     ) -> Transfer:
-        """Numbers increase over all incarnations of the engine, so that a late report cannot end
-        another transfer."""
+        """Begin a transfer. Numbers increase over all lives of the engine, so that a late report
+        cannot end another transfer."""
         transfer = Transfer(self._num_begun, content, source, target, program)
         self._unsent.append(transfer)
         self._num_begun += 1
@@ -107,7 +107,7 @@ class TransferTable:
         return transfer
 
     def note_sent(self, now_s: float) -> None:
-        """The message with all that have begun is sent."""
+        """Note that the message with all transfers that have begun is sent."""
         for transfer in self._unsent:
             transfer.sent_s = now_s
         self._unsent.clear()
@@ -129,7 +129,7 @@ class TransferTable:
         return transfer
 
     def abandon(self) -> list[Transfer]:
-        """The engine is gone: forget all transfers in progress and return them."""
+        """Forget all transfers in progress, as the engine is lost, and return them."""
         abandoned = list(self._under_way.values())
         self._under_way.clear()
         self._unsent.clear()
