@@ -1,7 +1,7 @@
-"""Balancers: which of a model's engines serves a queue that may be served by any of them.
+"""Balancers choose which of a model's engines serves a queue that any of them may serve.
 
 Owns the five choices. What binds a queue to one engine (pages, exports, other queues of its
-program) is decided in ``deployments`` before a balancer is asked.
+program) is decided in ``deployments`` before a balancer is called.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from quire.core.errors import ConfigError
 from quire.core.ids import EngineId
 
 SHORT_PROMPT_TOKENS = 2048
-"""Up to this length a prompt is mostly a system prompt that every engine has (Autellix 4.3)."""
+"""Up to this length most of a prompt is a system prompt that every engine has (Autellix 4.3)."""
 
 TOKENS_PER_CALL = 256
-"""The length of prompt whose computation delays a call as much as one more call beside it does."""
+"""The prompt length whose computation delays a call as much as one more call beside it does."""
 
 SPARE_CALLS = 16
-"""As many spare calls as one other call is worth to a spare call that looks for an engine."""
+"""How many spare calls one other call counts for, when an engine is chosen for a spare call."""
 
 
 @dataclass(slots=True)
 class PlacementRequest:
-    """A queue to be placed. ``prompt``: the tokens that its first command will run from position
-    0 and may find in a prefix index; empty if it does not. ``adapter``: to run them with, by name.
-    ``keys``: of the prompt, if a balancer has computed any.
-    """
+    """A queue to be placed. ``prompt``: the tokens that its first command runs from position 0 and
+    may find in a prefix index; empty if there are none. ``adapter``: the name of the adapter to run
+    them with. ``keys``: keys of the prompt, if a balancer has computed any."""
 
     queue: CommandQueue
     prompt: list[int] = field(default_factory=list)
@@ -68,7 +67,7 @@ class LeastUsed:
 
 class ShortOrHome:
     """``autellix``: short prompts go to the least used engine; long ones to the engine of their
-    program, which is the least used one when the first of them comes (algorithm 2)."""
+    program, which is the one that was least used when the first of them came (algorithm 2)."""
 
     def choose(self, placing: PlacementRequest, engines: Sequence[EngineState]) -> EngineState:
         if len(placing.prompt) <= SHORT_PROMPT_TOKENS:
@@ -85,9 +84,9 @@ class ShortOrHome:
 
 
 class OccupiedMemory:
-    """``occupied_kv``: the engine of whose KV memory least is occupied once the prompt is there
-    (Ayo, section 6). Pages that programs hold count, and the prompts of calls that wait; cached
-    pages that nobody holds are free, and what is cached of the prompt occupies nothing more."""
+    """``occupied_kv``: the engine whose KV memory is least occupied once the prompt is there (Ayo,
+    section 6). Pages that programs hold count, and the prompts of calls that wait. Cached pages
+    without a holder are free, and cached tokens of the prompt occupy nothing more."""
 
     def choose(self, placing: PlacementRequest, engines: Sequence[EngineState]) -> EngineState:
         cached = cached_tokens(placing, engines)
@@ -101,10 +100,11 @@ class OccupiedMemory:
 
 
 class CachedAgainstLoad:
-    """``quire``: the engine where prompt and neighbours cost least. What its prefix index has of
-    the prompt need not be computed there; each call that it already has counts like so many tokens.
-    So leaving an engine costs the prefill that is lost, and staying costs the queue. Of equals it
-    is the one where it delays its own program least (``deepest_beside``)."""
+    """``quire``: the engine where prompt and neighbours cost least. Tokens of the prompt that its
+    prefix index has need not be computed there; each call that it already has counts like
+    ``TOKENS_PER_CALL`` tokens. So leaving an engine costs the lost prefill, and staying costs the
+    queue. Of equal engines, the one is chosen where the queue delays its own program least
+    (``deepest_beside``)."""
 
     def choose(self, placing: PlacementRequest, engines: Sequence[EngineState]) -> EngineState:
         cached = cached_tokens(placing, engines)
@@ -143,9 +143,9 @@ def create_balancer(name: str) -> Balancer:
 
 
 def num_calls(engine: EngineState, *, for_spare: bool = False) -> int:
-    """Queues that wait for the engine, and commands that it has begun or that are on their way.
-    Those of spare queues give way at once, so that they count only ``for_spare``, and there any
-    other counts as many: beside it no spare call runs."""
+    """The number of queues that wait for the engine, and of commands that it has begun or that are
+    sent. Those of spare queues give way at once, so they count only ``for_spare``; then any other
+    call counts as ``SPARE_CALLS``, because no spare call runs beside it."""
     running, unfinished = engine.running, engine.unfinished
     sent = _sent(engine)
     num_all = len(engine.ready) + len(running) + len(unfinished) + len(sent)
@@ -160,7 +160,7 @@ def _num_spare(entries: Iterable[Entry]) -> int:
 
 
 def _sent(engine: EngineState) -> Collection[Entry]:
-    """Commands in its messages in flight that have neither begun nor stand among the others."""
+    """Commands in the engine's messages in flight that are neither running nor unfinished."""
     if not any(message.parts for message in engine.in_flight):
         return ()
     running, unfinished = engine.running, engine.unfinished
@@ -169,8 +169,8 @@ def _sent(engine: EngineState) -> Collection[Entry]:
 
 
 def occupied_tokens(engine: EngineState) -> int:
-    """Slots of the pages that programs hold on the device, and tokens of prompts that are not
-    computed: of calls that wait, and of those that have begun."""
+    """The number of slots of the pages that programs hold on the device, and of prompt tokens that
+    are not computed yet, of calls that wait and of those that have begun."""
     num_left = 0
     for entry in engine.unfinished:
         run = entry.run
@@ -182,9 +182,9 @@ def occupied_tokens(engine: EngineState) -> int:
 
 
 def deepest_beside(queue: CommandQueue, engine: EngineState) -> int:
-    """The greatest depth of what the program of ``queue`` has at work on ``engine`` and needs
-    before what ``queue`` serves; 0 if nothing is deeper. A prefill in the same message would delay
-    that, and the program with it."""
+    """The greatest depth of the commands that the program of ``queue`` has on ``engine`` and needs
+    before what ``queue`` serves; 0 if none is deeper. A prefill in the same message would delay
+    them, and the program with them."""
     others = (one for one in queue.program.queues.values() if one.placed_on == engine.id)
     depths = (entry.place.depth for one in others if one is not queue for entry in one.entries)
     return max((depth for depth in depths if depth > queue.place.depth), default=0)
@@ -195,9 +195,9 @@ def least_used(engines: Sequence[EngineState], *, for_spare: bool = False) -> En
 
 
 def cached_tokens(placing: PlacementRequest, engines: Sequence[EngineState]) -> dict[EngineId, int]:
-    """Of the prompt's tokens, how many each engine's prefix index has, of those that have any. Keys
-    are computed once, and only as far as any engine has them; engines of one model have the same
-    keys. ``placing`` gets them, as the engine that is chosen looks for the same."""
+    """The number of prompt tokens that each engine's prefix index has, for engines that have any.
+    Keys are computed once, and only as far as any engine has them; engines of one model have the
+    same keys. They are kept in ``placing``, because the chosen engine looks them up again."""
     if not placing.prompt:
         return {}
     first = engines[0]

@@ -1,8 +1,8 @@
 """Deployments: the engines that serve each model, and the placement of queues on them.
 
 Owns the list of each model's engines and what binds a queue to one of them. A queue names a model;
-control places it when its first commands arrive, so that a replay and a simulation see the same
-choice. The choice among engines that would all do is the balancer's.
+control places it when its first commands arrive, so that a replay and a simulation make the same
+choice. The balancer chooses among engines to which the queue is not bound.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class Deployments:
         self._engines: dict[ModelId, list[EngineState]] = {}
 
     def add(self, engine: EngineState) -> None:
-        """``engine`` is up for the first time."""
+        """Add ``engine``, which is up for the first time."""
         self._engines.setdefault(engine.model, []).append(engine)
 
     def remove(self, engine: EngineState) -> None:
-        """``engine`` will not come up again."""
+        """Remove ``engine``, which will not come up again."""
         self._engines[engine.model].remove(engine)
 
     def choose(self, queue: CommandQueue, commands: Sequence[c.Command]) -> EngineState | None:
-        """The engine for ``queue``, whose first ``commands`` have arrived; None if the model has no
-        engine.
+        """Return the engine for ``queue``, whose first ``commands`` have arrived; None if the model
+        has no engine.
 
-        Of several engines, the one that has a page or an export that the commands name; for an
-        inferlet, which may name any page of its own later, the one that has another queue of it
-        (each call of a session or a workflow has pages of its own); else the balancer's choice
-        among those that are up, or the least used if none is.
+        Of several engines, the one is chosen that has a page or an export that the commands name.
+        For an inferlet, which may name any of its pages later, it is the engine of another of its
+        queues (each call of a session or a workflow has pages of its own). Otherwise the balancer
+        chooses among those that are up; if none is, the least used one is taken.
         """
         engines = self._engines.get(queue.model, [])
         if len(engines) <= 1:
@@ -63,12 +63,12 @@ class Deployments:
         return self._least_costly(queue, commands, engines)
 
     def others(self, engine: EngineState) -> list[EngineState]:
-        """The other engines of its model that may be up again."""
+        """The other engines of its model that may be used again."""
         return [other for other in self._engines[engine.model] if other is not engine]
 
     def refuges(self, engine: EngineState) -> list[EngineState]:
-        """Those of ``others`` on which programs of ``engine`` find all as it was: up, or coming up
-        again if ``engine`` is not."""
+        """Those of ``others`` on which programs of ``engine`` find all as it was: those that are
+        up, or, if ``engine`` is given up, those that may come up again."""
         others = [other for other in self.others(engine) if _are_alike(other.info, engine.info)]
         up = [other for other in others if other.is_up]
         return up or (others if engine.given_up is not None else [])
@@ -76,8 +76,8 @@ class Deployments:
     def balance(
         self, queue: CommandQueue, commands: Sequence[c.Command], engines: Sequence[EngineState]
     ) -> EngineState:
-        """Of ``engines``, at least one, the best for ``queue``, which is bound to none and whose
-        next ``commands`` are these."""
+        """Return the best of ``engines``, at least one, for ``queue``, which is bound to none and
+        whose next commands are ``commands``."""
         named = {self._of_export(queue, command) for command in commands}
         for engine in engines:
             if engine.id in named:
@@ -124,7 +124,7 @@ def _of_lease(command: c.Command) -> EngineId | None:
 
 
 def _are_alike(one: EngineInfo, other: EngineInfo) -> bool:
-    """Whether a command of the one means the same to the other, and fits."""
+    """Whether a command for ``one`` gives the same result on ``other``, and fits there."""
     return (
         one.content == other.content
         and one.adapters == other.adapters

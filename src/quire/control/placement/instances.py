@@ -1,4 +1,4 @@
-"""The choice of an encoder's instance for a batch."""
+"""Chooses an encoder's instance for a batch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What one program has on one engine, and whether any of it binds the program to that engine.
 
-Owns the rule of what can be had again elsewhere: empty pages, pages whose tokens are known, decodes
-whose pages are such. Changes nothing; ``moves`` does.
+Owns the rule of what another engine can make again: empty pages, pages whose tokens are known,
+decodes whose pages are such. Changes nothing; ``moves`` does.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from quire.core.ids import EngineId
 
 
 class EngineStay:
-    """``begun``: decodes that have begun, or have been looked at and found no room. Their pages
-    count as they were then (``fills``), because all that was written since can be run again."""
+    """What ``program`` has on ``engine``. ``begun``: decodes that have begun, or were examined and
+    found no room. Their pages count as they were then (``fills``), because all that was written
+    since can be run again."""
 
     def __init__(self, program: Program, engine: EngineId) -> None:
         self.program = program
@@ -51,12 +52,12 @@ class EngineStay:
 
     @property
     def num_bound_embeds(self) -> int:
-        """Of the engine's embed slots."""
+        """The number of the engine's embed slots that it has."""
         return sum(embed.slot is not None for embed in self.embeds)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing of it has begun, and no memory of the engine means anything to it."""
+        """Whether none of its commands has begun, and it has nothing in the engine's memory."""
         if self.num_bound_embeds or any(page.content is not None for page in self.pages):
             return False
         entries = [entry for queue in self.queues for entry in queue.entries]
@@ -93,7 +94,7 @@ class EngineStay:
 
 
 def stays_on(programs: Collection[Program], engine: EngineId) -> list[EngineStay]:
-    """Of those of ``programs`` that have commands to do on ``engine``, in their order."""
+    """The stays of those of ``programs`` that have commands on ``engine``, in their order."""
     stays = [EngineStay(program, engine) for program in programs if _is_on(program, engine)]
     return [stay for stay in stays if stay.has_work]
 

@@ -42,7 +42,7 @@ POLICIES = (*_PLAIN, *_LEVELS)
 
 
 def create_policy(name: str, levels: LevelsConfig | None = None) -> Policy:
-    """A new policy object. ``levels``: of those with queues.
+    """Create a policy. ``levels``: the configuration of policies with queues.
 
     Raises:
         ConfigError: no policy has this name.

@@ -1,4 +1,5 @@
-"""``critical_path``: of each program what has the longest way to the result, the oldest first."""
+"""``critical_path``: of each program the command with the longest way to the result; oldest
+first."""
 
 from __future__ import annotations
 
@@ -6,14 +7,16 @@ from quire.control.policies.stateless import StatelessPolicy
 from quire.core.policy import ReadyCommand
 
 MAX_HEAD_START_S = 60.0
-"""By so much a query's age may count: a program that never ends must not go first for ever."""
+"""The most by which a query's age may count: a program that never ends must not go first for
+ever."""
 
 
 class LongestRemaining(StatelessPolicy):
-    """As ``topology``, but by time instead of hops: a message takes of each program what remains
-    for longest by its engines' profiles. Programs go by when they began, so that a query that has
-    almost ended does not wait behind each step of those that came later. A command of a program
-    without profiles counts from when it came itself. Nothing that runs is displaced."""
+    """As ``topology``, but by time instead of hops: a message takes of each program the command
+    after which the most time remains by its engines' profiles. Programs are ordered by their begin,
+    so that a query that has almost ended does not wait behind each step of those that came later. A
+    command of a program without profiles counts from its own arrival. Nothing that runs is
+    displaced."""
 
     @property
     def name(self) -> str:

@@ -7,8 +7,8 @@ from quire.core.policy import ReadyCommand
 
 
 class FirstComeFirstServed(StatelessPolicy):
-    """Ties go to the older program. All commands have one level: what runs is not displaced by what
-    came later, nor by what came before it and has lost its place."""
+    """Ties go to the older program. All commands have one level: a running command is not displaced
+    by one that came later, nor by one that came earlier and has lost its place."""
 
     @property
     def name(self) -> str:

@@ -11,9 +11,9 @@ _Step = tuple[ProgramId, int]
 
 
 class InvocationsTogether:
-    """Invocations go by when their first request came, each with all that have come. What a message
-    has room for behind the last request of one goes to the next. A request of no invocation is one
-    of its own. Nothing that runs is displaced."""
+    """Invocations are ordered by the arrival of their first request, each with all its requests
+    that have arrived. Room that a message has behind the last request of one goes to the next. A
+    request without an invocation is an invocation of its own. Nothing that runs is displaced."""
 
     def __init__(self) -> None:
         self._began_s: dict[_Step, float] = {}
@@ -50,7 +50,7 @@ class InvocationsTogether:
         pass
 
     def on_ended(self, command: ReadyCommand, now_s: float) -> None:
-        """An invocation is forgotten with the last of its requests that has come."""
+        """Forget the request, and its invocation with the last of its requests."""
         if not command.invocation:
             return
         del self._first_s[command.program, command.command]

@@ -1,8 +1,8 @@
 """Queues of falling priority: what ``mlfq``, ``plas`` and ``atlas`` have in common.
 
-Autellix 4.2.2 and algorithm 1. A call enters a queue by what it, or its program, was served before.
-When it has used up a queue's quantum it moves to the next queue's end; within a queue the first to
-enter runs first. Owns the queues; a policy adds what counts as served before.
+Autellix 4.2.2 and algorithm 1. A call enters a queue by the service that it, or its program, had
+before. When it has used up a queue's quantum it moves to the next queue's end; within a queue the
+first to enter runs first. Owns the queues; a policy adds which service counts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LevelQueues:
 
     @abstractmethod
     def attained(self, command: ReadyCommand) -> float:
-        """What counts as served before ``command`` arrived, in ``unit``."""
+        """The service that counts for ``command`` at its arrival, in ``unit``."""
 
     def amount(self, num_tokens: int, service_s: float) -> float:
         """Service in ``unit``."""
@@ -90,7 +90,7 @@ class LevelQueues:
     # -- queues ----------------------------------------------------------------------------------
 
     def _enter(self, call: RankedCall, level: int) -> None:
-        """At the queue's end, with its quantum."""
+        """Enter ``call`` at the end of queue ``level``, with its quantum."""
         self._num_entered += 1
         call.level, call.order, call.left = level, self._num_entered, self._quanta[level]
         if level:

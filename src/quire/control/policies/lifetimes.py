@@ -1,9 +1,9 @@
-"""How long programs are, in tokens that they are served: estimated from those that ended and from
-those that live; and what the end of one is worth.
+"""Estimates how long programs are, in tokens of service, from those that ended and those that live;
+and what the end of one is worth.
 
-Owns the window of both and the product-limit estimate (Kaplan and Meier 1958). Only those that
-ended would mislead: where engines are overloaded the short ones end first, so the long ones would
-seem not to exist. One that lives and was served much says that programs are longer than that.
+Owns the window of both and the product-limit estimate (Kaplan and Meier 1958). Programs that ended
+would mislead alone: where engines are overloaded the short ones end first, so long ones would seem
+not to exist. A living one with much service shows that programs are longer than that.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from quire.core.policy import ServiceFigures
 
 MAX_SAMPLES = 256
-"""Ended programs that count, the latest."""
+"""The number of ended programs that count, the latest."""
 MAX_LIVE = 512
-"""Live programs that count, the latest to begin."""
+"""The number of live programs that count, the latest to begin."""
 FEWEST = 16.0
-"""Programs that generated fewer tokens are equals in what their end is worth."""
+"""Programs that generated fewer tokens count as equal in what their end is worth."""
 
 
 class Lifetime:
     """The service of one program, or of a session between two long pauses. ``figures`` are its
-    family's and go on counting; ``before``: the service that they had when it began. ``total``:
-    what it was served in all, None while it lives."""
+    family's and go on counting; ``before``: the service that they had when this life began.
+    ``total``: its whole service, None while it lives."""
 
     __slots__ = ("_before", "_figures", "_generated_before", "number", "total")
 
@@ -43,18 +43,18 @@ class Lifetime:
 
     @property
     def worth(self) -> float:
-        """Of its end: what counts is the time for each token that a program generates, so a second
-        of waiting is worse for one that generates few. One that generates none counts by what it
-        was served."""
+        """The worth of its end: what counts is the time for each token that a program generates, so
+        a second of waiting is worse for one that generates few. One that generates none counts by
+        its service."""
         num_generated = self._figures.generated_tokens - self._generated_before
         return 1.0 / max(num_generated or self.served, FEWEST)
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Of totals: ``masses[i]`` is the chance of ``totals[i]``, which rise. What they leave of 1
-    belongs to programs that are longer than any that ended. ``worths[i]``: of the end of such a
-    program, on average; of all the same if there are none."""
+    """A distribution of totals: ``masses[i]`` is the probability of ``totals[i]``, which rise. The
+    rest to 1 belongs to programs that are longer than any that ended. ``worths[i]``: the mean worth
+    of the end of such a program; all are equal if there are none."""
 
     totals: Sequence[float]
     masses: Sequence[float]
@@ -62,7 +62,7 @@ class Distribution:
 
 
 class Lifetimes:
-    """Of one kind of program. ``num_ended``: how many ended in all."""
+    """The lifetimes of one kind of program. ``num_ended``: how many have ended in all."""
 
     def __init__(self) -> None:
         self._ended: deque[tuple[float, int, float]] = deque()
@@ -79,7 +79,7 @@ class Lifetimes:
         return life
 
     def end(self, life: Lifetime) -> None:
-        """Once. One that was never served says nothing."""
+        """End ``life``, if it lives. One without any service is not counted."""
         if life.total is not None:
             return
         life.total = life.served
@@ -91,8 +91,8 @@ class Lifetimes:
             self._ended.popleft()
 
     def distribution(self) -> Distribution:
-        """Of those that live, the ones count that began since the first of the ended ones did
-        end: both are then of one time."""
+        """The estimated distribution. Of the living programs those count that began after the first
+        of the counted ends: so both groups are from the same time."""
         since = self._ended[0][1] if len(self._ended) == MAX_SAMPLES else 0
         live = [one.served for one in self._begun if one.total is None and one.number > since]
         lengths = product_limit([total for total, _, _ in self._ended], live)
@@ -104,7 +104,7 @@ class Lifetimes:
 
 
 def product_limit(ended: Sequence[float], live: Sequence[float]) -> Distribution:
-    """The chances of the totals ``ended``, where ``live`` were served so much and go on."""
+    """The probabilities of the totals ``ended``, when programs with the service ``live`` go on."""
     ends, lives = sorted(ended), sorted(live)
     totals: list[float] = []
     masses: list[float] = []

@@ -7,8 +7,8 @@ from quire.core.policy import ReadyCommand
 
 
 class ProgramAttainedService(LevelQueues):
-    """A call begins in the queue of what its family was served in all (Autellix 4.2.1, equation
-    1). Calls of several threads count together, and so do launched programs."""
+    """A call begins in the queue that fits the whole service of its family (Autellix 4.2.1,
+    equation 1). Calls of several threads count together, and so do launched programs."""
 
     @property
     def name(self) -> str:

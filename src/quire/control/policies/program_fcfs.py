@@ -7,8 +7,8 @@ from quire.core.policy import ReadyCommand
 
 
 class ProgramFirstComeFirstServed(StatelessPolicy):
-    """The calls of the oldest family go first, whenever they come. A call that runs is not
-    displaced. A long program holds up all programs that came after it, so this policy is good where
+    """The calls of the oldest family go first, whenever they arrive. A call that runs is not
+    displaced. A long program holds up all programs that came after it, so this policy is good when
     programs are about equally long."""
 
     @property

@@ -1,17 +1,17 @@
 """Promotions: calls that have waited too long move to the first queue, so many at a time.
 
 Owns when a call is due (Autellix 4.2.2, anti-starvation) and how many may be promoted at once. Does
-not know in which queue a call stands, nor why.
+not know in which queue a call is, nor why.
 
-A call with a deadline may be due sooner: from ``urgent_s`` on, which its policy sets, to the
+A call with a deadline may be due sooner: between ``urgent_s``, which its policy sets, and the
 deadline.
 
-A call is due when its family has waited ``beta`` times what it was served, without the call's own
-part of both up to its last promotion. At most ``share`` of the sequences belong to promoted calls;
-the others that are due wait for a place, the one that is due for longest first. A promoted call
-gives its place up when it ends or has had its turn in the first queue. So with P places, a call
-with D others due before it is promoted after at most D / P + 1 of such turns, and each turn waits
-only for the calls that entered the first queue before it.
+A call is due when its family has waited ``beta`` times its service, both without the call's own
+part up to its last promotion. At most ``share`` of the sequences belong to promoted calls; the
+others that are due wait for a place, the one that is due for longest first. A promoted call gives
+its place up when it ends or has had its turn in the first queue. So with P places, a call with D
+others due before it is promoted after at most D / P + 1 of such turns, and each turn waits only for
+the calls that entered the first queue before it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from math import inf
 from quire.core.policy import ReadyCommand
 
 MAX_STALE = 256
-"""Ended calls that may stand among the watched, beside as many as there are others."""
+"""The number of ended calls that may be among the watched ones, beside as many as there are
+others."""
 
 
 class RankedCall:
     """A call of a policy with queues. ``level``: its queue, 0 is the first. ``order``: its place
-    there. ``left``: of the queue's quantum. The rest belongs to ``Promotions``: ``waited_s`` is its
-    own waiting time until ``served_s``, when it was served last; ``is_watched``: it stands among
-    those that may starve. ``urgent_s``: from when on it is due whatever its family was served."""
+    there. ``left``: what is left of the queue's quantum. The rest belongs to ``Promotions``:
+    ``waited_s`` is its own waiting time until ``served_s``, when it was served last;
+    ``is_watched``: it is among those that may starve. ``urgent_s``: from then on it is due whatever
+    the service of its family."""
 
     __slots__ = (
         "command",
@@ -62,8 +64,8 @@ class RankedCall:
 
 
 class Promotions:
-    """``beta``: None promotes nobody. A call costs the logarithm of how many may starve when it is
-    looked at, and nothing while it waits, however many are due."""
+    """The calls that may starve. ``beta``: None promotes no call for its waiting. Examining a call
+    costs the logarithm of their number; a call that waits costs nothing, however many are due."""
 
     def __init__(self, beta: float | None, share: float) -> None:
         self._beta = beta
@@ -78,13 +80,13 @@ class Promotions:
         self._max_promoted = max(1, int(self._share * num_sequences))
 
     def served(self, call: RankedCall, service_s: float, now_s: float) -> None:
-        """``call`` was in a message of ``service_s`` seconds that ended at ``now_s``."""
+        """Note that ``call`` was in a message of ``service_s`` seconds that ended at ``now_s``."""
         call.waited_s += max(0.0, now_s - service_s - call.served_s)
         call.served_s = now_s
 
     def watch(self, call: RankedCall) -> None:
-        """``call`` is not in the first queue. It is looked at when it would be due if nothing of
-        its family were served until then."""
+        """Watch ``call``, which is not in the first queue. It is examined when it would be due if
+        its family had no service until then."""
         if call.is_watched or (self._beta is None and call.urgent_s == inf):
             return
         call.is_watched = True
@@ -92,7 +94,7 @@ class Promotions:
         heapq.heappush(self._watched, (self._due_s(call), self._num_watched, call))
 
     def had_its_turn(self, call: RankedCall) -> None:
-        """``call`` has left the first queue, or has ended."""
+        """Note that ``call`` has left the first queue, or has ended."""
         if call.is_promoted:
             call.is_promoted = False
             self._num_promoted -= 1
@@ -107,7 +109,7 @@ class Promotions:
                 self._forget_stale()
 
     def take_due(self, now_s: float) -> list[RankedCall]:
-        """The calls to promote now. Nobody is looked at while there is no place."""
+        """The calls to promote now. No call is examined while there is no place."""
         promoted: list[RankedCall] = []
         while self._num_promoted < self._max_promoted:
             if not self._watched or self._watched[0][0] > now_s:
@@ -115,7 +117,7 @@ class Promotions:
             _, _, call = heapq.heappop(self._watched)
             call.is_watched = False
             if call.urgent_s < inf and _deadline_s(call) <= now_s:
-                call.urgent_s = inf  # it is too late for that
+                call.urgent_s = inf  # its deadline has passed
             if call.is_over:
                 self._num_stale -= 1
             elif call.level and self._due_s(call) <= now_s:
@@ -126,7 +128,7 @@ class Promotions:
         return promoted
 
     def _due_s(self, call: RankedCall) -> float:
-        """Waiting counts from when the call was ready, or was served last."""
+        """When ``call`` is due. Waiting counts from when it was ready, or was served last."""
         if self._beta is None:
             return call.urgent_s
         family = call.command.family_figures
@@ -135,14 +137,14 @@ class Promotions:
         return min(call.urgent_s, call.command.ready_s + self._beta * service_s - waited_s)
 
     def _promote(self, call: RankedCall, now_s: float) -> None:
-        """Of its family's figures only the call's own start anew."""
+        """Promote ``call``; of its family's figures only its own part counts from zero again."""
         call.is_promoted = True
         self._num_promoted += 1
         call.forgiven_wait_s = call.waited_s + max(0.0, now_s - call.command.ready_s)
         call.forgiven_service_s = call.command.service_s
 
     def _forget_stale(self) -> None:
-        """Calls that have ended stand among the watched until they would be due: drop them."""
+        """Drop ended calls, which would stay among the watched ones until they would be due."""
         self._num_stale = 0
         self._watched = [one for one in self._watched if not one[2].is_over]
         heapq.heapify(self._watched)

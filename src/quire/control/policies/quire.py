@@ -1,4 +1,4 @@
-"""``quire``: the program that costs least to end goes first, by what its kind has shown."""
+"""``quire``: the program whose end costs least goes first, as learned from others of its kind."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from quire.core.policy import ReadyCommand, ServiceFigures
 from quire.core.scheduler_config import LevelsConfig
 
 TURN_TOKENS = 64
-"""A promoted call's turn in the first queue."""
+"""The length of a promoted call's turn in the first queue."""
 
 IDLE_S = 60.0
-"""After so long without a call, a family's service counts from zero again. Otherwise a session that
-is used for days would come last for ever."""
+"""After this time without a call, a family's service counts from zero again. Otherwise a session
+that is used for days would come last for ever."""
 
 URGENT_SHARE = 0.5
 """From this share of the time between a program's start and its deadline on, its calls are due for
-promotion. What is left of its work is known too badly to wait for longer."""
+promotion. The rest of its work is estimated too roughly to wait for longer."""
 
 LEVELS_PER_OCTAVE = 2
-"""Programs that differ by less than a factor of 1.4 in what their ends cost are equals."""
+"""Programs whose ends differ in cost by less than a factor of 1.4 are equals."""
 
 MAX_EMPTY = 1024
-"""Families whose root lives and none of whose other programs does. They are kept, because the root
-may launch more."""
+"""The number of families kept whose root lives and which have no other living program: the root may
+launch more."""
 
 
 class _Family:
-    """``life``: since its last long idleness; ``life_of_any``: the same, among programs of all
-    kinds. ``members``: its programs that have called and have not ended. ``is_over``: its root has
-    ended."""
+    """The state of one family. ``life``: since its last long idleness; ``life_of_any``: the same,
+    among programs of all kinds. ``members``: its programs that have called and have not ended.
+    ``is_over``: its root has ended."""
 
     __slots__ = (
         "any_kind",
@@ -68,12 +68,12 @@ class _Family:
         self._begin(self.figures.service_tokens)
 
     def end(self) -> None:
-        """What it was served until now is one sample of its kind."""
+        """Count its service until now as one sample of its kind."""
         self.kind.end(self.life)
         self.any_kind.end(self.life_of_any)
 
     def rank(self) -> float:
-        """By what is known of its kind, else of all kinds, else of none."""
+        """Its rank by what is known of its kind, else of all kinds, else by its service alone."""
         attained = self.life.served
         rank = self.kind.rank(attained)
         if rank is None:
@@ -82,7 +82,7 @@ class _Family:
 
 
 class _Call(RankedCall):
-    """With its family at hand, since it is looked for with each message."""
+    """A call with its family at hand, because each message looks the family up."""
 
     __slots__ = ("family",)
 
@@ -94,8 +94,8 @@ class _Call(RankedCall):
 class LeastLeft:
     """A call's level is the logarithm of the tokens that its program's end costs (``remaining``),
     in half octaves. Within a level the oldest program goes first, so that equals are not served in
-    turns. A call whose program has waited too long is promoted, as under ``plas``, and so is one
-    whose program's deadline comes near, until it has passed."""
+    turns. A call is promoted when its program has waited too long, as under ``plas``, or when its
+    program's deadline is near and has not passed."""
 
     def __init__(self, config: LevelsConfig) -> None:
         self._promotions = Promotions(config.beta, config.promoted_share)
@@ -190,7 +190,7 @@ class LeastLeft:
 
 
 def _urgent_s(command: ReadyCommand) -> float:
-    """From when on ``command`` is due for promotion, whatever its program was served."""
+    """The time from which ``command`` is due for promotion, whatever the service of its program."""
     figures = command.program_figures
     if figures.deadline_s is None:
         return inf

@@ -1,12 +1,12 @@
-"""How much work is left: learned from what programs of the same kind were served in all.
+"""Estimates how much work is left, from the whole service of earlier programs of the same kind.
 
 Owns the ranks that follow from the lengths of each kind. The rank is that of the Gittins index,
-which is optimal for one server when lengths are known by their distribution alone: of all amounts
-that a program could be given next, the best ratio of the chance that it then ends to the service
-that it takes. An end is worth one over what the program generated: what counts is the time for each
-of these tokens, so a second of waiting is worse where they are few. For long-tailed kinds the rank
-gets worse with what a program was served, as under least attained service; for kinds of about equal
-length it gets better towards the end, as under first come, first served.
+which is optimal for one server when lengths are known by their distribution alone: over all amounts
+of service that a program could get next, the best ratio of the probability that it then ends to the
+service that this takes. An end is worth one over the tokens that the program generated: what counts
+is the time for each of these tokens, so a second of waiting is worse where they are few. For
+long-tailed kinds the rank gets worse with a program's service, as under least attained service; for
+kinds of about equal length it gets better towards the end, as under first come, first served.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from quire.control.policies.lifetimes import MAX_SAMPLES, Distribution, Lifetime
 from quire.core.policy import ServiceFigures
 
 MIN_SAMPLES = 4
-"""Below so many that ended nothing is known of a kind."""
+"""With fewer ended programs nothing is known of a kind."""
 MAX_KINDS = 512
 SHORTEST = 64.0
-"""Differences below so many tokens are no reason to displace anybody."""
+"""Differences below this number of tokens displace no running call."""
 UNKNOWN = 16_384.0
-"""Where nothing is known, programs that were served less are equals, so the oldest goes first: as
-good as anything where they are about equally long, and it brings the first ends soonest."""
+"""Where nothing is known, programs with less service than this are equals, so the oldest goes
+first: this is as good as any order if they are about equally long, and it brings the first ends
+soonest."""
 
 Kind = tuple[str, str]
 
 
 def gittins_index(totals: Sequence[float], attained: float) -> float:
-    """The best ratio of the chance to end to the service spent, for a program that was served
-    ``attained``; 0.0 if none of the sorted ``totals`` is larger."""
+    """The best ratio of the probability to end to the service spent, for a program with a service
+    of ``attained``; 0.0 if none of the sorted ``totals`` is larger."""
     return best_ratio(Distribution(totals, [1.0] * len(totals)), float(len(totals)), attained)
 
 
 def best_ratio(lengths: Distribution, whole: float, attained: float) -> float:
-    """The same, by worth, for a distribution whose masses, with that of programs longer than all of
-    its totals, add up to ``whole``."""
+    """As ``gittins_index``, but by worth, for a distribution whose masses, with that of programs
+    longer than all of its totals, add up to ``whole``."""
     totals, masses, worths = lengths.totals, lengths.masses, lengths.worths
     first = bisect_right(totals, attained)
     left = whole - sum(masses[:first])
@@ -56,7 +57,7 @@ def best_ratio(lengths: Distribution, whole: float, attained: float) -> float:
 
 
 class KindOfProgram:
-    """The lengths of its programs, and the ranks that follow from them."""
+    """The lengths of the programs of one kind, and the ranks that follow from them."""
 
     __slots__ = ("_bounds", "_lives", "_num_learned", "_ranks")
 
@@ -67,8 +68,8 @@ class KindOfProgram:
         self._ranks: list[float] = []
 
     def begin(self, figures: ServiceFigures, before: int = 0) -> Lifetime:
-        """A program of this kind calls for the first time, or for the first time in long:
-        ``before`` of its service belongs to an earlier life."""
+        """Begin a life: a program of this kind calls for the first time, or for the first time in
+        long; ``before`` of its service belongs to an earlier life."""
         return self._lives.begin(figures, before)
 
     def end(self, life: Lifetime) -> None:
@@ -79,9 +80,9 @@ class KindOfProgram:
             self._learn()
 
     def rank(self, attained: float) -> float | None:
-        """The logarithm (base 2) of tokens: the geometric mean of the service that an end costs now
-        and of what the programs generate that end so. The smaller goes first. None: not enough is
-        known."""
+        """The rank of a program with a service of ``attained``; the smaller goes first. It is the
+        logarithm (base 2) of tokens: the geometric mean of the service that an end costs now and of
+        the tokens that the programs generate that end so. None: not enough is known."""
         if not self._ranks:
             return None
         index = bisect_right(self._bounds, attained) - 1
@@ -90,8 +91,8 @@ class KindOfProgram:
         return self._ranks[index]
 
     def _learn(self) -> None:
-        """Ranks at half octaves of attained service: so many steps, and not one a sample. With the
-        worth of an end the index is one over tokens squared, so its root is taken."""
+        """Compute the ranks at half octaves of attained service, rather than at each sample. With
+        the worth of an end the index is one over tokens squared, so its root is taken."""
         self._num_learned = self._lives.num_ended
         lengths = self._lives.distribution()
         self._bounds, self._ranks = [0.0], []
@@ -103,7 +104,7 @@ class KindOfProgram:
 
 
 class Kinds:
-    """Of all tenants; the ones not used for longest are forgotten."""
+    """The kinds of all tenants; those that were not used for longest are forgotten."""
 
     def __init__(self) -> None:
         self._kinds: OrderedDict[Kind, KindOfProgram] = OrderedDict()

@@ -1,4 +1,5 @@
-"""Round robin over programs: turns of so many tokens, whoever was served longest ago first."""
+"""Round robin over programs: turns of some tokens; the program that was served longest ago goes
+first."""
 
 from __future__ import annotations
 
@@ -9,12 +10,13 @@ from quire.core.ids import ProgramId
 from quire.core.policy import ReadyCommand
 
 TURN_TOKENS = 256
-"""A turn's length. A decode that makes way sends its whole history again when it goes on."""
+"""A turn's length in tokens. A decode that makes way must send its whole history again to go on."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """In ``turn``; behind all that were served before the service number ``last``."""
+    """A command's place: in ``turn``, behind all that were served before the service number
+    ``last``."""
 
     turn: int
     last: int
@@ -22,9 +24,9 @@ class _Place:
 
 
 class RoundRobin:
-    """A command's level is its turn. A program's commands take turns one behind the other, so a
-    program with many gets no more than one with a single command; who comes joins the next turn,
-    behind those that have it already."""
+    """A command's level is its turn. A program's commands take successive turns, so a program with
+    many gets no more than one with a single command. A new command joins the next turn, behind
+    those that are in it already."""
 
     def __init__(self, turn_tokens: int = TURN_TOKENS) -> None:
         self._turn_tokens = turn_tokens

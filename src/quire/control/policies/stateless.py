@@ -1,4 +1,4 @@
-"""What policies without state have in common: nothing that they are told matters to them."""
+"""What policies without state have in common: they ignore all notifications."""
 
 from __future__ import annotations
 

@@ -7,9 +7,10 @@ from quire.core.policy import ReadyCommand
 
 
 class DeepestFirst(StatelessPolicy):
-    """A message takes of each program what waits at its greatest depth, programs by the command
-    that came first, and then what waits at their next depths. A program without a graph is at depth
-    0 throughout and has its turn by arrival, as under ``fcfs``. Nothing that runs is displaced."""
+    """A message takes of each program the commands at its greatest depth, in the order of each
+    program's first command, and then those at their next depths. A program without a graph is at
+    depth 0 throughout and has its turn by arrival, as under ``fcfs``. Nothing that runs is
+    displaced."""
 
     @property
     def name(self) -> str:

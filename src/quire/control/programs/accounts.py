@@ -1,8 +1,8 @@
 """What all programs of one tenant have in control together, and how much that may be.
 
-A quota bounds one program and those below it; a tenant may launch many. What is counted here is
-what control remembers: each costs its memory, which is everyone's. Owns the counts and their
-bounds; who creates or drops a thing says so. Exports are counted by their own table.
+A quota bounds one program and those below it; a tenant may launch many. The account counts what
+control remembers, which costs memory that all tenants share. Owns the counts and their bounds; the
+code that creates or drops a thing changes the count. Exports are counted by their own table.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from quire.core.ids import TenantId
 
 @dataclass(slots=True)
 class Account:
-    """Of one tenant. ``num_pages`` and ``num_embeds`` are those that exist: what is being freed or
-    offered to an import counts until it has gone."""
+    """The account of one tenant. ``num_pages`` and ``num_embeds`` are those that exist: one that is
+    being freed or offered to an import counts until it is gone."""
 
     tenant: TenantId
     totals: TenantTotals = field(default_factory=TenantTotals)

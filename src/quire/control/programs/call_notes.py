@@ -1,4 +1,4 @@
-"""What control notes of a call, a command that needs an engine, for those who look back at it.
+"""What control records of a call, a command that needs an engine, for later views of it.
 
 Owns when a program is between two calls, and which messages have carried a call. Decides nothing.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from quire.control.programs.program import Entry
 
 MAX_SPANS = 32
-"""Of the runs of messages that carried one call; beyond it the last one is drawn out."""
+"""The most runs of messages that are recorded for one call; then the last run is extended."""
 
 
 def note_call(entry: Entry) -> None:
-    """``entry`` stands in its queue and needs an engine."""
+    """Note that ``entry``, which needs an engine, was queued."""
     program = entry.program
     if not program.num_calls:
         entry.idle_since_s = program.last_call_s
@@ -25,7 +25,7 @@ def note_call_end(entry: Entry, now_s: float) -> None:
 
 
 def note_message(entry: Entry, number: int, now_s: float) -> None:
-    """A message with ``entry``, the one with this ``number``, is sent."""
+    """Note that message ``number`` with ``entry`` is sent."""
     last = entry.last_message
     if 0 <= last >= number - 1:  # as with most messages
         entry.last_message = number
@@ -40,13 +40,14 @@ def note_message(entry: Entry, number: int, now_s: float) -> None:
 
 
 def message_spans(entry: Entry) -> tuple[tuple[int, int], ...]:
-    """The numbers of the messages that have carried it, as first and last of each run of them."""
+    """The numbers of the messages that have carried ``entry``, as the first and last of each
+    run."""
     if entry.last_message < 0:
         return ()
     return (*entry.messages, (entry.first_message, entry.last_message))
 
 
 def forget_messages(entry: Entry) -> None:
-    """It goes to another engine, which numbers its own."""
+    """Forget the messages of ``entry``, which moves to an engine with its own numbers."""
     entry.messages.clear()
     entry.last_message = -1

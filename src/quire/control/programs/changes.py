@@ -1,8 +1,8 @@
-"""Which programs have changed since when.
+"""Records which programs have changed since when.
 
-Owns a number for each program's last change, in their order, and the newest ends. Whoever changes a
-program touches it; numbers are given when somebody looks, so that a change which nobody looks at
-costs next to nothing. Must not know what a change is, nor who looks.
+Owns a number for each program's last change, in their order, and the newest ends. Code that changes
+a program touches it; numbers are given at a look, so that a change which is never read costs next
+to nothing. Must not know what a change is, nor its readers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.control.programs.program import Program
 from quire.core.ids import ProgramId, TenantId
 
 MAX_ENDED = 4096
-"""So many ends are remembered; a reader that has missed more begins anew."""
+"""The number of ends that are remembered; a reader that has missed more begins anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class EndRecord:
 
 
 class Changes:
-    """``number``: of the newest change; the first is 1. ``forgotten``: of the newest end that is no
-    longer known."""
+    """The changes. ``number``: that of the newest change; the first is 1. ``forgotten``: that of
+    the newest end that is no longer known."""
 
     def __init__(self, max_ended: int = MAX_ENDED) -> None:
         self._max_ended = max_ended
@@ -38,11 +38,11 @@ class Changes:
         self.forgotten = 0
 
     def touch(self, program: Program) -> None:
-        """``program`` lives, and has changed."""
+        """Note that ``program``, which lives, has changed."""
         self._touched[program.id] = program
 
     def end(self, program: Program) -> None:
-        """``program`` has ended; one that has no number yet was never seen."""
+        """Note that ``program`` has ended. One without a number was never in an answer."""
         self._touched.pop(program.id, None)
         if self._numbers.pop(program.id, None) is None:
             return
@@ -52,7 +52,7 @@ class Changes:
             self.forgotten = self._ended.popleft().number
 
     def give_numbers(self) -> None:
-        """To what was touched since the last time."""
+        """Number the programs that were touched since the last call."""
         for program in self._touched.values():
             self.number += 1
             self._numbers[program.id] = (self.number, program)
@@ -61,7 +61,7 @@ class Changes:
 
     def since(self, number: int) -> list[tuple[int, Program]]:
         """Living programs whose last change has a higher number, in the order of these changes.
-        Costs as much as there are."""
+        Takes time in proportion to their number."""
         found = []
         for change in reversed(self._numbers.values()):
             if change[0] <= number:

@@ -1,10 +1,10 @@
 """Programs and those that they have launched: their quotas hold for the sum.
 
-A program's use counts for itself and for everyone above it, so a fork of children is no way around
-a quota. Tokens are counted as they come, because they stay counted when a child has ended; what is
-held is summed when more is asked for under a quota, so that who has none pays nothing. The sum goes
-over living programs, which ``max_children`` bounds. Owns these links and sums; must not know how
-anything is held.
+A program's use counts for itself and for all programs above it, so launching children does not
+evade a quota. Tokens are counted as they come, because they stay counted when a child has ended.
+What is held is summed when more is requested under a quota, so a program without quotas pays
+nothing. The sum goes over living programs, which ``max_children`` bounds. Owns these links and
+sums; must not know how anything is held.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ HeldQuota = Literal["max_pages", "max_embeds", "max_exported_pages", "max_queues
 
 
 def join_family(program: Program, launcher: Program) -> None:
-    """``program`` was launched by ``launcher``, whose quotas hold for both together."""
+    """Put ``program`` below ``launcher``, which launched it: the quotas of ``launcher`` hold for
+    both."""
     program.launcher = launcher
     launcher.launched[program.id] = program
 
 
 def leave_family(program: Program) -> None:
-    """``program`` ends. Those that it has launched may take a moment longer: they go on under the
-    one above it, or else under its own quotas and what was counted there."""
+    """Take ``program``, which ends, out of its family. Programs that it launched and that still
+    live go below the one above it; without one, its own quotas and counts still hold for them."""
     above = program.launcher
     if above is None:
         return
@@ -58,7 +59,7 @@ def require_room(
 
 
 def num_pages_left(program: Program) -> int | None:
-    """How many more pages it may hold; None: no quota bounds it."""
+    """How many more pages ``program`` may hold; None: no quota bounds it."""
     left = [
         limit - sum(member.num_held_pages for member in _family(owner))
         for owner, limit in _bounds(program, "max_pages")
@@ -67,9 +68,9 @@ def num_pages_left(program: Program) -> int | None:
 
 
 def count_tokens(entry: Entry, num_tokens: int) -> None:
-    """``num_tokens`` were generated for ``entry``: sampled by a decode or by ``Sample``, or left
-    to its program to choose from a distribution. What was generated in spare time is none of what
-    the family was served."""
+    """Count ``num_tokens`` that were generated for ``entry``: sampled by a decode or by ``Sample``,
+    or left to its program to choose from a distribution. Tokens generated in spare time do not
+    count as service of the family."""
     program = entry.program
     program.num_generated_tokens += num_tokens
     if not entry.queue.is_spare:
@@ -81,7 +82,7 @@ def count_tokens(entry: Entry, num_tokens: int) -> None:
 
 
 def has_token_bound(program: Program) -> bool:
-    """Whether any quota bounds the tokens that it may generate."""
+    """Whether a quota bounds the tokens that ``program`` may generate."""
     owner: Program | None = program
     while owner is not None:
         if owner.quotas.max_generated_tokens is not None:
@@ -91,7 +92,7 @@ def has_token_bound(program: Program) -> bool:
 
 
 def num_tokens_left(program: Program) -> int | None:
-    """How many more tokens it may generate; None: no quota bounds it."""
+    """How many more tokens ``program`` may generate; None: no quota bounds it."""
     left = [limit - owner.num_family_tokens for owner, limit in _token_bounds(program)]
     return max(0, min(left)) if left else None
 
@@ -116,8 +117,8 @@ def require_tokens(program: Program, num_more: int) -> None:
 
 
 def forbid_spare_tokens(program: Program) -> None:
-    """Raise ``QuotaExceeded`` if a quota bounds what ``program`` generates: nobody knows whether
-    what is generated in spare time is wanted, and it must not take the place of what is."""
+    """Raise ``QuotaExceeded`` if a quota bounds what ``program`` generates: tokens generated in
+    spare time may not be wanted, and must not take the place of those that are."""
     if has_token_bound(program):
         raise QuotaExceeded(
             "the program's generated tokens are bounded, so that it may not generate any in spare "
@@ -126,7 +127,7 @@ def forbid_spare_tokens(program: Program) -> None:
 
 
 def check_family(program: Program) -> None:
-    """Its links are mutual, and what its children have generated is counted."""
+    """Assert that its links are mutual and that the tokens of its children are counted."""
     for child in program.launched.values():
         assert child.launcher is program, "a child is known to its launcher alone"
     below = sum(child.num_family_tokens for child in program.launched.values())
@@ -135,8 +136,8 @@ def check_family(program: Program) -> None:
 
 
 def _bounds(program: Program, quota: HeldQuota) -> Iterator[tuple[Program, int]]:
-    """Who bounds ``program``, itself first. One that may hold no less than the one above it adds
-    nothing: there, at least as much is held."""
+    """The programs that bound ``program``, itself first, and their limits. One whose limit is no
+    less than that of the one above adds nothing: at least as much is held there."""
     owner: Program | None = program
     while owner is not None:
         limit: int | None = getattr(owner.quotas, quota)
@@ -148,8 +149,9 @@ def _bounds(program: Program, quota: HeldQuota) -> Iterator[tuple[Program, int]]
 
 
 def _token_bounds(program: Program) -> Iterator[tuple[Program, int]]:
-    """Who bounds the tokens of ``program``, itself first: those of a child that has ended stay
-    counted above it, so that nobody's bound says what another's does."""
+    """The programs that bound the tokens of ``program``, itself first. All are checked: tokens of
+    an ended child stay counted above it, so the use under one bound does not follow from
+    another."""
     owner: Program | None = program
     while owner is not None:
         if owner.quotas.max_generated_tokens is not None:
@@ -158,7 +160,7 @@ def _token_bounds(program: Program) -> Iterator[tuple[Program, int]]:
 
 
 def _family(program: Program) -> Iterator[Program]:
-    """Itself and all below it."""
+    """``program`` and all programs below it."""
     waiting = [program]
     while waiting:
         member = waiting.pop()
