@@ -1,6 +1,6 @@
-"""One program as those who look at the node see it.
+"""One program as readers outside control see it.
 
-Owns what a row says and where each figure comes from. Who is told of which row is ``feed``'s.
+Owns the fields of a row and where each figure comes from. ``feed`` chooses the rows of an answer.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from quire.core.ids import EngineId, ProgramForm, ProgramId, TenantId
 
 @dataclass(frozen=True, slots=True)
 class ProcessRow:
-    """One program as ``ps``, ``top`` and /metrics show it. Times in seconds of the event clock; of
-    service and cost see ``programs.service``.
+    """One program as ``ps``, ``top`` and /metrics show it. Times are in seconds of the event clock;
+    for service and cost see ``programs.service``.
 
-    ``parent``: the program that its start has named as such. ``engines``: those that its
+    ``parent``: the program that launched it, as named at its start. ``engines``: those that its
     queues are placed on. ``num_calls``: unfinished commands that need an engine. ``level``: the
-    smallest level among them that the policy has given; None: it has given none. ``wait``: what it
-    waits for; None while it runs.
+    smallest level that the policy has given to one of them; None: it has given none. ``wait``: what
+    it waits for; None while it runs.
     """
 
     program: ProgramId
@@ -109,8 +109,8 @@ class ProcessRows:
         return wait_of(program, self._places, self._schedulers)
 
     def mark(self, program: Program) -> tuple[object, ...]:
-        """Another one than before: the program's row is another one too. Costs less than a row, as
-        it looks at no page."""
+        """A value that differs when the program's row differs. Costs less than a row, as it reads
+        no page."""
         figures = program.figures
         return (
             len(program.entries),

@@ -1,8 +1,8 @@
 """What control knows of one program: its queues, the commands in them, what it holds and has used.
 
 Owns order within a queue (FIFO, poison, the place of each command) and the counts; three classes
-that name one another. What a command does is known to ``host_commands`` and ``scheduler``; when the
-next one may start is decided in ``flow``, when what is held goes in ``holdings``.
+that name one another. ``host_commands`` and ``scheduler`` know what a command does; ``flow``
+decides when the next one may start, and ``holdings`` when what is held is freed.
 """
 
 from __future__ import annotations
@@ -39,14 +39,16 @@ from quire.core.ids import (
 from quire.core.policy import GraphPlace, ReadyCommand, ServiceFigures
 
 MAX_REFUSED_QUEUES = 256
-"""Of one program, the latest: what is issued on them is told why there is none."""
+"""The most refused queues that are remembered of one program, the latest: the commands on them are
+answered with the reason."""
 
 ProgramState = Literal["idle", "waiting", "running"]
 
 Seniority = tuple[float, ...]
 
 _QUEUED = CommandState.QUEUED
-"""Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+"""Bound once: Python 3.11 looks up a member of an enum at each use, which costs more than the
+use."""
 
 
 class Program:
@@ -54,12 +56,12 @@ class Program:
 
     ``serial`` orders programs by age. ``entries`` are its unfinished commands; ``ended`` and
     ``failed`` remember the others for ``after``. ``account`` is its tenant's. ``launcher`` and
-    ``launched`` are its family (``control.families``), ``num_family_tokens`` what all below it have
-    generated too. ``family_figures`` are one object for it, its ``parent`` and all below: to
-    policies these are one program, known by its root (``family``) and what that is called
-    (``kind``). It begins with its parent's critical path. ``home_engines``:
-    those that a balancer has chosen for its long prompts. ``num_calls``: unfinished commands that
-    need an engine; ``last_call_s``: when the last one ended.
+    ``launched`` are its family (``programs.families``); ``num_family_tokens`` includes what all
+    programs below it have generated. ``family_figures`` are one object for it, its ``parent`` and
+    all below: to policies these are one program, with the id of its root (``family``) and the
+    root's ``kind``. It begins with its parent's critical path. ``home_engines``: those that a
+    balancer has chosen for its long prompts. ``num_calls``: unfinished commands that need an
+    engine; ``last_call_s``: when the last one ended.
     """
 
     def __init__(
@@ -107,7 +109,8 @@ class Program:
         return "running" if self.num_running else "waiting"
 
     def refuse_queue(self, queue: QueueId, error: ErrorRecord) -> None:
-        """Its creation is not answered, so its first commands are."""
+        """Remember why ``queue`` was refused. Its creation has no reply, so the commands on it are
+        answered."""
         self.refused_queues[queue] = error
         if len(self.refused_queues) > MAX_REFUSED_QUEUES:
             del self.refused_queues[next(iter(self.refused_queues))]
@@ -133,10 +136,7 @@ class CommandQueue:
     """One queue of one program for one model.
 
     ``placed_on``: the engine that serves it, None until its first command comes. ``place``: the
-    step of the program's graph that what is issued now serves.
-    ``entries[:num_started]`` have begun; the rest wait, in order. ``poison`` is the failed command.
-    ``orphans`` are pages and embeds whose dealloc failed behind it: freed at reset or close.
-    ``prompt_keys``: of the prompt of its first decode, until that begins.
+    step of the program's graph that newly issued commands serve.
     """
 
     __slots__ = (
@@ -187,13 +187,13 @@ class CommandQueue:
 
     @property
     def engine(self) -> EngineId:
-        """The engine that serves it; one of its commands has come."""
+        """The engine that serves it, once its first command has come."""
         assert self.placed_on is not None, "the first command of a queue places it"
         return self.placed_on
 
     @property
     def is_spare(self) -> bool:
-        """Whether what is issued on it runs while nothing else wants its engine."""
+        """Whether its commands run only while no other wants its engine."""
         return self.priority <= SPARE_PRIORITY
 
     @property
@@ -204,16 +204,16 @@ class CommandQueue:
 
     @property
     def is_closed(self) -> bool:
-        """Its program has closed it; what is in flight still ends."""
+        """Whether its program has closed it; commands in flight still end."""
         return self.program.queues.get(self.id) is not self
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing has begun that has not ended."""
+        """Whether each command that has begun has ended."""
         return self.num_started == 0
 
     def begin(self, entry: Entry, state: CommandState) -> None:
-        """The next command is ``STARTED``, or ``FINISHED`` at once."""
+        """Begin the next command: it is ``STARTED``, or ``FINISHED`` at once."""
         assert self.next_entry is entry
         entry.move(state)
         self.num_started += 1
@@ -224,7 +224,7 @@ class CommandQueue:
         return entry
 
     def remove(self, entry: Entry) -> None:
-        """Take out an entry that ends without having begun, or that begun and is torn down."""
+        """Take out an entry that ends without having begun, or before its work is done."""
         if entry.state is not _QUEUED:
             self.num_started -= 1
         self.entries.remove(entry)
@@ -234,7 +234,7 @@ class Entry:
     """A command's place in its queue, from issue to end. ``id`` and ``program`` are its command's.
 
     ``pages`` and ``embeds``  what it names and therefore pins ·
-    ``freed``  what it deallocates: the things that its ids meant when it was issued ·
+    ``freed``  what it deallocates: the things to which its ids referred when it was issued ·
     ``place``  the step of its program's graph that it serves ·
     ``num_blockers``  commands named by ``after`` that have not ended ·
     ``dependents``  commands that wait for this one ·
@@ -245,16 +245,16 @@ class Entry:
     ``first_message``, ``last_message``  the numbers of those that have carried it, as far as they
     follow one another, -1 if none has; ``messages`` has the runs before, the first was sent at
     ``sent_s`` ·
-    ``idle_since_s``  since when its program had had no call when it was issued ·
-    ``num_losses``  engines that were lost under it ·
-    ``error``  set when it has to fail as soon as it is out of flight ·
+    ``idle_since_s``  when its program's last call had ended, if it had none when this was issued ·
+    ``num_losses``  engines that were lost while it was in flight there ·
+    ``error``  set when it has to fail as soon as no message in flight carries it ·
     ``is_answered``  its end was reported already (its program is gone) ·
-    ``on_end``  control itself has issued it, and is told of its end instead of the program ·
+    ``on_end``  for commands of control itself: called at its end, instead of an answer ·
     ``reply``  what will be delivered once it is at the front ·
     ``rank``  its place in the order, once it could be scheduled, among those of its ``rank_class``;
-    ``policy_key`` is what the policy says of it now, ``rank_number`` no other has, ``placed_in`` is
-    the backlog that keeps its place, ``view`` what the policy sees, ``stage`` what a policy with
-    stages says of it.
+    ``policy_key`` is the policy's present key for it, ``rank_number`` is unique, ``placed_in`` is
+    the backlog that keeps its place, ``view`` what the policy sees, ``stage`` its stage under a
+    policy with stages.
     """
 
     __slots__ = (
@@ -335,11 +335,11 @@ class Entry:
 
     @property
     def seniority(self) -> Seniority:
-        """The smaller, the more senior; it never changes. Programs by age, a program's commands as
-        they were issued."""
+        """The smaller, the more senior; it never changes. Programs are ordered by age, a program's
+        commands by their issue."""
         return (self.program.serial, self.arrival_s, self.id)
 
     def move(self, to: CommandState) -> None:
-        """Every change of ``state``: an impossible history is found where it happens."""
+        """Change ``state``. The check finds an impossible history where it happens."""
         assert to in TRANSITIONS[self.state], f"a command cannot go from {self.state} to {to}"
         self.state = to

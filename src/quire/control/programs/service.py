@@ -1,15 +1,16 @@
 """Service: what programs, their threads and their commands have had of engines, and waited for.
 
-Owns how a message's time and tokens are divided among whom it carried, when a command counts as
-waiting, and how critical paths grow. Two measures of time: *service* is the time of the messages
-that carried anything of a command, thread, program or family, each message once (Autellix 4.2 takes
-a call's execution time so); *cost* is its share of those messages by tokens, which adds up to the
-engine's time. What a command got in spare time, or waited for it, is its own alone: nobody else
-would have had that time, so it must not put its program behind others.
+Owns how a message's time and tokens are divided among the commands that it carried, when a command
+counts as waiting, and how critical paths grow. Two measures of time: *service* is the time of the
+messages that carried anything of a command, thread, program or family, each message once (Autellix
+4.2 takes a call's execution time so); *cost* is its share of those messages by tokens, which adds
+up to the engine's time. Service and waiting of a command in spare time count for the command alone:
+no other would have had that time, so it must not put its program behind others.
 
-A critical path (Autellix 4.2.1, algorithm 1) is one number for each program. A call takes it over
-when it arrives, and raises it when it ends, if its own service behind that is longer. A program
-takes over its parent's when it is launched, and raises it when it ends.
+A critical path (Autellix 4.2.1, algorithm 1) is one number for each program. A call takes the
+program's number over when it arrives. When it ends, it raises the number to its own start plus its
+service, if that is larger. A program takes over its parent's when it is launched, and raises it
+when it ends.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from quire.core.policy import ServiceFigures
 
 
 def charge(entries: Sequence[Entry], num_tokens: Sequence[int], elapsed_s: float) -> None:
-    """A message took the engine ``elapsed_s`` and computed so many tokens for each of ``entries``:
-    for its command, or pages of its program again."""
+    """Charge a message of ``elapsed_s`` to ``entries``, for each of which it computed
+    ``num_tokens``: for its command, or pages of its program again."""
     total = sum(num_tokens) or 1
     for index, entry in enumerate(entries):
         entry.program.cost_s += elapsed_s * num_tokens[index] / total
@@ -31,7 +32,7 @@ def charge(entries: Sequence[Entry], num_tokens: Sequence[int], elapsed_s: float
         if not entry.queue.is_spare:
             _count_tokens(entry, num_tokens[index])
     families = {entry.program.family for entry in entries}
-    if len(families) == len(entries):  # as mostly; then no figures are met twice
+    if len(families) == len(entries):  # the usual case: no figures occur twice
         for entry in entries:
             entry.service_s += elapsed_s
             if entry.queue.is_spare:
@@ -61,7 +62,7 @@ def _count_tokens(entry: Entry, num_tokens: int) -> None:
 
 
 def thread_figures(entry: Entry) -> ServiceFigures:
-    """Of the thread that ``entry`` serves."""
+    """The figures of the thread that ``entry`` serves."""
     view = entry.view
     if view is not None:  # it is at hand once the command could be scheduled
         return view.thread_figures
@@ -69,7 +70,7 @@ def thread_figures(entry: Entry) -> ServiceFigures:
 
 
 def note_path(entry: Entry) -> None:
-    """``entry`` has ended."""
+    """Lengthen the critical paths of the program and family of ``entry``, which has ended."""
     if entry.queue.is_spare:
         return
     program = entry.program
@@ -80,7 +81,8 @@ def note_path(entry: Entry) -> None:
 
 
 def note_child_path(child: Program, parent: Program) -> None:
-    """``child`` has ended: what its parent does next stands behind it."""
+    """Lengthen the critical path of ``parent`` by that of ``child``, which has ended: what the
+    parent does next comes after it."""
     if child.family_figures is parent.family_figures:
         _lengthen(parent.figures, child.figures.path_s, child.figures.path_tokens)
 
@@ -93,8 +95,8 @@ def _lengthen(figures: ServiceFigures, path_s: float, path_tokens: int) -> None:
 
 
 def note_sent(entry: Entry, number: int, now_s: float) -> None:
-    """Message ``number``, with ``entry``, is sent: if none in flight carries it, it has waited
-    since it was ready, or was served last. What stands behind other commands of its queue waits for
+    """Note that message ``number`` with ``entry`` is sent. If none in flight carries it, it has
+    waited since it was ready, or was served last. A command behind others of its queue waits for
     those, and not for the engine."""
     if not entry.num_in_flight and entry.queue.entries[0] is entry:
         note_waited(entry, now_s)
@@ -103,7 +105,7 @@ def note_sent(entry: Entry, number: int, now_s: float) -> None:
 
 
 def note_waited(entry: Entry, now_s: float) -> None:
-    """``entry`` could have gone on since ``ready_s`` and does so now."""
+    """Count the time since ``ready_s``, when ``entry`` could have gone on, as waiting time."""
     waited_s = now_s - entry.ready_s
     if waited_s > 0:
         entry.waiting_s += waited_s

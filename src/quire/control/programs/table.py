@@ -20,16 +20,16 @@ from quire.core.ids import EngineId, ProgramId, TenantId
 from quire.core.lease_commands import TakeLease
 
 _IMPORTS = (ImportPages, ImportPrefix, TakeLease)
-"""They give pages contents without a message."""
+"""Commands that give pages contents without a message."""
 
 
 class ProcessTable:
     """Programs by id, and which of them have no unfinished command (longest idle first).
 
-    ``holders``: per engine, idle and paused programs that may hold device blocks there. Who finds a
-    program without any takes it out; it comes back when it is idle again. Active ones that may hold
-    blocks are kept by age: one that has only queued its first commands holds none. ``changes`` is
-    told of programs that start, become idle or end, but not of what happens to active ones.
+    ``holders``: per engine, idle and paused programs that may hold device blocks there. A reader
+    that finds a program without any takes it out; it comes back when it is idle again. Active ones
+    that may hold blocks are kept by age: one that has only queued its first commands holds none.
+    ``changes`` notes programs that start, become idle or end, but no changes of active ones.
     ``totals``: of the tenants that are configured.
     """
 
@@ -54,7 +54,7 @@ class ProcessTable:
         return self._active_holders.youngest_first()
 
     def note_active_holder(self, program: Program) -> None:
-        """A message carries a command of ``program``, which is active."""
+        """Note that a message carries a command of ``program``, which is active."""
         if program.id in self.active:
             self._active_holders.add(program)
 
@@ -72,12 +72,13 @@ class ProcessTable:
         return program
 
     def _parent_of(self, started: ProgramStarted) -> Program | None:
-        """A parent that is unknown, or of another tenant, is none."""
+        """The parent; None if it is unknown or of another tenant."""
         parent = None if started.parent is None else self._programs.get(started.parent)
         return parent if parent is not None and parent.tenant == started.tenant else None
 
     def _account(self, tenant: TenantId) -> Account:
-        """Kept for good: tenants are few, and what they hold may outlive their programs."""
+        """The account of ``tenant``. It is kept for good: tenants are few, and their exports may
+        outlive their programs."""
         account = self._accounts.get(tenant)
         if account is None:
             totals = self._totals.get(tenant) or TenantTotals()
@@ -103,25 +104,25 @@ class ProcessTable:
             holders.pop(program.id, None)
 
     def note_holder(self, program: Program) -> None:
-        """``program`` is idle and may hold blocks on the engines of its queues."""
+        """Note that ``program``, which is idle, may hold blocks on the engines of its queues."""
         for queue in program.queues.values():
             if queue.placed_on is not None:
                 holders = self.holders.setdefault(queue.placed_on, OrderedDict())
                 holders[program.id] = program
 
     def offer_holder(self, program: Program, engine: EngineId) -> None:
-        """``program`` is paused: what it holds goes first, although it is active."""
+        """Put ``program``, which is paused, first among the holders, although it is active."""
         holders = self.holders.setdefault(engine, OrderedDict())
         holders[program.id] = program
         holders.move_to_end(program.id, last=False)
 
     def keep_holder(self, program: Program, engine: EngineId) -> None:
-        """``program`` is paused no more."""
+        """Take ``program``, which is no longer paused, out of the holders if it is active."""
         if program.id in self.active and engine in self.holders:
             self.holders[engine].pop(program.id, None)
 
     def add_entry(self, entry: Entry, now_s: float) -> None:
-        """``entry`` may be queued: it stands in its queue from now on."""
+        """Append ``entry``, which was checked, to its queue."""
         program = entry.program
         entry.queue.entries.append(entry)
         program.entries[entry.id] = entry
@@ -175,7 +176,8 @@ class ProcessTable:
             self._check_account(account)
 
     def _check_account(self, account: Account) -> None:
-        """Of a program that has ended, what is in flight is still counted."""
+        """Assert that ``account`` counts at least what its programs have. Commands in flight of
+        programs that have ended are still counted."""
         programs = [one for one in self._programs.values() if one.account is account]
         assert account.num_queues == sum(len(program.queues) for program in programs)
         assert account.num_commands >= sum(len(program.entries) for program in programs)
@@ -184,6 +186,6 @@ class ProcessTable:
 
 
 def _may_hold(program: Program, entry: Entry) -> bool:
-    """Whether a page of ``program`` may mean something, when ``entry`` is its only command."""
+    """Whether a page of ``program`` may have a content, when ``entry`` is its only command."""
     is_first = type(entry.command) is AllocPages and len(program.pages) == len(entry.pages)
     return bool(program.pages) and not is_first

@@ -1,7 +1,7 @@
-"""The threads of one program: what each has had of engines.
+"""The threads of one program and the service that each has had.
 
 Owns how many are remembered. A client names threads as it likes, so those that no queue serves are
-forgotten, first those that began first.
+forgotten, oldest first.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from quire.core.ids import ThreadId
 from quire.core.policy import ServiceFigures
 
 MAX_IDLE_THREADS = 1024
-"""Of one program: threads without a queue that are remembered; up to twice as many are kept until
-the next look. One that comes again after it was forgotten begins anew."""
+"""The number of threads without a queue that are remembered of one program; up to twice as many are
+kept until the next clean-up. One that comes again after it was forgotten begins anew."""
 
 
 class Threads:
-    """``num_begun``: threads so far, the forgotten ones too."""
+    """The threads of one program. ``num_begun``: their number so far, forgotten ones included."""
 
     __slots__ = ("_begun_s", "_figures", "num_begun")
 
     def __init__(self, begun_s: float) -> None:
-        """The program began at ``begun_s``, as does a thread that nobody has begun."""
+        """``begun_s``: when the program began, and with it each thread that no queue has begun."""
         self.num_begun = 0
         self._begun_s = begun_s
         self._figures: dict[ThreadId, ServiceFigures] = {}
 
     def begin(self, thread: ThreadId, parent: ThreadId | None, now_s: float) -> None:
-        """A queue serves ``thread``, which begins with its first one. ``parent``: the thread that
-        it was forked from, where the queue's issuer knows."""
+        """Note that a queue serves ``thread``, which begins with its first queue. ``parent``: the
+        thread that it was forked from, if the issuer of the queue knows it."""
         figures = self._figures.get(thread)
         if figures is None:
             figures = self._add(thread, now_s)
@@ -43,7 +43,8 @@ class Threads:
         return figures
 
     def forget_idle(self, served: Iterable[ThreadId]) -> None:
-        """Forget those that are too many. ``served`` are those of its queues, read only then."""
+        """Forget the oldest idle threads if there are too many. ``served``: the threads of the
+        program's queues, read only then."""
         if len(self._figures) <= 2 * MAX_IDLE_THREADS:
             return
         busy = set(served)

@@ -1,7 +1,7 @@
-"""Reading results: what a message did, to whom it belongs, and how each command goes on.
+"""Reads results: what a message did, to which commands it belongs, and how each command goes on.
 
-Owns the way from a message back to its commands; what they are told is read by ``replies``. It
-starts nothing new.
+Owns the way from a message back to its commands; ``replies`` makes their answers. It starts nothing
+new.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ from quire.core.decoding import TokenLogprobs
 from quire.core.errors import EngineFault, ErrorRecord, NeverWithinQuota, QuotaExceeded
 
 _FORWARD, _OPERATIONS = MessageStage.FORWARD, MessageStage.OPERATIONS
-"""Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+"""Bound once: Python 3.11 looks up a member of an enum at each use, which costs more than the
+use."""
 
 _ENDS = list(SequenceEnd)
-"""By value, which counts from 0."""
+"""The ends by value, which counts from 0."""
 
 _RUNNING, _FAILED = SequenceEnd.RUNNING, SequenceEnd.FAILED
 
@@ -74,7 +75,8 @@ class ResultReader:
         self._time = time
 
     def read(self, message: InFlight, result: BatchResult) -> Iterable[CommandQueue]:
-        """Account for everything in ``message``, end what has ended, let queues go on: these."""
+        """Account for everything in ``message``, end the commands that have ended, and let queues
+        go on; return these queues."""
         failures = {(failure.stage, failure.index): failure.error for failure in result.failures}
         for part in message.parts:
             part.entry.num_in_flight -= 1
@@ -85,7 +87,7 @@ class ResultReader:
                 run.entry.num_in_flight -= 1
         if not any(stage == "forward" for stage, _ in failures):
             self._engine.memory.add_to_index(message.filled)
-        if failures:  # what was sent ahead may stand on what is not there
+        if failures:  # messages that were sent ahead may depend on what was not written
             for later in self._engine.in_flight:
                 later.filled.clear()
         self._engine.memory.unpin_all(message.pins)
@@ -105,8 +107,8 @@ class ResultReader:
         return queues
 
     def _charge(self, message: InFlight, result: BatchResult) -> None:
-        """Charge the message to those whom it served; what was computed again, to whom it was for.
-        Tell the policy."""
+        """Charge the message to the commands that it served, and recomputation to the command that
+        needed it. Report it to the policy."""
         entries: list[Entry] = []
         num_tokens: list[int] = []
         for part in message.parts:
@@ -138,7 +140,7 @@ class ResultReader:
             self._undo(part)
             self._end(entry, error)
             return
-        if entry.error is not None:  # it was sent behind what has failed, and fails with it
+        if entry.error is not None:  # it was sent behind a command that failed, and fails with it
             self._undo(part)
         if part.scored is not None and isinstance(entry.run, ForwardRun):
             assert entry.run.scores is not None
@@ -154,7 +156,7 @@ class ResultReader:
             self._end_if_unwanted(entry)
 
     def _undo(self, part: CommandItems) -> None:
-        """What the failed command was to write is not there."""
+        """Take back what the failed command was to write."""
         for page, fill in part.undo:
             if page.fill > fill:
                 page.truncate(fill)
@@ -212,7 +214,7 @@ class ResultReader:
         over_quota: ErrorRecord | None = None
         if has_token_bound(entry.program):
             tokens, over_quota = self._within_quota(entry, tokens)
-        else:  # as mostly
+        else:  # the usual case
             count_tokens(entry, len(tokens))
         self._append(run, tokens)
         logprobs = None
@@ -237,7 +239,7 @@ class ResultReader:
     def _within_quota(
         self, entry: Entry, tokens: list[int]
     ) -> tuple[list[int], ErrorRecord | None]:
-        """``tokens`` as far as the program's quotas go, and its error if that cuts them."""
+        """``tokens`` as far as the program's quotas allow, and the error if they cut them."""
         allowed = tokens[: num_tokens_left(entry.program)]
         count_tokens(entry, len(allowed))
         try:
@@ -247,7 +249,7 @@ class ResultReader:
         return allowed, None
 
     def _append(self, run: DecodeRun, tokens: list[int]) -> None:
-        """``tokens`` were sampled: all before the last one have K and V by now."""
+        """Append sampled ``tokens``: all before the last one have K and V by now."""
         run.tokens += tokens
         num_new = len(run.tokens) - 1 - run.num_run
         if num_new <= 0:
@@ -283,7 +285,7 @@ class ResultReader:
         self._end_if_unwanted(entry)
 
     def _end_if_unwanted(self, entry: Entry) -> None:
-        """A command that failed or was cancelled ends with its last message in flight."""
+        """End ``entry`` if it failed or was cancelled and no message in flight carries it."""
         if entry.num_in_flight:
             return
         if entry.error is not None:
@@ -295,7 +297,7 @@ class ResultReader:
 def _failure_of(
     part: CommandItems, failures: dict[tuple[str, int], ErrorRecord]
 ) -> ErrorRecord | None:
-    """Why the first of its items that failed did."""
+    """The error of the first of its items that failed."""
     items = ((part.stage.value, index) for index in range(part.start, part.stop))
     return next((failures[item] for item in items if item in failures), None)
 

@@ -1,4 +1,4 @@
-"""When a message is sent (Pie 5.2 and 6.1)."""
+"""Decides when a message is sent (Pie 5.2 and 6.1)."""
 
 from __future__ import annotations
 

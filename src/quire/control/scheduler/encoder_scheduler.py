@@ -2,8 +2,8 @@
 
 Owns the order of the commands that wait: tenants by their fair share of the encoder in tokens,
 within one by priority and the policy. A batch is filled to the encoder's limit with sequences of
-whoever goes next, and sent when an instance is idle, or is about to be. Encoding is pure: what a
-lost instance had at hand is done again, once.
+the command that is next in order, and sent when an instance is idle, or is about to be. Encoding is
+pure: what a lost instance was computing is computed again, once.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from quire.core.errors import EngineFault, EngineLost, ErrorRecord
 from quire.core.ids import EngineId
 
 SPARE_SHARE = 4
-"""A batch of spare requests is so many times smaller than another one, because who comes meanwhile
-waits for its end."""
+"""A batch of spare requests is smaller than another one by this factor, because requests that
+arrive meanwhile wait for its end."""
 
 MAX_COUNTED = 64
-"""Of the commands that wait, when it is counted how many programs lose by a short batch."""
+"""How many of the waiting commands are examined to count the programs that lose by a short
+batch."""
 
 
 class EncoderScheduler:
@@ -65,12 +66,12 @@ class EncoderScheduler:
         self._batch_time = EncodeTime()
         self._short = ShortBatches(self._batch_time)
         self.next_dispatch_s: float | None = None
-        """When a batch may go that was held back; None if none is."""
+        """When a batch that was held back may be sent; None if none is."""
 
     # -- who waits -------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Take in what has happened since the last look."""
+        """Take in the queues and commands that have changed since the last call."""
         pool = self.pool
         for entry in pool.take_ended():
             self.waiting.discard(entry)
@@ -112,7 +113,8 @@ class EncoderScheduler:
                 self._send(instance, parts)
 
     def _instance(self) -> EncoderInstance | None:
-        """The one for the next batch; None: none can take it yet, see ``next_dispatch_s``."""
+        """The instance for the next batch; None if none can take it yet (see
+        ``next_dispatch_s``)."""
         now_s = self._time.now_s
         instances = [one for one in self.pool.instances.values() if one.has_room]
         due_s = {one: self._due_s(one) for one in instances}
@@ -122,15 +124,15 @@ class EncoderScheduler:
         return found
 
     def _due_s(self, instance: EncoderInstance) -> float:
-        """When the next batch may go to it."""
+        """When the next batch may be sent to ``instance``."""
         if instance.is_idle:
             return self._time.now_s
         expected_s = self._batch_time.expected_s(instance.in_flight[0].num_tokens)
         return next_due_s(instance.began_s, expected_s)
 
     def _choose(self, limit: int) -> list[EncodePart]:
-        """One sequence after the other of whoever goes next, up to ``limit`` tokens. One that does
-        not fit keeps its tenant's turn."""
+        """Take one sequence after the other of the command that is next in order, up to ``limit``
+        tokens. A sequence that does not fit keeps its tenant's turn."""
         parts: list[EncodePart] = []
         programs: dict[Program, bool] = {}
         num_tokens = 0
@@ -158,9 +160,9 @@ class EncoderScheduler:
         return parts
 
     def _goes_without(self, program: Program, programs: Mapping[Program, bool], room: int) -> bool:
-        """Whether a batch of ``programs`` (of each: whether it has the last of a command) goes with
-        ``room`` left, though ``program`` is next. A policy without stages does not know who waits
-        for what, and fills."""
+        """Whether a batch of ``programs`` (with each: whether it has the last part of a command) is
+        sent with ``room`` left, though ``program`` is next. Without stages the policy does not know
+        which program waits for what, so batches are filled."""
         if not self._ranking.is_staged or program in programs or not self._short.may_go():
             return False
         num_completed = sum(programs.values())
@@ -200,7 +202,7 @@ class EncoderScheduler:
     # -- rows back -------------------------------------------------------------------------------
 
     def complete(self, engine: EngineId, result: EncodeResult) -> None:
-        """The oldest batch of an instance has run.
+        """Read the result of the oldest batch of an instance.
 
         Raises:
             EngineFault: the result is not of that batch.
@@ -269,7 +271,7 @@ class EncoderScheduler:
         self._end_unwanted(message)
 
     def _end_unwanted(self, message: EncodeMessage) -> None:
-        """A command that failed or was cancelled ends with its last batch in flight."""
+        """End commands that failed or were cancelled and are in no batch in flight."""
         for entry in message.entries():
             if entry.num_in_flight or entry.state in ENDS:
                 continue
@@ -281,7 +283,8 @@ class EncoderScheduler:
     # -- losses ----------------------------------------------------------------------------------
 
     def lose(self, instance: EncoderInstance) -> None:
-        """Its batches are done again, by whichever instance is free first."""
+        """Put the batches of a lost instance back; the instance that is free first computes them
+        again."""
         instance.is_up = False
         instance.cache_bytes = 0
         messages = list(instance.in_flight)
@@ -306,7 +309,7 @@ class EncoderScheduler:
                 self.waiting.add(entry)
 
     def give_up(self, error: ErrorRecord) -> None:
-        """No instance will come back: nobody waits for one any longer."""
+        """Fail all commands that wait, as no instance will come back."""
         self.pool.given_up = error
         self.sync()
         for entry in list(self.waiting):

@@ -1,7 +1,7 @@
 """The batch scheduler of one engine: when a message is sent and how long it may take (Pie 6.1).
 
-Owns the dispatch policy's questions and the number of steps. What goes into a message is chosen by
-``planner``, what may follow it unseen by ``run_ahead``; results are read by ``completion``.
+Owns the calls of the dispatch policy and the number of steps. ``planner`` chooses what goes into a
+message, ``run_ahead`` what may follow before its result is known; ``completion`` reads results.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class EngineScheduler:
 
     def has_news(self) -> bool:
         """Whether ``pump`` may have something to do: something has happened, a time has come, or
-        something waits and nothing is in flight whose answer will tell. With 64 engines an event
-        concerns one of them."""
+        something waits and no message is in flight whose result will wake it. With 64 engines an
+        event concerns one of them."""
         engine, due_s = self.engine, self.next_dispatch_s
         if engine.is_touched or engine.ended or engine.unlocked:
             return True
@@ -91,8 +91,8 @@ class EngineScheduler:
 
     @property
     def may_rest(self) -> bool:
-        """Whether nothing is to be done before something happens to the engine: then it need not be
-        asked for news."""
+        """Whether nothing can be done before something happens to the engine: then ``has_news``
+        need not be called."""
         engine = self.engine
         if engine.is_touched or engine.ended or engine.unlocked or engine.stalled or engine.starved:
             return False
@@ -112,7 +112,7 @@ class EngineScheduler:
         self.planner.backlog.sync()
         if self.engine.is_up:
             self._send_what_may_go()
-        self.engine.is_touched = False  # by what was sent, too
+        self.engine.is_touched = False  # sending touches it too
 
     def _send_what_may_go(self) -> None:
         engine = self.engine
@@ -140,7 +140,7 @@ class EngineScheduler:
             return
         oldest_s = now_s if self._dispatch.is_adaptive else self._oldest_ready_s()
         at_s = self._dispatch.ready_at_s(num_ready, oldest_s, 0, now_s)
-        if not engine.running:  # decodes wait for nobody
+        if not engine.running:  # a running decode is not held back for others
             at_s = self.anticipation.wait_until_s(now_s) or at_s
         if at_s is not None and at_s > now_s:
             self.next_dispatch_s = at_s
@@ -148,8 +148,8 @@ class EngineScheduler:
             self._send_next()
 
     def _oldest_ready_s(self) -> float:
-        """Since when who has waited for longest is ready: looks at all, for dispatch policies that
-        exist to be compared with."""
+        """Since when the command that has waited longest is ready. Reads all: dispatch policies
+        that need it exist only for comparison."""
         heads = (queue.next_entry for queue in self.engine.ready)
         waiting = [*self.engine.running, *self.engine.unfinished]
         waiting += [entry for entry in heads if entry is not None]
@@ -165,15 +165,15 @@ class EngineScheduler:
             self._send_transfers()
 
     def _send_transfers(self) -> None:
-        """Transfers that no row stands beside go in a message of their own."""
+        """Send the transfers that no row accompanies in a message of their own."""
         engine = self.engine
         self.tiering.run()
         if engine.operations.cannot_wait:
             self._send(BatchBuilder(engine.next_step, engine.info.pool.max_batch_tokens), [])
 
     def _is_stuck(self, builder: BatchBuilder) -> bool:
-        """Whether commands wait for blocks, and neither a row nor the end of a transfer will bring
-        them any; or somebody ended in the plan itself, which has left a place to somebody else."""
+        """Whether commands wait for blocks that neither a row nor the end of a transfer will free;
+        or whether a command ended during planning, which has left its place to another."""
         if not builder.is_empty:
             return False
         if self.engine.ended:
@@ -191,9 +191,9 @@ class EngineScheduler:
         return self.chunk_time.limit(self.step_time.step_s) if self._has_late_comers() else None
 
     def _has_late_comers(self) -> bool:
-        """Whether all whose prompts are computed came when decodes had begun to answer: only then
-        must they take care of these. Of requests that came together the last one waits longest
-        anyway, and long chunks bring it on soonest."""
+        """Whether all prompts that are being computed arrived after decodes had begun to answer:
+        only then must they spare these decodes. Of requests that arrived together the last one
+        waits longest anyway, and long chunks bring it on soonest."""
         running = self.engine.running
         arrivals_s = [e.arrival_s for e in self.planner.backlog.seats.seated if e not in running]
         if not arrivals_s:
@@ -205,8 +205,8 @@ class EngineScheduler:
     # -- how many steps --------------------------------------------------------------------------
 
     def _choose_steps(self, builder: BatchBuilder) -> list[int]:
-        """Steps for each decode of the message. One while anything else stands in it, or waits and
-        could stand in the next one."""
+        """The number of steps of each decode in the message. It is one if the message has anything
+        else, or if something waits that could join the next one."""
         is_alone = not builder.parts and not self.planner.could_join
         num_steps = self.step_time.num_steps() if is_alone else 1
         return [self._ahead.num_steps_of(run, num_steps) or 1 for run in builder.advanced]
@@ -214,8 +214,8 @@ class EngineScheduler:
     # -- run ahead -------------------------------------------------------------------------------
 
     def _send_ahead(self) -> None:
-        """One more message behind the running one: decode steps, whose tokens are not known yet,
-        which no step of theirs depends on, and commands that programs have issued ahead."""
+        """Send one more message behind the running one: decode steps that depend on no token which
+        is still unknown to control, and commands that programs have issued ahead."""
         (message,) = self.engine.in_flight
         builder = BatchBuilder(self.engine.next_step, self.engine.info.pool.max_batch_tokens)
         num_steps = 1 if message.parts else self.step_time.num_steps()
@@ -225,7 +225,8 @@ class EngineScheduler:
             self._send(builder, max_steps)
 
     def _send_prompts_ahead(self) -> None:
-        """The next message of prompts and a step of the decodes, when ``PromptsAhead`` says so."""
+        """Send the next message of prompts and a step of the decodes, when ``PromptsAhead`` allows
+        it."""
         if self.planner.blocked or self.planner.restorer.jobs:
             return
         due_s = self._prompts.due_s()
@@ -247,7 +248,7 @@ class EngineScheduler:
     # -- sending and results ---------------------------------------------------------------------
 
     def _send(self, builder: BatchBuilder, max_steps: list[int], *, num_charged: int = 0) -> None:
-        """``num_charged``: of the steps of each decode, those that the plan has charged."""
+        """Send the message. ``num_charged``: how many steps of each decode the plan has charged."""
         engine = self.engine
         self.planner.charge_steps(builder.advanced, max_steps, num_charged)
         self.tiering.run()
@@ -276,7 +277,7 @@ class EngineScheduler:
         self._outbox.dispatch(engine.id, batch)
 
     def complete(self, result: BatchResult) -> None:
-        """The oldest message in flight has run.
+        """Read the result of the oldest message in flight.
 
         Raises:
             EngineFault: the result is not of that message.
@@ -314,14 +315,14 @@ class EngineScheduler:
     # -- no wedge --------------------------------------------------------------------------------
 
     def _unblock(self, builder: BatchBuilder) -> BatchBuilder:
-        """Nothing runs and nothing fits, so nothing here will ever free a block: look at every
-        holder again, close leases that wait for K and V, then refuse the youngest claim, until one
-        fits."""
+        """Plan again when nothing runs and nothing fits, so that nothing here will ever free a
+        block: examine every holder again, close leases that wait for K and V, then refuse the
+        youngest claim, until one fits."""
         planner, is_thorough = self.planner, False
         while self._is_stuck(builder):
             if not self.engine.ended and is_thorough:
                 if planner.exchange.close_youngest():
-                    return builder  # its blocks come free with the message that closes it
+                    return builder  # the message that closes it frees its blocks
                 self._refuse(max(planner.refusable(), key=planner.ranking.standing))
             elif not self.engine.ended:
                 planner.reclaimer.look_again()
@@ -331,7 +332,7 @@ class EngineScheduler:
 
     def _refuse(self, entry: Entry) -> None:
         """Fail ``entry``, which no message in flight carries, and take back what it has written:
-        that is what lets somebody older go on."""
+        the blocks that this frees let an older command go on."""
         pool = self.engine.memory.statistics()
         error = PoolExhausted(
             f"command {entry.id} finds no block: {pool.num_free} of {pool.num_blocks} are free, "
@@ -386,7 +387,7 @@ class EngineScheduler:
 
 
 def _most_steps(message: InFlight, told: SequenceTokens) -> int:
-    """Of the sequence that has gone on furthest in ``message``."""
+    """The number of steps of the sequence that has run the most in ``message``."""
     if message.num_steps == 1:
         return min(1, len(told.tokens))
     starts: list[int] = told.token_starts.tolist()

@@ -1,7 +1,8 @@
-"""Leases and sends of one engine: into messages, and what the engine says of them afterwards.
+"""Leases and sends of one engine: puts them into messages and reads what the engine reports of
+them.
 
 Owns the way of ``OpenLease`` and ``SendPages`` from their message to their end. A lease that finds
-no blocks is refused at once: whoever asked can choose another engine.
+no blocks is refused at once, so that the client can choose another engine.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ from quire.core.exchange import ReceiveEnded, SendEnded
 from quire.core.lease_commands import Leased, LeaseName, OpenLease, SendPages, Sent
 
 MAX_SHARE = 0.5
-"""Of an engine's blocks may wait for K and V at once: they cannot be taken from anybody, and the
-programs of the node must be able to go on without them."""
+"""The share of an engine's blocks that may wait for K and V at once: they cannot be reclaimed, and
+the programs of the node must be able to go on without them."""
 
 
 class ExchangeScheduler:
-    """``leases`` is shared by all engines."""
+    """Schedules the leases and sends of one engine. ``leases`` is shared by all engines."""
 
     def __init__(
         self, engine: EngineState, leases: LeaseTable, flow: Flow, time: EventTime
@@ -60,7 +61,8 @@ class ExchangeScheduler:
     def open_lease(
         self, entry: Entry, command: OpenLease, builder: BatchBuilder, reclaim: Reclaim
     ) -> LoweringResult:
-        """Hold what is here, bind blocks for the rest, and tell the engine."""
+        """Hold the pages that are here, bind blocks for the rest, and open the lease in the
+        message."""
         engine, tenant = self._engine, entry.program.tenant
         memory, size = engine.memory, engine.page_size
         adapter = engine.adapter_index(command.adapter)
@@ -120,7 +122,7 @@ class ExchangeScheduler:
             )
 
     def _refuse_or_wait(self, num_new: int, reclaim: Reclaim) -> None:
-        """Raise ``PoolExhausted`` unless blocks are on their way."""
+        """Raise ``PoolExhausted`` unless transfers will free blocks."""
         memory = self._engine.memory
         if reclaim.order is None or len(memory.transfers):
             return
@@ -179,8 +181,9 @@ class ExchangeScheduler:
     def send_pages(
         self, entry: Entry, command: SendPages, builder: BatchBuilder, reclaim: Reclaim
     ) -> LoweringResult:
-        """Bring the pages to the device and keep them until the engine has sent them. What its own
-        queue appends is computed by this message too: the engine sends it as it comes."""
+        """Bring the pages to the device and keep them until the engine has sent them. Tokens that
+        earlier commands of its queue append in this message are sent too: the engine sends them as
+        they are computed."""
         engine = self._engine
         pages = find_pages(entry, command.pages)
         if any(page.appender not in (None, entry.queue.serial) for page in pages):
@@ -193,7 +196,7 @@ class ExchangeScheduler:
             return LoweringResult.NO_ROOM
         slots: list[int] = []
         for content, (_, first, last) in zip(contents, spans, strict=True):
-            engine.memory.retain(content)  # so that nobody else writes to it in place
+            engine.memory.retain(content)  # so that no holder writes to it in place
             assert content.block is not None
             start = content.block * engine.page_size
             slots += range(start + first, start + last)
@@ -209,7 +212,8 @@ class ExchangeScheduler:
     # -- results ---------------------------------------------------------------------------------
 
     def read(self, entry: Entry) -> bool:
-        """The message that carries ``entry`` has run; whether that has ended it."""
+        """Note that the message that carries ``entry`` has run; return whether the engine did it
+        all."""
         run = entry.run
         is_wanted = entry.error is None and not entry.is_cancelled and not entry.is_answered
         if not is_wanted:
@@ -225,7 +229,7 @@ class ExchangeScheduler:
         return True
 
     def ended(self, ended: SendEnded | ReceiveEnded) -> None:
-        """The engine has sent something, or received all of a lease.
+        """Read the end of a send, or of the K and V of a lease.
 
         Raises:
             EngineFault: it was not asked to.
@@ -283,15 +287,15 @@ class ExchangeScheduler:
         self._flow.note_lease()
 
     def close_youngest(self) -> bool:
-        """Nobody on the engine can go on: the lease that was opened last gives up the blocks that
-        wait for K and V. Returns False if there is none."""
+        """Close the lease that was opened last, so that it gives up the blocks that wait for K and
+        V, as no program on the engine can go on. Returns False if there is none."""
         waiting = [one for one in self._leases.of_engine(self._engine.id) if not one.is_complete]
         if waiting:
             self.close(waiting[-1], "was closed: the engine's programs needed its blocks")
         return bool(waiting)
 
     def lose(self, error: ErrorRecord) -> None:
-        """The engine is gone: its leases end, and what it was sending fails."""
+        """End the leases of the lost engine and fail what it was sending."""
         engine = self._engine
         engine.memory.unpin_all(engine.take_fenced())
         for lease in self._leases.of_engine(engine.id):
@@ -305,7 +309,7 @@ class ExchangeScheduler:
 
 
 def _spans(pages: Sequence[Page], command: SendPages) -> list[tuple[Page, int, int]]:
-    """The slots of each page that are sent: from the first to before the last.
+    """The slots of each page that are sent: the first, and the one after the last.
 
     Raises:
         InvalidArgument: there are not so many written ones.
