@@ -1,5 +1,4 @@
-"""Leases and sends of one engine: puts them into messages and reads what the engine reports of
-them.
+"""Leases and sends of one engine: puts them into messages and reads how they end.
 
 Owns the way of ``OpenLease`` and ``SendPages`` from their message to their end. A lease that finds
 no blocks is refused at once, so that the client can choose another engine.

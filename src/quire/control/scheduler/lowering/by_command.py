@@ -1,4 +1,4 @@
-"""Which function lowers which kind of command; those that need blocks are told what they may claim.
+"""Which function lowers which kind of command; those for commands that need blocks get a claim.
 
 Owns that table. It decides nothing about order, and does not know where claimed memory comes from.
 """
@@ -48,7 +48,7 @@ class LoweringByCommand:
     def lower(
         self, entry: Entry, builder: BatchBuilder, reclaim_for: Callable[[Entry], Reclaim]
     ) -> LoweringResult:
-        """Add the command of ``entry``, or the next part of it; ``reclaim_for`` is asked only for
+        """Add the command of ``entry``, or the next part of it; ``reclaim_for`` is called only for
         commands that need blocks.
 
         Raises:

@@ -1,6 +1,6 @@
-"""Decode commands into messages: prompt chunks, opening a sequence, blocks for steps ahead.
+"""Puts decode commands into messages: prompt chunks, opening a sequence, blocks for steps ahead.
 
-Owns how a ``DecodeRun`` moves between its phases; when it does is decided in ``engine_scheduler``.
+Owns how a ``DecodeRun`` moves between its phases; ``engine_scheduler`` decides when it does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DecodeLowering:
     ) -> LoweringResult:
         """Run the next tokens that have no K and V yet; the last chunk opens the sequence."""
         budget = min(builder.budget, builder.prompt_budget)
-        if budget <= 0:  # by the next message the prefix index may know more of the prompt
+        if budget <= 0:  # by the next message the prefix index may have more of the prompt
             return LoweringResult.NO_BUDGET
         run = entry.run
         if run is None:
@@ -104,8 +104,8 @@ class DecodeLowering:
         return DecodeRun(entry, command, context, cursor, sampler, max_tokens)
 
     def begin_again(self, run: DecodeRun) -> None:
-        """``run`` began on another engine: its tokens are run here from the first on, those that it
-        has sampled too, but for pages that the prefix index has."""
+        """Begin ``run`` of another engine again here. Its tokens are run from the first on, sampled
+        ones too, except pages that the prefix index has."""
         tail, adapter = run.cursor.pages, run.cursor.adapter
         size = self._engine.page_size
         prefix = canonical_prefix(run.context, tail, run.start_position, size, adapter)
@@ -117,11 +117,11 @@ class DecodeLowering:
         command, cursor, queue = run.command, run.cursor, run.entry.queue
         known, queue.prompt_keys = queue.prompt_keys, None
         if known is not None and known.tokens is not command.tokens:
-            known = None  # those of another command
+            known = None  # they are the keys of another command's prompt
         if not command.cache or not cursor.prefix.is_canonical or run.prompt_logprobs is not None:
             return
         tokens, first = run.tokens, cursor.pages[0]
-        if first.fill:  # its page may be known with what follows
+        if first.fill:  # the index may have a full page that begins with these tokens
             assert first.content is not None
             tokens, known = [*first.content.tokens[: first.fill], *tokens], None
         tenant = run.entry.program.tenant
@@ -137,7 +137,8 @@ class DecodeLowering:
         run.entry.program.num_cached_tokens += run.num_cached
 
     def _pages(self, run: DecodeRun) -> list[Page]:
-        """The pages of the run's table: what its context shows, then its own as far as bound."""
+        """The pages of the run's table: the filled pages of its context, then its own as far as
+        bound."""
         own = run.cursor.bound_pages()
         if not run.context:  # most decodes name their pages as their output alone
             return own
@@ -215,7 +216,8 @@ class DecodeLowering:
         builder.open_sequence(run)
 
     def _stop(self, run: DecodeRun) -> StopSpec:
-        """With the bounds as the engine counts: from the first token that anybody has sampled."""
+        """The stop conditions with the bounds as the engine counts them: from the first sampled
+        token on, which an earlier command may have sampled."""
         stop, before = run.command.stop, run.command.num_generated
         return msgspec.structs.replace(
             stop,
@@ -224,8 +226,8 @@ class DecodeLowering:
         )
 
     def _cursor_slot(self, run: DecodeRun) -> int:
-        """Where the next token goes, in slots of the run's table: into one of its last pages, if it
-        has one with room."""
+        """The place of the next token, in slots of the run's table: in one of its last pages, if
+        that has room."""
         size, pages = self._engine.page_size, run.table_pages
         for page, _ in run.cursor.spans(1):
             for number in range(len(pages) - 1, -1, -1):

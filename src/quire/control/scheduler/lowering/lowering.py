@@ -1,4 +1,4 @@
-"""Commands of the fine tier into items of a message.
+"""Puts commands of the fine tier into items of a message.
 
 Owns how each command becomes rows, slots and tables. It finds memory through ``EngineState`` and
 decides nothing about order.
@@ -47,12 +47,13 @@ class LoweringResult(Enum):
 
 
 _ADDED = LoweringResult.ADDED
-"""Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+"""Bound once: Python 3.11 looks up a member of an enum at each use, which costs more than the
+use."""
 
 
 def find_room(output: list[Page], num_tokens: int, page_size: int) -> list[Page]:
-    """The pages of ``output`` that the next tokens go to; all that are not full, if those do not
-    suffice. The full ones before them and the empty ones behind are not touched."""
+    """The pages of ``output`` that take the next tokens; if those do not suffice, all that are not
+    full. The full ones before them and the empty ones behind are not touched."""
     found: list[Page] = []
     for page in output:
         if page.fill < page_size:
@@ -85,7 +86,8 @@ class Lowering:
     def embed_image(
         self, entry: Entry, command: EmbedImage, builder: BatchBuilder
     ) -> LoweringResult:
-        """One image in a message: the tower takes as long as a long prompt, and decodes wait."""
+        """Add the image, one in a message: the tower takes as long as a long prompt, and decodes
+        wait."""
         embeds = find_embeds(entry, command.embeds, written=False)
         if builder.has_image:
             return LoweringResult.NO_BUDGET
@@ -95,7 +97,8 @@ class Lowering:
         return _ADDED
 
     def _token_value(self, entry: Entry, name: TokenSlotId) -> int:
-        """What names the token in a slot, whose id control may not know yet."""
+        """The number that refers to the token in slot ``name``, whose id control may not know
+        yet."""
         slot = entry.program.token_slots.get((self._engine.id, name))
         if slot is None:
             raise UnknownHandle(f"token slot {name} holds no token: sample into it first")
@@ -220,7 +223,8 @@ class Lowering:
     def _prefix(
         self, context: list[Page], output: list[Page], inputs: list[HeldEmbed], adapter: int
     ) -> Prefix:
-        """Canonical if the inputs continue, one by one, exactly what the context shows."""
+        """The prefix of the inputs: canonical if they continue, one by one, exactly what the
+        context shows."""
         first = inputs[0].position
         for index, embed in enumerate(inputs):
             if embed.position != first + index:
@@ -271,7 +275,8 @@ class Lowering:
 def canonical_prefix(
     context: list[Page], tail: list[Page], position: int, page_size: int, adapter: int
 ) -> Prefix:
-    """What new tokens from ``position`` on stand behind, if they continue a canonical prefix.
+    """The prefix that new tokens from ``position`` on follow; canonical if they continue a
+    canonical one.
 
     The context must show exactly tokens 0..position-1, computed with the same adapter, and the next
     slot must be the one behind. ``tail``: the output pages from the first that is not full.

@@ -1,7 +1,8 @@
-"""``CopyPage`` into a message: slots of one page into another, with what is known of them.
+"""Puts ``CopyPage`` into a message: copies slots of one page into another, with what is known of
+them.
 
-Owns what control knows of the target afterwards. Where a command may copy from and to is checked in
-``lowering``.
+Owns what control knows of the target afterwards. ``lowering`` checks which slots a command may
+copy.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def copy_slots(
     builder: BatchBuilder,
     reclaim: Reclaim,
 ) -> bool:
-    """Copy within this message; False if there is no room for it now.
+    """Copy within this message; return False if there is no room for it now.
 
     Raises:
         PageLost: what is to be copied, or copied into, is lost and its tokens are not known.

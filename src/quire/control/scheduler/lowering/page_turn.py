@@ -1,8 +1,8 @@
-"""``RepositionPage`` into a message: a page's slots go to other positions.
+"""Puts ``RepositionPage`` into a message: takes a page's slots to other positions.
 
-Owns what control knows afterwards: the page holds no prefix that anybody could look for, because
-its deeper layers were computed where it stood before, and neither does what is computed behind it.
-Who reads the page meanwhile goes on with it as it was.
+Owns what control knows afterwards: the page is not part of any known prefix, because its deeper
+layers were computed at its old place, and neither is what is computed behind it. Commands that read
+the page meanwhile read it as it was.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def reposition(
     builder: BatchBuilder,
     reclaim: Reclaim,
 ) -> bool:
-    """Take ``page``, which is not empty, ``shift`` positions on within this message; False if there
-    is no room for it now.
+    """Take ``page``, which is not empty, ``shift`` positions on within this message; return False
+    if there is no room for it now.
 
     Raises:
         InvalidArgument: a position would be negative.
@@ -79,9 +79,10 @@ def _positions(page: Page, shift: int, max_model_len: int) -> list[int]:
 
 
 def _forget_prefixes(entry: Entry, page: Page) -> None:
-    """Other commands that have begun and see ``page`` go on behind what is no known prefix."""
+    """Note that other commands which have begun and see ``page`` no longer continue a known
+    prefix."""
     if page.num_pins == 1:
-        return  # that of ``entry``: no other command names it
+        return  # the pin is that of ``entry``: no other command names the page
     for other in entry.program.entries.values():
         run = other.run
         if isinstance(run, DecodeRun | ForwardRun) and run.cursor and page in other.pages:

@@ -20,7 +20,7 @@ class SeedSource:
         self._count = 0
 
     def fill(self, sampler: SamplerSpec) -> SamplerSpec:
-        """``sampler``, with a seed if it draws and has none."""
+        """Return ``sampler``, with a seed if it draws and has none."""
         if sampler.greedy or sampler.seed is not None:
             return sampler
         text = f"{self._base}/{self._count}".encode()

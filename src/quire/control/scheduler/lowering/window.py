@@ -62,14 +62,14 @@ _WRITES: dict[type[Command], Callable[[Any], Iterable[int]]] = {
     Forward: attrgetter("outputs"),
     Sample: lambda command: command.token_slots or (),
 }
-"""What a command reads and writes that another one of its stage may write: embeds, but token slots
-in the last stage, where embeds are only read."""
+"""What a command reads and writes that another one of its stage may write: embeds; in the last
+stage, where embeds are only read, token slots."""
 
 
 class QueueWindow:
-    """Of the commands of one queue that are in the message so far: the last one's stage, and what
-    those of this stage read and write, as far as ``_unread`` does not still hold them: mostly the
-    next one is of another stage, and nobody asks."""
+    """The commands of one queue that are in the message so far: the last one's stage, and what
+    those of this stage read and write. ``_unread`` are commands whose reads and writes are not
+    collected yet: the next command is mostly of another stage, which does not need them."""
 
     __slots__ = ("_is_closed", "_read", "_stage", "_takes_sends", "_unread", "_written")
 
@@ -122,12 +122,12 @@ class QueueWindow:
         self._unread = []
 
     def close(self) -> None:
-        """Nothing may follow: the last command is only partly in the message."""
+        """Admit no further command: the last one is only partly in the message."""
         self._is_closed = True
         self._takes_sends = False
 
 
 def is_prompt(command: Command) -> bool:
-    """Whether it is a decode that samples nothing. What it computes may be sent by the message that
-    computes the last of it: the engine sends each layer when it is there."""
+    """Whether ``command`` is a decode that samples nothing. What it computes may be sent by the
+    message that computes the last of it: the engine sends each layer when it is computed."""
     return type(command) is Decode and not command.stop.max_tokens

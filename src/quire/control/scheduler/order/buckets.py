@@ -1,14 +1,14 @@
 """What waits under a policy with stages, in buckets: one for each program (Ayo's Algorithm 2).
 
-Owns the order within one tenant, and whose turn it is within one message. A message takes from each
-bucket the items of the bucket's first stage, buckets by the rank of their oldest item when the
-message was begun; where there is still room, each bucket's next stage, and so on. An item costs the
-logarithm of those that wait (and moving references), a message what it takes. Does not know what an
-item is.
+Owns the order within one tenant, and which bucket is next within one message. A message takes from
+each bucket the items of the bucket's first stage, buckets by the rank of their oldest item when the
+message was begun. While there is room, it then takes each bucket's next stage, and so on. An item
+costs the logarithm of those that wait (and moving references), a message what it takes. Does not
+know what an item is.
 
-The oldest item gives its bucket a good place, also while others of the bucket go before it. So that
-an item of a late stage cannot buy its program all messages for ever, it goes first once it was
-passed in ``MAX_PASSED`` of them.
+The oldest item gives its bucket its place, even while others of the bucket go before it. So that an
+item of a late stage cannot give its program all messages for ever, it goes first once
+``MAX_PASSED`` messages have passed it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_PASSED = 64
 T = TypeVar("T")
 
 Rank = tuple[float, ...]
-"""Priority (the higher, the smaller), the policy's key, a number that no other has."""
+"""Priority (the higher, the smaller), the policy's key, a unique number."""
 
 BucketKey = tuple[float, int]
 """Priority as in a rank, program."""
@@ -33,8 +33,8 @@ _Place = tuple[float, int, Rank, int]
 
 class _Bucket(Generic[T]):
     """The items of one program. ``round``: how many of its stages this message has taken;
-    ``standing``: the rank of the oldest before it took the first of them. ``num_passed``: messages
-    that took something of it while ``passed`` was its oldest."""
+    ``standing``: the rank of the oldest item before the message took the first. ``num_passed``:
+    messages that took something of it while ``passed`` was its oldest."""
 
     __slots__ = ("items", "num_passed", "passed", "place", "ranks", "round", "stages", "standing")
 
@@ -54,7 +54,7 @@ class _Bucket(Generic[T]):
         return self.items[self.stages[0][1]]
 
     def begin(self) -> None:
-        """The next message; the last one has taken something from here."""
+        """Begin the next message after one that has taken something from this bucket."""
         self.round = 0
         self.standing = None
         oldest = self.ranks[0]
@@ -65,8 +65,8 @@ class _Bucket(Generic[T]):
 
 
 class Buckets(Generic[T]):
-    """See the module docstring. ``begin`` starts a message; ``take`` takes for it, ``remove`` takes
-    out what ends or goes elsewhere."""
+    """The buckets of one tenant. ``begin`` starts a message; ``take`` takes an item for it,
+    ``remove`` takes out an item that ends or goes elsewhere."""
 
     def __init__(self) -> None:
         self._buckets: dict[BucketKey, _Bucket[T]] = {}
@@ -99,7 +99,8 @@ class Buckets(Generic[T]):
         self._replace(key, bucket)
 
     def take(self, rank: Rank, stage: float, program: int) -> None:
-        """For this message: with the last of its stage the bucket waits for the next round."""
+        """Take an item for this message. With the last of its stage the bucket waits for the next
+        round."""
         key = (rank[0], program)
         bucket = self._buckets[key]
         self._touched[key] = None
@@ -112,14 +113,14 @@ class Buckets(Generic[T]):
             self._replace(key, bucket)
 
     def first(self) -> T | None:
-        """Who goes next into this message; it stays."""
+        """The item that goes next into this message; it stays."""
         if not self._places:
             return None
         place = self._places[0]
         return self._buckets[place[0], place[3]].first()
 
     def begin(self) -> None:
-        """Another message."""
+        """Begin another message."""
         for key in self._touched:
             bucket = self._buckets.get(key)
             if bucket is not None:
@@ -128,7 +129,7 @@ class Buckets(Generic[T]):
         self._touched.clear()
 
     def _replace(self, key: BucketKey, bucket: _Bucket[T]) -> None:
-        """Put ``bucket`` where its numbers now say; it goes when nothing is left in it."""
+        """Put ``bucket`` at its present place; drop it when nothing is left in it."""
         if bucket.place is not None:
             del self._places[bisect_left(self._places, bucket.place)]
             bucket.place = None
@@ -155,8 +156,8 @@ class Buckets(Generic[T]):
 
 
 def in_rounds(standing: Iterable[tuple[Rank, float, int]]) -> dict[Rank, Rank]:
-    """The order in which a message would take these (rank, stage, program): a number for sorting
-    by each rank. For the few that a message may carry."""
+    """The order in which a message would take these (rank, stage, program): for each rank a number
+    to sort by. For the few that a message may carry."""
     buckets: Buckets[tuple[Rank, float, int]] = Buckets()
     for one in standing:
         buckets.add(one, one[0], one[1], one[2])

@@ -1,9 +1,9 @@
-"""Commands in the order in which they go, kept up to date as they come, change and go.
+"""Keeps commands in the order in which they go, as they come, change and leave.
 
-Owns sorted lines, one for each tenant, and the order between them under the fair share. What
-arrives or changes costs the logarithm of those that wait, and only who is taken is looked at: a
+Owns sorted lines, one for each tenant, and the order between them under the fair share. An arrival
+or a change costs the logarithm of those that wait, and only entries that are taken are examined: a
 message costs the same however many wait behind. Does not know what an entry's rank means. Under a
-policy with stages the order is another one for each message (``buckets``), which ``begin`` starts.
+policy with stages the order differs for each message (``buckets``), which ``begin`` starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ LineKey = tuple[int, TenantId]
 
 
 class RankedEntries:
-    """Entries sorted by ``Entry.rank``, which differ and stay as they are while they stand here."""
+    """Entries sorted by ``Entry.rank``. Ranks are unique and do not change while an entry is
+    here."""
 
     __slots__ = ("entries", "key", "ranks", "serial")
 
@@ -52,11 +53,11 @@ class RankedEntries:
         del self.entries[index]
 
     def take(self, entry: Entry) -> None:
-        """``remove``, for the message that is being made."""
+        """Remove ``entry`` for the message that is being made."""
         self.remove(entry)
 
     def begin(self) -> None:
-        """Another message is made."""
+        """Begin another message."""
 
     def check_invariants(self) -> None:
         assert self.ranks == sorted(self.ranks), "a line is not in order"
@@ -102,7 +103,7 @@ def new_line(key: LineKey, serial: int, *, staged: bool) -> RankedEntries:
 class FairOrder:
     """Waiting entries: the tenant that is furthest behind goes first, within it the best rank.
 
-    The heap of lines is put right lazily, because a tenant's virtual time only grows. ``staged``:
+    The heap of lines is corrected lazily, because a tenant's virtual time only grows. ``staged``:
     whether entries go by stages.
     """
 
@@ -138,28 +139,28 @@ class FairOrder:
         self._line_of[entry] = line
 
     def discard(self, entry: Entry) -> bool:
-        """Take ``entry`` out; False if it does not stand here."""
+        """Take ``entry`` out; return False if it is not here."""
         line = self._line_of.pop(entry, None)
         if line is None:
             return False
-        line.remove(entry)  # an empty line goes when it is found at the top of the heap
+        line.remove(entry)  # an empty line is dropped when it is at the top of the heap
         return True
 
     def take(self, entry: Entry) -> None:
-        """Take ``entry``, which stands here, into the message that is being made."""
+        """Take ``entry``, which is here, into the message that is being made."""
         line = self._line_of.pop(entry)
         line.take(entry)
         if self._staged:
             self._touched[line] = None
 
     def begin(self) -> None:
-        """Another message is made."""
+        """Begin another message."""
         for line in self._touched:
             line.begin()
         self._touched.clear()
 
     def first(self) -> Entry | None:
-        """Who goes first; it stays."""
+        """The entry that goes first; it stays."""
         heap = self._heap
         while heap:
             level, start, serial, line = heap[0]
@@ -175,7 +176,7 @@ class FairOrder:
         return None
 
     def pop(self) -> Entry | None:
-        """Take who goes first."""
+        """Take the entry that goes first."""
         entry = self.first()
         if entry is not None:
             self.take(entry)

@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 
 class FairShare:
-    """``weights``: relative shares; tenants that are not named have weight 1."""
+    """The virtual times of the tenants. ``weights``: relative shares; tenants that are not named
+    have weight 1."""
 
     def __init__(self, weights: Mapping[TenantId, float]) -> None:
         self._weights = dict(weights)
@@ -33,17 +34,18 @@ class FairShare:
         return self._virtual.get(tenant, 0.0)
 
     def enter(self, tenant: TenantId) -> None:
-        """``tenant`` has work again: what it did not ask for meanwhile is gone."""
+        """Note that ``tenant`` has work again: the share that it did not use meanwhile is lost."""
         if self._virtual.get(tenant, 0.0) < self._now:
             self._virtual[tenant] = self._now
 
     def charge(self, tenant: TenantId, num_tokens: int) -> None:
-        """``num_tokens`` of work are dispatched for ``tenant``."""
+        """Count ``num_tokens`` of work that are dispatched for ``tenant``."""
         start = max(self._virtual.get(tenant, 0.0), self._now)
         self._virtual[tenant] = start + num_tokens / self._weights.get(tenant, 1.0)
 
     def charge_all(self, tenants: Sequence[TenantId], num_tokens: Sequence[int]) -> None:
-        """``charge``, for each its tenant and tokens; a tenant's are added up first."""
+        """Charge each of ``tenants`` its number of tokens; a tenant's numbers are added up
+        first."""
         by_tenant: dict[TenantId, int] = {}
         for index, tenant in enumerate(tenants):
             if num_tokens[index]:
@@ -52,7 +54,8 @@ class FairShare:
             self.charge(tenant, num)
 
     def advance(self, active: Iterable[TenantId]) -> None:
-        """``active`` are all that have work: time is where the one furthest behind stands."""
+        """Set the present time to the virtual time of the tenant furthest behind of ``active``,
+        which are all that have work."""
         starts = [self._virtual.get(tenant, 0.0) for tenant in active]
         if starts:
             self._now = max(self._now, min(starts))
@@ -63,8 +66,8 @@ class FairShare:
         tenant: Callable[[T], TenantId],
         key: Callable[[T], tuple[float, ...]],
     ) -> Iterator[T]:
-        """``items``, always of the tenant that is furthest behind next, by ``key`` within it. For
-        the few that a message may carry; those that wait stand in a ``FairOrder``.
+        """Yield ``items``: next always one of the tenant that is furthest behind, within it by
+        ``key``. For the few that a message may carry; those that wait are in a ``FairOrder``.
 
         The caller charges what it takes before it asks for the next.
         """

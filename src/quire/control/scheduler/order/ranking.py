@@ -1,8 +1,8 @@
 """Ranks: the order of commands within a tenant, by priority and then by the policy.
 
-Owns the view of a command that a policy gets, what the policy is told, and each command's rank,
-which stays as it is until the policy is told something that concerns the command. Where ranked
-commands stand is known to ``order`` and ``seats``.
+Owns the view of a command that a policy gets, what the policy is notified of, and each command's
+rank, which stays as it is until a notification concerns the command. ``order`` and ``seats`` know
+where ranked commands are kept.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from quire.core.policy import Policy, ReadyCommand, StagedPolicy
 
 
 def priority_of(entry: Entry) -> int:
-    """Higher runs first."""
+    """The priority of ``entry``; entries with a higher one run first."""
     return entry.program.priority + entry.queue.priority
 
 
 def rank_of(entry: Entry) -> Rank:
-    """Of an entry that has arrived."""
+    """The rank of an entry that has arrived."""
     assert entry.rank is not None
     return entry.rank
 
 
 def class_of(entry: Entry) -> int:
-    """The smaller goes first, whatever the tenants' shares are."""
+    """The class of ``entry``; the smaller goes first, whatever the tenants' shares are."""
     return entry.rank_class
 
 
 def level_of(entry: Entry) -> tuple[float, float]:
-    """Priority and the policy's level: only a strictly smaller one displaces what runs."""
+    """Priority and the policy's level: only a strictly smaller one displaces a running command."""
     rank = rank_of(entry)
     return rank[0], rank[1]
 
@@ -43,7 +43,7 @@ class Ranking:
     """Ranks commands under ``policy``; smaller runs first.
 
     ``across_tenants``: a priority counts before the tenants' shares, not only within a tenant.
-    ``changed``: entries whose rank may be another one.
+    ``changed``: entries whose rank may have changed.
     """
 
     def __init__(self, policy: Policy, time: EventTime, *, across_tenants: bool = False) -> None:
@@ -64,7 +64,7 @@ class Ranking:
         return self._stages is not None
 
     def arrive(self, entry: Entry) -> None:
-        """``entry`` can be scheduled for the first time."""
+        """Rank ``entry``, which can be scheduled for the first time."""
         self._num_arrived += 1
         entry.rank_number = self._num_arrived
         entry.path_s = entry.program.figures.path_s
@@ -81,7 +81,7 @@ class Ranking:
         self.set_rank(entry, self.rank_now(entry))
 
     def set_rank(self, entry: Entry, rank: Rank) -> None:
-        """The caller sees to where it stands."""
+        """Set the rank of ``entry``. The caller puts it at its new place."""
         entry.rank = rank
         counts = self._across_tenants or entry.queue.is_spare
         entry.rank_class = int(rank[0]) if counts else 0
@@ -97,9 +97,9 @@ class Ranking:
             self.changed[entry] = None
 
     def served(self, entry: Entry, num_tokens: int, service_s: float) -> None:
-        """The engine has worked for ``entry``. One that has ended may have stood in the message
-        behind its last one. Its key may be another one from now on, but mostly is not. Of spare
-        time the policy is not told: it is nothing that a program has had instead of others."""
+        """Note that the engine has computed for ``entry``, and report it to the policy. An entry
+        that has ended may have been in a message behind its last one. Its key may change, but
+        rarely does. Spare time is not reported: no other program would have had it."""
         view = entry.view
         if not self._keeps_state or view is None or entry.state in ENDS:
             return
@@ -112,7 +112,7 @@ class Ranking:
         self._ask_again(entry, view)
 
     def _ask_again(self, entry: Entry, view: ReadyCommand) -> None:
-        """The policy was told something that concerns ``entry``."""
+        """Read the policy's key for ``entry`` again after a notification that concerns it."""
         key = self.policy.key(view)
         if key != entry.policy_key:
             entry.policy_key = key
@@ -132,7 +132,8 @@ class Ranking:
                     self.policy.on_program_ended(program, self._time.now_s)
 
     def program_ended(self, program: ProgramId) -> None:
-        """The policy is told behind the end of its last command, which may be in flight."""
+        """Report the end of ``program`` to the policy after the end of its last command, which may
+        be in flight."""
         if not self._keeps_state:
             return
         if program in self._num_of:
@@ -141,11 +142,11 @@ class Ranking:
             self.policy.on_program_ended(program, self._time.now_s)
 
     def note_capacity(self, num_sequences: int) -> None:
-        """The engines that are up run so many sequences at once."""
+        """Report to the policy how many sequences the engines that are up run at once."""
         self.policy.on_capacity(num_sequences)
 
     def tell_time(self) -> None:
-        """The policy is told the time, once for each event."""
+        """Report the time to the policy, once for each event."""
         if self._keeps_state:
             self._note(self.policy.on_time(self._time.now_s))
 
@@ -156,7 +157,7 @@ class Ranking:
                 self._ask_again(entry, command)
 
     def order_of(self, entries: Collection[Entry]) -> Callable[[Entry], Rank]:
-        """By what a message of these few, all of which have arrived, sorts them."""
+        """The sort key of these few entries, all of which have arrived, for one message."""
         if self._stages is None or len(entries) < 2:
             return rank_of
         standing = [(rank_of(entry), entry.stage, entry.program.id) for entry in entries]
@@ -164,14 +165,15 @@ class Ranking:
         return lambda entry: order[rank_of(entry)]
 
     def outranks(self, entry: Entry, other: Entry) -> bool:
-        """Whether ``other`` gives up memory for ``entry``: within a tenant by rank, between two by
-        the policy alone, as a priority means nothing there unless it counts across tenants."""
+        """Whether ``other`` gives up memory for ``entry``. Within a tenant the rank decides,
+        between two the policy alone, as a priority has no effect there unless it counts across
+        tenants."""
         if entry.program.tenant == other.program.tenant:
             return rank_of(entry) < rank_of(other)
         return self.standing(entry) < self.standing(other)
 
     def standing(self, entry: Entry) -> Rank:
-        """Its place among commands of all tenants."""
+        """The place of ``entry`` among commands of all tenants."""
         return (class_of(entry), *rank_of(entry)[1:])
 
 

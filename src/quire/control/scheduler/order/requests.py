@@ -1,8 +1,8 @@
 """The requests to one service of the node, such as a store, in the order of a policy.
 
-Owns what waits and whose turn it is: tenants by their share in requests, within one by priority and
+Owns what waits and what goes next: tenants by their share in requests, within one by priority and
 the policy, with its stages if it has some. For services that take batches of requests and know no
-more of a command than ``ReadyCommand`` says: engines and encoders have schedulers of their own over
+more of a command than ``ReadyCommand`` has: engines and encoders have schedulers of their own over
 the same buckets and shares. Does no I/O and starts nothing.
 """
 
@@ -29,8 +29,9 @@ class _Waiting:
 
 
 class RequestOrder:
-    """See the module docstring. A request is ``add``-ed once, taken by ``take`` and ``end``-ed when
-    it is answered, or ended without having been taken. ``policy`` belongs to this order alone.
+    """The waiting requests of one service. A request is ``add``-ed once, taken by ``take`` and
+    ``end``-ed when it is answered, or ended without having been taken. ``policy`` belongs to this
+    order alone.
 
     What a service does not know of a command (its program's service) stays 0 in its figures:
     policies that rank by service then order by arrival.
@@ -48,7 +49,7 @@ class RequestOrder:
         return len(self._waiting)
 
     def add(self, command: ReadyCommand, now_s: float) -> None:
-        """``command`` waits."""
+        """Add ``command``, which waits from now on."""
         self._num_added += 1
         one = _Waiting(command, self._num_added)
         self._policy.on_arrival(command, now_s)
@@ -67,7 +68,7 @@ class RequestOrder:
         line.add(one, one.rank, one.stage, command.program)
 
     def take(self, max_requests: int, now_s: float) -> list[ReadyCommand]:
-        """The next batch; these wait no more."""
+        """Take the next batch of at most ``max_requests``."""
         self._tell_time(now_s)
         self._share.advance(self._lines)
         for line in self._lines.values():
@@ -98,7 +99,7 @@ class RequestOrder:
             del self._lines[command.tenant]
 
     def end(self, command: ReadyCommand, now_s: float) -> None:
-        """``command`` is answered, or is not wanted any more."""
+        """End ``command``, which is answered or no longer wanted."""
         one = self._waiting.get((command.program, command.command))
         if one is not None:
             self._lines[command.tenant].remove(one.rank, one.stage, command.program)
@@ -106,7 +107,7 @@ class RequestOrder:
         self._policy.on_ended(command, now_s)
 
     def end_program(self, program: ProgramId, now_s: float) -> None:
-        """All of its commands have ended."""
+        """Note that ``program`` has ended, after all of its commands."""
         self._policy.on_program_ended(program, now_s)
 
     def check_invariants(self) -> None:

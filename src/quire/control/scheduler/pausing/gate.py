@@ -1,8 +1,8 @@
 """What families of programs call and leave behind, and whether there is room for one more.
 
 Owns the families of one engine: their calls, their working sets, when they were quiet, and the
-limits. It answers questions; who is paused and who goes on is ``pausing``'s to decide. A *call* is
-a decode that samples: other commands are neither paused nor counted.
+limits. It answers questions; ``pausing`` decides which family is paused and which goes on. A *call*
+is a decode that samples: other commands are neither paused nor counted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quire.core.scheduler_config import PausingConfig
 
 
 class ProgramGate:
-    """See the module docstring. ``paused``: families whose calls wait outside, longest first.
+    """The families of one engine. ``paused``: families whose calls wait outside, longest first.
     ``num_changes``: increases with everything that may make room."""
 
     def __init__(
@@ -52,8 +52,8 @@ class ProgramGate:
 
     @property
     def num_blocks(self) -> int:
-        """What memory has for working sets: the device, and as much of what programs hold as is
-        swapped out now. What else the host may take does not count: a call needs all on the
+        """The blocks that memory has for working sets: the device, and as many as programs hold
+        that are swapped out now. Further room on the host does not count: a call needs all on the
         device."""
         memory = self._engine.memory
         num_held = memory.host_tier.num_held + memory.disk_tier.num_held
@@ -65,31 +65,31 @@ class ProgramGate:
 
     @property
     def most(self) -> float:
-        """Blocks that those let in may have."""
+        """The blocks that families which are let in may have."""
         return self._config.above * self.num_blocks
 
     @property
     def room(self) -> float:
-        """Blocks for those that are not let in yet; cold families make room."""
+        """The blocks for families that are not let in yet; cold families make room."""
         return self._config.resume_below * self.num_blocks - self.sets.num_warm_blocks
 
     @property
     def turn_s(self) -> float:
-        """How long a family is left in peace once it was let in, while others wait."""
+        """How long a family may stay once it was let in, while others wait, in seconds."""
         return self._config.max_s
 
     # -- what happens ----------------------------------------------------------------------------
 
     def of(self, entry: Entry) -> FamilyWorkingSet:
-        """The family of a call that has come and not ended."""
+        """The family of a call that has arrived and not ended."""
         return self._family_of[entry]
 
     def is_paused(self, entry: Entry) -> bool:
-        """Whether the family of a call that has come waits outside."""
+        """Whether the family of a call that has arrived waits outside."""
         return bool(self.paused) and entry.program.family in self.paused
 
     def called(self, entry: Entry) -> None:
-        """A call has come."""
+        """Add a call that has arrived."""
         program = entry.program
         family = self._families.get(program.family)
         if family is None:
@@ -103,7 +103,7 @@ class ProgramGate:
         self._family_of[entry] = family
 
     def begins(self, entry: Entry) -> None:
-        """A call that is let in has a seat. It may lose that, and begin again."""
+        """Note that a call which is let in has a seat. It may lose the seat, and begin again."""
         family = self._family_of[entry]
         if entry in family.inside:
             return
@@ -117,7 +117,7 @@ class ProgramGate:
         trail.widen(len(family.inside))
 
     def finished(self, run: DecodeRun) -> None:
-        """A call has been answered; its pages are still there."""
+        """Note that a call has been answered; its pages still exist."""
         trail = self._trail_of(run.entry)
         if trail is not None:
             prefix = run.cursor.prefix
@@ -129,7 +129,7 @@ class ProgramGate:
         return None if family is None else family.trails.get(entry.program.id)
 
     def ended(self, entry: Entry) -> None:
-        """A call has ended, in whatever way."""
+        """Remove a call that has ended, in whatever way."""
         family = self._family_of.pop(entry, None)
         if family is None:
             return
@@ -144,7 +144,7 @@ class ProgramGate:
             self._forget(family)
 
     def _rest(self, family: FamilyWorkingSet) -> None:
-        """Nothing of it is called any more."""
+        """Note that ``family`` has no call any more."""
         now_s = self._time.now_s
         family.quiet_s = now_s
         family.paused_s = None
@@ -154,7 +154,7 @@ class ProgramGate:
             self.sets.rest(family, now_s + self._hold_s(family))
 
     def program_ended(self, program: Program) -> None:
-        """Its calls have ended, or are about to."""
+        """Remove ``program`` from its family. Its calls have ended, or are about to."""
         family = self._families.get(program.family)
         if family is None or family.programs.pop(program.id, None) is None:
             return
@@ -176,30 +176,30 @@ class ProgramGate:
         del self._families[family.id]
 
     def offer(self, trail: Trail) -> None:
-        """What it has left in the prefix index is the first to be evicted."""
+        """Have the pages that ``trail`` has left in the prefix index evicted first."""
         for leaf in trail.leaves():
             self._engine.memory.offer(leaf)
 
     # -- questions -------------------------------------------------------------------------------
 
     def needed(self, family: FamilyWorkingSet, entry: Entry) -> int:
-        """Blocks that it takes to let its call in."""
+        """The blocks that it takes to let ``entry``, a call of ``family``, in."""
         return max(family.working_set, self._admission.num_blocks_of(entry))
 
     def _class_of(self, family: FamilyWorkingSet) -> ReturnTimes:
         return self._returns.of((family.tenant, family.kind, family.num_calls <= 1))
 
     def has_place_on(self, tier: LowerTier, chance: float) -> bool:
-        """Whether a page that is needed again with this chance finds a block of ``tier``: a free
-        one, or that of a page less likely to be needed."""
+        """Whether a page with this chance to be needed again finds a block of ``tier``: a free one,
+        or that of a page less likely to be needed."""
         if tier.pool.num_free:
             return True
         victim = tier.first_cached()
         return victim is not None and self.chance_of(victim) < chance
 
     def chance_of(self, content: Content) -> float:
-        """That ``content``, which nobody holds, is needed again. What several families have used is
-        taken to be used by another one."""
+        """The chance that ``content``, which has no holder, is needed again. A content that several
+        families have used is expected to be used by another one."""
         if content.is_shared:
             return 1.0
         family = None if content.family is None else self._families.get(content.family)

@@ -1,23 +1,24 @@
 """Pauses programs between two calls when their working sets have no room, and lets them go on.
 
 Without it the calls of more programs than fit push each other's pages out, and each computes its
-whole context again. Owns who is paused; what counts is in ``gate``, which order those that wait
-have in ``backlog``.
+whole context again. Owns which families are paused; ``gate`` has the figures, ``backlog`` the order
+of those that wait.
 
 **Who is let in.** A family that is let in goes on calling while all that are let in have at most
-``above`` of memory together. A family that is not (a new one, or one that was paused) is let
-in where it leaves less than ``resume_below`` taken. Cold families (``returns`` states when) give up
-theirs to whoever calls. Where those that are let in grow beyond the limit, those that came in last
-are paused at their next calls. Nobody is paused within a call.
+``above`` of memory together. A family that is not (a new one, or one that was paused) is let in if
+less than ``resume_below`` is then taken. Cold families (``returns`` states when) give up their room
+to any that calls. When those that are let in grow beyond the limit, those that came in last are
+paused at their next calls. No family is paused within a call.
 
-**Who goes on.** In the order of tenants' shares and the policy, and nobody passes by the first.
+**Who goes on.** Paused families go on in the order of tenants' shares and the policy; none passes
+the first.
 
-**Why nobody waits for ever.** The oldest active program is never paused, nor is one that holds
-embeds, for which others may wait. A family whose call has waited for ``max_s`` is *overdue*:
-the longest waiting of these goes before all others, and those that have been let in for
-``max_s`` make way for it between two calls, until it has room. So with k families overdue
-before it, a call is paused for at most ``(k + 2) * (max_s + c)``, where c is the time of the
-longest call; while families fit n at a time, k counts in groups of n.
+**Why none waits for ever.** The oldest active program is never paused, nor is one that holds
+embeds, for which others may wait. A family whose call has waited for ``max_s`` is *overdue*: the
+one of these that has waited longest goes before all others, and families that have been let in for
+``max_s`` make way for it between two calls, until it has room. So with k families overdue before
+it, a call is paused for at most ``(k + 2) * (max_s + c)``, where c is the time of the longest call;
+while families fit n at a time, k counts in groups of n.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from quire.control.scheduler.waiting.backlog import Backlog
 
 
 class FamilyPausing:
-    """Of one engine. ``num_pauses``: how often a family has been paused."""
+    """Pauses the families of one engine. ``num_pauses``: how often a family has been paused."""
 
     def __init__(
         self,
@@ -54,18 +55,18 @@ class FamilyPausing:
 
     @property
     def num_paused(self) -> int:
-        """Families with calls that wait outside."""
+        """The number of families with calls that wait outside."""
         return len(self._gate.paused)
 
     @property
     def num_blocks(self) -> int:
-        """Working sets of all that are let in."""
+        """The blocks of the working sets of all that are let in."""
         return self._sets.num_blocks
 
     # -- at a call's beginning -------------------------------------------------------------------
 
     def lets_in(self, entry: Entry) -> bool:
-        """Whether ``entry`` may begin as far as its program goes. Changes nothing."""
+        """Whether ``entry`` may begin as far as its family is concerned. Changes nothing."""
         if not self._gate.is_on:
             return True
         family = self._gate.of(entry)
@@ -76,7 +77,7 @@ class FamilyPausing:
         return self._may_go_on(family, entry)
 
     def _is_exempt(self, entry: Entry) -> bool:
-        """Whether others may wait for what ``entry`` does."""
+        """Whether other programs may wait for what ``entry`` does."""
         if entry.program.embeds:
             return True
         oldest = self._table.oldest_active
@@ -86,13 +87,13 @@ class FamilyPausing:
         return not self._sets.num_warm_blocks or self._gate.needed(family, entry) <= self._gate.room
 
     def _may_go_on(self, family: FamilyWorkingSet, entry: Entry) -> bool:
-        """Of a family that is let in."""
+        """Whether ``entry`` of ``family``, which is let in, may begin."""
         needed = self._gate.needed(family, entry)
         num_others = self._sets.num_warm_blocks - family.num_blocks
         return num_others + needed <= self._gate.most or self._is_among_first(family, needed)
 
     def _is_among_first(self, family: FamilyWorkingSet, needed: int) -> bool:
-        """Whether those that came in before it leave room for it."""
+        """Whether the families that came in before it leave room for it."""
         room = self._gate.most - needed
         for other in self._sets:
             if other is family:
@@ -108,7 +109,7 @@ class FamilyPausing:
         return self._time.now_s - family.let_in_s >= self._gate.turn_s
 
     def begin(self, entry: Entry) -> None:
-        """``entry``, which is let in, gets a seat."""
+        """Give ``entry``, which is let in, a place: it gets a seat."""
         if not self._gate.is_on:
             return
         family = self._gate.of(entry)
@@ -123,7 +124,7 @@ class FamilyPausing:
         self._sets.let_in(family, num_blocks, self._time.now_s)
 
     def _clear_cold(self) -> None:
-        """Cold families give up their places, as far as what is let in needs them."""
+        """Put cold families out, as far as those that are let in need their room."""
         sets, most = self._sets, self._gate.most
         while sets.num_blocks > most and (family := sets.coldest()) is not None:
             self._put_out(family)
@@ -131,7 +132,8 @@ class FamilyPausing:
     # -- pausing ---------------------------------------------------------------------------------
 
     def pause(self, entry: Entry) -> None:
-        """``entry`` is not let in: its family waits outside with all its calls."""
+        """Pause the family of ``entry``, which is not let in: it waits outside with all its
+        calls."""
         self._pause(self._gate.of(entry))
 
     def _pause(self, family: FamilyWorkingSet) -> None:
@@ -148,7 +150,7 @@ class FamilyPausing:
                 self._backlog.pause(call)
 
     def _put_out(self, family: FamilyWorkingSet) -> None:
-        """It is let in no more: what it has on the device is the first to go."""
+        """Put ``family`` out: what it has on the device is reclaimed first."""
         self._sets.leave(family)
         for trail in family.trails.values():
             self._gate.offer(trail)
@@ -159,7 +161,7 @@ class FamilyPausing:
     # -- going on --------------------------------------------------------------------------------
 
     def review(self) -> None:
-        """A message is planned: let those go on that have room now."""
+        """Let the families go on that have room now, as a message is planned."""
         self._sets.cool(self._time.now_s)
         if not self._gate.paused:
             return
@@ -175,7 +177,7 @@ class FamilyPausing:
             self._resume(family)
 
     def _next(self) -> FamilyWorkingSet | None:
-        """Who goes on now, if anybody."""
+        """The family that goes on now; None if none does."""
         overdue = self._overdue()
         if overdue is not None:
             return overdue if self._make_way(overdue) else None
@@ -186,7 +188,7 @@ class FamilyPausing:
         return family if self._has_room(family, entry) else None
 
     def _overdue(self) -> FamilyWorkingSet | None:
-        """Who has waited for longest, if that is too long."""
+        """The family that has waited longest, if that is too long."""
         family = next(iter(self._gate.paused.values()), None)
         if family is None:
             return None
@@ -197,8 +199,8 @@ class FamilyPausing:
         return self._has_room(family, next(iter(family.calls)))
 
     def _make_way(self, overdue: FamilyWorkingSet) -> bool:
-        """Whether there is room for it, made by those that have had their turns and run no call:
-        one after the other, as they come to an end of their calls."""
+        """Whether there is room for ``overdue``, after families that have had their turns and run
+        no call have made way, one after the other."""
         for family in list(self._sets):
             if self._fits(overdue) or not self._had_its_turn(family):
                 break
@@ -222,7 +224,7 @@ class FamilyPausing:
 
     @property
     def is_due(self) -> bool:
-        """Whether a message that is planned now might let somebody go on."""
+        """Whether a message that is planned now might let a family go on."""
         if not self._gate.paused:
             return False
         if self._seen != self._gate.num_changes:
@@ -230,7 +232,7 @@ class FamilyPausing:
         return self._look_s is not None and self._look_s <= self._time.now_s
 
     def next_look_s(self) -> float | None:
-        """When time alone may let somebody go on; None: only an event will."""
+        """When time alone may let a family go on; None: only an event can."""
         if not self._gate.paused:
             return None
         first = next(iter(self._gate.paused.values()))
@@ -243,7 +245,7 @@ class FamilyPausing:
         return min(later, default=None)
 
     def program_ended(self, program: Program) -> None:
-        """It has left the process table."""
+        """Remove ``program``, which has left the process table."""
         self._gate.program_ended(program)
 
     def check_invariants(self) -> None:
