@@ -12,7 +12,7 @@ from quire.core.ids import EngineId, ModelId
 
 @dataclass(frozen=True, slots=True)
 class MessageStatistics:
-    """What stands in a message in flight: ``num_decodes`` sequences, each advanced by at most
+    """The contents of a message in flight: ``num_decodes`` sequences, each advanced by at most
     ``num_steps`` tokens, and ``num_chunks`` forward rows, with ``num_tokens`` in all."""
 
     num_decodes: int
@@ -29,7 +29,7 @@ class EngineStatistics:
     ``num_running``: decodes with an open sequence. ``num_waiting``: commands that could go into the
     next message, and begun ones without a sequence. ``num_paused``: programs (each with all
     below it) that are paused now, ``num_pauses``: how often one was; ``num_working_set_blocks``: of
-    those that are not. ``num_prefetched``: blocks fetched from the host before anybody asked for
+    those that are not. ``num_prefetched``: blocks fetched from the host before a command needed
     them. ``step_s``: average time of a decode step, ``prompt_token_s``: of one token of a prompt.
     ``num_batches``, ``num_rows``, ``num_tokens``: dispatched since start. ``batch_sizes``: number
     of messages by their number of rows, in the buckets of ``BATCH_BOUNDS``.
@@ -64,8 +64,8 @@ class EngineStatistics:
 @dataclass(frozen=True, slots=True)
 class InstanceStatistics:
     """One process of an encoder. ``num_batches``, ``num_sequences``, ``num_tokens``: dispatched
-    since start; ``busy_s``: total time of its ended batches. ``num_reused_tokens``: that it had
-    kept and did not compute; ``cache_bytes``: what it keeps now."""
+    since start; ``busy_s``: total time of its ended batches. ``num_reused_tokens``: tokens whose
+    results it had kept and did not compute; ``cache_bytes``: the size of what it keeps now."""
 
     engine: EngineId
     is_up: bool

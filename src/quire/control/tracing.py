@@ -29,7 +29,7 @@ _OUTCOMES: dict[CommandState, CallOutcome] = {
 
 
 class Tracer:
-    """``listener`` None: nobody is told."""
+    """Makes the records. ``listener`` None: none are made."""
 
     def __init__(self, listener: TraceListener | None, time: EventTime) -> None:
         self._listener = listener
@@ -45,7 +45,7 @@ class Tracer:
             self._listener.program_ended(program.id, self._time.now_s, reason)
 
     def call_ended(self, entry: Entry) -> None:
-        """``entry`` has ended, and its run is still there."""
+        """Report ``entry``, which has ended; its run still exists."""
         if self._listener is not None and is_call(entry):
             self._listener.call_ended(self._record(entry))
 
@@ -75,7 +75,8 @@ class Tracer:
     def transfers_ended(
         self, engine: EngineState, transfers: Iterable[Transfer], *, is_lost: bool = False
     ) -> None:
-        """One record for those that began together, for one program, in one direction."""
+        """Report ``transfers``, in one record for those that began together, for one program, in
+        one direction."""
         if self._listener is None:
             return
         num_blocks: dict[tuple[ProgramId | None, bool, bool, bool, float], int] = {}
@@ -101,7 +102,7 @@ class Tracer:
             self._listener.transfer_ended(record)
 
     def under_way(self, program: Program) -> tuple[CallRecord, ...]:
-        """Calls of ``program`` that have not ended."""
+        """The records of the calls of ``program`` that have not ended."""
         return tuple([self._record(entry) for entry in program.entries.values() if is_call(entry)])
 
     def _record(self, entry: Entry) -> CallRecord:
@@ -142,5 +143,5 @@ class Tracer:
 
 
 def is_call(entry: Entry) -> bool:
-    """Whether it needs an engine."""
+    """Whether ``entry`` needs an engine."""
     return type(entry.command) not in HOST_COMMANDS

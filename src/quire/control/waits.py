@@ -1,4 +1,4 @@
-"""Why a program does not run: what its oldest command that is next in its queue waits for.
+"""Finds why a program does not run: what its oldest command that is next in its queue waits for.
 
 Owns the derivation, from where control keeps the command now. Changes nothing and keeps nothing.
 """
@@ -20,11 +20,11 @@ from quire.core.ids import EngineId
 
 
 class WaitsFor(StrEnum):
-    """PROGRAM: its own code; it has no unfinished command. ENGINE: to come up. PAUSED: for its
-    next call, until other programs leave room for all that it works on. SEAT: one of the engine's
-    sequences. MEMORY: blocks or embeds. PAGES: to be copied back from the host, or computed again.
-    COMMAND: another command, of its own program or of one that uses the same page. TURN: the next
-    message, or one behind it."""
+    """What a program waits for. PROGRAM: its own code; it has no unfinished command. ENGINE: to
+    come up. PAUSED: for its next call, until other programs leave room for all that it works on.
+    SEAT: one of the engine's sequences. MEMORY: blocks or embeds. PAGES: to be copied back from the
+    host, or computed again. COMMAND: another command, of its own program or of one that uses the
+    same page. TURN: the next message, or one behind it."""
 
     PROGRAM = "program"
     ENGINE = "engine"
@@ -38,7 +38,7 @@ class WaitsFor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """``since_s``: event time."""
+    """What a program waits for, and since when (event time)."""
 
     reason: WaitsFor
     since_s: float
@@ -57,7 +57,7 @@ def wait_of(
     oldest: Wait | None = None
     for entry in program.entries.values():
         if entry.queue.entries[0] is not entry:
-            continue  # it stands behind another one of its queue, and waits for that
+            continue  # it is behind another one of its queue, and waits for that
         engine = entry.queue.engine
         reason = _reason(entry, places[engine], schedulers.get(engine))
         if reason is None:

@@ -136,7 +136,10 @@ class CommandQueue:
     """One queue of one program for one model.
 
     ``placed_on``: the engine that serves it, None until its first command comes. ``place``: the
-    step of the program's graph that newly issued commands serve.
+    step of the program's graph that newly issued commands serve. ``entries[:num_started]`` have
+    begun; the rest wait, in order. ``poison`` is the failed command. ``orphans`` are pages and
+    embeds whose dealloc failed behind it: they are freed at reset or close. ``prompt_keys``: keys
+    of the prompt of its first decode, until that begins.
     """
 
     __slots__ = (

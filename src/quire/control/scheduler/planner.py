@@ -1,6 +1,6 @@
-"""What goes into one message: claimants, decodes, then everything else, under the token budget.
+"""Chooses what goes into one message: claimants, decodes, then all else, under the token budget.
 
-Owns the choice and its order. It does not know when a message is sent nor what its result says.
+Owns the choice and its order. It does not know when a message is sent nor how to read its result.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ _NO_ROOM, _NO_BUDGET, _WAITS = (
     LoweringResult.NO_BUDGET,
     LoweringResult.WAITS,
 )
-"""Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+"""Bound once: Python 3.11 looks up a member of an enum at each use, which costs more than the
+use."""
 
 MAX_FAILED_CLAIMS = 8
-"""So many that find no memory are looked at for one message: who stands behind them in the order
-would have to find some where they found none."""
+"""The number of claims without memory that are tried for one message: a later one in the order
+would have to find some where these found none."""
 
 MAX_MISSES = 32
-"""So many that find no budget are looked at for one message."""
+"""The number of commands without budget that are tried for one message."""
 
 
 class MessagePlanner:
@@ -104,8 +105,9 @@ class MessagePlanner:
         *,
         thorough: bool = False,
     ) -> BatchBuilder:
-        """The next message; it may be empty. ``prompt_limit`` is asked when it is known who takes
-        part. ``None``: no bound of its own. ``thorough``: all who claim memory are looked at."""
+        """Plan the next message, which may be empty. ``prompt_limit`` is called when the planner
+        knows which commands take part; it returns None for no bound of its own. ``thorough``: try
+        all claims for memory."""
         for queue in self._windows:
             self._engine.tables.trim(queue.serial, self._engine.operations)
         self._windows = {}
@@ -130,9 +132,9 @@ class MessagePlanner:
         return self._builder
 
     def add_behind(self, builder: BatchBuilder, entries: Collection[Entry]) -> bool:
-        """Add ``entries`` and what may follow each to a message behind the one in flight. Nobody
-        gives up memory for work in advance. Returns whether an entry was left out for lack of
-        memory."""
+        """Add ``entries`` and what may follow each to a message behind the one in flight. No
+        command gives up memory for work in advance. Returns whether an entry was left out for lack
+        of memory."""
         if not entries:
             return False
         blocked, self.blocked = self.blocked, {}
@@ -156,12 +158,12 @@ class MessagePlanner:
 
     @property
     def could_join(self) -> bool:
-        """Whether a message that is planned now might carry somebody whom those in flight do not:
-        then none of many steps, and none behind the one in flight, is sent before it."""
+        """Whether a message that is planned now might carry a command that those in flight do not:
+        then no message of many steps, and none behind the one in flight, is sent before it."""
         return self._joining.is_possible(is_blocked=bool(self.blocked))
 
     def prompts_to_come(self) -> list[Entry]:
-        """The prompts that would stand in a message planned now, if nothing else would."""
+        """The prompts that would be in a message planned now, if nothing else was."""
         return self._joining.prompts()
 
     def _advance_time(self) -> None:
@@ -171,10 +173,10 @@ class MessagePlanner:
             active.append(first.program.tenant)
         self._fairness.advance(active)
 
-    # -- who found no memory before --------------------------------------------------------------
+    # -- claims: commands that found no memory before --------------------------------------------
 
     def _add_claimants(self, starved: Collection[Entry], most_failed: int | None) -> None:
-        """What found no memory before, the oldest program first: nobody has pinned anything for
+        """Add commands that found no memory before, the oldest program first: nothing is pinned for
         this message yet, so its claim can always be met."""
         if not starved and not self.backlog.claims:
             return
@@ -201,7 +203,7 @@ class MessagePlanner:
             self._add_queue(entry)
 
     def _add_restores(self, program: Program | None = None) -> None:
-        """Rows that compute lost pages again, charged to those whom they are for."""
+        """Add rows that compute lost pages again, charged to the commands that wait for them."""
         num_before = len(self._builder.restores)
         self.restorer.add_rows(self._builder, self._reclaim_for, program)
         for restored in self._builder.restores[num_before:]:
@@ -210,7 +212,7 @@ class MessagePlanner:
     # -- decodes ---------------------------------------------------------------------------------
 
     def _add_decodes(self, entries: Collection[Entry]) -> None:
-        """A step of each. Where all have room, their order means nothing."""
+        """Add a step of each. If all have room, their order does not matter."""
         if self._max_commands is None and len(entries) <= self._builder.budget:
             added = [entry for entry in entries if self._add_decode(entry)]
             self._fairness.charge_all([_tenant_of(entry) for entry in added], [1] * len(added))
@@ -224,7 +226,8 @@ class MessagePlanner:
     def charge_steps(
         self, runs: Sequence[DecodeRun], num_steps: Sequence[int], num_charged: int
     ) -> None:
-        """The steps of decodes that a message takes, beyond those that its plan has charged."""
+        """Charge the steps of decodes in a message, beyond the ``num_charged`` that its plan has
+        charged for each."""
         by_tenant: dict[TenantId, int] = {}
         for index, run in enumerate(runs):
             num_more = num_steps[index] - num_charged
@@ -262,7 +265,7 @@ class MessagePlanner:
             num_missed += self._builder.num_commands == num_before and entry in self._again
 
     def _add_queue(self, entry: Entry) -> None:
-        """Add ``entry`` and whatever of its queue may stand in the same message behind it."""
+        """Add ``entry`` and the commands behind it in its queue that may be in the same message."""
         queue = entry.queue
         window = self._windows.get(queue)
         if window is None:
@@ -281,7 +284,7 @@ class MessagePlanner:
             if outcome is _PARTIAL:
                 window.close()
                 self._engine.unfinished[current] = None
-                self._engine.ready.discard(queue)  # it has begun: nothing of it may start now
+                self._engine.ready.discard(queue)  # no other command of it may start now
                 self._again[current] = None
                 break
             self._engine.unfinished.pop(current, None)
@@ -291,7 +294,7 @@ class MessagePlanner:
             self._fairness.charge(queue.program.tenant, cost)
 
     def _put_back(self) -> None:
-        """Who was looked at and waits on stands where it waits."""
+        """Put commands that were tried and still wait back where they wait."""
         again, self._again = self._again, {}
         for entry in again:
             if entry in self.blocked:
@@ -300,7 +303,8 @@ class MessagePlanner:
                 self.backlog.place(entry)
 
     def _try(self, entry: Entry) -> LoweringResult:
-        """Lower ``entry``; what fails is answered, what is blocked goes first the next time."""
+        """Lower ``entry``. If it fails, answer it; if it is blocked, it goes first the next
+        time."""
         builder = self._builder
         self.backlog.arrive(entry)
         try:
@@ -317,7 +321,7 @@ class MessagePlanner:
         if outcome is _WAITS:
             if self._again.pop(entry, False) is None:
                 self.backlog.hold(entry)
-        elif entry in self._again and (  # who comes behind another command waits for that one
+        elif entry in self._again and (  # a command behind another one waits for that one
             outcome is _NO_ROOM or (outcome is _NO_BUDGET and _is_too_long(entry))
         ):
             self.blocked[entry] = None
@@ -331,7 +335,7 @@ class MessagePlanner:
         run = entry.run
         if isinstance(run, DecodeRun) and run.is_open:
             self._engine.running[entry] = run
-        elif is_decode and outcome is _NO_ROOM:  # it holds what it found, and is in no message
+        elif is_decode and outcome is _NO_ROOM:  # it holds cached pages, and is in no message
             self._table.note_active_holder(entry.program)
         return outcome
 
@@ -348,35 +352,37 @@ class MessagePlanner:
         return Reclaim(order, give_up, entry.program.id)
 
     def _waiting_of(self, program: Program | None) -> Iterable[Entry]:
-        """Commands that wait for a message and for nothing else; of ``program`` alone, if given."""
+        """Commands that wait for a message and for nothing else; only those of ``program``, if
+        given."""
         if program is None:
             return [*self.backlog.waiting(), *self._again]
         entries = program.entries.values()
         return [e for e in entries if e in self._again or self.backlog.waits(e)]
 
     def refusable(self) -> list[Entry]:
-        """Commands that stand in the way of one another: those that claim memory, and decodes that
-        have lost their seats and still hold some."""
+        """Commands that block one another: those that claim memory, and decodes that have lost
+        their seats and still hold some."""
         unfinished = self._engine.unfinished
         return [*self.blocked, *(e for e in unfinished if not self.backlog.seats.has_seat(e))]
 
     def withdraw(self, queue: CommandQueue) -> None:
-        """``queue`` goes to another engine; no message carries a command of it."""
+        """Forget ``queue``, which moves to another engine; no message carries a command of it."""
         self.backlog.withdraw(queue)
         self._windows.pop(queue, None)
         for entry in queue.entries:
             self.blocked.pop(entry, None)
 
     def take_over(self, run: DecodeRun) -> None:
-        """``run`` is of another engine, and its pages are here, as they were when it was made. If
-        it has begun, nothing else of its queue can be next."""
+        """Take over ``run`` of another engine. Its pages are here, as they were before it began. If
+        it has begun, no other command of its queue can be next."""
         self.decodes.begin_again(run)
         if run.entry.state is CommandState.STARTED:
             self._engine.unfinished[run.entry] = None
             self.backlog.place(run.entry)
 
     def lose_flight(self) -> None:
-        """The engine is gone: whoever ran asks for a seat, whoever claimed memory looks again."""
+        """Let decodes that ran ask for a seat again, and claims be examined again, as the engine is
+        lost."""
         for run in list(self._engine.running.values()):
             self.seating.unseat(run)
         self.blocked.clear()
@@ -389,5 +395,5 @@ def _tenant_of(entry: Entry) -> TenantId:
 
 
 def _is_too_long(entry: Entry) -> bool:
-    """Whether the rest of it needs one message."""
+    """Whether the rest of ``entry`` must be in one message."""
     return isinstance(entry.run, ForwardRun) and not entry.run.is_splittable

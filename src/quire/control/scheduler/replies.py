@@ -1,4 +1,4 @@
-"""What commands are told: the values of a result that belong to one of them.
+"""Makes the replies of commands from the values of a result that belong to them.
 
 Pure functions of the flat arrays of ``quire.core.batch_result``. Must not know what becomes of
 commands.
@@ -17,7 +17,8 @@ from quire.core.commands import Dists, Sampled
 from quire.core.decoding import Dist, FinishReason, TokenLogprobs
 
 _DISTS, _SAMPLES = MessageStage.DISTS, MessageStage.SAMPLES
-"""Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+"""Bound once: Python 3.11 looks up a member of an enum at each use, which costs more than the
+use."""
 
 FINISH_REASONS: dict[SequenceEnd, FinishReason] = {
     SequenceEnd.STOP_TOKEN: "stop",
@@ -29,7 +30,7 @@ FINISH_REASONS: dict[SequenceEnd, FinishReason] = {
 
 
 def reply_of(part: CommandItems, result: BatchResult) -> Reply:
-    """The reply of a command of the fine tier, whose last part this is."""
+    """The reply to a command of the fine tier, whose last part is ``part``."""
     if part.stage is _SAMPLES:
         return Sampled(token_ids=result.samples[part.start : part.stop].tolist())
     if part.stage is _DISTS:
@@ -50,7 +51,7 @@ def reply_of(part: CommandItems, result: BatchResult) -> Reply:
 
 
 def prompt_logprobs(run: DecodeRun, part: CommandItems, result: BatchResult) -> list[TokenLogprobs]:
-    """Of the tokens of ``run``'s prompt that follow those of ``part``."""
+    """The log probabilities of the prompt tokens of ``run`` that follow those of ``part``."""
     first = part.first_token
     num_top = run.command.num_prompt_logprobs or 0
     logprobs = []
@@ -72,8 +73,8 @@ def prompt_logprobs(run: DecodeRun, part: CommandItems, result: BatchResult) -> 
 def sampled_logprobs(
     num_top: int, reported: SequenceTokens, index: int, tokens: list[int]
 ) -> list[TokenLogprobs] | None:
-    """Of ``tokens``, the first that sequence ``index`` of the message has sampled; None if nobody
-    has asked for any."""
+    """The log probabilities of ``tokens``, the first that sequence ``index`` of the message has
+    sampled; None if none were requested."""
     if not len(reported.logprobs):
         return None
     start = int(reported.token_starts[index])

@@ -1,7 +1,7 @@
-"""What goes on behind a message whose result is not known yet: steps of its decodes, next commands.
+"""Chooses what goes on behind a message whose result is not known yet: decode steps, next commands.
 
-Owns who may go on unseen, and for how many steps. When the message behind is sent is decided by
-``engine_scheduler``.
+Owns which decodes may go on before their tokens are known, and for how many steps.
+``engine_scheduler`` decides when the message behind is sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class RunAhead:
         self._flow = flow
 
     def num_steps_of(self, run: DecodeRun, num_steps: int) -> int:
-        """``num_steps`` behind those in flight, as far as the run's budget and free blocks go."""
+        """How many of ``num_steps`` more steps ``run`` can take behind those in flight, as its
+        budget and free blocks allow."""
         outstanding = run.num_outstanding
         num_steps = min(num_steps, run.max_tokens - run.num_generated - outstanding)
         while num_steps > 0:
@@ -34,7 +35,8 @@ class RunAhead:
         return 0
 
     def advance_behind(self, message: InFlight, builder: BatchBuilder, num_steps: int) -> list[int]:
-        """Add what ``message`` decodes and may go on unseen; the steps of each."""
+        """Add the decodes of ``message`` that may go on before its result is known; return the
+        steps of each."""
         max_steps = []
         for run in message.runs:
             if builder.budget <= 0 or not self._may_go_on(run):
@@ -46,8 +48,9 @@ class RunAhead:
         return max_steps
 
     def next_behind(self, message: InFlight) -> list[Entry]:
-        """The next command of each queue that ``message`` serves. None at all, if one has not been
-        issued yet or cannot be sent ahead: its program would fall out of step with the others."""
+        """The next command of each queue that ``message`` serves. None of them is returned if one
+        has not been issued yet or cannot be sent ahead: its program would fall out of step with the
+        others."""
         entries = []
         for queue in dict.fromkeys([part.entry.queue for part in message.parts]):
             entry = self._flow.next_for_engine(queue)

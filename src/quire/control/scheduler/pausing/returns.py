@@ -1,19 +1,20 @@
-"""How soon programs call again, learned from those of the same class, and how long that is worth
-waiting for.
+"""Estimates how soon programs call again, from others of the same class, and how long it is worth
+waiting for them.
 
 **The rule.** Pages that are kept for a program which waits for a tool or a person cost the pool:
 blocks times the time held. Pages that are given up cost the engine the time to compute them again.
-Both are engine time if one says what a block is worth: while memory is short, the whole pool is
-what the engine needs to work at all, so a block held for a second costs a second over the pool's
-blocks. To compute a block again takes ``page_size`` times the time of a prompt token. So the
-program's own blocks cancel out, and what remains is the *refill time*, that of computing as much as
-the whole pool holds:
+Both become engine time if a block has a value: while memory is short, the engine needs the whole
+pool to work at all, so a block held for a second costs a second over the pool's blocks. To compute
+a block again takes ``page_size`` times the time of a prompt token. So the program's own blocks
+cancel out, and what remains is the *refill time*, that of computing as much as the whole pool
+holds:
 
     keep while   chance to return within t / expected time held until then   >=   1 / refill time
 
-for the best t. The left side is the Gittins index of the waits of its class at what it has waited
-so far. A program is held until the index is lower for the first time. This is a price and no lock:
-programs whose hold is over are the first to yield, and nobody is refused a block because of a hold.
+for the best t. The left side is the Gittins index of the waits of the program's class, at the time
+that it has waited so far. A program is held until the index is lower for the first time. This is a
+price and no lock: programs whose hold is over are the first to yield, and no command is refused a
+block because of a hold.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ from quire.control.policies.remaining import gittins_index
 
 MAX_SAMPLES = 256
 MIN_SAMPLES = 16
-"""Below so many nothing is known of a class."""
+"""With fewer samples nothing is known of a class."""
 MAX_CLASSES = 512
 MAX_LOOKS = 32
-"""Waits at which a return is looked for: as many samples, evenly chosen."""
+"""The most waits at which a return is evaluated: as many samples, evenly chosen."""
 SHORTEST_S = 0.05
-"""Holds are told apart from here on, in half octaves."""
+"""Shorter holds are not distinguished; longer ones are, in half octaves."""
 
 NEVER_S = 1e9
 """The wait of a program that did not come back."""
 
 UNKNOWN_CHANCE = 0.5
-"""That a program of a class without samples comes back."""
+"""The chance that a program of a class without samples comes back."""
 
 ReturnClass = tuple[str, str, bool]
-"""Tenant, kind of program, and whether it has called once only: most that call a second time go on,
-and of those that called once many never come back."""
+"""Tenant, kind of program, and whether it has called only once: most programs that call a second
+time go on, and of those that called once many never come back."""
 
 
 class ReturnTimes:
-    """The last waits of one class. ``is_first``: behind the first call of a program."""
+    """The last waits of one class. ``is_first``: those after the first call of a program."""
 
     __slots__ = ("_hold_s", "_is_first", "_known", "_num_new", "_samples", "_sorted")
 
@@ -57,7 +58,8 @@ class ReturnTimes:
         self._hold_s = 0.0
 
     def add(self, wait_s: float) -> None:
-        """One came back after ``wait_s``, or not at all (``NEVER_S``)."""
+        """Add the wait of a program that came back after ``wait_s``, or not at all
+        (``NEVER_S``)."""
         self._samples.append(wait_s)
         insort(self._sorted, wait_s)
         if len(self._samples) > MAX_SAMPLES:
@@ -65,10 +67,10 @@ class ReturnTimes:
         self._num_new += 1
 
     def hold_s(self, refill_s: float, most_s: float) -> float:
-        """How long its pages are worth what they take, at most ``most_s``. ``refill_s``: the time
-        to compute as much as the whole pool holds.
+        """How long a program's pages are worth the blocks that they take, at most ``most_s``.
+        ``refill_s``: the time to compute as much as the whole pool holds.
 
-        Of an unknown class a program that has come back before is held for ``refill_s``, as if it
+        In an unknown class a program that has come back before is held for ``refill_s``, as if it
         came back within as long as it has waited so far; another one is not held at all.
         """
         if len(self._samples) < MIN_SAMPLES:
@@ -79,7 +81,7 @@ class ReturnTimes:
         return self._hold_s
 
     def chance(self, waited_s: float) -> float:
-        """That a program which has waited for ``waited_s`` comes back at all."""
+        """The chance that a program which has waited for ``waited_s`` comes back at all."""
         if len(self._samples) < MIN_SAMPLES:
             return UNKNOWN_CHANCE
         first = bisect_right(self._sorted, waited_s)
@@ -88,9 +90,9 @@ class ReturnTimes:
         return (num_left - num_never) / num_left if num_left else 0.0
 
     def back_s(self, waited_s: float, move_s: float) -> float | None:
-        """After what wait pages that have left the device are worth what they take there again, of
-        a program that has waited for ``waited_s``. ``move_s``: the time to move as much as the
-        device holds. None: at no time that is known."""
+        """The wait after which pages that have left the device are worth their blocks there again,
+        for a program that has waited for ``waited_s``. ``move_s``: the time to move as much as the
+        device holds. None: no such wait is known."""
         first = bisect_right(self._sorted, waited_s + move_s)
         later = self._sorted[first : bisect_left(self._sorted, NEVER_S)]
         if len(self._samples) < MIN_SAMPLES or not later or move_s <= 0:
@@ -101,7 +103,8 @@ class ReturnTimes:
         return None
 
     def _is_outdated(self, refill_s: float, most_s: float) -> bool:
-        """A call's end does not pay for learning anew, unless enough has changed."""
+        """Whether the hold must be computed anew. It is not at each call's end, but when enough has
+        changed."""
         if self._known is None or self._num_new * 8 >= len(self._samples):
             return True
         known_s, known_most_s = self._known
@@ -115,7 +118,7 @@ class ReturnTimes:
 
 
 class Returns:
-    """Of all classes; the ones not used for longest are forgotten."""
+    """The return times of all classes; those that were not used for longest are forgotten."""
 
     def __init__(self) -> None:
         self._classes: OrderedDict[ReturnClass, ReturnTimes] = OrderedDict()

@@ -1,8 +1,8 @@
 """The working set of one program: the contexts that its last calls ended with.
 
-As many calls count as it had at one time, so that of a search the branches count that it works on,
-and not those that it has left. What they have in common counts once. Owns the estimate, in blocks;
-whether these blocks are on the device, or anywhere, it does not know.
+As many calls count as the program had at one time: of a search, the branches count that it works
+on, and not those that it has left. What they have in common counts once. Owns the estimate, in
+blocks; does not know whether these blocks are on the device, or anywhere.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from quire.control.memory.content import ChainNode
 
 
 class Trail:
-    """``num_blocks``: the working set. Blocks without a canonical chain are taken to be its own."""
+    """One program's last contexts. ``num_blocks``: the working set. Blocks without a canonical
+    chain count as its own."""
 
     __slots__ = ("_ends", "_width", "num_blocks")
 
@@ -23,12 +24,12 @@ class Trail:
         self.num_blocks = 0
 
     def widen(self, width: int) -> None:
-        """So many of its calls stand side by side."""
+        """Note that ``width`` of its calls run side by side."""
         self._width = max(self._width, width)
 
     def add(self, leaf: ChainNode | None, num_blocks: int) -> None:
-        """A call has ended with a context of ``num_blocks``; ``leaf``: its last full page, if all
-        of it is canonical."""
+        """Add the end of a call, with a context of ``num_blocks``; ``leaf``: its last full page, if
+        all of it is canonical."""
         ends = self._ends
         ends.append((leaf, num_blocks))
         while len(ends) > self._width:

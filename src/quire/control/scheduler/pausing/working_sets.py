@@ -1,9 +1,9 @@
 """The working sets of the families of programs that are let in, and how much of memory they take.
 
 A *family* (a root program with all below it) is let in or not as a whole. Owns the sum, the order
-in which families were let in, and which of those that wait for nobody's call but their own are past
-their hold: these are *cold*, their blocks are there for whoever calls. A family counts from the end
-of its first call. Decides nothing and moves nothing.
+in which families were let in, and which of the quiet ones are past their hold: these are *cold*,
+their blocks are available to any family that calls. A family counts from the end of its first call.
+Decides nothing and moves nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ from quire.core.ids import ProgramId
 
 
 class FamilyWorkingSet:
-    """``calls``: its unfinished decodes; ``inside``: those that have begun. ``num_blocks``: what it
-    counts while it is let in. ``let_in_s``: when that was, None while it is not.
-    ``paused_s``: since when a call of it waits outside. ``quiet_s``: when its last call ended, None
-    while it has one. ``hold_until_s``: of a quiet one. ``is_cold``: it is past that. ``has_left``,
-    ``has_spilled``: pages of it have gone to a lower tier, to the disk since it is quiet."""
+    """The state of one family on one engine.
+
+    ``calls``: its unfinished decodes; ``inside``: those that have begun. ``num_blocks``: what it
+    counts while it is let in. ``let_in_s``: when that was, None while it is not. ``paused_s``:
+    since when a call of it waits outside. ``quiet_s``: when its last call ended, None while it has
+    one. ``hold_until_s``: until when it is held while it is quiet. ``is_cold``: it is past that.
+    ``has_left``, ``has_spilled``: since it is quiet, pages of it have gone to a lower tier, or to
+    the disk.
+    """
 
     __slots__ = (
         "calls",
@@ -63,13 +67,13 @@ class FamilyWorkingSet:
 
     @property
     def working_set(self) -> int:
-        """Blocks."""
+        """Its size, in blocks."""
         return sum([trail.num_blocks for trail in self.trails.values()])
 
 
 class WorkingSets:
-    """Of those that are let in. ``num_blocks``: of all together; ``num_cold_blocks``: of the cold
-    ones among them."""
+    """The families that are let in. ``num_blocks``: of all together; ``num_cold_blocks``: of the
+    cold ones among them."""
 
     def __init__(self) -> None:
         self._let_in: OrderedDict[ProgramId, FamilyWorkingSet] = OrderedDict()
@@ -83,7 +87,7 @@ class WorkingSets:
         return len(self._let_in)
 
     def __iter__(self) -> Iterator[FamilyWorkingSet]:
-        """In the order in which they were let in."""
+        """The families in the order in which they were let in."""
         return iter(self._let_in.values())
 
     @property
@@ -104,27 +108,27 @@ class WorkingSets:
         family.let_in_s, family.num_blocks = None, 0
 
     def resize(self, family: FamilyWorkingSet, num_blocks: int) -> None:
-        """It is let in, and counts ``num_blocks`` from now on."""
+        """Count ``num_blocks`` for ``family``, which is let in, from now on."""
         self.num_blocks += num_blocks - family.num_blocks
         if family.is_cold:
             self.num_cold_blocks += num_blocks - family.num_blocks
         family.num_blocks = num_blocks
 
     def rest(self, family: FamilyWorkingSet, until_s: float) -> None:
-        """It has no call; it is kept until then."""
+        """Hold ``family``, which has no call, until ``until_s``."""
         family.hold_until_s = until_s
         self._num_holds += 1
         heapq.heappush(self._holds, (until_s, self._num_holds, family))
 
     def wake(self, family: FamilyWorkingSet) -> None:
-        """It calls, or leaves."""
+        """Note that ``family`` calls or leaves, so that it is not cold."""
         if family.is_cold:
             family.is_cold = False
             del self._cold[family.id]
             self.num_cold_blocks -= family.num_blocks
 
     def cool(self, now_s: float) -> None:
-        """Take note of holds that are over."""
+        """Make families cold whose holds are over."""
         holds = self._holds
         while holds and holds[0][0] <= now_s:
             until_s, _, family = heapq.heappop(holds)
@@ -137,16 +141,16 @@ class WorkingSets:
             self._forget_old_holds()
 
     def _forget_old_holds(self) -> None:
-        """Most end with a call: they go before they are many."""
+        """Drop outdated holds: most end with a call, and they must not pile up."""
         self._holds = [hold for hold in self._holds if _is_current(hold)]
         heapq.heapify(self._holds)
 
     def coldest(self) -> FamilyWorkingSet | None:
-        """Whose hold was over first."""
+        """The family whose hold was over first."""
         return next(iter(self._cold.values()), None)
 
     def next_cold_s(self) -> float | None:
-        """When the next hold is over."""
+        """The time at which the next hold is over; None if there is none."""
         while self._holds and not _is_current(self._holds[0]):
             heapq.heappop(self._holds)
         return self._holds[0][0] if self._holds else None

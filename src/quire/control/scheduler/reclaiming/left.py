@@ -1,7 +1,7 @@
-"""What no living program holds and only waits to be used: exports whose owners have ended, leases.
+"""Contents that no living program holds: exports whose owners have ended, and leases.
 
-It is the first to give up memory, whoever claims it. Owns which of it stands on the device of one
-engine for one holder alone; must not know who claims it.
+They are the first to give up memory, for any claim. Owns which of them are on the device of one
+engine for one holder alone; must not know what claims them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from quire.control.memory.exports import Export
 
 
 class LeftContents:
-    """Of one engine. ``host`` has the exports and leases of all."""
+    """Such contents on one engine. ``host`` has the exports and leases of all engines."""
 
     def __init__(self, engine: EngineState, host: HostCommands) -> None:
         self._engine = engine
         self._host = host
 
     def contents(self) -> list[Content]:
-        """What can go: of exports that were left to their tenants alone, and of leases."""
+        """The contents that can be moved out: of exports that were left to their tenants alone, and
+        of leases."""
         exports = self._host.exports.left(self._engine.id)
         contents = [content for export in exports for content in self._own(export)]
         if len(self._host.leases):
@@ -30,8 +31,8 @@ class LeftContents:
         return contents
 
     def move_out(self, num_blocks: int) -> bool:
-        """To the host; where that is full, the export that has not been used for longest goes.
-        Stops at ``num_blocks``; False if there was nothing."""
+        """Move contents to the host; if that is full, remove exports that were not used for
+        longest. Stops at ``num_blocks``; returns False if there was nothing."""
         memory = self._engine.memory
         num_freed = 0
         for content in self.contents():
@@ -47,18 +48,18 @@ class LeftContents:
         return num_freed > 0
 
     def _leased(self) -> list[Content]:
-        """What stands on the device for a lease alone and can be read: it is computed again if it
-        is dropped."""
+        """Contents on the device that only a lease holds and that can be read: they are computed
+        again if they are dropped."""
         leases = self._host.leases.of_engine(self._engine.id)
         held = [one.contents if one.is_complete else one.matched for one in leases]
         return self._alone([content for contents in held for content in reversed(contents)])
 
     def _own(self, export: Export) -> list[Content]:
-        """What stands on the device for ``export`` alone, later pages first."""
+        """Contents on the device that only ``export`` holds, later pages first."""
         contents = [snapshot.content for snapshot in reversed(export.pages)]
         return self._alone([content for content in contents if content is not None])
 
     def _alone(self, contents: Iterable[Content]) -> list[Content]:
-        """Those that stand on the device for one holder."""
+        """Those of ``contents`` on the device that have one holder."""
         can_move_out = self._engine.memory.can_move_out
         return [one for one in contents if one.num_refs == 1 and can_move_out(one)]

@@ -1,8 +1,8 @@
-"""Who gives up memory when the pool is used up, and in which order.
+"""Which contents are moved out when the pool is used up, and in which order.
 
 Owns the order alone: what is left of ended programs, idle programs' pages, the requester's own,
 waiting younger programs', then running decodes by policy. The oldest active program may claim from
-everyone. What a claim must not touch, and why somebody always gets on, stands in ``claim``.
+all. ``claim`` states what a claim must not touch, and why some command always goes on.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from quire.control.scheduler.waiting.seating import Seating
 class Reclaimer:
     """Frees device blocks of one engine for one requester at a time.
 
-    ``ranking`` says who outranks whom, ``backlog`` who may take part at all; ``seating`` takes a
-    running decode's sequence.
+    ``ranking`` decides which command outranks which, ``backlog`` which may take part at all;
+    ``seating`` takes a running decode's sequence.
     """
 
     def __init__(
@@ -46,7 +46,8 @@ class Reclaimer:
         self._seating = seating
 
     def reclaim(self, num_blocks: int, claim: Claim, kept: set[Entry]) -> bool:
-        """Free at least one block, ``num_blocks`` if that is as easy; False if nothing can go.
+        """Free at least one block, ``num_blocks`` if that is as easy; return False if nothing can
+        be moved out.
 
         ``kept``: decodes that the message in preparation already carries.
         """
@@ -63,8 +64,8 @@ class Reclaimer:
         )
 
     def _is_enough(self, num_blocks: int, claim: Claim, kept: set[Entry]) -> bool:
-        """Whether everything that may go makes ``num_blocks``. If not, nothing is touched: a claim
-        that cannot be met would drop, message after message, what others compute again."""
+        """Whether all that may be moved out makes ``num_blocks``. If not, nothing is touched: a
+        claim that cannot be met would drop, message after message, what others compute again."""
         num_movable = len(self._left.contents())
         if num_movable >= num_blocks:
             return True
@@ -83,7 +84,7 @@ class Reclaimer:
         return False
 
     def _candidates(self, claim: Claim, kept: set[Entry]) -> Iterator[Content]:
-        """What ``reclaim`` could move out for ``claim``, each content once."""
+        """The contents that ``reclaim`` could move out for ``claim``, each once."""
         seen = {id(content) for content in self._left.contents()}
         for content in self._each_candidate(claim, kept):
             if id(content) not in seen:
@@ -101,13 +102,15 @@ class Reclaimer:
         yield from filter(self._engine.memory.can_move_out, claim.last_resort())
 
     def look_again(self) -> None:
-        """Nothing could go: consider every idle program once more, however it became idle."""
+        """Consider every idle program once more, however it became idle, as nothing could be moved
+        out."""
         for program in self._table.idle.values():
             self._table.note_holder(program)
 
     def _move_out_idle(self, num_blocks: int, claim: Claim) -> bool:
-        """Longest idle first. A program without a movable block is not looked at again until it
-        has been active, so that a thousand idle programs cost nothing."""
+        """Move out contents of idle programs, longest idle first. A program without a movable block
+        is not examined again until it has been active, so that a thousand idle programs cost
+        nothing."""
         holders = self._table.holders.get(self._engine.id)
         while holders:
             program_id, program = next(iter(holders.items()))
@@ -146,8 +149,8 @@ class Reclaimer:
     def _move_out_contents(
         self, contents: Iterable[Content], num_blocks: int, program: Program
     ) -> int:
-        """Move ``num_blocks`` of ``contents``, which ``program`` holds, out, if so many can be; how
-        many were."""
+        """Move out ``num_blocks`` of ``contents``, which ``program`` holds, or as many as can be;
+        return how many."""
         memory = self._engine.memory
         num_freed = 0
         for content in contents:
@@ -164,7 +167,7 @@ class Reclaimer:
             if page.engine == self._engine.id and page.content is not None:
                 contents[id(page.content)] = page.content
         can_move_out = self._engine.memory.can_move_out
-        # Later pages first: what a prefix begins with is the most likely to be shared.
+        # Later pages first: the beginning of a prefix is the most likely to be shared.
         return [c for c in reversed(contents.values()) if can_move_out(c) and not claim.spares(c)]
 
     def _victims(self, requester: Entry, kept: set[Entry]) -> list[DecodeRun]:
@@ -183,7 +186,7 @@ class Reclaimer:
         if not victims:
             return False
         victim = max(victims, key=lambda run: self._ranking.standing(run.entry))
-        # Chosen while it runs: from then on it waits, and may be senior to who preempts it.
+        # Chosen while it runs: afterwards it waits, and may be senior to its preemptor.
         contents = [content for content in reversed(victim.pins) if not claim.spares(content)]
         self._seating.preempt(victim)
         self._move_out_contents(contents, len(contents), victim.entry.program)
@@ -198,5 +201,5 @@ class Reclaimer:
         return self._ranking.outranks(requester, victim)
 
     def oldest(self) -> Program | None:
-        """The active program that started first: it may claim from everyone."""
+        """The active program that started first: it may claim from all others."""
         return self._table.oldest_active

@@ -1,7 +1,8 @@
-"""Computing canonical pages again: dropped when every tier was full, or lost with an engine.
+"""Computes canonical pages again that were dropped when every tier was full, or lost with an
+engine.
 
-Owns the jobs. A job runs the tokens of a chain's missing pages once more, behind the pages that are
-still there; whoever needs them waits, and finds them as if nothing had happened.
+Owns the jobs. A job runs the tokens of a chain's missing pages once more, behind the pages that
+still exist; commands that need them wait, and then find them as they were.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from quire.core.errors import PageLost
 class RestoreJob:
     """One chain from its root: ``contents[i]`` holds the tokens from ``i * page_size`` on.
 
-    ``offset``: how many tokens of the first missing content have been run. ``requester``: for whom
-    memory is claimed, the most senior command that waits for one of them. ``step``: the last
-    message that carries a row of it.
+    ``offset``: how many tokens of the first missing content have been run. ``requester``: the
+    command for which memory is claimed, the most senior that waits for one of the contents.
+    ``step``: the last message that carries a row of the job.
     """
 
     __slots__ = ("contents", "missing", "number", "offset", "requester", "step")
@@ -48,7 +49,7 @@ class RestoreJob:
 
     @property
     def order(self) -> Seniority:
-        """The smaller, the more senior: as its requester, of one requester the deepest first."""
+        """The smaller, the more senior: as its requester; of one requester, the deepest first."""
         return (*self.requester.seniority, -self.depth, self.number)
 
     def first_missing(self) -> int | None:
@@ -70,8 +71,8 @@ class Restorer:
         self.num_restored_tokens = 0
 
     def request(self, requester: Entry, lost: Sequence[Content]) -> None:
-        """Start jobs for contents that are lost and in no job yet. Those that are run for the most
-        senior of all who wait for them.
+        """Start jobs for contents that are lost and in no job yet. A job that runs already is run
+        for the most senior command that waits for it.
 
         Raises:
             PageLost: the chain of one is longer than the whole pool.
@@ -131,16 +132,16 @@ class Restorer:
                 self._add_row(job, builder, reclaim_for(job.requester, job))
 
     def sweep(self) -> None:
-        """No message is in flight: what was computed may be used, and jobs that are over end, which
-        would hold their blocks."""
+        """Let computed contents be used, as no message is in flight, and end jobs that are over,
+        which would hold their blocks."""
         for content in self._in_message:
             content.is_restoring = False
         self._in_message = []
         self._end_jobs(None)
 
     def _end_jobs(self, step: int | None) -> None:
-        """End the jobs that are over and not in message ``step``. One that has lost what it builds
-        on begins again at once, so that nobody junior takes what is left of its chain."""
+        """End the jobs that are over and not in message ``step``. One that has lost a page on which
+        it builds begins again at once, so that no junior claim takes what is left of its chain."""
         for job in list(self.jobs):
             if job.step == step or not self._is_over(job):
                 continue
@@ -154,15 +155,17 @@ class Restorer:
         return job.first_missing() is None or self._is_broken(job) or not self._is_wanted(job)
 
     def _is_broken(self, job: RestoreJob) -> bool:
-        """Something that the job builds on was dropped meanwhile: who needs it asks again."""
+        """Whether a page on which the job builds was dropped meanwhile: commands that need it
+        request it again."""
         return any(c.is_lost and id(c) not in job.missing for c in job.contents)
 
     def _waits(self, job: RestoreJob) -> bool:
-        """Whether another job computes what this one builds on."""
+        """Whether another job computes a page on which this one builds."""
         return any(c.is_restoring and id(c) not in job.missing for c in job.contents)
 
     def _is_wanted(self, job: RestoreJob) -> bool:
-        """Whether somebody waits, and a page or an export still means a missing content."""
+        """Whether a command waits for it, and a page or an export still refers to a missing
+        content."""
         has_use = any(c.num_refs > 1 for c in job.contents if id(c) in job.missing)
         return has_use and job.requester.state not in ENDS
 
@@ -203,12 +206,12 @@ class Restorer:
         builder: BatchBuilder,
         reclaim: Reclaim,
     ) -> bool:
-        """Bring what stands before the row to the device and bind blocks for what it writes."""
+        """Bring the pages before the row to the device and bind blocks for those that it writes."""
         memory = self._engine.memory
         written = [content for content, _, _ in spans]
         there = [c for c in (*job.contents[:first], *written) if not c.is_lost]
         new = [content for content in written if content.is_lost]
-        # What stands further along the chain must not make way for what stands before it.
+        # Later pages of the chain must not make way for earlier ones.
         for content in job.contents:
             memory.pin(content)
         pinned = secure(memory, there, len(new), reclaim)
@@ -223,7 +226,8 @@ class Restorer:
         return True
 
     def _spans(self, job: RestoreJob, first: int, budget: int) -> list[tuple[Content, int, int]]:
-        """(content, start, stop) of the tokens to run next: neighbours only."""
+        """(content, start, stop) of the tokens to run next; only contents that follow one
+        another."""
         spans: list[tuple[Content, int, int]] = []
         start = job.offset
         for content in job.contents[first:]:
@@ -236,8 +240,9 @@ class Restorer:
         return spans
 
     def _note_done(self, job: RestoreJob, content: Content, builder: BatchBuilder) -> None:
-        """All of ``content`` is in messages on their way. Rows of this one could read it, but not
-        its operations, which run before: it counts as there once the message has run."""
+        """Note that all of ``content`` is in messages that are planned or in flight. Rows of this
+        message could read it, but not its operations, which run before: it can be used once the
+        message has run."""
         job.missing.discard(id(content))
         del self._by_content[id(content)]
         job.offset = 0
@@ -257,12 +262,13 @@ class Restorer:
             engine.memory.release(content)
 
     def fail(self, contents: Iterable[Content]) -> None:
-        """A row that computed ``contents`` could not be executed: they are lost as before."""
+        """Mark ``contents`` as lost again, as the row that computed them failed."""
         for content in contents:
             self._engine.memory.lose(content)
 
     def forget_all(self) -> None:
-        """The engine is gone, and every job with it; who still needs the pages asks again."""
+        """End every job, as the engine is lost; commands that still need the pages request them
+        again."""
         for job in list(self.jobs):
             self._finish(job)
         self.sweep()

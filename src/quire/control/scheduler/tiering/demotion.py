@@ -1,14 +1,14 @@
 """Cached pages go to a lower tier in place of being evicted, where that is expected to cost less.
 
-Owns the choice. ``memory`` moves; ``gate`` says how likely a page is needed again, ``price`` what
-that is worth.
+Owns the choice. ``memory`` moves; ``gate`` estimates how likely a page is needed again, ``price``
+whether moving it is worth it.
 
-**When.** A block that is moved out is free only at the end of its transfer. So that nobody waits
-for that, blocks are made free ahead: as many as the prompts of one message can take. What is needed
-beyond that is evicted at once, as without a lower tier: nothing here ever delays a call.
+**When.** A block that is moved out is free only at the end of its transfer. So that no command
+waits for that, blocks are made free ahead: as many as the prompts of one message can take. Contents
+beyond that are evicted at once, as without a lower tier: nothing here ever delays a call.
 
-**Where.** To the host; to the disk what finds no place there. Where a tier is full, a page takes
-the place of one that is less likely to be needed, and of no other: if pages of equally likely
+**Where.** Contents go to the host; those without a place there go to the disk. In a full tier, a
+page replaces one that is less likely to be needed, and no other: if pages of equally likely
 programs pushed each other out in turn, none would find its own.
 """
 
@@ -22,7 +22,7 @@ from quire.control.scheduler.tiering.price import MovePrice
 
 
 class Demotion:
-    """Of one engine."""
+    """Demotes cached pages of one engine."""
 
     def __init__(
         self, engine: EngineState, gate: ProgramGate, host_price: MovePrice, disk_price: MovePrice
@@ -34,12 +34,13 @@ class Demotion:
 
     @property
     def num_reserved(self) -> int:
-        """Blocks that are made free ahead."""
+        """The number of blocks that are made free ahead."""
         pool, size = self._engine.info.pool, self._engine.memory.device.size
         return min(size // 8, -(-pool.max_batch_tokens // pool.page_size))
 
     def run(self) -> list[Content]:
-        """Begin to move out what stands before the reserve; returns it."""
+        """Begin to move out the contents that are evicted next, until the reserve is free; return
+        them."""
         memory = self._engine.memory
         if not (memory.host.size or memory.disk_tier.pool.size) or not memory.index.num_cached:
             return []

@@ -1,13 +1,13 @@
-"""Pages that come back to the device before the program that waits is expected to call.
+"""Brings pages back to the device before the program that waits is expected to call.
 
 Owns which families are expected, and when. A family whose pages have begun to leave the device is
 expected when keeping them there is worth its price again: the rule of ``returns``, with the time to
 move as much as the device holds in place of the time to compute it: from the host, and earlier from
 the disk, once its pages have begun to go there. It is fetched once in a wait from each of the two,
-into blocks that are free beyond the reserve of ``demotion``, or that hold what nobody is expected
-to need: to move others out for it would gain nothing, and calls that find no free block evict pages
-that are needed. A fetched page is cached as others are: it may be evicted again before its program
-calls.
+into blocks that are free beyond the reserve of ``demotion``, or that hold contents which are not
+expected to be needed: to move others out for it would gain nothing, and calls that find no free
+block evict pages that are needed. A fetched page is cached as others are: it may be evicted again
+before its program calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Wait = tuple[FamilyWorkingSet, float]
 
 
 class Prefetch:
-    """Of one engine. ``num_fetched``: blocks that have begun to come back."""
+    """Fetches pages of one engine. ``num_fetched``: blocks that have begun to come back."""
 
     def __init__(
         self, engine: EngineState, gate: ProgramGate, times: MoveTimes, time: EventTime
@@ -41,7 +41,7 @@ class Prefetch:
         self.num_fetched = 0
 
     def left(self, content: Content) -> None:
-        """``content``, which nobody holds, has begun to move to the host or the disk."""
+        """Note that ``content``, which has no holder, has begun to move to the host or the disk."""
         family, is_on_disk = self._gate.resting(content), content.disk_block is not None
         block_s = (self._times.read if is_on_disk else self._times.host).block_s
         if family is None or block_s is None:
@@ -56,20 +56,21 @@ class Prefetch:
             self._forget_old()
 
     def _forget_old(self) -> None:
-        """Those that have called meanwhile go before they are many."""
+        """Drop families that have called meanwhile, so that they do not pile up."""
         if len(self._expected) > 64 + 2 * self._gate.num_families:
             self._expected = [one for one in self._expected if _is_current(one[2])]
             heapq.heapify(self._expected)
 
     def next_look_s(self) -> float | None:
-        """When the next family is expected; None: none is, or it is looked at with the next
+        """When the next family is expected; None: none is, or it is handled with the next
         message."""
         if self._expected and self._expected[0][0] > self._time.now_s:
             return self._expected[0][0]
         return None
 
     def run(self, num_reserved: int) -> None:
-        """Begin to fetch what is expected by now, and leave ``num_reserved`` blocks free."""
+        """Begin to fetch the pages of families that are expected by now, and leave ``num_reserved``
+        blocks free."""
         expected, now_s = self._expected, self._time.now_s
         while expected and expected[0][0] <= now_s:
             wait = heapq.heappop(expected)[2]
@@ -77,8 +78,8 @@ class Prefetch:
                 self._fetch(wait[0], num_reserved)
 
     def _fetch(self, family: FamilyWorkingSet, num_reserved: int) -> None:
-        """As far as there are blocks, and once: looking again with each message would cost more
-        than it gains."""
+        """Fetch as many pages as there are blocks, and only once: trying again with each message
+        would cost more than it gains."""
         away = list(self._away(family))
         num_free = self._make_free(num_reserved + len(away)) - num_reserved
         for content in away[: max(0, num_free)]:
@@ -86,8 +87,8 @@ class Prefetch:
             self.num_fetched += 1
 
     def _make_free(self, num_blocks: int) -> int:
-        """Evict what nobody is expected to need, of what would be evicted next, for
-        ``num_blocks``; returns how many are free."""
+        """Make ``num_blocks`` free: of the contents that would be evicted next, evict those that
+        are not expected to be needed. Returns how many are free."""
         memory = self._engine.memory
         num_promised = memory.promises.ahead_of(None)
         num_short = num_blocks + num_promised - memory.device.num_free
@@ -98,8 +99,8 @@ class Prefetch:
         return memory.device.num_free - num_promised
 
     def _away(self, family: FamilyWorkingSet) -> Iterator[Content]:
-        """What it has on lower tiers, the beginnings of its contexts first. What is on the device
-        stays there for as long as what comes back."""
+        """The contents of ``family`` on lower tiers, the beginnings of its contexts first. Those on
+        the device are touched, so that they stay as long as those that come back."""
         index = self._engine.memory.index
         for leaf in self._gate.leaves_of(family):
             for node in leaf.path():

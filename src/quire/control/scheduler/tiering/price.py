@@ -1,11 +1,11 @@
-"""Whether a page should be moved or computed again.
+"""Decides whether a page should be moved or computed again.
 
 Owns the rule: a page is worth moving if
 
     chance * time to compute it  >  time to move it out + chance * time to move it in
 
-where the chance is that of its being needed again. The times are those that the engine has
-measured. Until it has measured a move, a move is taken to cost nothing.
+where the chance is that of the page being needed again. The times are those that the engine has
+measured. Until it has measured a move, a move counts as free.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.control.scheduler.timing.move_time import MoveTime
 
 
 class MovePrice:
-    """Of moves to one tier and back."""
+    """The price of moves to one tier and back."""
 
     def __init__(
         self, chunk_time: ChunkTime, page_size: int, out_time: MoveTime, back_time: MoveTime
@@ -26,7 +26,7 @@ class MovePrice:
         self._back_time = back_time
 
     def is_worth_it(self, chance: float) -> bool:
-        """``chance``: that the page is needed again."""
+        """Whether moving is cheaper; ``chance``: that the page is needed again."""
         token_s, out_s = self._chunk_time.token_s, self._out_time.block_s
         if token_s is None or out_s is None:
             return chance > 0

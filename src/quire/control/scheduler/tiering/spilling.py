@@ -1,14 +1,14 @@
-"""What leaves the host for the disk, and whether the disk is in use at all.
+"""Moves contents from the host to the disk, and decides whether the disk is in use at all.
 
-Owns both. A host block is free only at the end of its transfer, so blocks of the host are made
-free ahead, as on the device: those of what makes way next. What can be computed again goes to the
-disk if that is worth its price, the rest in any case.
+Owns both. A host block is free only at the end of its transfer, so blocks of the host are made free
+ahead, as on the device: those of the contents that make way next. What can be computed again goes
+to the disk if that is worth its price, the rest in any case.
 
-**Faults.** A disk that fails is left alone for a while, and for twice as long if it fails again
+**Faults.** A disk that fails is not written for a while, and for twice as long if it fails again
 then. What it holds is read in any case: each block has a checksum.
 
-**Times.** If a slow hour has made the disk too dear, nothing is written and nothing is measured any
-more: after a while the time is forgotten, and one reserve of blocks measures it anew.
+**Times.** If a slow hour has made the disk too dear, nothing is written and so nothing is measured:
+after a while the measured time is forgotten, and one reserve of blocks measures it anew.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from quire.control.scheduler.timing.move_time import MoveTimes
 FIRST_PAUSE_S = 10.0
 LAST_PAUSE_S = 640.0
 MEASURED_FOR_S = 60.0
-"""How long a time that keeps everything from the disk is believed."""
+"""How long a measured time that keeps everything from the disk is used."""
 
 
 class Spilling:
-    """Of one engine."""
+    """Spills contents of one engine."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Spilling:
         self._written_s = 0.0
 
     def observe(self, ended: Sequence[Transfer]) -> None:
-        """Transfers have ended."""
+        """Read the outcome of ended transfers: a failure closes the disk for a while."""
         disk, now_s = self._engine.memory.disk_tier, self._time.now_s
         of_disk = [transfer for transfer in ended if transfer.uses_disk]
         if any(transfer.has_failed for transfer in of_disk):
@@ -66,14 +66,15 @@ class Spilling:
 
     @property
     def _num_reserved(self) -> int:
-        """Host blocks that are made free ahead: as many as the prompts of one message may push out,
-        and no more than an eighth of all."""
+        """The number of host blocks that are made free ahead: as many as the prompts of one message
+        may push out, and no more than an eighth of all."""
         pool = self._engine.info.pool
         num_pushed = -(-pool.max_batch_tokens // pool.page_size)
         return min(num_pushed, -(-self._engine.memory.host.size // 8))
 
     def run(self) -> list[Content]:
-        """Begin to move what stands before the reserve; returns what of it nobody holds."""
+        """Begin to move the host's contents that make way next, until the reserve is free; return
+        those of them without a holder."""
         memory = self._engine.memory
         if not memory.disk_tier.pool.size:
             return []

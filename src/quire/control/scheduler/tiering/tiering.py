@@ -1,4 +1,4 @@
-"""Pages between the tiers: what a message begins to move beside what its commands need.
+"""Pages between the tiers: what a message begins to move, besides what its commands need.
 
 Owns no rule: ``demotion`` chooses what leaves the device, ``spilling`` what leaves the host,
 ``prefetch`` what comes back.
@@ -21,7 +21,7 @@ from quire.control.scheduler.timing.move_time import MoveTimes
 
 
 class Tiering:
-    """Of one engine."""
+    """The tiering of one engine."""
 
     def __init__(
         self, engine: EngineState, gate: ProgramGate, chunk_time: ChunkTime, time: EventTime
@@ -39,12 +39,12 @@ class Tiering:
         return self._prefetch.num_fetched
 
     def observe(self, elapsed_s: float, ended: Sequence[Transfer]) -> None:
-        """Transfers of one direction have ended; copying took ``elapsed_s``."""
+        """Note that transfers of one direction have ended; copying took ``elapsed_s``."""
         self.times.observe(elapsed_s, ended)
         self._spilling.observe(ended)
 
     def run(self) -> None:
-        """A message may be sent: what moves begins with it."""
+        """Choose what begins to move with the message that may be sent now."""
         for content in self._spilling.run():
             self._prefetch.left(content)
         self._prefetch.run(self._demotion.num_reserved)
@@ -52,5 +52,5 @@ class Tiering:
             self._prefetch.left(content)
 
     def next_look_s(self) -> float | None:
-        """When time alone makes something move."""
+        """The time at which something may move without an event; None if there is none."""
         return self._prefetch.next_look_s()

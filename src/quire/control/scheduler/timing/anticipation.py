@@ -1,10 +1,10 @@
-"""Whether an idle engine waits a moment for programs that it has just answered.
+"""Decides whether an idle engine waits a moment for programs that it has just answered.
 
-A program that looks at every step issues its next commands soon after each answer. If anything else
-is ready by then, a work-conserving engine starts without it; from then on the two take turns with
-messages that are half as full, and where reading the weights is what a message costs, each gets
-half of its speed. Waiting once brings them into step (docs/decisions/024-anticipation.md). Owns the
-choice of whom to wait for and until when; it sends nothing.
+A program that reads every step issues its next commands soon after each answer. If anything else is
+ready by then, a work-conserving engine starts without it; from then on the two take turns with
+messages that are half as full, and where reading the weights is the main cost of a message, each
+gets half of its speed. Waiting once brings them into step (docs/decisions/024-anticipation.md).
+Owns the choice of the queues to wait for and until when; it sends nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _MARGIN = 2.0
 
 
 class Anticipation:
-    """``share``: of the last message's time, the longest that anyone is waited for; 0: nobody is.
+    """``share``: the longest wait, as a share of the last message's time; 0: no waits. A queue is
+    expected if its last answers were followed by a command within that time.
 
     A queue is expected if its last answers were followed by a command within that time.
     """
@@ -31,15 +32,15 @@ class Anticipation:
         self._pause_s: dict[CommandQueue, float] = {}
 
     def observe(self, message_s: float) -> None:
-        """A message took the engine so long."""
+        """Note that a message took the engine ``message_s``."""
         self._limit_s = self._share * message_s
 
     def answered(self, queue: CommandQueue, now_s: float) -> None:
-        """All commands of ``queue`` have ended."""
+        """Note that all commands of ``queue`` have ended."""
         self._answered[queue] = now_s
 
     def issued(self, queue: CommandQueue, now_s: float) -> None:
-        """A command has come; only the first one behind an answer counts."""
+        """Note that a command has arrived; only the first one after an answer counts."""
         answered_s = self._answered.pop(queue, None)
         if answered_s is None:
             return
@@ -51,7 +52,7 @@ class Anticipation:
         self._pause_s[queue] = pause_s
 
     def forget(self, queue: CommandQueue) -> None:
-        """The queue is closed."""
+        """Forget ``queue``, which is closed."""
         self._answered.pop(queue, None)
         self._pause_s.pop(queue, None)
 

@@ -1,4 +1,4 @@
-"""How large messages were: how many rows each had, counted in buckets of powers of two.
+"""Counts how large messages were: how many rows each had, in buckets of powers of two.
 
 Owns the counts of one engine. A row is one command's part of a message.
 """
@@ -6,7 +6,8 @@ Owns the counts of one engine. A row is one command's part of a message.
 from __future__ import annotations
 
 BATCH_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-"""Most rows of each bucket; a last bucket has what is above. None: blocks were moved alone."""
+"""The most rows of each bucket; a last bucket has all above. A message with 0 rows only moved
+blocks."""
 
 
 class BatchSizes:

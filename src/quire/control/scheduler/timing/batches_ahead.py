@@ -1,4 +1,4 @@
-"""When the next batch may go to an encoder that is still running one.
+"""Decides when the next batch may go to an encoder that is still running one.
 
 A batch that waits in the instance keeps it busy between two batches, but a request that arrives
 later cannot join it, however urgent it is. So the next batch is sent shortly before the running one

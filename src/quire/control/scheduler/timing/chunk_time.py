@@ -1,8 +1,8 @@
-"""How many prompt tokens may stand in a message next to running decodes.
+"""Bounds how many prompt tokens may be in a message next to running decodes.
 
-Owns a moving average of the engine's time for one prompt token. A long chunk keeps everyone waiting
-who waits for a next token; a short one makes the prompt's own first token late. When the bound
-holds is decided in ``engine_scheduler``.
+Owns a moving average of the engine's time for one prompt token. A long chunk delays every decode
+that waits for a next token; a short one makes the prompt's own first token late.
+``engine_scheduler`` decides when the bound holds.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ _MIN_OBSERVED_TOKENS = 32
 
 _MIN_CHUNK_TOKENS = 16
 _LEAST_SHARE = 0.1
-"""Of a mixed message's time that its prompt tokens are taken to cost at least."""
+"""The least share of a mixed message's time that its prompt tokens are assumed to take."""
 
 
 class ChunkTime:
-    """``chunk_steps``: a chunk may take so many times the time of the decodes' own step."""
+    """The time of chunks. ``chunk_steps``: how many times as long as the decodes' own step a chunk
+    may take."""
 
     def __init__(self, chunk_steps: float) -> None:
         self._chunk_steps = chunk_steps
@@ -27,12 +28,12 @@ class ChunkTime:
 
     @property
     def token_s(self) -> float | None:
-        """Of one prompt token; None: not known yet."""
+        """The time of one prompt token in seconds; None: not known yet."""
         return self._token_s
 
     def observe(self, elapsed_s: float, num_tokens: int, step_s: float) -> None:
-        """A message with ``num_tokens`` prompt tokens took ``elapsed_s``; ``step_s`` of that would
-        have passed without them (0 without decodes)."""
+        """Note that a message with ``num_tokens`` prompt tokens took ``elapsed_s``; ``step_s`` of
+        that would have passed without them (0 without decodes)."""
         if num_tokens < _MIN_OBSERVED_TOKENS:
             return
         token_s = max(elapsed_s - step_s, _LEAST_SHARE * elapsed_s) / num_tokens

@@ -1,20 +1,21 @@
-"""How long an encoder's batch takes: a line over its tokens, fitted to the batches that have run.
+"""Estimates how long an encoder's batch takes: a line over its tokens, fitted to the batches that
+have run.
 
 Owns the moving sums of a least-squares fit, in which a batch counts less the older it is. While all
-batches have about one size, what a batch takes beside its tokens stays what it was, at first 0.
+batches have about one size, the time of a batch beside its tokens stays as it was, at first 0.
 """
 
 from __future__ import annotations
 
 _KEEP = 0.9
-"""The weight of what was measured before, at each new batch."""
+"""The factor by which earlier measurements count less, at each new batch."""
 _LEAST_SPREAD = 0.05
-"""Of the sizes' deviation from their mean, by which a slope can be told."""
+"""The least deviation of the sizes, as a share of their mean, from which a slope is computed."""
 
 
 class EncodeTime:
-    """For all instances of one encoder, which take equally long. ``batch_s``: what a batch takes
-    beside its tokens. ``token_s``: what each token takes; None until a batch was measured.
+    """The fit for all instances of one encoder, which take equally long. ``batch_s``: the time of a
+    batch beside its tokens. ``token_s``: the time of each token; None until a batch was measured.
     ``knows_both``: whether batches of different sizes were measured."""
 
     def __init__(self) -> None:
@@ -26,7 +27,7 @@ class EncodeTime:
         self._squares = self._products = 0.0
 
     def observe(self, num_tokens: int, elapsed_s: float) -> None:
-        """A batch of ``num_tokens`` took ``elapsed_s``."""
+        """Note that a batch of ``num_tokens`` took ``elapsed_s``."""
         self._weight = self._weight * _KEEP + 1.0
         self._tokens = self._tokens * _KEEP + num_tokens
         self._seconds = self._seconds * _KEEP + elapsed_s
@@ -35,7 +36,7 @@ class EncodeTime:
         self._fit()
 
     def expected_s(self, num_tokens: int) -> float | None:
-        """Of a batch of ``num_tokens``; None until a batch was measured."""
+        """The expected time of a batch of ``num_tokens``; None until a batch was measured."""
         return None if self.token_s is None else self.batch_s + self.token_s * num_tokens
 
     def _fit(self) -> None:

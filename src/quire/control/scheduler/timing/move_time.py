@@ -1,4 +1,4 @@
-"""How long a block takes between two tiers.
+"""Measures how long a block takes between two tiers.
 
 Owns moving averages of what the engine measured while it copied.
 """
@@ -13,13 +13,14 @@ _SMOOTHING = 0.2
 
 
 class MoveTime:
-    """``block_s``: of one block; None: not known yet."""
+    """The time of one kind of move. ``block_s``: of one block; None: not known yet."""
 
     def __init__(self) -> None:
         self.block_s: float | None = None
 
     def observe(self, elapsed_s: float, num_blocks: int) -> None:
-        """Copying ``num_blocks`` took ``elapsed_s``; 0.0: the engine has not measured it."""
+        """Note that copying ``num_blocks`` took ``elapsed_s``; 0.0: the engine has not measured
+        it."""
         if num_blocks < 1 or elapsed_s <= 0:
             return
         block_s = elapsed_s / num_blocks
@@ -29,12 +30,13 @@ class MoveTime:
             self.block_s += _SMOOTHING * (block_s - self.block_s)
 
     def forget(self) -> None:
-        """What was measured may not hold any more."""
+        """Forget what was measured, which may not hold any more."""
         self.block_s = None
 
 
 class MoveTimes:
-    """Of one engine: between device and host in either direction, to the disk and from it."""
+    """The times of one engine: between device and host in either direction, to the disk and from
+    it."""
 
     def __init__(self) -> None:
         self.host = MoveTime()
@@ -42,7 +44,7 @@ class MoveTimes:
         self.read = MoveTime()
 
     def observe(self, elapsed_s: float, ended: Sequence[Transfer]) -> None:
-        """Transfers of one direction have ended; copying took ``elapsed_s``."""
+        """Note that transfers of one direction have ended; copying took ``elapsed_s``."""
         if not ended or any(transfer.has_failed for transfer in ended):
             return
         if ended[0].target.tier is Tier.DISK:

@@ -1,11 +1,11 @@
-"""When the next message of prompts is sent behind the one that runs.
+"""Decides when the next message of prompts is sent behind the one that runs.
 
 Between two messages of prompts an engine would wait for control to read the first one's results and
-to plan the next. What is planned early misses what comes later: a request that should go first, or
-pages that a prompt in flight is about to put into the prefix index. So the next message is planned
-shortly before the running one should end, only if what waits already fills it, and never behind a
-prompt that begins as one of those that wait. Owns that decision; what stands in the message is the
-planner's.
+to plan the next. A message that is planned early misses what comes later: a request that should go
+first, or pages that a prompt in flight is about to put into the prefix index. So the next message
+is planned shortly before the running one should end, only if waiting prompts already fill it, and
+never behind a prompt with the same beginning as one of those that wait. Owns that decision; the
+planner chooses what is in the message.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from quire.control.scheduler.timing.step_time import DecodeStepTime
 from quire.core.commands import Decode
 
 _SHARE = 0.6
-"""Of the running message's time that passes first: its length is an estimate."""
+"""The share of the running message's time that must have passed: its length is an estimate."""
 
 
 class PromptsAhead:
-    """``began``: the message in front has just begun to run."""
+    """Decides for one engine. ``began`` notes that the message in front has begun to run."""
 
     def __init__(
         self, engine: EngineState, chunk_time: ChunkTime, step_time: DecodeStepTime, is_on: bool
@@ -41,12 +41,12 @@ class PromptsAhead:
         self._began_s = now_s
 
     def held_up(self, is_held_up: bool) -> None:
-        """Whether somebody found no memory ahead: then only a whole plan, which may take it from
-        others, goes on."""
+        """Note whether a command found no memory ahead: then only a whole plan, which may take it
+        from others, goes on."""
         self._is_held_up = is_held_up
 
     def due_s(self) -> float | None:
-        """When prompts may go behind the one message in flight; ``None``: not at all."""
+        """The time at which prompts may go behind the one message in flight; None: not at all."""
         (message,) = self._engine.in_flight
         if not self._is_on or self._is_held_up or not self._can_follow(message):
             return None
@@ -54,15 +54,15 @@ class PromptsAhead:
         return None if expected_s is None else self._began_s + _SHARE * expected_s
 
     def are_wanted(self, waiting: Sequence[Entry], prompt_limit: int | None) -> bool:
-        """Whether nothing that comes later is missed by a message of ``waiting``. ``prompt_limit``:
-        of the tokens of prompts in it."""
+        """Whether a message of ``waiting`` misses nothing that comes later. ``prompt_limit``: the
+        most prompt tokens in it."""
         (message,) = self._engine.in_flight
         size = self._engine.page_size
         fills = self._fill_a_message(waiting, message, prompt_limit)
         return fills and not _begin_alike(waiting, message, size)
 
     def _can_follow(self, message: InFlight) -> bool:
-        """Every open decode takes part in ``message``, and so can take part in the next."""
+        """Whether every open decode is in ``message``, so that all can be in the next one."""
         if not message.parts or message.restores or message.has_image:
             return False
         serving = {run.entry for run in message.runs}

@@ -1,9 +1,9 @@
-"""Whether an encoder's batch is sent though there is room left in it, and others wait.
+"""Decides whether an encoder's batch is sent with room left in it while others wait.
 
-A batch that is filled with what comes next ends later, also for the programs that wait for no more
-than what stands in it already. Sent short, it ends earlier for them, and all who wait lose what one
-more batch takes beside its tokens. Owns the time that may be lost so: a share of what batches have
-taken, so that an encoder that is always busy still does nearly as much.
+A batch that is filled with the next sequences ends later, also for programs that wait only for
+sequences already in it. A short batch ends earlier for them, and all others lose the fixed time of
+one more batch. Owns the time that may be lost so: a share of what batches have taken, so that an
+encoder that is always busy still does nearly as much.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from __future__ import annotations
 from quire.control.scheduler.timing.encode_time import EncodeTime
 
 MAX_SHARE = 0.05
-"""Of the time of all batches, for what short ones take beside their tokens."""
+"""The share of the time of all batches that the fixed time of short ones may take."""
 _MAX_SAVED = 4.0
-"""Short batches that may follow one another after a time without any."""
+"""The number of short batches that may follow one another after a time without any."""
 
 
 class ShortBatches:
-    """For all instances of one encoder. ``time``: what its batches take; the caller observes."""
+    """The short batches of all instances of one encoder. ``time``: what its batches take; the
+    caller observes."""
 
     def __init__(self, time: EncodeTime) -> None:
         self._time = time
         self._saved_s = 0.0
 
     def earn(self, elapsed_s: float) -> None:
-        """A batch took ``elapsed_s``."""
+        """Add the share of a batch that took ``elapsed_s``."""
         most_s = _MAX_SAVED * self._time.batch_s
         self._saved_s = min(most_s, self._saved_s + MAX_SHARE * elapsed_s)
 
@@ -33,11 +34,12 @@ class ShortBatches:
         return self._time.knows_both and self._saved_s >= self._time.batch_s
 
     def is_worth(self, num_completed: int, num_more_tokens: int, num_waiting: int) -> bool:
-        """``num_completed``: programs that have all that they wait for in the batch;
-        ``num_more_tokens``: what would fill it; ``num_waiting``: programs that wait."""
+        """Whether a short batch gains more than it loses. ``num_completed``: programs that have all
+        that they wait for in the batch; ``num_more_tokens``: what would fill it; ``num_waiting``:
+        programs that wait."""
         earlier_s = (self._time.token_s or 0.0) * num_more_tokens
         return num_completed * earlier_s > num_waiting * self._time.batch_s
 
     def spend(self) -> None:
-        """A short batch goes."""
+        """Count a short batch that is sent."""
         self._saved_s -= self._time.batch_s

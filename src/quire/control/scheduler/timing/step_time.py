@@ -1,4 +1,4 @@
-"""How many decode steps fit into one message's time.
+"""Computes how many decode steps fit into one message's time.
 
 Owns a moving average of the engine's own time for one decode step.
 """
@@ -17,7 +17,8 @@ class DecodeStepTime:
         self.step_s: float | None = None
 
     def observe(self, elapsed_s: float, num_steps: int) -> None:
-        """A message of decode rows alone took ``elapsed_s``; its longest row got ``num_steps``."""
+        """Note that a message of decode rows alone took ``elapsed_s``; its longest row got
+        ``num_steps``."""
         if num_steps < 1 or elapsed_s < 0:
             return
         step_s = elapsed_s / num_steps

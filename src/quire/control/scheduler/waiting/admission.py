@@ -1,10 +1,9 @@
-"""Which decodes begin when memory is short: those whose working set has room beside the others'.
+"""Decides which decodes begin when memory is short: those whose working set has room beside the
+others.
 
-Without it everybody begins, and all push each other out. Owns the estimate of what a decode still
-takes: the rest of its prompt, less what others hold of it, and as much of what it may generate as
-decodes lately did generate.
-An estimate that is too low costs preemptions, one that is too high costs batch size. It moves
-nothing; that the oldest program waits for no room is the planner's to see to.
+Without it every decode begins, and all push each other out. Owns the estimate of the blocks that a
+decode still takes: the rest of its prompt, less what others hold of it, and as much of what it may
+generate as decodes lately did generate.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ _SMOOTHING = 0.05
 
 
 class Admission:
-    """``share``: of what it may generate a decode is first taken to generate so much."""
+    """Estimates for one engine. ``share``: the share of its ``max_tokens`` that a decode is first
+    expected to generate."""
 
     def __init__(self, engine: EngineState, table: ProcessTable, share: float) -> None:
         self._engine = engine
@@ -34,12 +34,12 @@ class Admission:
         self._shared = SharedPrefixes(engine)
 
     def ended(self, num_generated: int, max_tokens: int) -> None:
-        """A decode has generated so many of the tokens that it might have."""
+        """Note that a decode has ended with ``num_generated`` of its ``max_tokens``."""
         if max_tokens > 0:
             self.share += _SMOOTHING * (num_generated / max_tokens - self.share)
 
     def num_blocks_of(self, entry: Entry) -> int:
-        """Blocks of its context when it ends, as expected."""
+        """The expected number of blocks of its context when it ends."""
         command = entry.command
         assert isinstance(command, Decode)
         num_tokens = command.position + len(command.tokens)
@@ -48,14 +48,15 @@ class Admission:
 
     def admits(self, entry: Entry, seats: Seats, victim: Entry | None = None) -> bool:
         """Whether there is room for ``entry`` beside those that have seats, or in the place of
-        ``victim``, which has one. If nobody else has one there is: it then claims what it needs."""
+        ``victim``, which has one. If no other has a seat, there is: ``entry`` then claims what it
+        needs."""
         num_others = len(seats.seated) - (victim is not None)
         if not num_others:
             return True
         memory = self._engine.memory
         num_needed = self._num_to_come(entry) + self._num_away(entry)
         num_free = memory.num_available
-        # With room for the longest answers nobody is looked at: a plan asks for each exchange.
+        # With room for the longest answers no decode is examined: a plan calls this per exchange.
         most_blocks = seats.most_tokens // self._engine.page_size + num_others + 1
         if num_free >= num_needed + most_blocks:
             return True
@@ -65,7 +66,7 @@ class Admission:
             num_free += _num_resident(victim)
         if num_free >= num_needed:
             return True
-        # looked up only where it decides: keys are hashes of whole prompts
+        # looked up only when it decides: keys are hashes of whole prompts
         kept = () if victim is None else _contents(victim.pages)
         num_needed -= self._shared.num_held([entry, *others], without=kept)
         return num_free >= num_needed or self._has_idle(num_needed - num_free)
@@ -74,7 +75,7 @@ class Admission:
         return sum([self._num_to_come(entry) for entry in seated])
 
     def _num_to_come(self, entry: Entry) -> int:
-        """Blocks that ``entry`` has not bound yet and will want."""
+        """The number of blocks that ``entry`` has not bound yet and will want."""
         command, run = entry.command, entry.run
         assert isinstance(command, Decode)
         size = self._engine.page_size
@@ -86,17 +87,19 @@ class Admission:
         return max(0, -(-(num_tokens - num_bound) // size))
 
     def _expected(self, max_tokens: int, num_generated: int) -> int:
-        """Tokens that it is taken to generate yet: at least one."""
+        """The number of tokens that it is expected to generate yet: at least one, if any is
+        left."""
         left = max_tokens - num_generated
         return max(min(left, 1), min(left, int(self.share * max_tokens) - num_generated))
 
     def _num_away(self, entry: Entry) -> int:
-        """Blocks that what ``entry`` names has to come back to."""
+        """The number of contents that ``entry`` names and that must come back to the device."""
         return sum(content.block is None for content in _contents(entry.pages))
 
     def _has_idle(self, num_blocks: int) -> bool:
-        """Whether idle programs can make so many blocks free. Who has none is not looked at again
-        until it has been active, so that a thousand idle programs cost nothing."""
+        """Whether idle programs can make ``num_blocks`` free. A program without a movable block is
+        not examined again until it has been active, so that a thousand idle programs cost
+        nothing."""
         memory = self._engine.memory
         holders = self._table.holders.get(self._engine.id)
         if not holders:
@@ -120,7 +123,7 @@ class Admission:
 
 
 def _contents(pages: Iterable[Page]) -> list[Content]:
-    """What ``pages`` mean, once each."""
+    """The contents of ``pages``, once each."""
     found = {id(page.content): page.content for page in pages if page.content is not None}
     return list(found.values())
 

@@ -1,8 +1,8 @@
 """What waits on one engine, and for what: a message, a seat, memory, another command.
 
-Owns where each waiting command stands. It follows what changed since it looked last (queues, ends,
-unlocked pages, ranks), so that a message costs nothing for those that wait on. What goes into a
-message is the planner's.
+Owns where each waiting command is kept. It follows what has changed since its last ``sync``
+(queues, ends, unlocked pages, ranks), so that a message costs nothing for commands that wait on.
+The planner chooses what goes into a message.
 
 ``work``    may go into the next message: fine-tier commands, decodes that have a seat.
 ``seats``   decodes, with a seat or asking for one.
@@ -33,14 +33,14 @@ _QUEUED = CommandState.QUEUED
 
 
 def needs_seat(entry: Entry) -> bool:
-    """Whether it is a decode that samples."""
+    """Whether ``entry`` is a decode that samples."""
     command = entry.command
     return isinstance(command, Decode) and command.stop.max_tokens > 0
 
 
 class Backlog:
-    """See the module docstring. ``sync`` comes before everything else that an event leads to, so
-    that a policy hears of what happened when it did."""
+    """The waiting commands of one engine. ``sync`` comes before everything else that an event leads
+    to, so that the policy is notified of what happened at that time."""
 
     def __init__(
         self, engine: EngineState, share: FairShare, ranking: Ranking, gate: ProgramGate
@@ -58,7 +58,7 @@ class Backlog:
         self._heads: dict[CommandQueue, Entry] = {}
         self.parked: dict[Entry, None] = {}
         self.spare: dict[Entry, None] = {}
-        """Those of spare queues that stand with the others."""
+        """Commands of spare queues that were let in among the others."""
 
     # -- following what changes ------------------------------------------------------------------
 
@@ -79,7 +79,7 @@ class Backlog:
             self._rank_anew()
 
     def _follow_priorities(self) -> None:
-        """Whose queue is spare no more stands with the others for good."""
+        """Put commands whose queue is no longer spare with the others for good."""
         for entry in [entry for entry in self.spare if not entry.queue.is_spare]:
             del self.spare[entry]
         for entry in [entry for entry in self.parked if not entry.queue.is_spare]:
@@ -96,7 +96,7 @@ class Backlog:
         self._ranking.ended(entry)
 
     def _look_at(self, queue: CommandQueue) -> None:
-        """Its next command may be another one, or may wait no more."""
+        """Examine ``queue``: its next command may have changed, or may no longer wait."""
         known = self._heads.get(queue)
         head = queue.next_entry if queue in self._engine.ready else None
         if head is known:
@@ -116,8 +116,9 @@ class Backlog:
                 self.place(head)
 
     def _wake(self, unlocked: Iterable[Page]) -> None:
-        """Nobody appends to these pages any more."""
-        if not self._held_by:  # as mostly
+        """Let commands go on that waited for ``unlocked`` pages, to which no command appends any
+        more."""
+        if not self._held_by:  # the usual case
             return
         for page in unlocked:
             for entry in self._held_by.pop(page, ()):
@@ -131,7 +132,7 @@ class Backlog:
             self._move(entry)
 
     def _move(self, entry: Entry) -> None:
-        """If its rank is another: take it from where it stands and put it there again."""
+        """Move ``entry`` to its new place if its rank has changed."""
         rank = self._ranking.rank_now(entry)
         if rank == entry.rank:
             return
@@ -154,14 +155,14 @@ class Backlog:
             self.paused.add(entry)
 
     def begin_message(self) -> None:
-        """Another message is planned."""
+        """Begin another message, which is planned now."""
         self.work.begin()
         self.seats.begin()
 
     # -- placing ---------------------------------------------------------------------------------
 
     def place(self, entry: Entry) -> None:
-        """``entry`` waits for a message, or for the seat that it needs before."""
+        """Let ``entry`` wait for a message, or for the seat that it needs before."""
         self.arrive(entry)
         if needs_seat(entry) and not self.seats.has_seat(entry):
             if self._gate.is_paused(entry):
@@ -181,17 +182,17 @@ class Backlog:
             self._gate.called(entry)
 
     def pause(self, entry: Entry) -> None:
-        """It asks for no seat until its program goes on."""
+        """Pause ``entry``: it asks for no seat until its program goes on."""
         self.seats.discard(entry)
         self.paused.add(entry)
 
     def resume(self, entry: Entry) -> None:
-        """Its program goes on."""
+        """Let ``entry`` ask for a seat again, as its program goes on."""
         if self.paused.discard(entry):
             self.seats.ask(entry)
 
     def park(self, entry: Entry) -> None:
-        """``entry``, whose sequence is closed, waits for spare time."""
+        """Let ``entry``, whose sequence is closed, wait for spare time."""
         self._take_out(entry)
         self.seats.discard(entry)
         self._gate.ended(entry)
@@ -200,7 +201,7 @@ class Backlog:
         self.parked[entry] = None
 
     def let_in(self) -> None:
-        """The engine has nothing else to do than what is parked."""
+        """Let all parked commands in, as the engine has nothing else to do."""
         for entry in self.parked:
             self.spare[entry] = None
             self.place(entry)
@@ -215,13 +216,13 @@ class Backlog:
         self.work.add(entry)
 
     def take_seat(self, entry: Entry) -> None:
-        """It asks for one again; its sequence is closed."""
+        """Take the seat of ``entry``, whose sequence is closed; it asks for one again."""
         self._take_out(entry)
         self.seats.take_back(entry)
 
     def withdraw(self, queue: CommandQueue) -> None:
-        """``queue`` goes to another engine with its commands. They keep their ranks, and what the
-        policy knows of them."""
+        """Remove ``queue``, which moves to another engine with its commands. They keep their ranks
+        and their state in the policy."""
         self._engine.ready.discard(queue)
         self._heads.pop(queue, None)
         for entry in queue.entries:
@@ -233,21 +234,21 @@ class Backlog:
                 entry.placed_in = None
 
     def claim(self, entry: Entry) -> None:
-        """It found no memory."""
+        """Note that ``entry`` found no memory."""
         self.claims.add(entry)
         self._claims_of.setdefault(entry.program.id, {})[entry] = None
 
     def hold(self, entry: Entry) -> None:
-        """It waits for another command to let go of one of its pages."""
+        """Let ``entry`` wait for another command to let go of one of its pages."""
         page = next((page for page in entry.pages if page.appender is not None), None)
-        if page is None:  # let go of meanwhile
+        if page is None:  # it was let go of meanwhile
             self.place(entry)
             return
         self._held_up[entry] = page
         self._held_by.setdefault(page, {})[entry] = None
 
     def _take_out(self, entry: Entry) -> None:
-        """Out of where it waits; a seat stays."""
+        """Take ``entry`` out of where it waits; a seat stays."""
         if self.work.discard(entry) or self.paused.discard(entry):
             return
         if self.take_claim(entry):
@@ -260,7 +261,7 @@ class Backlog:
                 del self._held_by[page]
 
     def take_claim(self, entry: Entry) -> bool:
-        """``entry`` is looked at; False if it claims nothing."""
+        """Remove the claim of ``entry``, which is tried; False if it has none."""
         if not self.claims.discard(entry):
             return False
         claims = self._claims_of[entry.program.id]
@@ -273,7 +274,7 @@ class Backlog:
         return self._claims_of.get(program, ())
 
     def give_up_claims(self) -> None:
-        """The engine was lost, its memory with it: whoever claimed looks again."""
+        """Turn all claims into work, as the engine was lost with its memory."""
         for entry in list(self.claims):
             self.take_claim(entry)
             self.work.add(entry)
@@ -289,7 +290,7 @@ class Backlog:
         return entry in self._held_up
 
     def waiting(self) -> Iterator[Entry]:
-        """All that wait for a message, and for nothing else."""
+        """All commands that wait for a message, and for nothing else."""
         yield from self.work
         yield from self.claims
 

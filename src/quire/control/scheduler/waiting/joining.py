@@ -1,7 +1,7 @@
-"""Who could stand in a message that is planned now, and in none of those in flight.
+"""Finds commands that could be in a message planned now, and are in none of those in flight.
 
-Owns what has to have happened since the last plan for anybody to get on who did not then. Plans
-nothing: what is sent behind a message, and for how many steps, is decided by ``engine_scheduler``.
+Owns what must have happened since the last plan for a command to go on that could not then. Plans
+nothing: ``engine_scheduler`` decides what is sent behind a message, and for how many steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.core.commands import Decode
 
 
 class Joining:
-    """Of one engine."""
+    """The commands of one engine that could join."""
 
     def __init__(
         self, engine: EngineState, backlog: Backlog, seating: Seating, pausing: FamilyPausing
@@ -29,11 +29,11 @@ class Joining:
         self._num_asked = -1
 
     def planned(self) -> None:
-        """A message has been planned: whoever is not in it could not be."""
+        """Note that a message has been planned: a command that is not in it could not be."""
         self._num_changes, self._num_asked = self._engine.num_changes, self._seats.num_asked
 
     def is_possible(self, *, is_blocked: bool) -> bool:
-        """Whether anybody could. ``is_blocked``: some found no memory in the last plan."""
+        """Whether a command could join. ``is_blocked``: some found no memory in the last plan."""
         if self._backlog.work or self._pausing.is_due:
             return True
         seats = self._seats
@@ -47,7 +47,7 @@ class Joining:
         return pair is not None and self._seating.admits(pair[0], pair[1])
 
     def prompts(self) -> list[Entry]:
-        """The prompts that would stand in it, if nothing else would."""
+        """The prompts that would be in a message planned now, if nothing else was."""
         self._backlog.begin_message()
         self._seating.give_free_seats()
         work = self._backlog.work

@@ -1,7 +1,7 @@
-"""Gives seats: to whom memory has room, in the order of ``seats``, and takes them back.
+"""Gives seats to decodes for which memory has room, in the order of ``seats``, and takes them back.
 
-Owns what happens to a decode that gets or loses its seat. Who is next and who makes way is known to
-``seats``, how much room there is for a call to ``admission``, and for its program to ``pausing``.
+Owns what happens to a decode that gets or loses its seat. ``seats`` chooses which is next and which
+makes way, ``admission`` estimates the room for a call, and ``pausing`` decides about its program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quire.control.scheduler.waiting.backlog import Backlog
 
 class Seating:
     """The seats of one engine. ``num_preemptions``: how often an open sequence was closed.
-    ``is_short``: memory had no room for who was next when free seats were given last."""
+    ``is_short``: memory had no room for the next decode when free seats were given last."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class Seating:
         self.is_short = False
 
     def choose(self) -> None:
-        """The decodes that may take part, anew for this message: free seats go to who is next,
-        then who runs makes way for whoever is strictly better."""
+        """Choose the decodes that may take part in this message: free seats go to those that are
+        next, then running ones make way for any that is strictly better."""
         seats = self._backlog.seats
         self._pausing.review()
         if not self.give_free_seats():
@@ -50,7 +50,8 @@ class Seating:
             self._give_seat(pair[0])
 
     def _exchange(self) -> tuple[Entry, Entry] | None:
-        """Who displaces whom, of programs that are let in."""
+        """The next pair (asking, seated) of which the first displaces the second, of programs that
+        are let in."""
         while (pair := self._backlog.seats.exchange()) is not None:
             if self._pausing.lets_in(pair[0]):
                 return pair
@@ -62,7 +63,8 @@ class Seating:
         self._backlog.give_seat(entry)
 
     def give_free_seats(self) -> bool:
-        """False if memory has no room for who is next: nobody passes by."""
+        """Give free seats; return False if memory has no room for the next decode, which no other
+        passes."""
         seats = self._backlog.seats
         self.is_short = False
         while seats.num_free and (entry := seats.candidate()) is not None:
@@ -76,7 +78,8 @@ class Seating:
         return True
 
     def admits(self, entry: Entry, victim: Entry | None = None) -> bool:
-        """Whether ``entry`` may begin, or in the place of ``victim``, as far as memory goes."""
+        """Whether ``entry`` may begin, or begin in the place of ``victim``, as far as memory
+        allows."""
         seats = self._backlog.seats
         if not self._pausing.lets_in(entry):
             return False
@@ -85,7 +88,8 @@ class Seating:
         return self._admission.admits(entry, seats, victim)
 
     def _seat_the_oldest(self) -> None:
-        """The oldest program may always claim the pool: one decode of it waits for no room."""
+        """Seat one decode of the oldest program, which waits for no room: the program may claim the
+        whole pool."""
         seats, oldest = self._backlog.seats, self._table.oldest_active
         if oldest is None or seats.num_of(oldest):
             return
@@ -94,8 +98,8 @@ class Seating:
             self._give_seat(entry)
 
     def sit_down(self, entry: Entry) -> bool:
-        """Whether ``entry`` has a seat; one that comes behind another command of its queue takes a
-        free one that nobody asks for."""
+        """Return whether ``entry`` has a seat; one behind another command of its queue takes a free
+        seat for which no other asks."""
         seats = self._backlog.seats
         if seats.has_seat(entry):
             return True
@@ -114,7 +118,7 @@ class Seating:
             self._backlog.take_seat(entry)
 
     def preempt(self, run: DecodeRun) -> None:
-        """``unseat`` who has to make way."""
+        """Unseat a run that has to make way."""
         self.unseat(run)
         run.entry.num_preemptions += 1
         run.entry.program.num_preemptions += 1

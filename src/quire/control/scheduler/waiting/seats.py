@@ -1,9 +1,9 @@
-"""Who may have a sequence: the running set, chosen anew for each message.
+"""Decides which decodes may have a sequence: the running set, chosen anew for each message.
 
 A *seat* is the right to one of the engine's sequences. A decode is computed, from its prompt on,
-only while it has one; without a seat it holds no sequence and nothing of it is pinned. Owns who has
-a seat, who asks for one, and who makes way for whom (docs/decisions/048-who-runs.md). It closes no
-sequence and does not know memory: the planner asks it before each message.
+only while it has one; without a seat it holds no sequence and pins nothing. Owns which decodes have
+a seat, which ask for one, and which makes way for which (docs/decisions/048-who-runs.md). It closes
+no sequence and does not know memory: the planner calls it before each message.
 
 Between tenants the one with the fewest seats for its weight gets the next; a seat moves only if the
 receiver then still has fewer than the giver had. Within a tenant only a strictly smaller level
@@ -26,14 +26,14 @@ from quire.core.ids import ProgramId
 MIN_TOKENS = 16
 HISTORY_PER_TOKEN = 64
 """A decode that was opened keeps its seat until it has sampled at least ``MIN_TOKENS``, and one
-token for so many of its history, which is sent again and read again when it goes on."""
+token for so many tokens of its history, which is sent and read again when it goes on."""
 
 _Place = tuple[int, float, int, int]
 """Class, seats for the weight, when a seat was given last, the line's number."""
 
 
 class SeatLine:
-    """The decodes of one tenant (of one class): with a seat, and asking for one."""
+    """The decodes of one tenant (of one class): those with a seat, and those that ask for one."""
 
     __slots__ = (
         "asking",
@@ -66,9 +66,9 @@ class SeatLine:
 
 
 class Seats:
-    """``capacity`` seats. ``staged``: whether who asks goes by stages. ``num_asked``: how often one
-    was asked for. ``most_tokens``: what those that have one may take at most, prompts and answers
-    together."""
+    """The seats of one engine, ``capacity`` in all. ``staged``: whether asking decodes go by
+    stages. ``num_asked``: how often a seat was asked for. ``most_tokens``: the most tokens that
+    decodes with a seat may take, prompts and answers together."""
 
     def __init__(self, capacity: int, share: FairShare, *, staged: bool = False) -> None:
         self.capacity = capacity
@@ -103,7 +103,7 @@ class Seats:
 
     @property
     def members(self) -> Iterable[Entry]:
-        """All that have a seat or ask for one."""
+        """All decodes that have a seat or ask for one."""
         return self._line_of
 
     def __contains__(self, entry: object) -> bool:
@@ -114,7 +114,7 @@ class Seats:
         return entry in self._seated
 
     def ask(self, entry: Entry) -> None:
-        """``entry`` needs a seat."""
+        """Let ``entry`` ask for a seat."""
         line = self._line_for(entry)
         line.asking.add(entry)
         self.num_asked += 1
@@ -122,7 +122,7 @@ class Seats:
         self._replace(line)
 
     def give(self, entry: Entry) -> None:
-        """``entry``, which asks, has a seat from now on."""
+        """Give ``entry``, which asks, a seat."""
         line = self._line_of[entry]
         assert self.num_free > 0, "a seat is given twice"
         line.asking.take(entry)
@@ -135,13 +135,13 @@ class Seats:
         self._replace(line)
 
     def begin(self) -> None:
-        """Seats are given for another message."""
+        """Begin another message, for which seats are given."""
         for line in self._touched:
             line.asking.begin()
         self._touched.clear()
 
     def take_back(self, entry: Entry) -> None:
-        """``entry`` makes way, and asks again."""
+        """Take the seat of ``entry``, which makes way and asks again."""
         line = self._line_of[entry]
         line.seated.remove(entry)
         self._count(entry, -1)
@@ -149,7 +149,7 @@ class Seats:
         self._replace(line)
 
     def discard(self, entry: Entry) -> None:
-        """``entry`` needs no seat any more."""
+        """Remove ``entry``, which needs no seat any more."""
         line = self._line_of.pop(entry, None)
         if line is None:
             return
@@ -161,7 +161,7 @@ class Seats:
         self._replace(line)
 
     def _count(self, entry: Entry, change: int) -> None:
-        """``entry`` has got a seat, or has given it up."""
+        """Count the seat that ``entry`` has got (``change`` 1) or given up (-1)."""
         if change > 0:
             self._seated[entry] = None
         else:
@@ -177,7 +177,7 @@ class Seats:
         return self._num_of.get(program.id, 0)
 
     def first_of(self, program: Program) -> Entry | None:
-        """A decode of ``program`` that asks for a seat, the one issued first."""
+        """The first issued decode of ``program`` that asks for a seat."""
         for entry in program.entries.values():
             if entry in self._line_of and entry not in self._seated:
                 return entry
@@ -195,7 +195,7 @@ class Seats:
         return line
 
     def _replace(self, line: SeatLine) -> None:
-        """Put ``line`` where its numbers now say; it goes when nobody is left in it."""
+        """Put ``line`` at its present place; drop it when nothing is left in it."""
         if line.asking_place is not None:
             del self._asking[bisect_left(self._asking, line.asking_place)]
             line.asking_place = None
@@ -211,17 +211,18 @@ class Seats:
         elif not len(line.asking):
             del self._lines[line.key], self._by_serial[line.serial]
 
-    # -- who is next, who makes way --------------------------------------------------------------
+    # -- which is next, which makes way ----------------------------------------------------------
 
     def candidate(self) -> Entry | None:
-        """Who gets the next free seat."""
+        """The decode that gets the next free seat."""
         if not self._asking:
             return None
         return self._by_serial[self._asking[0][3]].asking.first()
 
     def exchange(self) -> tuple[Entry, Entry] | None:
-        """Who displaces whom, if anybody, when no seat is free or memory has no room for who is
-        next: (asking, seated), as soon as no message in flight carries the latter."""
+        """The next pair (asking, seated) of which the first displaces the second as soon as no
+        message in flight carries the latter; None if there is none. For times when no seat is free
+        or memory has no room."""
         if not self._asking:
             return None
         line = self._by_serial[self._asking[0][3]]
@@ -238,7 +239,8 @@ class Seats:
         return None
 
     def _victim_elsewhere(self, line: SeatLine) -> Entry | None:
-        """Whom the tenant with the most seats for its weight gives up for the first of ``line``."""
+        """The decode that the tenant with the most seats for its weight gives up for the first of
+        ``line``."""
         for place in reversed(self._giving):
             giver = self._by_serial[place[3]]
             is_lower = giver.key[0] > line.key[0]
@@ -251,7 +253,7 @@ class Seats:
         return None
 
     def _victim_within(self, line: SeatLine, asking: Entry) -> Entry | None:
-        """Whom ``asking``, the first of ``line`` that asks, displaces in it."""
+        """The decode that ``asking``, the first of ``line`` that asks, displaces in it."""
         level = level_of(asking)
         for entry in reversed(line.seated.entries):
             if level_of(entry) <= level:
@@ -261,7 +263,7 @@ class Seats:
         return None
 
     def tenants(self) -> Iterator[LineKey]:
-        """Of those that have seats."""
+        """The keys of the lines that have seats."""
         for place in self._giving:
             yield self._by_serial[place[3]].key
 
@@ -289,13 +291,13 @@ class Seats:
 
 
 def most_tokens(entry: Entry) -> int:
-    """Of a decode's prompt and of the longest answer that it may give."""
+    """The number of tokens of a decode's prompt and of the longest answer that it may give."""
     command = entry.command
     return len(command.tokens) + command.stop.max_tokens if isinstance(command, Decode) else 0
 
 
 def may_yield(entry: Entry) -> bool:
-    """Whether what reopening ``entry`` costs has been earned since it was opened."""
+    """Whether ``entry`` has sampled enough since it was opened to pay for reopening it."""
     run = entry.run
     if not isinstance(run, DecodeRun) or not run.is_open:
         return True

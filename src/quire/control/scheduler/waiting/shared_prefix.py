@@ -1,7 +1,7 @@
-"""What of a waiting prompt is already on the device, in pages that others hold.
+"""Counts the blocks of waiting prompts that are already on the device, in pages that others hold.
 
-Such pages cost the pool nothing more. Cached pages that nobody holds are not counted: to map one
-takes it from what is available. Owns the chain keys of prompts that were looked at lately; the
+Such pages cost the pool nothing more. Cached pages without a holder are not counted: mapping one
+takes it from what is available. Owns the chain keys of prompts that were looked up lately; the
 figures are estimates, exact when the decode begins.
 """
 
@@ -17,24 +17,24 @@ from quire.core.commands import Decode
 from quire.core.errors import InvalidArgument
 
 _MAX_KEPT = 256
-"""Prompts whose keys are kept."""
+"""The number of prompts whose keys are kept."""
 
 
 class SharedPrefixes:
-    """Of the decodes of one engine that have not begun."""
+    """The shared prefixes of the decodes of one engine that have not begun."""
 
     def __init__(self, engine: EngineState) -> None:
         self._engine = engine
         self._keys: dict[Entry, list[bytes]] = {}
 
     def num_held(self, entries: Iterable[Entry], without: Iterable[Content] = ()) -> int:
-        """Blocks that the prompts of ``entries`` need not be given, because programs hold them.
-        ``without``: contents that are not counted."""
+        """The number of blocks that the prompts of ``entries`` need not be given, because programs
+        hold them. ``without``: contents that are not counted."""
         index, left_out = self._engine.memory.index, set(map(id, without))
         num_held = 0
         for entry in entries:
             if entry.run is not None:
-                continue  # it has mapped what there was
+                continue  # it has mapped the pages that were there
             for key in self._keys_of(entry):
                 content = index.find(key)
                 if content is None:
@@ -59,7 +59,7 @@ class SharedPrefixes:
             return []
         try:
             adapter = self._engine.adapter_index(command.adapter)
-        except InvalidArgument:  # the engine came back without it; the decode will be told
+        except InvalidArgument:  # the engine came back without it: the decode will fail
             return []
         size, pages = self._engine.page_size, entry.program.pages
         context = [pages[page] for page in command.context]

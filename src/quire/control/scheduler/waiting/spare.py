@@ -1,8 +1,8 @@
 """Spare time: commands of spare queues run while their engine has nothing else to do.
 
-Owns the decision, anew for each message: what is parked is let in if nothing else runs or waits,
-and what was let in makes way as soon as anything else does. So a message carries either spare
-commands or others, and who comes meanwhile waits for one message, which is kept short.
+Owns the decision, anew for each message: parked commands are let in if nothing else runs or waits,
+and make way as soon as anything else does. So a message carries either spare commands or others,
+and a command that arrives meanwhile waits for one message, which is kept short.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from quire.control.scheduler.waiting.backlog import Backlog
 from quire.control.scheduler.waiting.seating import Seating
 
 MESSAGE_S = 0.05
-"""The prompts of a message of spare commands take about so long at most."""
+"""The longest time, roughly, of the prompts of a message of spare commands."""
 
 
 class SpareTime:
-    """Of one engine. ``num_put_out``: how often a command made way that had begun."""
+    """The spare time of one engine. ``num_put_out``: how often a command made way that had
+    begun."""
 
     def __init__(self, engine: EngineState, backlog: Backlog, seating: Seating) -> None:
         self._engine = engine
@@ -32,7 +33,7 @@ class SpareTime:
         return bool(self._backlog.spare)
 
     def review(self) -> None:
-        """A message is planned, and none is in flight."""
+        """Let spare commands in or put them out, as a message is planned and none is in flight."""
         backlog = self._backlog
         if not backlog.spare and not backlog.parked:
             return
