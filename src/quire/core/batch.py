@@ -31,10 +31,10 @@ preceding operations of its message. Only transfers from and to the disk may fai
 
 Exchange. ``SendSlots`` begins to send K, V and positions of slots to another engine,
 ``OpenReceive`` lets other engines write slots. Both run beside later messages and end when the
-engine says so, in any order: ``SendEnded``, ``ReceiveEnded``. Until then no message writes, moves
-or reuses a slot that is sent, and none reads or writes a slot that is received. Unless it is among
-the failures of its message, every ``SendSlots`` gets one ``SendEnded``, and every ``OpenReceive``
-one ``ReceiveEnded`` if ``CloseReceives`` does not come first. In an engine without
+engine reports it, in any order: ``SendEnded``, ``ReceiveEnded``. Until then no message writes,
+moves or reuses a slot that is sent, and none reads or writes a slot that is received. Unless it is
+among the failures of its message, every ``SendSlots`` gets one ``SendEnded``, and every
+``OpenReceive`` one ``ReceiveEnded`` if ``CloseReceives`` does not come first. In an engine without
 ``EngineInfo.data_address`` both end with an error.
 
 Visibility. A page table entry is a block and a 64-bit word: bit ``i`` says that slot ``i`` is
@@ -158,8 +158,8 @@ class WriteDisk(Operation, kw_only=True):
 
 
 class ReadDisk(Operation, kw_only=True):
-    """Begin to copy whole disk blocks to device blocks. What a transfer has read is checked; if it
-    fails, neither block holds anything."""
+    """Begin to copy whole disk blocks to device blocks. The bytes that were read are checked; if a
+    transfer fails, neither block holds anything."""
 
     transfers: I32
     disk_blocks: I32
@@ -221,8 +221,8 @@ class OpenReceive(Operation, kw_only=True):
 
 
 class CloseReceives(Operation, kw_only=True):
-    """Stop accepting. Once this operation has run, nothing more is written under these leases;
-    those that are unknown or have ended are ignored."""
+    """Stop accepting tokens. Once this operation has run, nothing more is written under these
+    leases; those that are unknown or have ended are ignored."""
 
     leases: list[int]
 

@@ -1,4 +1,4 @@
-"""What an engine sends while it serves: results of batch messages, and the ends of transfers.
+"""The messages of an engine while it serves: results of batch messages, and the ends of transfers.
 
 Shapes: R rows, T new tokens, S sequences, D distributions, M samples, N sampled tokens.
 """
@@ -101,9 +101,9 @@ class BatchResult(msgspec.Struct, kw_only=True, tag=True, omit_defaults=True):
 
 
 class TransfersEnded(msgspec.Struct, kw_only=True, tag=True):
-    """These transfers have ended: their bytes have arrived, but for those of ``failed``, which are
-    some of ``transfers``; ``problem`` says why the first of them failed. ``elapsed_s``: what
-    copying them took, all in one direction; 0.0 if the engine does not measure it."""
+    """The ends of ``transfers``: their bytes have arrived, except those of ``failed``, which are
+    some of ``transfers``; ``problem`` states why the first of them failed. ``elapsed_s``: the time
+    of copying them, all in one direction; 0.0 if the engine does not measure it."""
 
     transfers: I32
     elapsed_s: float = 0.0

@@ -1,4 +1,4 @@
-"""What a program asks of its node, as one union: from its interface to control, and from a guest.
+"""A program's calls to its node, as one union: from its interface to control, and from a guest.
 
 Native programs, guests and restarted programs send the same messages: a port's ``post`` and ``ask``
 take them (``core.interfaces.ProgramPort``), the event ``Called`` carries those for control, and a
@@ -17,8 +17,9 @@ from quire.core.encoding import Encode
 from quire.core.ids import CommandId, ModelId, QueueId, ThreadId
 
 SPARE_PRIORITY = -(1 << 31)
-"""Of queues whose commands run while nothing else wants their engine, whoever asks: a message
-carries them alone. A program whose generated tokens are bounded may not sample on them."""
+"""The priority of spare queues, whose commands run only while no command of another queue needs
+their engine, of whichever tenant: a message carries them alone. A program whose generated tokens
+are bounded may not sample on them."""
 
 
 class CallBase(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
@@ -26,8 +27,8 @@ class CallBase(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False)
 
 
 class CreateQueue(CallBase, frozen=True):
-    """A queue for ``model``; control chooses one of the model's engines when the queue's first
-    command arrives, and another one if that is lost (``QueuePlaced``).
+    """Create a queue for ``model``; control chooses one of the model's engines when the queue's
+    first command arrives, and another one if that is lost (``QueuePlaced``).
 
     ``thread``: the line of calls that it serves; ``parent_thread``: the thread that this one was
     forked from. ``depth``: the graph depth (Ayo). ``priority``: higher runs first; from
@@ -48,9 +49,10 @@ class SetQueuePriority(CallBase, frozen=True):
 
 
 class SetQueueDepth(CallBase, frozen=True):
-    """What is issued on the queue from now on serves another step of its program's graph: at
-    ``depth``, of the invocation with that number (0: each command is one of its own), with
-    ``remaining_us`` microseconds to the graph's result by profile. Earlier commands keep theirs."""
+    """Let commands that are issued on the queue from now on serve another step of its program's
+    graph: at ``depth``, of the invocation with that number (0: each command is one of its own),
+    with ``remaining_us`` microseconds to the graph's result by profile. Earlier commands keep
+    theirs."""
 
     queue: QueueId
     depth: int
@@ -71,7 +73,7 @@ class CloseQueue(CallBase, frozen=True):
 
 
 class Issue(CallBase, frozen=True):
-    """Commands for one queue, in order."""
+    """Issue commands on one queue, in order."""
 
     queue: QueueId
     commands: list[Command]
@@ -112,7 +114,7 @@ class AskService(CallBase, frozen=True):
 
 
 class DropAnswer(CallBase, frozen=True):
-    """The answer to that question is not needed any more."""
+    """Drop the answer to that question, which is not needed any more."""
 
     number: int
 
@@ -120,10 +122,10 @@ class DropAnswer(CallBase, frozen=True):
 QueueCall = (
     CreateQueue | SetQueuePriority | SetQueueDepth | ResetQueue | CloseQueue | Issue | Cancel
 )
-"""What a program says of its queues."""
+"""The calls that concern a program's queues."""
 
 ControlCall = QueueCall | AskEncoder
 """The calls that control handles."""
 
 Call = QueueCall | AskService | DropAnswer
-"""What a program itself can ask: the calls that a guest may send."""
+"""The calls that a program itself, or a guest, may send."""

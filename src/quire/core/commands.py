@@ -1,13 +1,13 @@
-"""What a program puts on its queues: the commands of the programming interface (Pie Table 1).
+"""The commands that a program puts on its queues: the programming interface (Pie Table 1).
 
-Every command stands in the FIFO of one queue; a queue belongs to one (model, engine). Ids are
-chosen by the issuer, so a program can allocate, use and free pages without one round trip. The
-control layer validates a command when it is issued and answers each with exactly one end: done,
-failed or cancelled. ``after`` names commands of *other* queues of the same program that must be
-done first; within a queue order is implied.
+Every command is in the FIFO of one queue; a queue belongs to one (model, engine). Ids are chosen by
+the issuer, so a program can allocate, use and free pages without one round trip. The control layer
+validates a command when it is issued and answers each with exactly one end: done, failed or
+cancelled. ``after`` names commands of *other* queues of the same program that must be done first;
+within a queue order is implied.
 
 Pages. A page has ``page_size`` slots; a slot is empty or written at a position. ``Forward`` and
-``Decode`` append their tokens in order at the fill cursor of ``output`` pages; a page may stand in
+``Decode`` append their tokens in order at the fill cursor of ``output`` pages; a page may be in
 ``context`` and ``output`` at once. Visible to a new token: the written, unmasked slots of
 ``context`` at lower positions, the new tokens of the same command at lower positions, and itself.
 An explicit mask replaces this rule (but never shows an empty or masked slot).
@@ -55,8 +55,8 @@ class ExportPages(CommandBase, frozen=True, kw_only=True):
     until ``ttl_s`` seconds pass without an import. With ``ttl_s`` ``None`` it stays as long as the
     owner lives.
 
-    ``tokens``: the text that the pages hold, and at most one token more, for those who import it;
-    control keeps it with the export and does not compare it with the pages.
+    ``tokens``: the text that the pages hold, and at most one token more, for importers; control
+    keeps it with the export and does not compare it with the pages.
     """
 
     pages: list[PageId]
@@ -122,8 +122,8 @@ class MaskPage(CommandBase, frozen=True, kw_only=True):
 class RepositionPage(CommandBase, frozen=True, kw_only=True):
     """Take the written slots of ``page`` ``shift`` positions on (back, if it is negative).
 
-    Their K is turned as if the rotary embedding had put it there; V, fill and mask stay. What other
-    holders have of the page stays where it is: the page is copied first if it is shared.
+    Their K is turned as if the rotary embedding had put it there; V, fill and mask stay. Other
+    holders of the page keep it as it is: the page is copied first if it is shared.
     """
 
     page: PageId
@@ -168,14 +168,14 @@ class Forward(CommandBase, frozen=True, kw_only=True):
     """Run the transformer over ``inputs`` (Pie ``forward``).
 
     ``context``  pages to attend to, in any order; they may be partly filled and have gaps.
-    ``inputs``   embeds written by ``EmbedText`` (or earlier outputs), one per new token. ``output``
-    pages that receive K and V of the new tokens; empty: they are not kept. ``outputs``  embeds that
-    receive the final hidden state of the **last** ``len(outputs)`` inputs. ``mask``     explicit
-    visibility, one row per new token over [every slot of ``context`` in list
+    ``inputs``   embeds written by ``EmbedText`` (or earlier outputs), one per new token.
+    ``output``   pages that receive K and V of the new tokens; empty: they are not kept.
+    ``outputs``  embeds that receive the final hidden state of the **last** ``len(outputs)`` inputs.
+    ``mask``     explicit visibility, one row per new token over [every slot of ``context`` in list
                  order (``page_size`` per page), then the new tokens]; rows of equal length.
-    ``adapter``  name of the LoRA adapter to run with, None for the base model. ``scores``   whether
-    to return the attention mass of the new tokens, for each slot of ``context`` or
-                 only for each page; the reply is then ``AttentionScores``.
+    ``adapter``  name of the LoRA adapter to run with, None for the base model.
+    ``scores``   whether to return the attention mass of the new tokens, for each slot of
+                 ``context`` or only for each page; the reply is then ``AttentionScores``.
     """
 
     context: list[PageId]
@@ -216,9 +216,9 @@ class Decode(CommandBase, frozen=True, kw_only=True):
     the ``output`` pages are full. The last sampled token has not been run: its K and V are not in
     the pages. Replies are ``DecodeChunk``s.
 
-    ``stream``: a reply for each batch message that has sampled some; otherwise one for all of them,
-    at the end, which saves control and its shell a visit per token. If the command fails or is
-    cancelled, what it has sampled is told first.
+    ``stream``: a reply for each batch message that has sampled some tokens; otherwise one for all
+    of them, at the end, which saves control and its shell a visit per token. If the command fails
+    or is cancelled, the tokens sampled so far are sent first.
 
     ``cache``: when ``context`` and ``output`` hold a canonical prefix (plain causal tokens from
     position 0), pages of ``tokens`` that the prefix index already has are mapped instead of
@@ -281,7 +281,7 @@ Command = (
 
 
 class ImportedPage(msgspec.Struct, frozen=True):
-    """What an importer learns about one page: how far it is filled, its positions and its mask."""
+    """One imported page: how far it is filled, its positions and its mask."""
 
     page: PageId
     fill: int

@@ -19,7 +19,7 @@ WeightsName = Literal["auto", "float8", "int8"]
 KVTransportName = Literal["tcp", "nixl"]
 
 DEFAULT_CACHE_BYTES = 256 << 20
-"""An amount that a laptop can spare for pages."""
+"""The default size of the KV cache: an amount that a laptop can spare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class EngineConfig:
 
 
 TOKEN_CACHE_BYTES = 128 << 20
-"""Of an encoder's process, unless said otherwise."""
+"""The default size of an encoder process's token cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,10 @@ class EncoderConfig:
 
     ``source``: a Hugging Face or sentence-transformers directory, or a hub id.
     ``late_interaction``: an embedding model scores pairs by the vectors of their tokens instead of
-    embedding texts. ``max_batch_tokens`` bounds a batch. ``max_pending`` bounds the waiting
-    sequences of one tenant; more are refused. ``instances``: processes that each hold the model and
-    share its batches, with ``num_threads`` each.
+    embedding texts; ``also_scores``: it does both. ``token_cache_bytes``: token vectors that a
+    process keeps. ``max_batch_tokens`` bounds a batch. ``max_pending`` bounds the waiting sequences
+    of one tenant; more are refused. ``instances``: processes that each hold the model and share its
+    batches, with ``num_threads`` each.
     """
 
     source: str
@@ -177,7 +178,7 @@ class EncoderConfig:
 
     @property
     def scores_pairs(self) -> bool:
-        """By the vectors of their tokens."""
+        """Whether it scores pairs by the vectors of their tokens."""
         return self.late_interaction or self.also_scores
 
     def again(self) -> EncoderConfig:
@@ -227,8 +228,8 @@ class TenantConfig:
 class ServerConfig:
     """``tenants``: if empty or without keys, no API key is required (bind to loopback only).
 
-    ``max_query_bytes``: of the body of a workflow's query, which brings documents;
-    ``max_body_bytes``: of any other. ``head_timeout_s`` bounds the arrival of a request's head,
+    ``max_query_bytes`` bounds the body of a workflow's query, which may hold documents;
+    ``max_body_bytes`` that of any other request. ``head_timeout_s`` bounds the arrival of its head,
     ``body_timeout_s`` that of its body, ``write_timeout_s`` each write to a slow reader.
     ``max_connections``: clients that may be connected, with or without a request (None: as many as
     the limit of open files allows). An idle session ends after ``session_ttl_s``, or after the time
@@ -236,7 +237,7 @@ class ServerConfig:
     response is kept for ``response_ttl_s`` after its last use, at most ``max_stored_responses`` per
     tenant. ``data_dir``: where files and batches are kept (None: a temporary directory, removed
     with the server). Uploaded source runs in the sandbox, or (``sandbox_upload`` off) is refused;
-    ``allow_native_upload`` runs it with the rights of this process instead, which requires callers
+    ``allow_native_upload`` runs it with the rights of this process instead, which requires clients
     that are trusted with them. ``cluster_key``: shared by the nodes that exchange K and V with
     one another (None: this one exchanges none).
     """
@@ -299,16 +300,16 @@ class SandboxConfig:
 
 
 ENCODER_CACHE_BYTES = 64 << 20
-"""Unless said otherwise."""
+"""The default of ``NodeConfig.encoder_cache_bytes``."""
 
 
 SHARED_RESULTS_BYTES = 16 << 20
-"""Unless said otherwise."""
+"""The default of ``NodeConfig.shared_results_bytes``."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """One node: its engines, scheduler, tenants. ``record_path``: write the event log there.
+    """One node: its engines, scheduler, tenants. ``record_path``: the file of the event log.
 
     ``data_dir``: where the programs' store is kept (None: in memory, lost with the node).
     ``mcp_servers``: those that the node runs for its programs; names are unique.

@@ -1,4 +1,4 @@
-"""Samplers, stop conditions and grammars as data: what a decode or sample command asks for.
+"""Samplers, stop conditions and grammars as data, as decode and sample commands carry them.
 
 A sampler is an ordered list of named processors with their parameters, then a draw. The engine
 vectorises it over the batch; a program never ships code to the engine. Random numbers are counter
@@ -47,8 +47,8 @@ class StopSpec(msgspec.Struct, frozen=True):
 
     ``max_tokens``    at most this many tokens are sampled (0: only the prompt is run).
     ``min_tokens``    stop tokens are masked in the logits until this many have been sampled.
-    ``token_ids``     sampling one of these ends the row; it is part of the output. ``strings``
-    UTF-8 byte strings; the row ends when its output bytes contain one.
+    ``token_ids``     sampling one of these ends the row; it is part of the output.
+    ``strings``       UTF-8 byte strings; the row ends when its output bytes contain one.
     """
 
     max_tokens: int

@@ -22,9 +22,9 @@ EncoderKind = Literal["embedding", "cross_encoder"]
 
 class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """An encoder's description, sent when it is ready. ``dimensions`` is D: the size of an
-    embedding, or 1 for a cross-encoder's score. ``max_tokens``: of one sequence, special tokens
-    included. ``max_batch_tokens``: of a batch of several sequences. ``max_pending``: the sequences
-    of one tenant that may wait or run."""
+    embedding, or 1 for a cross-encoder's score. ``max_tokens``: the longest sequence, special
+    tokens included. ``max_batch_tokens``: the largest batch of several sequences. ``max_pending``:
+    the number of sequences of one tenant that may wait or run."""
 
     model: str
     family: str
@@ -53,7 +53,7 @@ class Encode(CommandBase, frozen=True, kw_only=True):
 
 
 class Encoded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """``rows`` of the command's sequences from ``first`` on. Replies arrive in any order, as
+    """Rows of the command's sequences, from sequence ``first`` on. Replies arrive in any order, as
     batches end; the command ends with the last."""
 
     first: int
@@ -61,9 +61,9 @@ class Encoded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EncodeBatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """``tokens`` and ``types`` [T]: the sequences concatenated, of ``lengths`` [S]. ``owners`` [S]:
-    for whom each is computed; what the encoder keeps of a sequence, it uses again for the same
-    owner alone. Empty: nothing is kept."""
+    """One batch. ``tokens`` and ``types`` [T]: the sequences concatenated, of ``lengths`` [S].
+    ``owners`` [S]: the owner for whom each is computed; what the encoder keeps of a sequence is
+    used again only for the same owner. Empty: nothing is kept."""
 
     number: int
     tokens: I32
@@ -73,9 +73,10 @@ class EncodeBatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EncodeResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """``rows`` [S, D], in the order of the batch, or the error that prevented them. ``elapsed_s``:
-    the encoder's own time for the batch. ``num_reused_tokens``: of texts whose vectors it had kept,
-    each text of the batch counted once. ``cache_bytes``: what it keeps now."""
+    """The result of one batch. ``rows`` [S, D], in the order of the batch, or the error that
+    prevented them. ``elapsed_s``: the encoder's own time for the batch. ``num_reused_tokens``: of
+    texts whose vectors it had kept, each text of the batch counted once. ``cache_bytes``: the size
+    of what it keeps now."""
 
     number: int
     rows: F32
@@ -93,5 +94,6 @@ class EncoderCore(Protocol):
     def info(self) -> EncoderInfo: ...
 
     def encode(self, batch: EncodeBatch) -> EncodeResult:
-        """Raises ``InvalidArgument`` for token ids or lengths outside the model's range."""
+        """Run one batch. Raises ``InvalidArgument`` for token ids or lengths outside the model's
+        range."""
         ...

@@ -84,7 +84,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     how they *lie in memory*: page size, tiles, KV heads of each rank, backend. Between engines with
     equal contents and layouts, blocks can be copied as they are.
 
-    ``data_address``: where other engines send K and V to; empty: this engine exchanges none.
+    ``data_address``: the address to which other engines send K and V; empty: it exchanges none.
     ``data_salt``: random bytes of this life of the engine, from which its node makes the keys of
     leases that it opens by itself; it goes no further than the node.
     ``traits`` are those of the model's backend. Messages name ``adapters`` by index. ``images``:
@@ -113,6 +113,6 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def lacks(self) -> str:
-        """What the engine had to start without; empty if nothing is missing."""
+        """What is missing since the engine started without it; empty if nothing is."""
         missing = (f"without adapter {a.name}: {a.problem}" for a in self.adapters if a.problem)
         return "; ".join(missing)

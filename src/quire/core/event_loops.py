@@ -1,8 +1,8 @@
-"""Which event loop the edge and users' programs run on.
+"""Chooses the event loop on which the edge and users' programs run.
 
-uvloop where the platform has it: each token passes through several turns of these loops on its way
-to a reader, and uvloop's turns are cheaper. Control keeps asyncio's loop, which its child processes
-need: uvloop drops their pipes when it is closed.
+It is uvloop where the platform has it: each token passes through several turns of these loops on
+its way to a reader, and uvloop's turns are cheaper. Control keeps asyncio's loop, which its child
+processes need: uvloop drops their pipes when it is closed.
 """
 
 from __future__ import annotations

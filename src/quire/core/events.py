@@ -54,12 +54,11 @@ class EngineGivenUp(EventBase, frozen=True, kw_only=True):
 class ProgramStarted(EventBase, frozen=True, kw_only=True):
     """A program enters the process table.
 
-    ``kind``: programs of one kind are taken to be alike in length; "" if nobody has said it.
+    ``kind``: programs of one kind are assumed to be alike in length; "" if it is not known.
     ``priority``: higher runs first. ``client_id``: the client's own name for it (a session id).
     ``idle_ttl_s``: the entry ends by itself after this time without a command (sessions).
-    ``parent_thread``: the thread of ``parent`` that launched it.
-    ``shares_quotas``: its parent launched it, and the parent's quotas of pages, embeds and tokens
-    bound both together.
+    ``parent_thread``: the thread of ``parent`` that launched it. ``shares_quotas``: its parent
+    launched it, and the parent's quotas of pages, embeds and tokens bound both together.
     """
 
     program: ProgramId

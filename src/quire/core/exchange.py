@@ -1,4 +1,4 @@
-"""What engines and control say to each other about K and V that move between engines.
+"""Messages of engines and control about K and V that move between engines.
 
 The operations that begin and end an exchange are those of a batch message (``quire.core.batch``).
 """
@@ -17,9 +17,9 @@ CLUSTER_KEY_HEADER = "x-quire-cluster-key"
 
 
 class SendTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Where sent tokens go: to index ``first`` and the following ones of ``lease``, at the engine
-    whose ``EngineInfo.data_address`` is ``address``. ``key``: the secret that the lease was opened
-    with."""
+    """The destination of sent tokens: index ``first`` and the following ones of ``lease``, at the
+    engine whose ``EngineInfo.data_address`` is ``address``. ``key``: the secret with which the
+    lease was opened."""
 
     address: str
     lease: int

@@ -53,7 +53,8 @@ class ExecutableCache:
         return path if path.is_file() else None
 
     def put(self, name: str, content: bytes) -> Path:
-        """Raises ``ConfigError``: the disk is full, or the directory cannot be written."""
+        """Write ``content`` under ``name``; return its path. Raises ``ConfigError``: the disk is
+        full, or the directory cannot be written."""
         path = self._directory / name
         unfinished = None
         try:
@@ -84,7 +85,7 @@ class ExecutableCache:
     @contextmanager
     def building(self, name: str) -> Iterator[None]:
         """A lock under which one process builds ``name``; blocks while another one builds it. The
-        caller looks for the file again once inside."""
+        holder then looks for the file again."""
         with (self._directory / f"{name}.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

@@ -1,4 +1,4 @@
-"""What is kept for tenants within a number of bytes, so that no tenant's use empties another's.
+"""A cache for tenants, bounded in bytes, in which no tenant's use empties another's.
 
 Owns the order of use and the sizes. Must not know what is kept.
 """
@@ -50,7 +50,7 @@ class FairCache(Generic[Owner, Value]):
             self.drop(most, next(iter(self._kept[most])))
 
     def drop(self, owner: Owner, key: bytes) -> None:
-        """Nothing happens if there is no such value."""
+        """Remove a value; nothing happens if there is none."""
         of_owner = self._kept.get(owner)
         gone = None if of_owner is None else of_owner.pop(key, None)
         if gone is None:

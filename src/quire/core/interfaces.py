@@ -36,7 +36,7 @@ class ProgramClock(Clock, Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Returns when ``seconds`` have passed."""
+        """Return when ``seconds`` have passed."""
         ...
 
 
@@ -57,12 +57,12 @@ class EngineCore(Protocol):
     def transfer(self) -> EngineReport | None:
         """Continue the transfers of earlier swaps for a few milliseconds; return those that have
         ended, or the end of an exchange with another engine. None: there is nothing to do or to
-        tell. The caller of ``execute`` calls this once after each message, and repeatedly while it
-        has no message to execute."""
+        report. The caller of ``execute`` calls this once after each message, and repeatedly while
+        it has no message to execute."""
         ...
 
     def wake_by(self, ring: Callable[[], None]) -> None:
-        """Call ``ring``, from any thread, whenever ``transfer`` has something to tell although no
+        """Call ``ring``, from any thread, whenever ``transfer`` has something to report although no
         message came. Called once, before the first message."""
         ...
 
@@ -88,8 +88,8 @@ class EngineTransport(Protocol):
     def send(self, batch: Batch) -> None: ...
 
     def silent_s(self) -> float:
-        """Seconds since the engine should have given a sign of life; 0 while it does. Callable from
-        any thread."""
+        """Seconds for which an expected sign of life of the engine is missing; 0 while it gives
+        them. Callable from any thread."""
         ...
 
     async def close(self) -> None: ...
@@ -163,13 +163,13 @@ class ServedModel:
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens of one sequence: the model's context, or the pool if that is smaller."""
+        """The most tokens of one sequence: the model's context, or the pool if that is smaller."""
         pool = self.info.pool
         num_slots = [group.num_blocks * pool.page_size for group in pool.groups if not group.window]
         return min([self.info.max_model_len, *num_slots])
 
     def room_behind(self, num_tokens: int, *, least: int = 1) -> int:
-        """How many tokens fit behind ``num_tokens``.
+        """The number of tokens that fit behind ``num_tokens``.
 
         Raises:
             PromptTooLong: fewer than ``least``.
@@ -261,17 +261,17 @@ class ProgramPort(Protocol):
         ...
 
     def close(self, reason: str = "finished") -> None:
-        """The program has ended. Idempotent."""
+        """Note that the program has ended. Idempotent."""
         ...
 
 
 class Services(Protocol):
-    """What a node offers to one program besides the model. ``close`` may come from any thread."""
+    """A node's services to one program besides the model. ``close`` may come from any thread."""
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """See ``ProgramPort.ask``. Called on any loop, the program's or its link's."""
         ...
 
     def close(self) -> None:
-        """The program has ended: free what it holds here. Idempotent."""
+        """Free what the program holds here, as it has ended. Idempotent."""
         ...

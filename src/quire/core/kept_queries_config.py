@@ -1,4 +1,4 @@
-"""What a node keeps of workflows' queries, as a frozen value. Built by the CLI."""
+"""The bounds on a node's kept queries of workflows, as a frozen value. Built by the CLI."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from quire.core.errors import ConfigError
 class KeptQueriesConfig:
     """What a node with a data directory keeps of workflows' queries that were given an id.
 
-    ``ttl_s``: since the query did something last. ``max_bytes`` and ``max_queries``: of one tenant;
-    results of finished queries give way to others. ``max_query_bytes``: of one query.
+    ``ttl_s``: how long a query is kept after its last action. ``max_bytes`` and ``max_queries``:
+    the bounds of one tenant; results of finished queries give way to others. ``max_query_bytes``:
+    the bound of one query.
     """
 
     ttl_s: float = 86_400.0

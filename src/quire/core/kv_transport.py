@@ -33,7 +33,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KVSource(Protocol):
-    """What is sent: tokens of one engine, from the beginning of a send to its end."""
+    """The tokens of one engine that are sent, from the beginning of a send to its end."""
 
     @property
     def content(self) -> str:
@@ -46,7 +46,8 @@ class KVSource(Protocol):
         ...
 
     def pieces(self, *, is_raw: bool) -> Iterator[Piece]:
-        """In the order in which they are to be sent. ``is_raw``: the receiver has this layout."""
+        """The pieces in the order in which they are sent. ``is_raw``: the receiver has this
+        layout."""
         ...
 
     def num_bytes(self, piece: Piece) -> int: ...
@@ -69,8 +70,8 @@ class KVSource(Protocol):
 
 
 class KVSink(Protocol):
-    """Where the tokens of one lease go. May be closed by its owner at any time and from any thread;
-    from then on it takes nothing."""
+    """The destination of the tokens of one lease. May be closed by its owner at any time and from
+    any thread; from then on it takes nothing."""
 
     @property
     def content(self) -> str:
@@ -79,7 +80,7 @@ class KVSink(Protocol):
 
     @property
     def layout(self) -> str:
-        """Raw pieces of this layout are taken; "": none are."""
+        """The layout of raw pieces that it takes; "": it takes none."""
         ...
 
     def num_bytes(self, piece: Piece) -> int:
@@ -126,8 +127,8 @@ class KVTransport(Protocol):
         ...
 
     def refuse(self, lease: int) -> None:
-        """The lease is unknown from here on. A piece may still be on its way to the sink: its owner
-        closes it first. Idempotent."""
+        """Forget the lease. A piece may still be on its way to the sink: its owner closes it first.
+        Idempotent."""
         ...
 
     def send(
@@ -136,8 +137,8 @@ class KVTransport(Protocol):
         """Begin to send. ``on_end`` is called once, on any thread; nothing is read from ``source``
         after it.
 
-        An error of the receiver is its own; ``TransferFailed`` if it cannot be reached, is silent
-        or is cut off.
+        The result has the receiver's own error; or ``TransferFailed`` if the receiver cannot be
+        reached, is silent or is cut off.
         """
         ...
 

@@ -1,8 +1,8 @@
-"""Commands that move K and V between engines: leases, and what is sent to them.
+"""Commands that move K and V between engines: leases, and sends to them.
 
 A *lease* is a part of one engine's memory that waits for the K and V of known tokens. Programs of
 the node itself use these commands (``programs.builtin``); control refuses them from all others,
-because a target names an address and memory is everybody's.
+because a target names an address, and all programs share the memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quire.core.ids import EngineId, PageId
 
 class LeaseName(msgspec.Struct, frozen=True, gc=False):
     """One lease of this node. ``epoch``: the life of ``engine`` in which it was opened; ``key``:
-    the secret that proves that one may use it."""
+    the secret whose holder may use it."""
 
     engine: EngineId
     epoch: int
@@ -30,11 +30,11 @@ class OpenLease(CommandBase, frozen=True, kw_only=True):
 
     The reply is a ``Leased``, given when the engine is ready to receive. The lease belongs to the
     tenant: it outlives its program, and ends when it is taken or closed, or after ``ttl_s``
-    seconds. ``key``: 16 bytes that nobody can guess; every later use names them. ``adapter``: the
+    seconds. ``key``: 16 bytes that cannot be guessed; every later use names them. ``adapter``: the
     adapter that the K and V were computed with.
 
     ``opaque``: behind ``tokens``, which then fill whole pages, the lease waits for pages of K and V
-    that no tokens tell: each with so many slots. They are never shared, nor computed again.
+    whose tokens are not known: each with so many slots. They are never shared, nor computed again.
     """
 
     tokens: list[int]
@@ -69,7 +69,7 @@ class TakeLease(CommandBase, frozen=True, kw_only=True):
 
 
 class RenewLease(CommandBase, frozen=True, kw_only=True):
-    """The lease ends ``ttl_s`` seconds from now."""
+    """Let the lease end ``ttl_s`` seconds from now."""
 
     lease: LeaseName
     ttl_s: float
@@ -83,8 +83,8 @@ class CloseLease(CommandBase, frozen=True, kw_only=True):
 
 class PinPrefix(CommandBase, frozen=True, kw_only=True):
     """Evict the cached full pages that begin ``tokens`` after all that have a lower ``price``, for
-    ``ttl_s`` seconds. They are held no more than others: whoever needs memory may have it. Of two
-    prices the higher one holds; 0 takes the others back. The reply is a ``Pinned``."""
+    ``ttl_s`` seconds. They are not held: a claim for memory may still evict them. Of two prices the
+    higher one holds; 0 removes the others. The reply is a ``Pinned``."""
 
     tokens: list[int]
     price: float
@@ -108,7 +108,8 @@ class Leased(msgspec.Struct, frozen=True, tag=True):
 
 
 class Sent(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """The reply to ``SendPages``. ``elapsed_s``: of the transfer, as the engine measured it."""
+    """The reply to ``SendPages``. ``elapsed_s``: the time of the transfer, as the engine measured
+    it."""
 
     num_tokens: int
     num_bytes: int

@@ -1,4 +1,4 @@
-"""What a node is told about an MCP server that it runs."""
+"""The configuration of an MCP server that a node runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a process with the one that has started it."""
+"""Ends a process together with the one that has started it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int | None = None) -> None:
-    """On Linux the kernel kills this process when the thread that started it ends, and so when its
-    process dies, even while this one is stuck in native code. Elsewhere nothing changes.
+    """Let the kernel, on Linux, kill this process when the thread that started it ends, and so when
+    its process dies, even while this one is stuck in native code. Elsewhere nothing changes.
 
-    ``parent``: its process id, to end at once if it has died already.
+    ``parent``: the process id of the parent; this process ends at once if that has died already.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A child process that is asked over its standard input and answers on its standard output."""
+"""A child process that reads requests on its standard input and answers on its standard output."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from contextlib import suppress
 
 
 class PipedProcess:
-    """Must be closed; the process also ends when this is garbage collected. ``close`` is idempotent
-    and for any thread. ``own_session``: detach it from a terminal's Ctrl-C.
+    """A running child. Must be closed; the process also ends when this object is garbage collected.
+    ``close`` is idempotent and may be called from any thread. ``own_session``: detach it from a
+    terminal's Ctrl-C.
 
     Raises:
         OSError: it cannot be started.

@@ -1,7 +1,7 @@
 """The order of commands: the protocol of policies, and when messages are sent.
 
-Control tells a policy of arrivals, service and ends, and asks it for keys. What a policy sees of a
-command stands in ``ready_command``. Conformance suites stand in ``quire.testing.conformance``.
+Control notifies a policy of arrivals, service and ends, and reads its keys. ``ready_command`` has
+what a policy sees of a command, ``quire.testing.conformance`` the conformance suites.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = [
 
 @runtime_checkable
 class Policy(Protocol):
-    """Decides who runs and who yields, within one tenant and one priority. Pure bookkeeping: no
-    I/O, no clock.
+    """Decides which commands run and which yield, within one tenant and one priority. Pure
+    bookkeeping: no I/O, no clock.
 
     ``key`` sorts ascending: the smallest runs first, the largest yields first. Its first number is
     the command's *level*: a waiting command displaces a running one only if its level is smaller.
@@ -44,8 +44,8 @@ class Policy(Protocol):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether the policy wants the notifications. Constant: control asks once, and saves the
-        calls for each row of each message if not."""
+        """Whether the policy wants the notifications. Constant: control reads it once, and if it is
+        false saves the calls for each row of each message."""
         ...
 
     def key(self, command: ReadyCommand) -> tuple[float, ...]:
@@ -53,29 +53,29 @@ class Policy(Protocol):
         ...
 
     def on_arrival(self, command: ReadyCommand, now_s: float) -> None:
-        """The command can be scheduled from now on. Called once, before its first ``key``."""
+        """Note that the command can be scheduled now. Called once, before its first ``key``."""
         ...
 
     def on_served(
         self, command: ReadyCommand, num_tokens: int, service_s: float, now_s: float
     ) -> None:
-        """The engine has computed ``num_tokens`` for the command in ``service_s`` seconds."""
+        """Note that the engine computed ``num_tokens`` for the command in ``service_s`` seconds."""
         ...
 
     def on_ended(self, command: ReadyCommand, now_s: float) -> None:
-        """The command has ended, in whatever way. Its key is not asked for again."""
+        """Note that the command has ended, in whatever way. Its key is not read again."""
         ...
 
     def on_program_ended(self, program: ProgramId, now_s: float) -> None:
-        """The program and all of its commands have ended."""
+        """Note that the program and all of its commands have ended."""
         ...
 
     def on_capacity(self, num_sequences: int) -> None:
-        """The engines that are up run so many sequences at once, all together."""
+        """Note how many sequences the engines that are up run at once, all together."""
         ...
 
     def on_time(self, now_s: float) -> Sequence[ReadyCommand]:
-        """Called before every decision. Returns the commands whose keys have changed."""
+        """Take the time before a decision; return the commands whose keys have changed."""
         ...
 
 
@@ -83,15 +83,15 @@ class Policy(Protocol):
 class StagedPolicy(Policy, Protocol):
     """A policy under which the commands of a program go by stages (Ayo, algorithm 2).
 
-    For each message control takes, of each program, the commands that wait with the program's
-    smallest stage; programs by the smallest key of all their commands that wait. What is left of
+    For each message control takes, of each program, the waiting commands with the program's
+    smallest stage; programs by the smallest key of all their waiting commands. Room that is left in
     the message goes to the programs' next stages, and so on. An encoder's batch is such a message,
-    and so are the sequences of an engine that are given away at one time. Who gives up memory is
-    decided by keys alone.
+    and so are the sequences of an engine that are given away at one time. Keys alone decide which
+    command gives up memory.
     """
 
     def stage(self, command: ReadyCommand) -> float:
-        """Asked once, behind ``on_arrival``; it never changes."""
+        """The command's stage. Called once, after ``on_arrival``; it never changes."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""What policies see of commands, programs and threads: their figures, which control alone writes.
+"""The figures of commands, programs and threads that policies see. Control alone writes them.
 
-Control writes them for each row of each message, so this module is compiled with it
+It writes them for each row of each message, so this module is compiled with control
 (``quire.compilation.sources``) and has plain classes, which then are C structures.
 """
 
@@ -18,14 +18,14 @@ class ServiceFigures:
     """The figures of one program, of one of its threads, or of a family, as policies read them.
 
     Control alone writes them. ``service_s`` and ``service_tokens``: engine time and tokens, prompts
-    and recomputation included. ``generated_tokens``: of a family, what it has generated of them.
-    ``path_s`` and ``path_tokens``: the longest critical path so far,
-    which is the most service that stood one call behind the other (Autellix 4.2.1; kept for
-    programs and families, not for threads). ``waiting_s``: time in which it could have run and did
-    not. ``arrival_s``: when it began, for a thread when its first queue was created.
-    ``completion_s``: when its last call ended. ``parent``: the program that launched it, or the
-    thread that it was forked from; ``parent_thread``: the thread of that program that launched it.
-    ``deadline_s``: the time by which its caller wants it done.
+    and recomputation included. ``generated_tokens``: for a family, how many of them it has
+    generated. ``path_s`` and ``path_tokens``: the longest critical path so far, which is the most
+    service of calls that came one after the other (Autellix 4.2.1; kept for programs and families,
+    not for threads). ``waiting_s``: time in which it could have run and did not. ``arrival_s``:
+    when it began, for a thread when its first queue was created. ``completion_s``: when its last
+    call ended. ``parent``: the program that launched it, or the thread that it was forked from;
+    ``parent_thread``: the thread of that program that launched it. ``deadline_s``: the time by
+    which its client wants it done.
     """
 
     arrival_s: float = 0.0
@@ -43,7 +43,7 @@ class ServiceFigures:
 
 @dataclass(frozen=True, slots=True)
 class GraphPlace:
-    """Which step of its program's graph a command serves (Ayo 5.2).
+    """The step of its program's graph that a command serves (Ayo 5.2).
 
     ``depth``: the most steps from here to a result, 0 for a result and for programs that have no
     graph. ``invocation``: the number of the step within its program; 0: each command is one of its
@@ -57,14 +57,14 @@ class GraphPlace:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ReadyCommand:
-    """What a policy may know of a command (or running decode) that could be scheduled now.
+    """The view that a policy has of a command (or running decode) that could be scheduled now.
 
     One object for the command's whole life, equal to itself alone: control keeps it up to date, a
     policy only reads it and may keep it, also as a key. ``family_figures``, ``program_figures`` and
     ``thread_figures`` are live too, and shared by all commands of the family, the program and the
     thread. A family is a root program with all programs below it, those that have ended included;
-    ``family`` is the root, ``kind`` what programs like it are called (the root's program's name; of
-    a session what its client says, "" if nothing).
+    ``family`` is the root, ``kind`` the common name of programs like it (the name of the root's
+    program; for a session the name that its client gives, "" if none).
     ``depth``, ``invocation`` and ``remaining_us``: its ``GraphPlace``, which never changes.
     ``arrival_s``: when it was issued.
     ``ready_s``: when it became schedulable, or was last served. ``service_tokens`` and

@@ -1,7 +1,8 @@
-"""What a node tells of the records of its restartable programs, and its reader acknowledges.
+"""Messages in which a node sends the records of its restartable programs to a reader.
 
-A router keeps what it is told, so that another node can go on with the programs of a node that is
-lost. Nodes make the parts and put them together again; a reader need not know what is in one.
+A router keeps the parts that it receives, so that another node can go on with the programs of a
+node that is lost. Nodes make the parts and put them together again; a reader need not know what is
+in one.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import msgspec
 
 
 class ToldPart(msgspec.Struct, frozen=True):
-    """Of the program ``id``. ``part`` belongs behind its earlier ones; ``is_first``: it takes the
-    place of them all. ``stays``: why no other node could go on with it, so that nothing more of it
-    is told."""
+    """A part of the record of the program ``id``. It belongs behind its earlier parts;
+    ``is_first``: it replaces them all. ``stays``: why no other node could go on with the program,
+    so that nothing more of it is sent."""
 
     id: str
     part: bytes
@@ -21,16 +22,16 @@ class ToldPart(msgspec.Struct, frozen=True):
 
 
 class EndedRecord(msgspec.Struct, frozen=True):
-    """The program ``id`` has ended. ``may_be_lost``: its clients know that already, or have ended
-    it themselves."""
+    """The program ``id`` has ended. ``may_be_lost``: this end need not be delivered, because its
+    clients know it already or have ended the program themselves."""
 
     id: str
     may_be_lost: bool
 
 
 class ToldRecords(msgspec.Struct, frozen=True):
-    """One answer. ``feed``: of one life of the node. ``number``: to be acknowledged with the next
-    question."""
+    """One answer of a node. ``feed``: identifies one life of the node. ``number``: to be
+    acknowledged with the next request."""
 
     feed: str
     number: int
@@ -39,8 +40,9 @@ class ToldRecords(msgspec.Struct, frozen=True):
 
 
 class RecordsWanted(msgspec.Struct, frozen=True):
-    """One question. ``reader``: who asks; there is one at a time. ``feed`` and ``number``: of the
-    last answer, whose content is kept now. ``gone``: programs that another node goes on with."""
+    """One request of a reader. ``reader``: identifies it; there is one at a time. ``feed`` and
+    ``number``: those of the last answer, whose content is kept now. ``gone``: programs that another
+    node goes on with."""
 
     reader: str
     feed: str = ""

@@ -1,4 +1,4 @@
-"""How commands are ordered, batched and let in, as frozen values. Built by the CLI, read by
+"""The configuration of how commands are ordered, batched and let in. Built by the CLI, read by
 control."""
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class LevelsConfig:
     one queue more than thresholds. ``quanta``: how much of its service a call may get in a queue
     before it moves to the next; one for each threshold, by default the width of the queue.
     ``unit``: of thresholds and quanta; tokens of prompts and of answers, or seconds of messages.
-    ``beta``: a call goes to the first queue when its program has waited so many times of what it
-    was served; None: never. ``promoted_share``: of an engine's sequences, how many such calls may
-    be in the first queue at one time, at least 1.
+    ``beta``: a call goes to the first queue when its program has waited this multiple of its
+    service; None: never. ``promoted_share``: the share of an engine's sequences that such calls may
+    have in the first queue at one time, at least 1.
     """
 
     thresholds: tuple[float, ...] = (64, 256, 1024, 4096, 16384)
@@ -65,16 +65,16 @@ class LevelsConfig:
 
 @dataclass(frozen=True, slots=True)
 class PausingConfig:
-    """Programs are paused between two calls while the working sets of those that go on take more
-    than ``above`` of memory: of the device, and of what is swapped out to the host (0: never). They
-    go on again where they leave no more than ``resume_below`` taken. One that is paused for
-    ``max_s`` takes the place of others that were left in peace for as long.
+    """When programs are paused. They are paused between two calls while the working sets of those
+    that go on take more than ``above`` of memory: of the device, and of what is swapped out to the
+    host (0: never). They go on again when they leave no more than ``resume_below`` taken. One that
+    is paused for ``max_s`` takes the place of others that have had theirs for as long.
 
-    ``max_hold_s``: the longest that room is kept for one that waits for a tool or a person, while
-    others are paused for lack of it; 0: none is.
+    ``max_hold_s``: the longest time that room is kept for one that waits for a tool or a person,
+    while others are paused for lack of it; 0: no room is kept.
 
     Raises:
-        ConfigError: shares that are none, or in the wrong order, or no time.
+        ConfigError: shares outside 0 to 1 or in the wrong order, or times that are too short.
     """
 
     above: float = 0.95
@@ -104,8 +104,8 @@ class PausingConfig:
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """``policy``: fcfs, program_fcfs, round_robin, mlfq, plas, atlas, quire, topology,
-    critical_path or invocation. ``levels``: the queues of those that have some. ``balancer``: the
-    choice among the engines of one model: round_robin, least_used, autellix, occupied_kv or quire.
+    critical_path or invocation. ``levels``: the queues of policies that have some. ``balancer``:
+    chooses among the engines of one model: round_robin, least_used, autellix, occupied_kv or quire.
 
     ``step_quantum_s`` bounds the time of a message of several decode steps. ``chunk_steps``: how
     long a prompt chunk may take in a message that also decodes, in multiples of the decode step's
@@ -113,7 +113,7 @@ class SchedulerConfig:
     has just answered and that usually continue at once. ``priority_scope``: priorities order the
     work of one tenant, or (``node``) take precedence over all tenants' fair shares.
     ``output_share``: the share of a decode's maximum output that admission assumes it will
-    generate; the observed outputs correct the estimate. ``pausing``: of programs that have no room.
+    generate; the observed outputs correct the estimate. ``pausing``: when programs are paused.
     """
 
     policy: str = "fcfs"

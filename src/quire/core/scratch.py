@@ -23,7 +23,7 @@ _PREFIX = "quire-"
 _LOCK = ".lock"
 
 MIN_AGE_S = 60.0
-"""Younger directories may not be locked yet."""
+"""The age from which a directory is locked for certain."""
 
 
 class ScratchDirectory:
@@ -41,7 +41,7 @@ class ScratchDirectory:
             (self.path / _LOCK).unlink()
 
     def close(self) -> None:
-        """Idempotent."""
+        """Remove the directory. Idempotent."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
 

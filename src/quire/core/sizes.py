@@ -14,7 +14,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Bytes that ``text`` names.
+    """The number of bytes that ``text`` names.
 
     Raises:
         ConfigError: it is not a positive number with an optional unit.

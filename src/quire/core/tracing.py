@@ -1,4 +1,4 @@
-"""What control tells of programs, calls, messages and transfers: plain values, and who is told.
+"""The records of programs, calls, messages and transfers that control reports, and their listener.
 
 A *call* is a command that needs an engine. Knows no form in which these are shown or sent.
 """
@@ -23,10 +23,10 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     encoder all of its instances, ``MODEL#*``; None if it was refused before it was placed.
     ``sent_s``: when the first message with it was sent; ``first_token_s``: of a decode.
     ``waiting_s``: time in which it could have run and did not. ``service_s``: engine time of the
-    messages that carried it. ``idle_since_s``: since when its program had had no call when this one
-    arrived; None if it had one, or this is its first. ``messages``: the numbers of the messages
-    that carried it, as first and last of each run of numbers. ``end_s`` and ``outcome`` are None
-    while it is under way.
+    messages that carried it. ``idle_since_s``: the end of its program's last call, if no call was
+    under way when this one arrived; else None, as for the first one. ``messages``: the numbers of
+    the messages that carried it, as first and last of each run of numbers. ``end_s`` and
+    ``outcome`` are None while it is under way.
     """
 
     program: ProgramId
@@ -52,9 +52,9 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MessageRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One message that an engine has answered. ``number``: of those for ``engine``, which is
-    written as in ``CallRecord``. ``start_s``: when the engine began with it. ``num_commands``:
-    that it carried."""
+    """One message that an engine has answered. ``number``: counts those for ``engine``, which is
+    written as in ``CallRecord``. ``start_s``: when the engine began with it. ``num_commands``: the
+    number of commands in it."""
 
     engine: EngineId
     number: int
@@ -69,9 +69,9 @@ class TransferRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Blocks that an engine has copied together to ``tier`` (out), or from there to the device
     (in), for one program.
 
-    ``program``: whose pages moved out, or for which they came back; None for exports that no
-    program holds. ``start_s``: when the message that began it was sent. ``is_lost``: the engine was
-    lost meanwhile, or the disk failed.
+    ``program``: the program whose pages moved out, or for which they came back; None for exports
+    that no program holds. ``start_s``: when the message that began it was sent. ``is_lost``: the
+    engine was lost meanwhile, or the disk failed.
     """
 
     program: ProgramId | None
@@ -86,8 +86,9 @@ class TransferRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TraceListener(Protocol):
-    """Is told while control handles the event that brings it. Must be quick, must not raise, and
-    must not call control. Calls that a message in flight carries end after their program."""
+    """Receives records while control handles the event that causes them. Must be quick, must not
+    raise, and must not call control. Calls that a message in flight carries end after their
+    program."""
 
     def program_started(self, started: ProgramStarted) -> None: ...
 

@@ -43,8 +43,8 @@ VERSIONS: dict[Trait, int] = {
     Trait.VECTORS: 2,  # thread, depth, priority, invocation and remaining_us of put and search
     Trait.ENCODE: 3,  # 2: thread, depth and priority of embed and rerank; 3: invocation
 }
-"""Raised with every change that could affect a program; programs for older versions keep
-working."""
+"""The present version of each trait. It is raised with every change that could affect a program;
+programs for older versions keep working."""
 
 SUPERTRAITS: dict[Trait, tuple[Trait, ...]] = {
     Trait.FORWARD: (Trait.ALLOCATE,),

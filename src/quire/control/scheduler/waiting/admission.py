@@ -1,9 +1,10 @@
-"""Decides which decodes begin when memory is short: those whose working set has room beside the
-others.
+"""Decides which decodes begin when memory is short: those for whose working set there is room.
 
 Without it every decode begins, and all push each other out. Owns the estimate of the blocks that a
 decode still takes: the rest of its prompt, less what others hold of it, and as much of what it may
-generate as decodes lately did generate.
+generate as decodes lately did generate. An estimate that is too low costs preemptions, one that is
+too high costs batch size. It moves nothing; ``seating`` ensures that the oldest program waits for
+no room.
 """
 
 from __future__ import annotations
