@@ -1,5 +1,4 @@
-"""Checks that a command's values have the types of their fields, so that an engine can be sent
-them.
+"""Checks that a command's values have the types of their fields, so that it can be sent.
 
 A trusted program hands its commands over as objects, so a ``numpy.float32`` for a temperature or
 None for a number gets as far as control, where it would be a failure of the node and not of the

@@ -1,9 +1,9 @@
-"""Estimates how long programs are, in tokens of service, from those that ended and those that live;
-and what the end of one is worth.
+"""Estimates how long programs are, in tokens of service, and what the end of one is worth.
 
-Owns the window of both and the product-limit estimate (Kaplan and Meier 1958). Programs that ended
-would mislead alone: where engines are overloaded the short ones end first, so long ones would seem
-not to exist. A living one with much service shows that programs are longer than that.
+Owns the window of programs that ended and of those that live, and the product-limit estimate
+(Kaplan and Meier 1958). Programs that ended would mislead alone: where engines are overloaded the
+short ones end first, so long ones would seem not to exist. A living one with much service shows
+that programs are longer than that.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Puts ``CopyPage`` into a message: copies slots of one page into another, with what is known of
-them.
+"""Puts ``CopyPage`` into a message: copies slots of a page and what is known of them.
 
 Owns what control knows of the target afterwards. ``lowering`` checks which slots a command may
 copy.

@@ -1,5 +1,4 @@
-"""Estimates how soon programs call again, from others of the same class, and how long it is worth
-waiting for them.
+"""Estimates how soon programs call again, and how long it is worth waiting for them.
 
 **The rule.** Pages that are kept for a program which waits for a tool or a person cost the pool:
 blocks times the time held. Pages that are given up cost the engine the time to compute them again.

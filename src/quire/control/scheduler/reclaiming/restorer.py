@@ -1,5 +1,4 @@
-"""Computes canonical pages again that were dropped when every tier was full, or lost with an
-engine.
+"""Computes lost canonical pages again: dropped when every tier was full, or lost with an engine.
 
 Owns the jobs. A job runs the tokens of a chain's missing pages once more, behind the pages that
 still exist; commands that need them wait, and then find them as they were.

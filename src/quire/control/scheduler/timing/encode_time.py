@@ -1,5 +1,4 @@
-"""Estimates how long an encoder's batch takes: a line over its tokens, fitted to the batches that
-have run.
+"""Estimates how long an encoder's batch takes: a line over its tokens, fitted to earlier batches.
 
 Owns the moving sums of a least-squares fit, in which a batch counts less the older it is. While all
 batches have about one size, the time of a batch beside its tokens stays as it was, at first 0.
