@@ -1,5 +1,4 @@
-"""The inference layer: owns the model's weights and memory, and executes only what messages ask
-for.
+"""The inference layer: owns the model's weights and memory, and executes messages alone.
 
 Import from its modules. This package exports nothing, so that processes without torch can use the
 tokenizer and the model card:

@@ -141,8 +141,8 @@ class DecodeStage:
         hidden_SH: Tensor,
         failures: RowFailures,
     ) -> None:
-        """Called after a ragged step: ``appended_E`` wrote their last token; ``sampling_E`` sample
-        from ``hidden_SH``, first tokens included."""
+        """Record a ragged step: ``appended_E`` wrote their last token; ``sampling_E`` sample from
+        ``hidden_SH``, first tokens included."""
         rows = report.entries.sequences[appended_E]
         self._append_one(rows)
         sampling_E, keep = self._can_sample(report, sampling_E, failures)

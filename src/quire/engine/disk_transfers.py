@@ -2,7 +2,7 @@
 
 Owns two threads, one that writes and one that reads, so that no read waits for a write; each holds
 a few blocks at a time. Control leaves the blocks of a transfer untouched until its end, so nothing
-here waits for a message, and no message for it. What goes wrong is told as the transfer's end and
+here waits for a message, and no message for it. A failure is reported as the transfer's end and
 never raised.
 """
 
@@ -29,11 +29,12 @@ from quire.engine.kv_cache.pool import KVPool
 logger = logging.getLogger(__name__)
 
 PART_BYTES = 16 << 20
-"""Read or written at once: what an end reports, and what a buffer takes."""
+"""The size of a part that is read or written at once, reported by one end and held by one
+buffer."""
 
 
 class DiskTransfers:
-    """Of one engine."""
+    """The disk transfers of one engine."""
 
     def __init__(self, records: BlockRecords, slab: DiskSlab) -> None:
         self._records = records
@@ -47,14 +48,14 @@ class DiskTransfers:
 
     @classmethod
     def open(cls, config: EngineConfig, pool: KVPool) -> Self | None:
-        """The disk tier that ``config`` asks for, if it does.
+        """The disk tier that ``config`` asks for; None if it asks for none.
 
         Raises:
             ConfigError: there is no room for it, or not for one block.
         """
         if not config.disk_cache_bytes or config.disk_cache_dir is None:
             return None
-        # configurations with a group of ranks, whose pools have no token form, ask for no disk
+        # a group of ranks, whose pools have no token form, is never configured with a disk
         records = BlockRecords(cast(TieredPool, pool))
         num_blocks = config.disk_cache_bytes // records.num_bytes
         if not num_blocks:
@@ -91,7 +92,8 @@ class DiskTransfers:
         return self._ended.popleft() if self._ended else None
 
     def close(self) -> None:
-        """Returns when nothing reads or writes the engine's memory any more. Idempotent."""
+        """Close the tier; return when nothing reads or writes the engine's memory any more.
+        Idempotent."""
         self._writer.shutdown(cancel_futures=True)
         self._reader.shutdown(cancel_futures=True)
         self._slab.close()
@@ -138,7 +140,7 @@ class DiskTransfers:
         return problems
 
     def _warn(self, problem: str) -> None:
-        """Once for each time that the disk begins to fail."""
+        """Log a warning once for each time that the disk begins to fail."""
         if problem and not self._has_failed:
             logger.warning(
                 "the disk tier fails (%s): pages stay on the host or are computed again", problem
@@ -147,4 +149,4 @@ class DiskTransfers:
 
 
 def _nobody() -> None:
-    """Nobody waits yet."""
+    """Do nothing: no reader waits yet."""

@@ -173,7 +173,7 @@ class Engine:
         try:
             with torch.inference_mode():
                 done = work()
-            if self._device.type == "cuda":  # else the next message would be charged for it
+            if self._device.type == "cuda":  # else its time would count for the next message
                 torch.cuda.synchronize(self._device)
         except EngineFault:
             self.close()
@@ -269,7 +269,7 @@ def _describe(
 
 
 def _layout(config: EngineConfig, backend: Backend, shape: BlockShape) -> str:
-    """``EngineInfo.layout``. ``shape``: the memory of one rank."""
+    """The value of ``EngineInfo.layout``. ``shape``: the memory of one rank."""
     parts = [
         _LAYOUT_VERSION,
         backend.name,

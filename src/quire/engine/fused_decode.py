@@ -25,7 +25,7 @@ I64 = NDArray[np.int64]
 
 
 class FusedDecode:
-    """Decides what can be fused, and records the results."""
+    """Decides which rows can be fused, and records the results."""
 
     def __init__(
         self,

@@ -21,7 +21,8 @@ from quire.core.errors import ModelNotFound
 
 _WANTED_FILES = ["*.json", "*.safetensors", "*.jinja"]
 _SECOND_COPIES = ["consolidated*", "original/*"]
-"""The same weights in the publisher's own format, which would double the download."""
+"""File patterns of the same weights in the publisher's own format, which would double the
+download."""
 
 
 def download(hub_id: str) -> Path:

@@ -136,8 +136,8 @@ def _wants_kernel(config: EngineConfig) -> bool:
 def _kv_content(
     config: EngineConfig, dtype: torch.dtype, shape: DecoderConfig
 ) -> dict[str, str | int]:
-    """What K and V depend on beside the weights. ``shape``: of the whole model, at the served
-    length."""
+    """The values on which K and V depend besides the weights. ``shape``: of the whole model, at the
+    served length."""
     return {
         "dtype": dtype_name(dtype),
         "weights": config.weights,

@@ -126,7 +126,7 @@ class ModelDirectory:
         return sorted(p.name for p in self.path.iterdir() if p.suffix in _PICKLE_SUFFIXES)
 
     def broken_links(self) -> list[str]:
-        """Names of links to files that are gone."""
+        """The names of links to files that do not exist."""
         return sorted(p.name for p in self.path.iterdir() if p.is_symlink() and not p.exists())
 
     def gguf_files(self) -> list[str]:
@@ -156,7 +156,7 @@ _MODEL_WANTED = (
 
 def locate(source: str, wanted: str = _MODEL_WANTED) -> ModelDirectory:
     """The directory for a path or a hub id (which is downloaded into the hub's cache). ``wanted``:
-    what the error of a name that is neither asks for.
+    the remedy in the error for a name that is neither.
 
     Raises:
         ModelNotFound: neither a directory nor a repository that can be reached.

@@ -50,7 +50,7 @@ class FusedRows:
     check.
 
     ``rows`` has one token per row, that of the first step. ``tokens_R`` are these tokens;
-    ``cursors_R`` and ``slots_RS`` say where each step's token is appended, as slots of the row's
+    ``cursors_R`` and ``slots_RS``: where each step's token is appended, as slots of the row's
     table and of the pool (clipped at the row's limit). ``steps_R``: the most tokens that a row
     samples, at least one; free slots, model length and token limit are taken into account.
     ``stop_tokens_RW`` end a row, padded with ``NO_TOKEN``; in its first ``min_steps_R`` steps they
@@ -158,10 +158,10 @@ class ModelRunner(Protocol):
         ...
 
     def decode_fused(self, rows: FusedRows) -> FusedTokens | None:
-        """The whole loop in one call; None if this runner does not support it, or not for these
+        """Run the whole loop in one call; None if this runner does not support it, or not for these
         rows.
 
-        The result says whether the bits of appended slots were set in the tables, or are left to
+        The result states whether the bits of appended slots were set in the tables, or are left to
         the caller.
         """
         ...

@@ -37,7 +37,8 @@ class Entries:
     num_first: int
 
     def source(self, entry: int) -> tuple[str, int]:
-        """Where an entry's failure is reported: the field of the message, and the row in it."""
+        """The place where an entry's failure is reported: the field of the message, and the row in
+        it."""
         return "forward" if entry < self.num_first else "advance", int(self.indices[entry])
 
     def __len__(self) -> int:

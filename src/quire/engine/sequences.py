@@ -117,7 +117,7 @@ class Sequences:
         return inside & self.is_open[np.where(inside, sequences, 0)]
 
     def check_open(self, sequence: int) -> None:
-        """Raises ``UnknownHandle`` unless ``sequence`` is open."""
+        """Raise ``UnknownHandle`` unless ``sequence`` is open."""
         if not (0 <= sequence < self.capacity and self.is_open[sequence]):
             raise UnknownHandle(
                 f"sequence {sequence} is not open (of at most {self.capacity}): open it first",

@@ -101,7 +101,8 @@ class HuggingFaceTokenizer:
         return ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special: bool = False) -> str:
-        """Raises ``InvalidArgument``: the model's own rules cannot join them."""
+        """The text of ``token_ids``. Raises ``InvalidArgument``: the model's own rules cannot join
+        them."""
         with _translated(f"{len(token_ids)} tokens"):
             text: str = self._recognising.decode(list(token_ids), skip_special_tokens=skip_special)
         return text

@@ -51,7 +51,7 @@ class PeftConfig:
         return _lookup(self.ranks, module, self.rank)
 
     def scaling_of(self, module: str) -> float:
-        """What ``B A x`` is multiplied by: alpha / rank, or alpha / sqrt(rank) (rsLoRA)."""
+        """The factor of ``B A x``: alpha / rank, or alpha / sqrt(rank) (rsLoRA)."""
         rank, alpha = self.rank_of(module), _lookup(self.alphas, module, self.alpha)
         return alpha / math.sqrt(rank) if self.rank_stabilised else alpha / rank
 

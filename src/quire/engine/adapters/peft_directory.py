@@ -189,7 +189,8 @@ def _check_shapes(
     config: PeftConfig,
     shape: ModuleShape,
 ) -> None:
-    """Reads the header only, so that nothing is allocated for a refused adapter."""
+    """Check the shapes of a pair. Reads the header only, so that nothing is allocated for a refused
+    adapter."""
     rank = config.rank_of(module)
     for side, wanted in (("A", [rank, shape.num_inputs]), ("B", [shape.num_outputs, rank])):
         header = file.get_slice(sides[side])

@@ -47,7 +47,7 @@ def adapters_or_none(*adapters: Sequence[int] | I32 | I64) -> I32 | None:
 
 
 def check_adapter(adapter: int, num_adapters: int) -> None:
-    """Raises ``InvalidArgument`` unless it is -1 or one of the engine's."""
+    """Raise ``InvalidArgument`` unless ``adapter`` is -1 or one of the engine's."""
     if not -1 <= adapter < num_adapters:
         raise InvalidArgument(
             f"adapter {adapter} is not among the engine's {num_adapters}: name one that it lists"

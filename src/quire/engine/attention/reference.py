@@ -29,7 +29,8 @@ _MIN_CONTEXT_BITS = 8
 
 
 def length_class(lengths: I64) -> I64:
-    """Rows of one class are padded to the longest of them: classes are powers of four."""
+    """The class of each length: rows of one class are padded to the longest of them. Classes are
+    powers of four."""
     bits = np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64)
     return (np.maximum(bits, _MIN_CONTEXT_BITS) + 1) // 2
 

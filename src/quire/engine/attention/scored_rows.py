@@ -49,7 +49,7 @@ class MassRow:
     num_columns: int
 
     def seen(self, window: int | None, start: int, stop: int) -> Bools:
-        """Which slots tokens ``start:stop`` see in layers with this window."""
+        """The slots that tokens ``start:stop`` see in layers with this window, as bool [T, C]."""
         allowed_TC = self.allowed_TC[start:stop]
         if window is None:
             return allowed_TC

@@ -41,7 +41,8 @@ class SlotView:
         windowed: bool,
         valid_RQ: NDArray[np.bool_] | None = None,
     ) -> SeenSlots:
-        """``windowed``: leave out slots that no query of a row sees, if that is most of them.
+        """Make the slots that queries see. ``windowed``: leave out slots that no query of a row
+        sees, if that is most of them.
 
         ``valid_RQ``: which queries are not padding; None if all are valid.
         """

@@ -43,7 +43,8 @@ _TRUNCATIONS = ("top_k", "temperature", "min_p", "top_p")
 
 
 class AdvanceArguments:
-    """``message``: the one filled in last, over the ``columns`` of ``state``."""
+    """The arguments of one engine's calls. ``message``: the one filled in last, over the
+    ``columns`` of ``state``."""
 
     def __init__(self, state: SequenceState) -> None:
         self.state = state

@@ -2,7 +2,7 @@
 
 Owns the struct and the arrays that it points to, across messages. Consecutive messages are mostly
 equal, and in between the kernel reads the whole model, so that everything here runs with cold
-caches: only what changed is written.
+caches: only values that changed are written.
 
 Shapes: R rows, S steps.
 """
@@ -21,7 +21,8 @@ from quire.engine.sampling.plan import CommonParameters
 
 
 class DecodeArguments:
-    """``struct``: the arguments filled in last; its arrays live until the next ``fill``."""
+    """The arguments of one runner's calls. ``struct``: those filled in last; its arrays live until
+    the next ``fill``."""
 
     def __init__(self) -> None:
         self.struct = DecodeRows()

@@ -17,7 +17,7 @@ from typing import Any
 from quire.core.errors import ConfigError
 
 INSTRUCTION_SETS = ("amx", "avx512_bf16", "avx512", "avx2", "portable")
-"""Best first. ``portable`` is what every processor of the platform supports."""
+"""The instruction sets, best first. Every processor of the platform supports ``portable``."""
 
 ABI_VERSION = 10
 """Must equal ``kAbiVersion`` of ``csrc/abi.h``. Counts changes of functions and structs."""

@@ -117,7 +117,7 @@ class NativeKVPool:
         self._read(self._view, slots, layers, tokens)
 
     def read_host_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
-        """The same of slots of host blocks."""
+        """Fill ``tokens`` with the canonical form of these slots of host blocks and layers."""
         self._read(self._host_view, slots, layers, tokens)
 
     def _read(self, view: CacheView, slots: I64, layers: range, tokens: U8) -> None:
@@ -126,7 +126,8 @@ class NativeKVPool:
         )
 
     def write_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
-        """The reverse. Positions are set by ``place``."""
+        """Write ``tokens``, in canonical form, to these slots and layers. ``place`` sets the
+        positions."""
         self._library.native.quire_write_tokens(
             part_of(self._view, layers), slots.ctypes.data, len(slots), tokens.ctypes.data
         )

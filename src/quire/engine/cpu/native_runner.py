@@ -44,7 +44,7 @@ class NativeDecodePlan:
         self.adapters_R = adapters_R
 
     def advance(self, slots_R: I64, positions_R: I32) -> None:
-        """Nothing is prepared before a step."""
+        """Do nothing: a step needs no preparation."""
 
     def keep(self, rows: I64) -> None:
         self.pages = TablePages(self.pages.tables, self.pages.rows_R[rows])

@@ -64,7 +64,7 @@ def huge_page_buffer(num_bytes: int) -> torch.Tensor:
 class PackedMatrix:
     """``weight_NK`` (and ``up_NK`` of the same shape for a gated product) in panels.
 
-    ``view`` is what the C interface takes; it is valid as long as this object lives.
+    ``view`` is the argument for the C interface; it is valid as long as this object lives.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class RawTiles:
         del pointers
 
     def _half_bytes(self, num_tokens: int) -> int:
-        """Of K, or of V, in one layer."""
+        """The bytes of K, or of V, in one layer."""
         return -(-num_tokens // TILE_SLOTS) * self._tile_bytes
 
     def _tiles_in(self, raw: U8, num_tokens: int, num_layers: int) -> tuple[U64, CacheView]:

@@ -86,9 +86,9 @@ def padded_head(head_dim: int) -> int:
 
 
 def num_stages(block_d: int, itemsize: int, shared_bytes: int) -> int:
-    """How many tiles of K and V are loaded at a time, given a block's shared memory: three take up
-    to 660 bytes per element of a head. One for float32, whose exact products Triton 3.6 cannot
-    compile otherwise."""
+    """The number of tiles of K and V that are loaded at a time, given a block's shared memory:
+    three take up to 660 bytes per element of a head. One for float32, whose exact products Triton
+    3.6 cannot compile otherwise."""
     return 3 if itemsize < 4 and 700 * block_d <= shared_bytes else 1
 
 

@@ -1,4 +1,4 @@
-"""The CUDA backend: says whether this machine can use it, and builds it from its parts."""
+"""The CUDA backend: decides whether this machine can use it, and builds it from its parts."""
 
 from __future__ import annotations
 

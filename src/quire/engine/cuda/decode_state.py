@@ -126,7 +126,7 @@ class DecodeState:
         return self.positions_B[:size].long() + 1
 
     def settle(self, tokens_B: Tensor, chosen_B: Tensor) -> None:
-        """End a step: record the tokens, decide who goes on, and set up the next step."""
+        """End a step: record the tokens, decide which rows go on, and set up the next step."""
         size = len(tokens_B)
         live_B = self._live_B[:size]
         good_B = live_B & chosen_B

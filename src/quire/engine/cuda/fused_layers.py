@@ -61,7 +61,7 @@ class FusedLayer(DecoderLayer):
         self._adds_at_once = layer.residual_multiplier == 1 and all(one is None for one in between)
 
     def __call__(self, x_TH: Tensor, step: ModelStep) -> Tensor:
-        """``x_TH`` is changed in place."""
+        """Run the layer on ``x_TH``, which is changed in place."""
         attention_norm, mlp_norm = self.attention_norm, self.mlp_norm
         if not self._adds_at_once or attention_norm is None or mlp_norm is None:
             return super().__call__(x_TH, step)

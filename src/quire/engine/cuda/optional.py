@@ -1,4 +1,4 @@
-"""Which optional packages are available, and what to install if one is not.
+"""Checks which optional packages are available, and names what to install if one is not.
 
 ``triton`` and ``flashinfer`` are imported only after one of these checks.
 """

@@ -29,8 +29,8 @@ class PageEntries:
     """Entries of all rows in CSR form: row r owns ``starts[r]:starts[r + 1]``.
 
     ``mask_words``: the explicit masks by entry. Those of token t of row r begin at ``mask_starts[r]
-    + t * (number of r's entries)``; -1 for rows without a mask. They say which set bits a token
-    sees; rows without a mask use positions.
+    + t * (number of r's entries)``; -1 for rows without a mask. Their set bits are those that a
+    token sees; rows without a mask use positions.
     """
 
     starts: I64
@@ -108,7 +108,7 @@ def _fold(own: _OwnBits, rows: AttentionRows, row_of_entry: I64, words: U64) -> 
 
 
 def _before_last_set(words: U64, starts: I64, row_of_entry: I64) -> NDArray[np.bool_]:
-    """Which entries are not after their row's last entry with a set bit."""
+    """The entries that are not after their row's last entry with a set bit, as bool."""
     last = np.full(len(starts) - 1, -1, np.int64)
     entries = np.flatnonzero(words)
     last[row_of_entry[entries]] = entries  # entries ascend, so the last assignment remains

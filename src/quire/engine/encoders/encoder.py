@@ -226,7 +226,7 @@ def _visible(lengths: np.ndarray, longest: int) -> Tensor:
 
 
 def rows_of(encoder: TorchEncoder, sequences: list[list[int]]) -> F32:
-    """For tests and notebooks: the rows of ``sequences``, all of type 0."""
+    """The rows of ``sequences``, all of type 0, for tests and notebooks."""
     tokens = np.concatenate([np.asarray(one, np.int32) for one in sequences])
     lengths = np.asarray([len(one) for one in sequences], np.int32)
     batch = EncodeBatch(number=0, tokens=tokens, types=np.zeros_like(tokens), lengths=lengths)

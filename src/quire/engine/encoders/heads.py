@@ -1,4 +1,4 @@
-"""From an encoder's hidden states to an embedding: pooling, dense layers, normalisation.
+"""Turns an encoder's hidden states into an embedding: pooling, dense layers, normalisation.
 
 Follows the modules of a sentence-transformers directory. A directory without them is pooled by the
 mean, as that library does.

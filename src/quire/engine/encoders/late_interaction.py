@@ -29,7 +29,7 @@ from quire.engine.encoders.token_cache import OwnedText, TokenCache
 def check_late(
     shape: EncoderShape, modules: list[EncoderModule], kind: EncoderKind, where: Path
 ) -> None:
-    """Raises ``UnsupportedModel`` unless the tokens' hidden states are what the model compares."""
+    """Raise ``UnsupportedModel`` unless the model compares the tokens' hidden states."""
     kinds = {module.kind for module in modules}
     if kind == "cross_encoder":
         raise UnsupportedModel(f"{where} scores pairs itself: serve it without late-interaction:")
@@ -48,9 +48,10 @@ def check_late(
 class LateInteraction:
     """Rows of batches, from vectors of tokens that ``cache`` computes or has kept.
 
-    A query followed by a document, told apart by the types of their tokens, is a pair: its row
-    begins with its score, from -1 to 1. A sequence of type 0 alone is a text, and its row is what
-    ``embed`` makes of its vectors; None: there are only pairs. Rows have ``dimensions`` numbers.
+    A query followed by a document, distinguished by the types of their tokens, is a pair: its row
+    begins with its score, from -1 to 1. A sequence of type 0 alone is a text, and its row is the
+    result of ``embed`` for its vectors; ``embed`` None: there are only pairs. Rows have
+    ``dimensions`` numbers.
     """
 
     def __init__(
@@ -62,12 +63,12 @@ class LateInteraction:
 
     @property
     def num_bytes(self) -> int:
-        """Of the vectors that are kept."""
+        """The size of the vectors that are kept."""
         return self._cache.num_bytes
 
     def rows(self, batch: EncodeBatch) -> tuple[F32, int]:
-        """A row for each sequence of ``batch`` [S, D], and how many tokens of its texts were not
-        computed, because they were kept. A text that stands in several pairs is computed once.
+        """Return a row for each sequence of ``batch`` [S, D], and how many tokens of its texts were
+        kept and not computed. A text that is in several pairs is computed once.
 
         Raises:
             InvalidArgument: a sequence that is no pair, where there are only pairs.
@@ -109,7 +110,8 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """``query_tokens`` and ``document_tokens``: which are compared."""
+    """A query and a document. ``query_tokens`` and ``document_tokens``: which tokens are
+    compared."""
 
     query: OwnedText
     document: OwnedText
@@ -137,7 +139,7 @@ def _sequences(batch: EncodeBatch) -> Iterator[tuple[int | None, I32, I32]]:
 
 
 def _compared(types: I32, wanted: PairToken) -> Tensor:
-    """Which tokens are compared; all, where a text has nothing but special tokens."""
+    """The tokens that are compared, as bool; all of them if a text has only special tokens."""
     chosen = types == wanted
     return torch.from_numpy(chosen if chosen.any() else np.ones_like(chosen))
 

@@ -2,7 +2,7 @@
 torch.
 
 A pair is one sequence, the query's tokens before the document's, each with their special tokens;
-types tell them apart.
+types distinguish them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _QUERY_PROMPTS, _DOCUMENT_PROMPTS = ("query",), ("document", "passage")
 
 
 class LateInteractionTexts(EncoderTexts):
-    """``own``: the texts of the embedding model. A pair may have twice its ``max_tokens``, each of
-    its texts once."""
+    """Encodes texts and pairs. ``own``: the texts of the embedding model. A pair may have twice its
+    ``max_tokens``, each of its texts once."""
 
     def __init__(self, own: EncoderTexts) -> None:
         super().__init__(own.tokenizer, own.max_tokens * 2, own.prompt, own.prompts)
@@ -54,8 +54,8 @@ class LateInteractionTexts(EncoderTexts):
         max_tokens: int | None = None,
         instruction: str | None = None,
     ) -> list[EncodedText]:
-        """``first``, the query, with each of ``seconds``. A document that is too long for the model
-        or for ``max_tokens`` is truncated if ``max_tokens`` is given.
+        """Encode ``first``, the query, with each of ``seconds``. A document that is too long for
+        the model or for ``max_tokens`` is truncated if ``max_tokens`` is given.
 
         Raises:
             PromptTooLong: a text is longer than the model reads, or all pairs together have too

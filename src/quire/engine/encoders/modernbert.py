@@ -86,7 +86,7 @@ class ModernBert:
 
 
 def _mask(visible_BL: Tensor, reach: int | None) -> Tensor | None:
-    """Which keys each query sees, [B, 1, 1 or L, L]; None: all."""
+    """The keys that each query sees, bool [B, 1, 1 or L, L]; None: all."""
     length = visible_BL.shape[1]
     seen_B11L = visible_BL[:, None, None, :]
     if reach is None or reach >= length - 1:

@@ -35,7 +35,7 @@ class ModernBertShape:
 
 
 def read_modernbert(reader: ConfigReader) -> ModernBertShape:
-    """Raises ``UnsupportedModel`` or ``ModelFormatError`` for unserved or damaged
+    """Read the shape. Raises ``UnsupportedModel`` or ``ModelFormatError`` for unserved or damaged
     configurations."""
     hidden_size = reader.integer("hidden_size", 1 << 16)
     num_heads = reader.integer("num_attention_heads", 1024)

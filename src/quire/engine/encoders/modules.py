@@ -1,6 +1,6 @@
 """The modules of a sentence-transformers directory (``modules.json``), as data. Imports no torch.
 
-Owns the decision what an encoder is for: with pooling modules it embeds, with a module that
+Owns the decision about an encoder's use: with pooling modules it embeds, with a module that
 compares logits it scores pairs. A decoder without modules scores pairs, as Qwen3-Reranker's
 checkpoints do.
 """
@@ -16,7 +16,8 @@ from quire.engine.encoders.config import EncoderShape
 from quire.engine.model_directory import ModelDirectory
 
 POOLING_MODES = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "lasttoken")
-"""In the order in which several are concatenated, unless a list gives another order."""
+"""The pooling modes, in the order in which several are concatenated, unless a list gives another
+order."""
 
 _NEW_NAMES = {
     "cls": "cls_token",
@@ -36,8 +37,8 @@ class EncoderModule:
 
 
 def read_modules(directory: ModelDirectory) -> list[EncoderModule]:
-    """Raises ``ModelFormatError``: no JSON, not a list of modules, or a folder outside the
-    directory."""
+    """Read the modules of ``directory``. Raises ``ModelFormatError``: no JSON, not a list of
+    modules, or a folder outside the directory."""
     if not directory.has("modules.json"):
         return []
     listed = directory.read_json_value("modules.json")

@@ -98,9 +98,9 @@ class EncoderTexts:
         max_tokens: int | None = None,
         instruction: str | None = None,
     ) -> list[EncodedText]:
-        """``first`` with each of ``seconds``, in the cross-encoder's format; the second text is
-        truncated to ``max_tokens`` for the pair, if possible. ``instruction``: the criterion for a
-        match, for models whose prompt has one.
+        """Encode ``first`` with each of ``seconds``, in the cross-encoder's format; the second text
+        is truncated to ``max_tokens`` for the pair, if possible. ``instruction``: the criterion for
+        a match, for models whose prompt has one.
 
         ``first`` is encoded once and its length checked before pairs are formed, because each pair
         repeats it.

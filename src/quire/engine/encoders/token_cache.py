@@ -1,8 +1,8 @@
-"""Vectors of tokens that late interaction has computed, for texts that come again.
+"""Vectors of tokens that late interaction has computed, kept for texts that come again.
 
-A document is embedded when it is indexed, and ranked when somebody asks; both need the same hidden
-states. Owns which texts are known. No owner finds, by its result or by its time, what another one
-had computed. Must not know what the vectors are for.
+A document is embedded when it is indexed, and ranked at a query; both need the same hidden states.
+Owns which texts are known. No owner can tell, by a result or by its time, what was computed for
+another. Must not know what the vectors are used for.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from quire.core.batch import I32
 from quire.core.fair_cache import FairCache
 
 TokenVectors = Callable[[Sequence[I32]], list[Tensor]]
-"""Sequences of tokens to a vector for each token [L, H], as the model says it."""
+"""Computes a vector for each token [L, H] of sequences of tokens."""
 
 _OVERHEAD_BYTES = 400
-"""Of the key, the tensor and the tables, beside the vectors' numbers."""
+"""The memory of the key, the tensor and the tables, besides the vectors' numbers."""
 
 
 class OwnedText(NamedTuple):
-    """``owner``: None if nobody may find it again. ``tokens``: of int32."""
+    """A text and its owner. ``owner``: None if it must not be found again. ``tokens``: of int32."""
 
     owner: int | None
     tokens: bytes

@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 def make_exchange(
     config: EngineConfig, loaded: LoadedModel, runner: ModelRunner, transport: KVTransport | None
 ) -> EngineExchange:
-    """An engine whose tokens cannot be exchanged starts without, and says so: a node of a cluster
-    serves requests all the same."""
+    """Make the engine's exchange. An engine whose tokens cannot be exchanged starts with
+    ``NoExchange`` and logs why: a node of a cluster serves requests all the same."""
     pool = runner.pool
     if transport is None:
         return NoExchange(

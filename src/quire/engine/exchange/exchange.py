@@ -45,7 +45,8 @@ class EngineExchange(Protocol):
         ...
 
     def close(self) -> None:
-        """Nothing is read from or written to the engine's memory from here on. Idempotent."""
+        """Close it: nothing is read from or written to the engine's memory from here on.
+        Idempotent."""
         ...
 
 
@@ -77,7 +78,7 @@ class NoExchange:
         return self._reports.popleft() if self._reports else None
 
     def wake_by(self, ring: Callable[[], None]) -> None:
-        """There are reports after messages alone."""
+        """Do nothing: there are reports only after messages."""
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to end."""

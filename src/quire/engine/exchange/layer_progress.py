@@ -1,7 +1,7 @@
-"""How far a forward has come, for those who send its K and V while it runs.
+"""The progress of a forward, for sends of its K and V while it runs.
 
 A runner counts the layers whose K and V are written; the data plane's thread waits for them. Counts
-go on from forward to forward, so that nobody who waits can miss one.
+go on from forward to forward, so that no waiting thread can miss one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class LayerCounter(Protocol):
     def new_progress(self) -> LayerProgress: ...
 
     def watch(self, progress: LayerProgress | None, base: int) -> None:
-        """In the next forwards ``progress`` reaches ``base + n`` when the K and V of the first
-        ``n`` layers are written. None: nobody watches."""
+        """Let ``progress`` reach ``base + n`` in the next forwards when the K and V of the first
+        ``n`` layers are written. None: no progress is counted."""
         ...
 
 
@@ -57,8 +57,8 @@ class ForwardGate:
     """One message's forward, as its sends see it: layers ``base`` to ``base + num_layers`` of
     ``progress``, and one count more, the end of the message.
 
-    The last layer is sent after that end alone: what the message could not compute never becomes a
-    complete lease.
+    The last layer is sent only after that end: a row that the message could not compute never
+    becomes a complete lease.
     """
 
     def __init__(self, progress: LayerProgress, base: int, num_layers: int) -> None:

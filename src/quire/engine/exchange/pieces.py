@@ -1,4 +1,4 @@
-"""What one piece holds in an exchange between engines, and how tokens are cut into pieces.
+"""Defines what one piece holds in an exchange between engines, and cuts tokens into pieces.
 
 The bytes of a piece: if it has layer 0, the positions of its tokens (int32 ``[axis][token]``); then
 K and V in canonical form, or raw.
@@ -17,15 +17,16 @@ from quire.core.kv_transport import Piece
 from quire.engine.kv_cache.token_form import U8, RawTokens, TokenForm
 
 PIECE_BYTES = 4 << 20
-"""About what is sent at a time: more would not go faster, and less would."""
+"""The approximate size of a piece: larger ones would not be faster, and smaller ones would be
+slower."""
 
 _TOGETHER = 16
-"""Pieces begin and end at whole multiples of so many tokens where they can, because tiles do."""
+"""Pieces begin and end at multiples of this number of tokens if they can, because tiles do."""
 
 
 @dataclass(frozen=True, slots=True)
 class PieceForm:
-    """``num_axes``: of positions."""
+    """The bytes of pieces. ``num_axes``: the axes of positions."""
 
     tokens: TokenForm
     num_axes: int
@@ -47,7 +48,7 @@ class PieceForm:
 
     @property
     def raw_tokens(self) -> RawTokens:
-        """Raises ``InvalidArgument`` where there is no raw form."""
+        """The raw form. Raises ``InvalidArgument`` if there is none."""
         if self.raw is None:
             raise InvalidArgument("a raw piece, which this engine does not take: send tokens")
         return self.raw
@@ -84,7 +85,7 @@ class PieceForm:
                 )
 
     def _spans(self, first: int, num_tokens: int) -> list[tuple[int, int]]:
-        """Where pieces begin, and how many tokens they have."""
+        """The first token and the number of tokens of each piece."""
         most = max(1, PIECE_BYTES // self.tokens.bytes_per_layer)
         if most >= _TOGETHER:
             most -= most % _TOGETHER

@@ -65,8 +65,8 @@ class PoolExchange:
                 self._waiting.append(operation)
 
     def forward_begins(self, planned: I64, written: I64) -> None:
-        """Sends of what the forward writes follow it; the others are ready, and begin, too. What a
-        row was to write that is left out is not there: its send fails."""
+        """Begin the sends that wait. Those of slots that the forward writes follow its layers; the
+        others are ready. The send of a slot whose row is left out fails."""
         counter, progress = self._counter, self._progress
         if not self._waiting or counter is None or progress is None:
             return
@@ -94,7 +94,7 @@ class PoolExchange:
             self._counter.watch(None, 0)
 
     def message_ended(self) -> None:
-        """K and V of the message's forward are written: what still waits is sent."""
+        """Begin the sends that still wait, as K and V of the message's forward are written."""
         self._open_gate()
         waiting, self._waiting = self._waiting, []
         for operation in waiting:
@@ -155,7 +155,7 @@ class PoolExchange:
         self._transport.send(target, source, end)
 
     def _tell(self, report: EngineReport) -> None:
-        """From any thread."""
+        """Add a report, from any thread."""
         self._reports.append(report)
         self._ring()
 

@@ -59,7 +59,7 @@ class PoolSink:
         return self._closed
 
     def num_bytes(self, piece: Piece) -> int:
-        """How many bytes the piece has.
+        """The number of bytes of the piece.
 
         Raises:
             InvalidArgument: it is not inside of the lease, or is raw and this engine's tokens have

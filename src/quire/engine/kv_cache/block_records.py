@@ -28,7 +28,7 @@ class TieredPool(TokenPool, Protocol):
 
 
 class BlockRecords:
-    """Of the blocks of ``pool``. ``num_bytes``: of one record."""
+    """Records of the blocks of ``pool``. ``num_bytes``: the size of one record."""
 
     def __init__(self, pool: TieredPool) -> None:
         form = pool.form

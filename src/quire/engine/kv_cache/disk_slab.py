@@ -42,7 +42,7 @@ class DiskSlab:
         """Write record ``records[i]`` as number ``numbers[i]``.
 
         Raises:
-            OSError: the disk is full or broken; what these numbers held is gone.
+            OSError: the disk is full or broken; the records with these numbers are lost.
         """
         for number, record in zip(numbers.tolist(), records, strict=True):
             left, offset = memoryview(record), number * self._record_bytes
@@ -52,8 +52,8 @@ class DiskSlab:
             self._checksums[number] = zlib.crc32(record)
 
     def read(self, numbers: I32) -> tuple[U8, dict[int, str]]:
-        """The records with these numbers, and for each index of one that could not be read what is
-        wrong with it."""
+        """Return the records with these numbers, and the problem of each that could not be read, by
+        its index."""
         records = np.empty((len(numbers), self._record_bytes), np.uint8)
         problems = {}
         for index, number in enumerate(numbers.tolist()):
@@ -78,7 +78,7 @@ class DiskSlab:
         return ""
 
     def close(self) -> None:
-        """Idempotent. The file is gone with it."""
+        """Close the file, which removes it. Idempotent."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)

@@ -96,7 +96,7 @@ class PageTables:
         self.num_pages_T[row] = end
 
     def write_entries(self, tables: I32, entries: I32, blocks: I32, visible: U64) -> None:
-        """``write`` of one entry each, in order."""
+        """Write one entry of each of ``tables``, in order, as ``write`` does."""
         rows = self.find_rows(tables)
         fits = (rows >= 0) & (entries >= 0) & (entries <= self.num_pages_T[rows])
         fits &= entries < self.blocks_TP.shape[1]

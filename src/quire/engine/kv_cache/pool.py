@@ -38,7 +38,7 @@ class BlockShape:
         return self.num_layers * self.page_size * per_slot
 
     def num_blocks(self, config: EngineConfig) -> int:
-        """Device blocks that the configuration asks for.
+        """The number of device blocks that the configuration asks for.
 
         Raises:
             ConfigError: less than one block.

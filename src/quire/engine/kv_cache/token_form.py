@@ -53,7 +53,7 @@ class RawTokens(Protocol):
     def num_bytes(self, num_tokens: int, num_layers: int) -> int: ...
 
     def read(self, slots: I64, layers: range, raw: U8) -> None:
-        """Fill ``raw``; what is not a token becomes zero."""
+        """Fill ``raw``; places without a token become zero."""
         ...
 
     def write(self, slots: I64, layers: range, raw: U8) -> None:

@@ -146,7 +146,7 @@ class TorchKVPool:
         self._read(self.layers, self._index(slots), layers, tokens)
 
     def read_host_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
-        """The same of slots of host blocks."""
+        """Fill ``tokens`` with the canonical form of these slots of host blocks and layers."""
         self._read(self._host_layers, torch.from_numpy(slots), layers, tokens)
 
     def _read(

@@ -32,7 +32,7 @@ class ModelStep:
     """One step's tokens, as input of the layers.
 
     ``rotations`` are those of the model's ropes, in order. ``caches`` is indexed by layer,
-    ``groups`` by layer group. ``on_layer`` is told how many layers have run, after each.
+    ``groups`` by layer group. ``on_layer`` is called after each layer with the number run so far.
     """
 
     rotations: list[Rotation]

@@ -42,7 +42,7 @@ class KeyTurn:
         return found
 
     def rotations(self, positions_S: I32, targets_S: I32, device: torch.device) -> list[Rotation]:
-        """The same turns in the form for ``quire.engine.layers.rotary.rotate``."""
+        """The turns of ``angles`` in the form for ``quire.engine.layers.rotary.rotate``."""
         found = []
         for angles in self.angles(positions_S, targets_S):
             angles_S2F = torch.from_numpy(angles).to(device)

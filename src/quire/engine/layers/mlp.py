@@ -32,7 +32,7 @@ def activate(kind: Activation, gate: Tensor, up: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class MLPConfig:
-    """``storage``: what the checkpoint calls the tensors: ``gate_proj``, ``up_proj`` and
+    """``storage``: the checkpoint's names of the tensors: ``gate_proj``, ``up_proj`` and
     ``down_proj`` (``single``); gate and up as one ``gate_up_proj`` (``fused``, Phi-3), or as one
     ``input_linear``, before ``output_linear`` (``granite``, Granite 4)."""
 

@@ -232,7 +232,7 @@ def _first(
     high: float,
     default: float,
 ) -> float:
-    """``name`` in the rope's own section, else in the whole configuration."""
+    """The number ``name`` of the rope's own section, else of the whole configuration."""
     if source.has(name):
         config.set_aside(name)
     return (source if source.has(name) else config).number(

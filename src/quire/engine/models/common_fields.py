@@ -19,7 +19,8 @@ from quire.engine.models.decoder_config import DecoderConfig, LayerConfig
 
 MAX_SIZE = 1 << 20
 _MAX_EXPERTS = 1 << 16
-"""Of all layers together; the largest published models have less than half of it."""
+"""The most experts of all layers together; the largest published models have less than half of
+it."""
 _MAX_LAYERS = 1024
 _MAX_HEADS = 4096
 
@@ -91,7 +92,7 @@ def read_activation(
 
 
 def refuse_windows(config: ConfigReader) -> None:
-    """For families without windows: refuse a configuration that asks for one.
+    """Refuse a configuration that asks for a window, for families without windows.
 
     Raises:
         UnsupportedModel: it asks for a window.
@@ -214,7 +215,7 @@ def with_local_rope(
 
 
 def with_rotated_pairs(decoder: DecoderConfig) -> DecoderConfig:
-    """For checkpoints in which a plane is a pair of neighbouring elements of a head."""
+    """``decoder`` for checkpoints in which a plane is a pair of neighbouring elements of a head."""
     num_pairs = decoder.ropes[0].rotary_dim(decoder.head_dim) // 2
     return replace(decoder, attention=replace(decoder.attention, rotated_pairs=num_pairs))
 

@@ -37,7 +37,7 @@ def read_exaone4(config: ConfigReader) -> DecoderConfig:
 
 
 def _pattern(config: ConfigReader, num_layers: int) -> Callable[[int], bool]:
-    """Whether a layer has the window, where ``layer_types`` does not say so: a number n leaves it
+    """Whether a layer has the window, if ``layer_types`` does not state it: a number n leaves it
     out of each n-th layer, ``LLLG`` out of those with G and the last one."""
     pattern = config.raw("sliding_window_pattern")
     if not isinstance(pattern, str):

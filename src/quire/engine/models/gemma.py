@@ -13,7 +13,7 @@ from quire.engine.models.decoder_config import DecoderConfig
 
 
 def read_gemma(config: ConfigReader) -> DecoderConfig:
-    """The published files say ``gelu``, but the models use its tanh form."""
+    """Read Gemma's fields. The published files name ``gelu``, but the models use its tanh form."""
     config = config.over({"head_dim": 256, "max_position_embeddings": 8192})
     return read_any_gemma(config, "hidden_activation" if config.has("hidden_activation") else None)
 

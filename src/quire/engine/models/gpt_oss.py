@@ -29,7 +29,8 @@ _ROPE = {
 
 
 def read_gpt_oss(config: ConfigReader) -> DecoderConfig:
-    """``hidden_act`` says silu, but the published code uses the clamped form."""
+    """Read gpt-oss's fields. ``hidden_act`` is silu, but the published code uses the clamped
+    form."""
     read_activation(config, SILU)
     _check_clamp(config)
     if not config.has("rope_parameters") and not config.has("rope_scaling"):

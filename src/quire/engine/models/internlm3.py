@@ -8,7 +8,7 @@ from quire.engine.models.decoder_config import DecoderConfig
 
 
 def read_internlm3(config: ConfigReader) -> DecoderConfig:
-    """``bias`` is that of the output projection and of the MLP."""
+    """Read InternLM3's fields. ``bias`` is that of the output projection and of the MLP."""
     refuse_windows(config)
     bias = config.flag("bias", config.flag("mlp_bias", False))
     return read_decoder(

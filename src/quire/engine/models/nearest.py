@@ -1,6 +1,6 @@
-"""The served family that is nearest to an unserved one, for the message that refuses it.
+"""Finds the served family that is nearest to an unserved one, for the message that refuses it.
 
-Works on names only. A table covers families whose name does not tell; others are matched by the
+Works on names only. A table covers families whose names give no hint; others are matched by the
 longest common prefix, which must be all of the letters before a number or underscore.
 """
 

@@ -111,7 +111,7 @@ FAMILIES: dict[str, ModelFamily] = {
         "internlm3", ("InternLM3ForCausalLM", "LlamaForCausalLM"), read_internlm3
     ),
 }
-"""By ``model_type``."""
+"""The served families, by ``model_type``."""
 
 
 def family_of(config: dict[str, Any], where: str) -> ModelFamily:

@@ -46,7 +46,7 @@ def read_smollm3(config: ConfigReader) -> DecoderConfig:
 
 
 def _read_rotating(config: ConfigReader, num_layers: int) -> list[bool]:
-    """Whether each layer rotates. ``no_rope_layers`` says 1 where it does, despite its name."""
+    """Whether each layer rotates. ``no_rope_layers`` is 1 where it does, despite its name."""
     listed = config.raw("no_rope_layers")
     if listed is None:
         interval = config.integer("no_rope_layer_interval", 1 << 20, default=4)

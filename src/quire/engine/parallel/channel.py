@@ -28,7 +28,7 @@ class RankChannel:
         self._socket = end
 
     def send(self, frames: Sequence[Frame]) -> None:
-        """Raises ``PeerGone`` when the peer does not read any more."""
+        """Send one message. Raises ``PeerGone`` when the peer no longer reads."""
         lengths = [len(frame) for frame in frames]
         header = _COUNT.pack(len(frames)) + b"".join(_LENGTH.pack(length) for length in lengths)
         try:

@@ -48,7 +48,8 @@ class Collectives:
         return partial
 
     def gather(self, part: Tensor) -> list[Tensor]:
-        """On rank 0: every rank's ``part`` (of one shape), in order; elsewhere: an empty list."""
+        """Return every rank's ``part`` (of one shape), in order, on rank 0; elsewhere an empty
+        list."""
         part = part.contiguous()
         if self.shard.rank:
             dist.gather(part, None, dst=0)

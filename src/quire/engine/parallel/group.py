@@ -39,7 +39,7 @@ from quire.engine.parallel.shard import Shard
 COMMAND = (sys.executable, "-P", "-m", "quire.engine.parallel.rank_process")
 
 _END_S = 2.0
-"""From the end of its channel to SIGTERM, and from there to SIGKILL."""
+"""The seconds from the end of a rank's channel to SIGTERM, and from there to SIGKILL."""
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ WHOLE = Shard()
 
 
 def check_split(config: DecoderConfig, size: int) -> None:
-    """Raises ``ConfigError`` unless ``size`` ranks can share the model."""
+    """Raise ``ConfigError`` unless ``size`` ranks can share the model."""
     attention, mlp, experts = config.attention, config.mlp, config.experts
     heads, kv_heads = attention.num_heads, attention.num_kv_heads
     counts = {"attention heads": heads}
@@ -103,8 +103,8 @@ def local_destinations(
     config: DecoderConfig,
     shard: Shard,
 ) -> dict[str, Destination]:
-    """``local``, each with the part that it takes of the checkpoint's tensor. ``whole``: the
-    destinations of the undivided model, whose ``config`` this is."""
+    """The destinations ``local``, each with the part that it takes of the checkpoint's tensor.
+    ``whole``: the destinations of the undivided model, whose configuration ``config`` is."""
     if shard.size == 1:
         return dict(local)
     return {
@@ -141,8 +141,8 @@ def picker(
 
 
 def _module_of(name: str) -> str:
-    """``down_proj`` of ``a.down_proj.weight``, ``a.down_proj.bias``, ``a.down_proj_bias`` and
-    ``a.down_proj``."""
+    """The module's name: ``down_proj`` of ``a.down_proj.weight``, ``a.down_proj.bias``,
+    ``a.down_proj_bias`` and ``a.down_proj``."""
     module = name.removesuffix(".weight").removesuffix(".bias").rpartition(".")[2]
     return module.removesuffix("_bias")
 

@@ -21,8 +21,8 @@ def local_adapter(
     config: DecoderConfig,
     shard: Shard,
 ) -> AdapterWeights:
-    """``whole`` and ``local``: the projections of the undivided model, and of this rank. ``config``
-    is that of the undivided model."""
+    """The part of ``adapter`` for this rank. ``whole`` and ``local``: the projections of the
+    undivided model, and of this rank. ``config`` is that of the undivided model."""
     if shard.size == 1:
         return adapter
 

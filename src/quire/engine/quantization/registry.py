@@ -18,14 +18,14 @@ SCHEMES: dict[str, Callable[[ConfigReader], Scheme]] = {
     "fp8": Float8,
     "mxfp4": MXFP4,
 }
-"""By ``quant_method``."""
+"""Schemes by ``quant_method``."""
 
 COMPRESSED: dict[str, Callable[[ConfigReader], Scheme]] = {
     "pack-quantized": CompressedIntegers,
     "float-quantized": Float8,
     "naive-quantized": Float8,
 }
-"""By ``format``, where ``quant_method`` is compressed-tensors."""
+"""Schemes by ``format``, if ``quant_method`` is compressed-tensors."""
 
 
 def scheme_of(config: ConfigReader) -> Scheme | None:

@@ -1,7 +1,7 @@
 """The interface between quantisation schemes and the loader. Does not know files or models.
 
-A model asks for plain tensors by name. A scheme says which stored tensors make up a plain one and
-which shapes and dtypes they must have (checked from the files' headers, before memory is
+A model asks for plain tensors by name. A scheme names the stored tensors that make up a plain one,
+with the shapes and dtypes that they must have (checked from the files' headers, before memory is
 allocated), and converts them.
 """
 

@@ -1,1 +1,1 @@
-"""From logits to tokens: processors, draws, log probabilities, grammars."""
+"""Turns logits into tokens: processors, draws, log probabilities, grammars."""

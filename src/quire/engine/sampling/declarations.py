@@ -128,13 +128,13 @@ class Flag:
 
 
 Parameter = Number | Numbers | Tokens | TokenSequences | Text | Flag
-"""``default`` None: the parameter must be given."""
+"""A declared parameter. ``default`` None: it must be given."""
 
 
 def check_params(
     name: str, declared: Mapping[str, Parameter], params: Params, vocab_size: int
 ) -> None:
-    """Raises ``InvalidArgument`` unless ``params`` are what processor ``name`` declares."""
+    """Raise ``InvalidArgument`` unless ``params`` are those that processor ``name`` declares."""
     required = {key for key, one in declared.items() if one.default is None}
     if not required <= params.keys() <= declared.keys():
         optional = sorted(declared.keys() - required)

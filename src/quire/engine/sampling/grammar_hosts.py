@@ -92,7 +92,7 @@ class FirstProcess:
                 raise _no_process(exc) from exc
 
     def close(self) -> None:
-        """Idempotent."""
+        """Stop the process. Idempotent."""
         with self._lock:
             self._stop()
 
@@ -119,8 +119,8 @@ class FirstProcess:
 
 
 class GrammarHosts:
-    """Must be closed. ``try_out`` is thread-safe, the other methods are for one thread; arguments
-    as for ``FirstProcess``."""
+    """The processes that compile and match grammars. Must be closed. ``try_out`` is thread-safe,
+    the other methods are for one thread; arguments as for ``FirstProcess``."""
 
     def __init__(
         self,

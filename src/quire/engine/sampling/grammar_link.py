@@ -93,7 +93,7 @@ class Link:
         self._close = weakref.finalize(self, os.close, self._end)
 
     def send(self, message: Request | Answer, descriptors: Sequence[int] = ()) -> None:
-        """Raises ``OSError``: the other end is closed."""
+        """Send one message. Raises ``OSError``: the other end is closed."""
         payload = _ENCODER.encode(message)
         frame = memoryview(_LENGTH.pack(len(payload)) + payload)
         if descriptors:
@@ -111,14 +111,14 @@ class Link:
             return None
 
     def answer(self) -> Answer:
-        """Raises ``EOFError``: the process at the other end has ended."""
+        """Return the next answer. Raises ``EOFError``: the process at the other end has ended."""
         try:
             return _ANSWERS.decode(self._payload(b""))
         except OSError as exc:  # it has ended, or the link has been closed here
             raise EOFError from exc
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close this end. Idempotent."""
         self._close()
         self._end = -1  # the system may reuse the number
 

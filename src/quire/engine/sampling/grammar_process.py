@@ -51,7 +51,8 @@ class GrammarHost:
         self._limits = limits
         self._compiled: GrammarMatcher | GrammarFailed = GrammarFailed("no grammar was given")
         self._sequences: dict[int, GrammarMatcher | GrammarFailed] = {}
-        """A ``GrammarFailed`` in place of a matcher says why there is none."""
+        """The matcher of each sequence, or the ``GrammarFailed`` that explains why there is
+        none."""
 
     def serve(self) -> None:
         while (asked := self._link.request()) is not None:

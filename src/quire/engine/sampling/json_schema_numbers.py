@@ -22,7 +22,7 @@ _SMALLEST = 1e-30
 """The least positive bound: each digit of a bound is a nested part of a regular expression."""
 
 _COARSE = 2.0**49
-"""From here on eight doubles span one integer."""
+"""The bound from which on eight doubles span one integer."""
 
 _SIDES = (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1))
 
@@ -93,5 +93,5 @@ def _double(bound: float) -> float:
 
 
 def _plain(bound: float) -> float:
-    """Without ``.0``, as people write it."""
+    """The bound without ``.0`` if it is whole."""
     return int(bound) if bound.is_integer() else bound

@@ -99,6 +99,6 @@ SHAPES = {
 
 
 def found(value: Any) -> str:
-    """``value`` for a message: truncated, and distinguishable from other types."""
+    """The text of ``value`` for a message: truncated, and distinguishable from other types."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

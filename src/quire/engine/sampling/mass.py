@@ -49,7 +49,7 @@ _CHUNK_ELEMENTS = 1 << 17
 
 
 def rows_at_a_time(scores_SC: Tensor) -> int:
-    """How many rows to process together."""
+    """The number of rows to process together."""
     if scores_SC.device.type != "cpu":
         return len(scores_SC)
     return max(1, _CHUNK_ELEMENTS // max(1, scores_SC.shape[1]))
@@ -79,7 +79,7 @@ def _masses(scores_SC: Tensor) -> Tensor:
 
 
 def totals(scores_SC: Tensor) -> Tensor:
-    """``total(masses(scores_SC))`` without keeping the masses."""
+    """The value of ``total(masses(scores_SC))``, without keeping the masses."""
     rows = rows_at_a_time(scores_SC)
     starts = range(0, len(scores_SC), rows)
     return torch.cat([total(_masses(scores_SC[start : start + rows])) for start in starts])

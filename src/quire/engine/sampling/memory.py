@@ -44,7 +44,7 @@ class HistoryStore:
         self._num_generated_R[row] = num_generated
 
     def append(self, rows_S: I64, index_S: Tensor, tokens_S: Tensor) -> None:
-        """``index_S`` is ``rows_S`` on the device."""
+        """Append one token to each row; ``index_S`` is ``rows_S`` on the device."""
         self._reserve(int(rows_S.max()) + 1, 0)
         columns_S = self._lengths_R[rows_S]
         self._reserve(0, int(columns_S.max()) + 1)

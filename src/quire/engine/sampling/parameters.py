@@ -12,7 +12,7 @@ MAX_PROCESSORS = 32
 
 
 def check_sampler(sampler: SamplerSpec, vocab_size: int, registry: Registry | None = None) -> None:
-    """Raises ``InvalidArgument`` for an unknown processor, a bad parameter or a missing seed."""
+    """Raise ``InvalidArgument`` for an unknown processor, a bad parameter or a missing seed."""
     registry = installed() if registry is None else registry
     if len(sampler.processors) > MAX_PROCESSORS:
         raise InvalidArgument(

@@ -115,7 +115,7 @@ class Registry:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, name: str) -> Kind:
-        """Raises ``InvalidArgument`` for a name that cannot be used."""
+        """Return the processor ``name``. Raises ``InvalidArgument`` for one that cannot be used."""
         kind = self.kinds.get(name)
         if kind is not None:
             return kind

@@ -128,7 +128,8 @@ class SamplerTable:
         return self._params[row]
 
     def wants_more(self, rows_S: I64) -> NDArray[np.bool_]:
-        """Which rows need more than a greedy choice, or ``TRUNCATIONS`` and a draw."""
+        """The rows that need more than a greedy choice, or ``TRUNCATIONS`` and a draw, as bool
+        [S]."""
         more_S: NDArray[np.bool_] = (self.kind[rows_S] > PLAIN_DRAWN) | self.has_lists[rows_S]
         for name, (_, neutral) in NEUTRAL.items():
             if name not in TRUNCATIONS:

@@ -44,7 +44,8 @@ class ImageEncoder:
         )
 
     def _framing(self) -> ImageFraming | None:
-        """None where the pixels would exceed the size limit of a command."""
+        """The preprocessing for senders; None if the pixels would exceed the size limit of a
+        command."""
         edge = self._tower.config.image_size
         return self._processor.framing if 3 * edge * edge < MAX_IMAGE_BYTES - 32 else None
 

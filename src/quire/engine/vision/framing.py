@@ -40,7 +40,7 @@ def pack(pixels: Pixels) -> bytes:
 
 
 def read_pixels(image: bytes) -> Pixels | None:
-    """``[height, width, 3]``; None if the bytes are not from ``pack``."""
+    """The pixels in ``image``, ``[height, width, 3]``; None if the bytes are not from ``pack``."""
     header = _HEADER.match(image)
     if header is None:
         return None

@@ -36,9 +36,9 @@ MAX_MEMORY_BYTES = 1 << 30
 
 
 class Unpacker:
-    """Must be closed; its process also ends when it is garbage collected. ``command`` starts a
-    process that implements ``unpacking_worker``; ``own_session``: detach it from a terminal's
-    Ctrl-C."""
+    """Decodes images in a process of its own. Must be closed; the process also ends when this
+    object is garbage collected. ``command`` starts a process that implements ``unpacking_worker``;
+    ``own_session``: detach it from a terminal's Ctrl-C."""
 
     def __init__(
         self,
@@ -104,7 +104,8 @@ class Unpacker:
 
 
 def _ask(process: PipedProcess, file: bytes, resizing: Resizing) -> Pixels:
-    """Raises ``OSError`` or ``EOFError``: the process has ended."""
+    """Have the process decode ``file``. Raises ``OSError`` or ``EOFError``: the process has
+    ended."""
     questions, answers = process.questions, process.answers
     questions.write(json.dumps({"num_bytes": len(file), **asdict(resizing)}).encode() + b"\n")
     questions.write(file)

@@ -71,7 +71,7 @@ def open_image(file: bytes) -> Image.Image:
 
 
 def resized(image: Image.Image, resizing: Resizing) -> Image.Image:
-    """Raises ``ImageRefused``: the result would be too large."""
+    """Return ``image`` resized. Raises ``ImageRefused``: the result would be too large."""
     width, height = image.size
     if resizing.size is not None:
         width = height = resizing.size
