@@ -57,7 +57,8 @@ sys.exit(None if in_use(scope) else f"not used: {finder.refusal}")
 
 
 def problem_of_machine() -> str | None:
-    """What is missing on this machine to build anything, with its remedy."""
+    """The tools that are missing on this machine to build anything, with the remedy; None if none
+    is."""
     if find_spec("mypyc") is None or find_spec("setuptools") is None:
         return f"mypyc is not installed: {_EXTRA}"
     return problem_of_compiler()

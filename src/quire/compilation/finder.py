@@ -26,7 +26,7 @@ IMPORTED_BEFORE = "a part of it was imported before 'use_compiled'"
 
 
 class CompiledFinder(MetaPathFinder):
-    """Stands in ``sys.meta_path``, before the finder of sources."""
+    """A finder in ``sys.meta_path``, before the finder of sources."""
 
     def __init__(self, scope: Scope, directory: Path) -> None:
         self._scope = scope
@@ -88,7 +88,7 @@ def _load_shared(library: CompiledLibrary) -> None:
 
 
 def use_compiled(directory: Path | None = None, scope: Scope = CONTROL) -> CompiledFinder:
-    """From now on, import the compiled modules of ``scope`` if a build fits.
+    """Import the compiled modules of ``scope`` from now on, if a build fits.
 
     ``directory``: where ``quire compile`` has put them; None: its default directory.
     """

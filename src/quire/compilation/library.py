@@ -20,7 +20,7 @@ CHANGED = "it was compiled from other sources, or for another Python"
 
 
 class LibraryRecord(msgspec.Struct, frozen=True):
-    """What is known about a library without loading it.
+    """The facts about a library that are known without loading it.
 
     ``group``: the name under which mypyc's shared part imports itself.
     """
@@ -61,7 +61,8 @@ def record_name(scope: Scope, key: str) -> str:
 
 
 def open_cache(directory: Path) -> ExecutableCache:
-    """Raises ``ConfigError``: the directory cannot be made, or others may write to it."""
+    """Open the cache of compiled modules. Raises ``ConfigError``: the directory cannot be made, or
+    others may write to it."""
     return ExecutableCache(directory, "cache of compiled modules")
 
 

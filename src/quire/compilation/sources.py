@@ -1,4 +1,4 @@
-"""Which modules are compiled, and the cache key of their present sources."""
+"""Lists which modules are compiled, and makes the cache key of their present sources."""
 
 from __future__ import annotations
 
@@ -100,5 +100,5 @@ CONTROL = Scope(
         "simulation/work.py",
     ),
 )
-"""With control what its policies see, and those modules of the simulator that run for each of its
-messages."""
+"""The scope of control, with what its policies see and the modules of the simulator that run for
+each of its messages."""

@@ -20,7 +20,7 @@ COMPILERS = ("cc", "gcc", "clang")
 
 
 def problem_of_compiler() -> str | None:
-    """What is missing to compile for this Python, with its remedy."""
+    """The tool that is missing to compile for this Python, with its remedy; None if none is."""
     if os.name != "posix":
         return "modules are compiled on Linux and macOS alone; Python runs them here as they are"
     if _compiler() is None:

@@ -1,4 +1,4 @@
-"""When programs arrive."""
+"""The arrival times of programs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ ARRIVALS = ("poisson", "closed", "at-once")
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """``poisson``: on average ``rate`` programs a second, whether or not earlier ones have ended.
-    ``closed``: ``width`` at once, then one whenever one ends. ``at-once``: all at time 0.
+    """How programs arrive. ``poisson``: on average ``rate`` programs a second, whether or not
+    earlier ones have ended. ``closed``: ``width`` at once, then one whenever one ends. ``at-once``:
+    all at time 0.
 
     Raises:
         ConfigError: an unknown kind, or a figure that makes no arrivals.
@@ -34,7 +35,7 @@ class Arrivals:
             raise ConfigError(f"width is {self.width}: choose at least 1 program at a time")
 
     def times_s(self, num_programs: int, seed: int) -> list[float]:
-        """When each program arrives; infinity: when an earlier one ends."""
+        """The arrival time of each program; infinity: it arrives when an earlier one ends."""
         if self.kind == "closed":
             num_first = min(self.width, num_programs)
             return [0.0] * num_first + [inf] * (num_programs - num_first)

@@ -1,4 +1,4 @@
-"""A clock that moves only when told to."""
+"""A clock that moves only when it is set."""
 
 from __future__ import annotations
 

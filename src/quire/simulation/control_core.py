@@ -1,4 +1,4 @@
-"""What a virtual-time shell needs of control."""
+"""The part of control that a virtual-time shell needs."""
 
 from __future__ import annotations
 

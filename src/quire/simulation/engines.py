@@ -1,4 +1,4 @@
-"""The engines of a simulation, and what a program takes of them."""
+"""The engines of a simulation, and the cost of a program on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quire.simulation.workloads.plan import ProgramPlan
 
 MODEL = "light"
 MAX_BLOCKS = 1 << 26
-"""Of one tier: control keeps figures of each."""
+"""The most blocks of one tier: control keeps figures of each."""
 _MAX_ENGINES = 1 << 16
 _MAX_SEQUENCES = 1 << 20
 
@@ -26,13 +26,13 @@ IDENTICAL_STEPS = StepCost(message_s=0.0, step_s=0.02, row_s=0.0, prompt_token_s
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """``num_engines`` equal engines. ``kv_tokens``, ``host_tokens`` and ``disk_tokens``: what the
-    cache of one holds, on each tier; ``max_sequences``: decodes that run at once on one.
-    ``num_layers`` and ``token_bytes``: in which K and V lie, and how much they are for a token;
-    they matter only where these are sent.
+    """``num_engines`` equal engines. ``kv_tokens``, ``host_tokens`` and ``disk_tokens``: the tokens
+    that the cache of one holds on each tier; ``max_sequences``: decodes that run at once on one.
+    ``num_layers`` and ``token_bytes``: the layers of K and V, and their size for a token; they
+    matter only if K and V are sent.
 
     Raises:
-        ConfigError: a figure that makes no engine.
+        ConfigError: a figure that no engine can have.
     """
 
     num_engines: int = 1
@@ -102,13 +102,13 @@ class EngineSpec:
 
     @property
     def prompt_weight(self) -> float:
-        """What a prompt's token costs beside an answer's, in a full batch."""
+        """The cost of a prompt's token as a multiple of an answer's, in a full batch."""
         return self.cost.prompt_token_s / self.cost.token_s(self.max_sequences)
 
     def capacity(self, plans: Sequence[ProgramPlan]) -> float:
-        """An estimate of how many such programs a second the engines can serve at most: batches
-        are as full as sequences and cache allow, the prefix cache keeps what programs have, and
-        each message takes one step."""
+        """An estimate of how many such programs a second the engines can serve at most: batches are
+        as full as sequences and cache allow, the prefix cache keeps what programs have, and each
+        message takes one step."""
         cost = self.cost
         num_output = sum(plan.num_output_tokens for plan in plans)
         num_attended = sum(
@@ -131,7 +131,7 @@ class EngineSpec:
 
 
 def costs_named(given: Sequence[str], base: StepCost) -> StepCost:
-    """``base`` with what ``given`` says, as NAME=SECONDS.
+    """``base`` with the costs in ``given``, as NAME=SECONDS.
 
     Raises:
         ConfigError: an unknown name, or no number.

@@ -1,9 +1,9 @@
-"""K and V between modelled engines: when what one sends has arrived at the other.
+"""K and V between modelled engines: the time at which tokens that one sends have arrived.
 
-Owns the links, and which leases wait for how much. Engines are told as real data planes tell them,
-by ``SendEnded`` and ``ReceiveEnded``; control decides all the rest. A send of what its message
-computes goes layer by layer behind the forward, the last layer behind the message
-(docs/decisions/105-layers-ahead.md); what is there already goes at once, with the message.
+Owns the links, and which leases wait for how much. Engines are notified as real data planes notify
+them, by ``SendEnded`` and ``ReceiveEnded``; control decides all the rest. A send of tokens that its
+message computes goes layer by layer behind the forward, the last layer after the message
+(docs/decisions/105-layers-ahead.md); tokens that exist already are sent at once, with the message.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from quire.core.errors import ConfigError, TransferFailed
 from quire.core.exchange import ReceiveEnded, SendEnded
 
 At = Callable[[float, Callable[[], None]], None]
-"""Has something called at a virtual time."""
+"""Registers a function to be called at a virtual time."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkCost:
-    """``bytes_per_s``: what an engine sends at most, and what it receives; ``layer_s``: of each
-    layer of a send, beside its bytes; ``way_s``: from one engine to another.
+    """The cost of a link. ``bytes_per_s``: the most that an engine sends, and that it receives;
+    ``layer_s``: the time of each layer of a send, besides its bytes; ``way_s``: the time from one
+    engine to another.
 
     Raises:
-        ConfigError: a figure that makes no link.
+        ConfigError: a figure that no link can have.
     """
 
     bytes_per_s: float = 10e9
@@ -78,7 +79,7 @@ class VirtualNetwork:
         token_bytes: int,
         tell: Callable[[SendEnded | ReceiveEnded], None],
     ) -> None:
-        """``tell`` is given what the engine at ``address`` has to say."""
+        """Add the engine at ``address``; ``tell`` is called with its reports."""
         self._ports[address] = _Port(num_layers, token_bytes, tell)
 
     @property
@@ -121,7 +122,8 @@ class VirtualNetwork:
         self._at(arrived_s, lambda: self._arrived(sender, send, arrived_s - begin_s))
 
     def _arrived(self, sender: _Port, send: SendSlots, elapsed_s: float) -> None:
-        """All of it; the receiver hears of the last of its lease, the sender of each send."""
+        """Note that all of ``send`` has arrived: the receiver gets a report when its lease is
+        complete, the sender one for each send."""
         target = send.target
         receiving = self._receiving.get((target.address, target.lease))
         if receiving is None or receiving.key != target.key:
@@ -143,6 +145,6 @@ class VirtualNetwork:
 
 
 def _is_computed_by(batch: Batch, send: SendSlots) -> bool:
-    """Whether the message itself computes what is sent: of a piece, its last token tells."""
+    """Whether the message itself computes the tokens of ``send``: the last token decides."""
     forward = batch.forward
     return forward is not None and bool((forward.slots[send.group] == send.slots[-1]).any())

@@ -1,7 +1,7 @@
 """An engine that computes nothing: it reports the progress of each row and a modelled duration.
 
-Owns the modelled time of a message and the state that results need: where sequences stand and when
-they end. Token ids depend on seed and position alone, so that a reopened sequence continues with
+Owns the modelled time of a message and the state that results need: the cursors of sequences and
+their ends. Token ids depend on seed and position alone, so that a reopened sequence continues with
 the same tokens; they carry no meaning. Grammars, stop strings and stop tokens are ignored: only
 ``max_tokens`` bounds an answer.
 """
@@ -50,7 +50,7 @@ _TRAITS = (Trait.ALLOCATE, Trait.FORWARD, Trait.INPUT_TEXT, Trait.SAMPLE, Trait.
 _SEED_STRIDE, _STRIDE = 7919, 104729
 """Primes, so that neighbouring seeds and positions give different tokens."""
 _NO_ROOM, _MAX_TOKENS = int(SequenceEnd.NO_ROOM), int(SequenceEnd.MAX_TOKENS)
-"""As the numbers that a result has, like ``RUNNING``."""
+"""The ends as the numbers in a result, like ``RUNNING``."""
 
 
 def light_pool(
@@ -82,10 +82,10 @@ def light_pool(
 
 @dataclass(slots=True)
 class _Sequence:
-    """``cursor`` and ``limit`` in slots of its table. ``next_token``: before it is cut to the
-    vocabulary; each position adds ``_STRIDE``. ``is_new``: nothing was sampled since it was opened;
-    what the prompt's last token gives takes no slot until it is run, one step later. ``end``: a
-    ``SequenceEnd``, as a number."""
+    """One sequence. ``cursor`` and ``limit`` in slots of its table. ``next_token``: before it is
+    cut to the vocabulary; each position adds ``_STRIDE``. ``is_new``: nothing was sampled since it
+    was opened; the token that the prompt's last token gives takes no slot until it is run, one step
+    later. ``end``: a ``SequenceEnd``, as a number."""
 
     epoch: int
     next_token: int
@@ -96,9 +96,9 @@ class _Sequence:
     end: int = RUNNING
 
     def advance(self, max_steps: int) -> int:
-        """Go on by at most so many tokens; how many it is."""
+        """Go on by at most ``max_steps`` tokens; return by how many."""
         if max_steps == 1 and self.num_left > 1 and self.cursor < self.limit and not self.is_new:
-            self.cursor += 1  # as in most messages
+            self.cursor += 1  # the usual case
             self.next_token += _STRIDE
             self.num_left -= 1
             return 1
@@ -119,8 +119,8 @@ class _Sequence:
 class LightEngine:
     """An ``EngineCore`` that trusts its controller: messages that break the contract may go
     unnoticed. ``num_tokens``: tokens sampled by sequences since it was created. With a
-    ``data_address`` it exchanges K and V with others: whoever has its messages' times knows when
-    (``links``)."""
+    ``data_address`` it exchanges K and V with others, at the times that ``links`` computes from the
+    times of its messages."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class LightEngine:
         return TransfersEnded(transfers=transfers, elapsed_s=block_s * len(transfers))
 
     def wake_by(self, ring: Callable[[], None]) -> None:
-        """``transfer`` has nothing to tell without a message."""
+        """Do nothing: ``transfer`` has nothing to report without a message."""
 
     def execute(self, batch: Batch) -> BatchResult:
         """Run one message.
@@ -203,7 +203,7 @@ class LightEngine:
         return result
 
     def _operate(self, batch: Batch) -> float:
-        """Carry out the operations; returns what moving blocks takes."""
+        """Carry out the operations; return the time of moving blocks."""
         moved_s = 0.0
         for operation in batch.operations:
             if isinstance(operation, OpenSequence):
@@ -289,7 +289,8 @@ class LightEngine:
         return elapsed_s + cost.context_token_s * runs.num_context
 
     def _attended_s(self, batch: Batch) -> float:
-        """What the tokens of prompts attend to: all positions before their own, and it."""
+        """The time for what the tokens of prompts attend to: all positions before their own, and
+        their own."""
         cost_s, forward = self._cost.prompt_context_s, batch.forward
         if not cost_s or forward is None:
             return 0.0

@@ -1,4 +1,5 @@
-"""The rows of one message of a ``LightEngine``: whom it names, and how its result is told.
+"""The rows of one message of a ``LightEngine``: which sequences it names, and how its result is
+made.
 
 Owns the arrays of results, and which of them need not be made anew: with few rows to a message,
 conversions take most of an engine's time. Must not know how sequences go on.
@@ -13,7 +14,7 @@ from quire.core.batch_result import BatchResult, RowFailure, SequenceEnd, Sequen
 from quire.core.errors import ErrorRecord, InvalidArgument
 
 RUNNING = int(SequenceEnd.RUNNING)
-"""As the number that a result has: an array of members of an enum takes ten times as long."""
+"""The end as the number in a result: an array of members of an enum takes ten times as long."""
 
 
 class NamedSequences:
@@ -28,8 +29,8 @@ class NamedSequences:
 
 
 class AdvancedSequences:
-    """The sequences that a message advances, and the arrays that say so: control sends these very
-    arrays again while the same sequences go on, and so they are read once."""
+    """The sequences that a message advances, and their arrays: control sends the same array objects
+    again while the same sequences go on, and so they are read once."""
 
     __slots__ = ("_rows", "named")
 
@@ -46,7 +47,7 @@ class AdvancedSequences:
 
 
 class Runs:
-    """What the sequences of one message came to, in order. ``starts``: of the tokens of each.
+    """The outcome of the sequences of one message, in order. ``starts``: of the tokens of each.
     ``num_first``: rows of the first step. ``num_context``: tokens that their rows attended to.
     ``is_even``: each has got one token and goes on."""
 
@@ -63,15 +64,15 @@ class Runs:
 
 
 class ReportMaker:
-    """Makes them. ``_even``: the arrays of messages in which each of so many sequences has got one
-    token and goes on."""
+    """Makes the reports of sequences. ``_even``: the arrays of messages in which each of so many
+    sequences has got one token and goes on."""
 
     def __init__(self) -> None:
         self._even: dict[int, tuple[I32, I32, I32]] = {}
 
     def make(self, batch: Batch, named: NamedSequences, runs: Runs) -> SequenceTokens:
-        """With few rows a conversion takes most of the time: one for all, or for the tokens alone
-        where the rest is known."""
+        """Make the report. With few rows conversions take most of the time: so there is one for all
+        arrays, or one for the tokens alone if the rest is known."""
         num, advance = len(named.sequences), batch.advance
         if runs.is_even and batch.forward is None and advance is not None:
             ends, matched, starts = self._even_arrays(num)
@@ -96,8 +97,8 @@ class ReportMaker:
         )
 
     def _even_arrays(self, num: int) -> tuple[I32, I32, I32]:
-        """``ends``, ``matched`` and ``token_starts`` of ``num`` sequences that have got one token
-        each and go on: nobody may change them."""
+        """The ``ends``, ``matched`` and ``token_starts`` of ``num`` sequences that have got one
+        token each and go on. The arrays must not be changed."""
         found = self._even.get(num)
         if found is None:
             ends: I32 = np.full(num, RUNNING, np.int32)
@@ -110,7 +111,8 @@ class ReportMaker:
 
 
 def add_dists(result: BatchResult, rows: DistRows) -> None:
-    """A uniform distribution over the first tokens, as many as were asked for."""
+    """Add a uniform distribution over the first tokens, as many as were requested, for each of
+    ``rows``."""
     sizes = rows.top_k.tolist()
     result.dist_starts = np.cumsum([0, *sizes], dtype=np.int32)
     result.dist_ids = np.concatenate([np.arange(size, dtype=np.int32) for size in sizes])

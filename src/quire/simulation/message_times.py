@@ -1,7 +1,7 @@
-"""What messages of real engines consisted of, and how long they took: read from events and actions.
+"""What messages of real engines consisted of, and how long they took, from events and actions.
 
-Owns the features of a message, which are those that ``StepCost`` puts a price on. Must not know
-where events come from, nor what is made of the samples.
+Owns the features of a message, which are those that have a price in ``StepCost``. Must not know
+where events come from, nor how the samples are used.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from quire.simulation.overhead import num_rows
 @dataclass(frozen=True, slots=True)
 class MessageSample:
     """One message. ``num_steps``: of its longest row; ``num_rows``: of all its steps;
-    ``num_context_tokens``: that these rows attended to; ``num_moved_blocks``: whose move between
-    tiers began; ``num_commands``: that it carried. ``gap_s``: what passed beside the engine's own
-    time, from sending to reading the result; None if it waited behind another message.
-    ``behind_s``: of one that did, the same from reading the result before it; less than nothing if
+    ``num_context_tokens``: tokens that these rows attended to; ``num_moved_blocks``: blocks whose
+    move between tiers began; ``num_commands``: commands that it carried. ``gap_s``: the time
+    besides the engine's own, from sending to reading the result; None if it waited behind another
+    message. ``behind_s``: of one that did, the same from reading the result before it; negative if
     that was read late."""
 
     elapsed_s: float
@@ -50,8 +50,8 @@ class _Sent:
 
 @dataclass(slots=True)
 class _Engine:
-    """``cursors``: where each open sequence stands, and whether it has sampled anything yet.
-    ``ended_s``: when the last result was read."""
+    """One engine. ``cursors``: the cursor of each open sequence, and whether it has sampled
+    anything yet. ``ended_s``: when the last result was read."""
 
     sent: deque[_Sent] = field(default_factory=deque)
     cursors: dict[SequenceId, tuple[int, bool]] = field(default_factory=dict)
@@ -64,8 +64,8 @@ def _kind(info: EngineInfo) -> tuple[str, str, PoolSpec]:
 
 
 class MessageTimes:
-    """Tell it every event with its actions; ``samples`` are the messages that have ended, of all
-    engines, which are alike. ``info``: of the first of them."""
+    """Collects samples. Pass every event with its actions to ``observe``; ``samples`` are the
+    messages that have ended, of all engines, which are alike. ``info``: of the first of them."""
 
     def __init__(self) -> None:
         self.samples: list[MessageSample] = []
@@ -130,7 +130,8 @@ class MessageTimes:
         return num_moved
 
     def _advance(self, engine: _Engine, result: BatchResult) -> tuple[list[int], int]:
-        """Tokens of each sequence in the message, and what their rows attended to."""
+        """The tokens of each sequence in the message, and the number of tokens that their rows
+        attended to."""
         told = result.sequences
         if told is None:
             return [], 0

@@ -1,4 +1,4 @@
-"""What came of simulated programs: one row each, and their summary."""
+"""The outcomes of simulated programs: one row each, and their summary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class ProgramOutcome:
     """One program. ``arrived_s``: when it was scheduled to arrive; ``ended_s``: infinity if it
-    failed, for the reason in ``error``. Figures are control's, of itself and what it launched."""
+    failed, for the reason in ``error``. The figures are control's, for itself and the programs that
+    it launched."""
 
     number: int
     kind: str
@@ -48,7 +49,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Of at least one value."""
+    """The spread of at least one value."""
     ordered = sorted(values)
 
     def rank(share: float) -> float:

@@ -1,8 +1,8 @@
-"""What passes between the messages of an engine beside its own time: control's work and the way.
+"""The time between the messages of an engine, besides its own: control's work and the transport.
 
-Owns when a message begins and what its rows are, which shell and profile count alike. Control in a
-simulation decides in no time; on a node it takes its share for each message and each row, and so
-does the way to the engine and back.
+Owns when a message begins and what counts as its rows, in the same way for shell and profile.
+Control in a simulation decides in no time; on a node each message and each row costs it time, and
+so does the way to the engine and back.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from quire.core.encoding import EncodeBatch
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """In seconds. ``gap_s`` and ``gap_row_s``: for a message that is sent to an idle engine, and
-    for each of its rows; ``behind_s`` and ``behind_row_s``: for one that waits behind another, from
-    that one's end on."""
+    """The overhead in seconds. ``gap_s`` and ``gap_row_s``: for a message that is sent to an idle
+    engine, and for each of its rows; ``behind_s`` and ``behind_row_s``: for one that waits behind
+    another, from that one's end on."""
 
     gap_s: float = 0.0
     gap_row_s: float = 0.0
@@ -25,8 +25,9 @@ class Overhead:
     behind_row_s: float = 0.0
 
     def begin_s(self, sent_s: float, free_s: float, num_rows: int) -> float:
-        """When a message of so many rows begins that was sent at ``sent_s``, on an engine whose
-        message before it ended at ``free_s``. The end of the way counts with the beginning."""
+        """The begin of a message of ``num_rows`` rows that was sent at ``sent_s``, on an engine
+        whose message before it ended at ``free_s``. The time of its result's way back counts here
+        too."""
         arrived_s = sent_s + self.gap_s + self.gap_row_s * num_rows
         if sent_s >= free_s:
             return arrived_s

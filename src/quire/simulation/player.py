@@ -1,8 +1,8 @@
 """``Player``: plays one program's plan against control, as the edge plays a chat.
 
-Each call has a queue of its own: pages for prompt and answer, then one decode; the queue is closed
-behind it, and what it computed stays in the prefix index for the next call. Owns the texts of the
-calls and which of them may begin; must not know the other programs.
+Each call has a queue of its own: pages for prompt and answer, then one decode. The queue is closed
+after it, and the pages that it computed stay in the prefix index for the next call. Owns the texts
+of the calls and which of them may begin; must not know the other programs.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ VOCABULARY = 1 << 30
 
 
 class SimulationView(Protocol):
-    """What a player sees of the simulation."""
+    """The part of the simulation that a player sees."""
 
     @property
     def now_s(self) -> float: ...
 
     def post(self, event: Event) -> None:
-        """Hand ``event`` to control at this time, behind what control does now."""
+        """Pass ``event`` to control at this time, after what control does now."""
         ...
 
     def after(self, duration_s: float, call: Callable[[], None]) -> None: ...
@@ -39,7 +39,7 @@ class SimulationView(Protocol):
 
 @dataclass(slots=True)
 class Figures:
-    """What control counted for a program with all that it launched."""
+    """Control's counts for a program with all that it launched."""
 
     service_s: float = 0.0
     waiting_s: float = 0.0
@@ -64,9 +64,9 @@ class _Call:
 
 
 class Player:
-    """One program. ``members``: the ids of itself and of those that it launches; ``text``: the
-    number of the first of its own tokens; ``seed``: of its first call's sampler; ``stream``:
-    whether ``works`` is told of each token."""
+    """Plays one program. ``members``: the ids of itself and of those that it launches; ``text``:
+    the number of the first of its own tokens; ``seed``: of its first call's sampler; ``stream``:
+    whether ``works`` gets each token."""
 
     def __init__(
         self,
@@ -219,7 +219,7 @@ class Player:
                     self._make(behind)
 
     def fail(self, error: str) -> None:
-        """A call has failed: so has the program. What else runs of it is ended."""
+        """End the program as failed, as a call of it has failed, and all that still runs of it."""
         if self.is_over:
             return
         self.error = error
@@ -242,7 +242,7 @@ def num_text_tokens(plan: ProgramPlan) -> int:
 
 
 def _text_starts(plan: ProgramPlan, start: int) -> list[int]:
-    """Where the text that each call adds begins, behind the text that all may begin with."""
+    """The start of the text that each call adds, after the text with which all calls may begin."""
     start += max(call.num_shared for call in plan.calls)
     starts: list[int] = []
     for call in plan.calls:

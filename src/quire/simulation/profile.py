@@ -1,4 +1,4 @@
-"""Profiles: what the messages of a real engine cost, for engines of a simulation.
+"""Profiles: the costs of a real engine's messages, for engines of a simulation.
 
 Owns the fit and the form of the file. Reads no file and runs no engine.
 """
@@ -26,18 +26,19 @@ _COSTS = (
     "message_s", "step_s", "row_s", "context_token_s", "prompt_s", "prompt_token_s",
     "moved_block_s",
 )  # fmt: skip
-"""In the order of ``_features``."""
+"""The costs in the order of ``_features``."""
 
 _OVERHEADS = ("gap_s", "gap_row_s", "behind_s", "behind_row_s")
 _NEW_COSTS = {
     "quire profile 1": ("gap_row_s", "behind_s", "behind_row_s", "prompt_s"),
     "quire profile 2": ("prompt_s",),
 }
-"""What profiles of older formats have not. In the first a message behind another one began at
+"""The costs that profiles of older formats lack. In the first a message behind another one began at
 once, in both a prompt of one token cost as little as a token of a long one."""
 
 _SHAPE = ("num_layers", "token_bytes")
-"""How K and V lie, which matters where they are sent. Profiles of formats 1 to 3 do not say it."""
+"""The shape of K and V, which matters if they are sent. Profiles of formats 1 to 3 do not have
+it."""
 
 _NUM_WEIGHINGS = 4
 
@@ -45,8 +46,9 @@ F64 = NDArray[np.float64]
 
 
 class FitErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far the fit is from the messages that it was made from. ``mean`` and ``p95``: of the
-    difference over the measured time; ``total``: of all times together, too long if positive."""
+    """The difference of the fit from the messages that it was made from. ``mean`` and ``p95``: of
+    the difference over the measured time; ``total``: of all times together, too long if
+    positive."""
 
     mean: float
     p95: float
@@ -82,15 +84,15 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What it does not say of K and V, because it is of an older format."""
+        """The fields of K and V that it lacks, because it is of an older format."""
         return tuple(name for name in _SHAPE if getattr(self, name) is None)
 
     def step_cost(self) -> StepCost:
         return StepCost(**self.cost)
 
     def engines(self, num_engines: int = 1) -> EngineSpec:
-        """Engines like the one that was measured; what is ``missing`` is as in any ``EngineSpec``
-        that does not say it."""
+        """Engines like the one that was measured; fields that are ``missing`` have the defaults of
+        ``EngineSpec``."""
         said = {name: getattr(self, name) for name in _SHAPE if name not in self.missing}
         return EngineSpec(
             num_engines=num_engines,
@@ -107,8 +109,8 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 def fit(
     samples: Sequence[MessageSample], info: EngineInfo, *, machine: str, date: str, release: str
 ) -> EngineProfile:
-    """The profile of an engine that took so long for these messages, by least squares; a cost that
-    would be negative is 0.
+    """Return the profile of an engine that took these times for its messages, by least squares; a
+    cost that would be negative is 0.
 
     Raises:
         InvalidArgument: too few messages.
@@ -159,10 +161,10 @@ def _features(sample: MessageSample) -> tuple[int, ...]:
 
 
 def _least_squares(features: F64, times_s: F64) -> F64:
-    """Costs of 0 or more of messages that took so long. A message counts by the root of its time,
-    so that neither short nor long ones decide alone: of the time that the costs give it, as those
-    that were quick by chance would count more than those that were slow. So all times together come
-    out right."""
+    """The costs, 0 or more, of messages that took ``times_s``. A message is weighted by the root of
+    its time, so that neither short nor long ones dominate: the time by the costs, as measured times
+    would give too much weight to messages that were quick by chance. So the sum of all times is
+    right."""
     expected_s = times_s
     for _ in range(_NUM_WEIGHINGS):
         costs = _not_negative(features, times_s, 1 / np.sqrt(np.maximum(expected_s, 1e-6)))
@@ -188,9 +190,9 @@ def _not_negative(features: F64, times_s: F64, weights: F64) -> F64:
 
 
 def _overheads(samples: Sequence[MessageSample]) -> dict[str, float]:
-    """By the names of ``Overhead``: for messages to an idle engine, and for those behind others.
-    Each second counts the same: what control does now and then, such as a long plan, is part of
-    the time that its messages take together."""
+    """The overheads by the names of ``Overhead``: for messages to an idle engine, and for those
+    behind others. Each second counts the same: rare work of control, such as a long plan, is part
+    of the time that its messages take together."""
     idle = [(one.num_commands, one.gap_s) for one in samples if one.gap_s is not None]
     behind = [(one.num_commands, one.behind_s) for one in samples if one.behind_s is not None]
     return dict(zip(_OVERHEADS, [*_line(idle), *_line(behind)], strict=True))
@@ -226,7 +228,7 @@ def encode_profile(profile: EngineProfile) -> str:
 
 
 def decode_profile(text: str, name: str) -> EngineProfile:
-    """``name``: of the file, for errors.
+    """Read a profile. ``name``: of the file, for errors.
 
     Raises:
         ConfigError: cut off, not a profile, or a figure that no engine has.

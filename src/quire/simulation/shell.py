@@ -2,8 +2,8 @@
 
 Owns the clock, the messages in flight to engines and the controller's timer. Engines run in
 parallel: a message begins when it is sent or when the previous one on the same engine ends, and
-lasts as long as its result says. The caller decides which event comes next: ``Simulation`` takes
-the earliest, a test moves engines by hand.
+takes the time in its result. The caller decides which event comes next: ``Simulation`` takes the
+earliest, a test moves engines by hand.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Engine:
         self.core = core
         self.number = number
         self.overhead = overhead
-        # asked once: a check of a runtime protocol takes as long as running a small message
+        # checked once: a check of a runtime protocol takes as long as running a small message
         self.memory_core = core if isinstance(core, EngineCore) else None
         self.messages: deque[_Message] = deque()
         self.free_s = 0.0
@@ -80,10 +80,10 @@ class _Engine:
 
 
 class VirtualShell:
-    """``on_answer`` receives the actions for programs, ``on_closed`` what programs have used that
-    leave the process table, ``on_dispatch`` the messages to engines, ``on_run`` a message once it
-    is known when it begins and when it ends, ``on_fault`` the engines' faults; without it a faulty
-    engine is lost. ``check``: verify the controller's invariants after every event."""
+    """``on_answer`` receives the actions for programs, ``on_closed`` the usage of programs that
+    leave the process table, ``on_dispatch`` the messages to engines, ``on_run`` a message once its
+    begin and end are known, ``on_fault`` the engines' faults; without it a faulty engine is lost.
+    ``check``: verify the controller's invariants after every event."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class VirtualShell:
         return any(engine.messages for engine in self._engines.values())
 
     def next_end(self) -> tuple[float, EngineId] | None:
-        """When the first of the running messages ends, and on which engine; ties go to the engine
+        """The end of the running message that ends first, and its engine; ties go to the engine
         that came up first. An engine that faults while its message is evaluated is lost."""
         if self._unread:
             self._read_new()
@@ -205,8 +205,8 @@ class VirtualShell:
         return None
 
     def _read_new(self) -> None:
-        """Learn when those messages end that have become the oldest of their engines, in the order
-        in which the engines came up."""
+        """Run the messages that have become the oldest of their engines, to learn their ends, in
+        the order in which the engines came up."""
         while self._unread:
             if len(self._unread) > 1:
                 self._unread.sort()
@@ -240,9 +240,8 @@ class VirtualShell:
         return True
 
     def go_on_with_transfers(self, engine_id: EngineId) -> bool:
-        """Let the engine continue its transfers, and its exchanges with others, and post what it
-        says of them; False if there are none.
-        Takes no time: the engine's messages include it."""
+        """Let the engine continue its transfers, and its exchanges with others, and post its
+        report; False if there is none. Takes no time: the engine's messages include it."""
         engine = self._engines.get(engine_id)
         core = None if engine is None else engine.memory_core
         ended = None if core is None else core.transfer()
@@ -255,8 +254,7 @@ class VirtualShell:
         return True
 
     def _end_s(self, engine_id: EngineId) -> float | None:
-        """When the engine's oldest message ends; None if it has no message or was lost running
-        it."""
+        """The end of the engine's oldest message; None if it has none or was lost running it."""
         engine = self._engines.get(engine_id)
         if engine is None or not engine.messages:
             return None

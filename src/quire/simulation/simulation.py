@@ -59,7 +59,7 @@ class Simulation:
         return True
 
     def run(self, until_s: float = float("inf")) -> None:
-        """Run until nothing is left to do, or until ``until_s``; the clock then stands at
+        """Run until nothing is left to do, or until ``until_s``; the clock is then at
         ``until_s``."""
         while self.step(until_s):
             pass

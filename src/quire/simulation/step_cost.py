@@ -1,5 +1,7 @@
-"""What the messages of a modelled engine cost. Owns the model alone; must not know what is in a
-message beyond its counts."""
+"""The cost of the messages of a modelled engine.
+
+Owns the model alone; must not know what is in a message beyond its counts.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ class StepCost:
     ``row_s`` per row of a step, ``context_token_s`` per token that a row attends to, ``prompt_s``
     per message that runs tokens of prompts, however few (a decode that was displaced begins again
     with one), ``prompt_token_s`` per such token, ``prompt_context_s`` per token that one of these
-    attends to, ``pass_s``: the least that a pass takes, which on a GPU is the time of reading the
+    attends to, ``pass_s``: the least time of a pass, which on a GPU is the time of reading the
     weights (tokens of prompts share the pass of the first step), ``moved_block_s`` per block whose
     move between device and host begins, ``disk_block_s`` per block that begins to move to the disk
     or from there (real engines do that beside their messages; here the message waits). Beside that,
@@ -56,7 +58,7 @@ class StepCost:
         return max(first_s, self.pass_s) + max(rest_s, self.pass_s * (num_steps - 1))
 
     def token_s(self, batch: float) -> float:
-        """Of a token of an answer, if ``batch`` rows go on at a time and each message takes one
-        step; without what it attends to."""
+        """The time of a token of an answer, if ``batch`` rows go on at a time and each message
+        takes one step; without what it attends to."""
         message_s, row_s = self.message_s + self.behind_s, self.row_s + self.behind_row_s
         return max((message_s + self.step_s) / batch + row_s, (message_s + self.pass_s) / batch)

@@ -22,15 +22,15 @@ from quire.simulation.workloads.recorded import RecordedLoad
 SIMULATED_POLICIES = (*POLICIES, *BOUNDS)
 
 _NUM_SAMPLES = 500
-"""Programs whose work tells ``gittins`` what the workload is like, and from whose lengths the
-capacity is estimated. Drawn with a seed of their own: none of them is played."""
+"""The number of sampled programs from whose work ``gittins`` learns the workload, and from whose
+lengths the capacity is estimated. Drawn with a seed of their own: none of them is played."""
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What is simulated, but for the policy. ``load``: instead of the arrivals' rate, that share of
-    the capacity that is estimated for the workload. ``recorded``: programs that a node served, at
-    the times of that load, instead of drawn ones; ``workload`` is a name for them then.
+    """A simulation without its policy. ``load``: instead of the arrivals' rate, that share of the
+    capacity that is estimated for the workload. ``recorded``: programs that a node served, at the
+    times of that load, instead of drawn ones; ``workload`` is a name for them then.
 
     Raises:
         ConfigError: an unknown workload, or figures that cannot be played.
@@ -62,7 +62,7 @@ class Study:
         return self.engines.capacity(self.samples())
 
     def samples(self) -> Sequence[ProgramPlan]:
-        """Programs that tell what the workload is like."""
+        """Programs that are representative of the workload."""
         if self.recorded is not None:
             return self.recorded.plans
         return draw_programs(create_workload(self.workload), _NUM_SAMPLES, ~self.seed)
@@ -75,7 +75,7 @@ class Study:
         return plans, self.arrivals.times_s(self.num_programs, self.seed)
 
     def settled(self) -> Study:
-        """The same with the rate that ``load`` comes to."""
+        """This study with the rate that ``load`` comes to."""
         if self.load is None:
             return self
         rate = self.load * self.capacity()
@@ -84,7 +84,7 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class StudyResult:
-    """``control_s`` is the only figure that is not the same each time."""
+    """The result of one study. ``control_s`` is the only figure that differs between runs."""
 
     policy: str
     summary: Summary

@@ -31,7 +31,7 @@ from quire.simulation.work import WorkTable
 from quire.simulation.workloads.plan import ProgramPlan
 
 Progress = Callable[[int, float], None]
-"""Told how many programs are over, and the virtual time."""
+"""Called with the number of programs that have ended, and the virtual time."""
 
 _SEEDS = 1 << 10
 """Seeds of samplers that each program has."""
@@ -39,8 +39,8 @@ _SEEDS = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """``control_s``: processor seconds of control, as measured here; everything else is virtual and
-    repeatable. ``num_messages``: sent to engines."""
+    """The result of a trial. ``control_s``: processor seconds of control, as measured here;
+    everything else is virtual and repeatable. ``num_messages``: sent to engines."""
 
     outcomes: tuple[ProgramOutcome, ...]
     num_messages: int
@@ -68,9 +68,9 @@ class _TimedControl:
 
 class SimulationRun:
     """Plays ``plans``, which arrive at ``times_s`` (infinity: when an earlier one ends) on
-    ``engines``. ``policy``: how one is made that reads the programs' work, instead of the one that
-    ``scheduler`` names. ``check``: verify control's invariants after every event. ``listener``: is
-    told of calls and messages that have ended."""
+    ``engines``. ``policy``: makes a policy that reads the programs' work, instead of the one that
+    ``scheduler`` names. ``check``: verify control's invariants after every event. ``listener``:
+    receives calls and messages that have ended."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class SimulationRun:
         self._events.append(event)
 
     def _flush(self) -> None:
-        """What programs did at this time, as one: control decides behind the last."""
+        """Post the events of programs at this time as one: control decides after the last."""
         events, self._events = self._events, []
         for event in events[:-1]:
             self._shell.post(replace(event, more=True))
@@ -218,7 +218,7 @@ def _num_members(plan: ProgramPlan) -> int:
 
 
 def _starts(sizes: Sequence[int]) -> list[int]:
-    """Where each of consecutive ranges begins."""
+    """The start of each of consecutive ranges."""
     starts, total = [], 0
     for size in sizes:
         starts.append(total)

@@ -1,8 +1,8 @@
 """The work of simulated programs, which the plans give: what is done and what is left.
 
 Bounds such as ``srpt`` read it; no policy of a real node could. Work is counted in tokens of
-answers; a token of a prompt weighs what it costs beside one. Owns the figures; must not know who
-reads them.
+answers; a token of a prompt counts as many as its cost relative to one. Owns the figures; must not
+know what reads them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.simulation.workloads.plan import CallPlan, ProgramPlan
 
 @dataclass(slots=True)
 class Work:
-    """Of one program with all that it launches."""
+    """The work of one program with all that it launches."""
 
     total: float
     done: float = 0.0
@@ -26,8 +26,8 @@ class Work:
 
 
 class WorkTable:
-    """The work of the programs that live, by the id of each of their members. What a message has
-    done counts when its answers are delivered, behind the decisions that its end brought."""
+    """The work of the programs that live, by the id of each of their members. The work of a message
+    counts when its answers are delivered, after the decisions that its end causes."""
 
     def __init__(self, prompt_weight: float) -> None:
         self._prompt_weight = prompt_weight
@@ -46,7 +46,8 @@ class WorkTable:
         del self._works[member]
 
     def of(self, member: ProgramId) -> Work | None:
-        """None: it has ended, and commands of it are about to."""
+        """The work of the program with this member; None if it has ended, and its commands are
+        about to."""
         return self._works.get(member)
 
     def prompt_done(self, work: Work, call: CallPlan) -> None:

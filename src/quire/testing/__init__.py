@@ -3,8 +3,8 @@
 ``LocalNode`` runs programs against fake engines in one event loop, ``scripted_node`` does so with a
 model whose answers the test gives; ``ControlHarness`` drives the controller by hand;
 ``FakeEngine``, ``FakeEncoder``, ``VirtualClock`` and ``FakeTokenizer`` replace the real ones;
-``ReferenceProgram`` and ``expected_tokens`` compute the expected results; ``Relay`` stands between
-real processes, as distance and as a link that fails. The suites that every
+``ReferenceProgram`` and ``expected_tokens`` compute the expected results; ``Relay`` connects real
+processes with the delay of a distance, or by a link that fails. The suites that every
 implementation of a Protocol must pass are in ``quire.testing.conformance``.
 """
 

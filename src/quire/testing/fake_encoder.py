@@ -10,9 +10,9 @@ VOCAB_SIZE = 1 << 16
 
 
 class FakeEncoder:
-    """``EncoderCore``. An embedding counts the tokens by id modulo ``dimensions``; a score is the
-    share of the second segment's tokens that also occur in the first. A batch reports ``batch_s``
-    of time, and ``token_s`` for each of its tokens."""
+    """An ``EncoderCore``. An embedding counts the tokens by id modulo ``dimensions``; a score is
+    the share of the second segment's tokens that also occur in the first. A batch reports
+    ``batch_s`` of time, and ``token_s`` for each of its tokens."""
 
     def __init__(
         self,

@@ -111,7 +111,7 @@ class ControlHarness:
         return self.shell.post(event)
 
     def call(self, program: ProgramId, call: ControlCall) -> list[Action]:
-        """``post`` a call of ``program`` at the present time."""
+        """Post a call of ``program`` at the present time."""
         return self.post(Called(time_s=self.now_s, program=program, call=call))
 
     def issue(self, program: ProgramId, queue: QueueId, *commands: Command) -> list[CommandOutcome]:

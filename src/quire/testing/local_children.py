@@ -13,7 +13,7 @@ from quire.programs.services.children import ChildWanted
 
 
 def child_program(wanted: ChildWanted) -> Inferlet:
-    """The ``Inferlet`` that was asked for, or the library's program of that name.
+    """The ``Inferlet`` that ``wanted`` holds, or the library's program of that name.
 
     Raises:
         InvalidArgument: source code, which only a node with a sandbox runs.
@@ -50,7 +50,7 @@ class LocalChild:
 
     @property
     def num_bytes(self) -> int:
-        """Not bounded here: the programs of a test end with it."""
+        """Always 0: memory is not bounded here, as the programs of a test end with it."""
         return 0
 
     async def result(self) -> Any:

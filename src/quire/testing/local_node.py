@@ -291,7 +291,7 @@ class LocalNode:
             port.deliver(action)
 
     def forget(self, program: ProgramId) -> None:
-        """Called when a port has closed."""
+        """Forget ``program``, whose port has closed."""
         self._ports.pop(program, None)
 
 

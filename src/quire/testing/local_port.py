@@ -14,7 +14,7 @@ from quire.programs.runtime import EventPort, TimedEvent
 
 
 class PortOwner(Protocol):
-    """What a port needs from its node. All methods may be called from any thread."""
+    """The part of a node that a port needs. All methods may be called from any thread."""
 
     @property
     def clock(self) -> ProgramClock: ...
@@ -52,7 +52,7 @@ class LocalPort(EventPort):
         self._end()
 
     def deliver(self, action: Deliver | Fail | Terminate) -> None:
-        """Called by the node: hand an answer to the program."""
+        """Pass an answer of the node to the program."""
         match action:
             case Deliver(command=command, reply=reply, last=last):
                 for earlier in action.done_before:
@@ -65,7 +65,7 @@ class LocalPort(EventPort):
                 self._loop.call_soon_threadsafe(self._sink.on_terminated, error)
 
     def _submit(self, event: TimedEvent) -> None:
-        # a terminated program is told so once; later replies are dropped
+        # a terminated program is notified once; later replies are dropped
         if self._open:
             self._node.submit(event)
 

@@ -10,8 +10,8 @@ from quire.programs.services.encoding import CallOrder
 
 
 class LocalSearch:
-    """``FindTexts`` over one engine for all tenants, or none. ``orders``: what came with each
-    request."""
+    """A ``FindTexts`` over one engine for all tenants, or none. ``orders``: the order that came
+    with each request."""
 
     def __init__(self, engine: SearchEngine | None) -> None:
         self._engine = engine
@@ -29,4 +29,4 @@ class LocalSearch:
         return [await self._engine.search(query, top_k) for query in queries]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""

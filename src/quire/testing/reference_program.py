@@ -73,7 +73,7 @@ class ReferenceProgram:
         """Let ``command`` take effect; returns its expected (last) reply.
 
         The reply to a decode is one chunk with all of its tokens. ``ImportPrefix`` depends on the
-        index: use ``apply_prefix`` with what was found.
+        index: use ``apply_prefix`` with the result.
         """
         match command:
             case c.AllocPages(pages=pages):

@@ -120,7 +120,7 @@ class Relay:
 
     def hold(self, after_bytes: int = 0) -> None:
         """Keep all bytes back, in both directions, without losing any. ``after_bytes``: the hold
-        begins when so many more bytes have passed to the target."""
+        begins after this number of further bytes to the target."""
         self._hold_at = self._there.num_bytes + after_bytes
         if not after_bytes:
             self._held()
@@ -165,7 +165,7 @@ class Relay:
         self._connections[connection] = task
         try:
             await self._run(connection)
-        except OSError:  # nobody is at the target, or a client that was left has gone
+        except OSError:  # the target accepts no connection, or a client that waited has gone
             connection.cut()
         finally:
             connection.end()
@@ -220,7 +220,7 @@ class Relay:
                 elif writer.can_write_eof():
                     writer.write_eof()
                 return
-        except OSError:  # one end is gone: then the other one goes, too
+        except OSError:  # one end is closed: then the other one is closed, too
             connection.cut()
         finally:
             reading.cancel()

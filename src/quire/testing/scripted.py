@@ -40,7 +40,8 @@ class ScriptedModel:
         return self._next[key.digest()]
 
     def _learn(self, key: hashlib.blake2b, answer: list[int]) -> None:
-        """Register what follows the prompt, each part of its answer, and the end of the answer."""
+        """Register the token that follows the prompt, each part of its answer, and the end of the
+        answer."""
         key = key.copy()
         for token in (*answer, self._end, self._end):
             self._next.setdefault(key.digest(), token)

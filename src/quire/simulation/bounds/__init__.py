@@ -1,4 +1,4 @@
-"""Policies that only a simulation can have: they read the programs' work, which nobody knows."""
+"""Policies that only a simulation can have: they read the programs' future work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
         "gittins": Gittins,
     }
 )
-"""How each is made: from the work of the programs that live, and samples of what the workload's
-programs come to."""
+"""How each bound is made: from the work of the programs that live, and samples of the work of the
+workload's programs."""
 
 __all__ = ["BOUNDS", "Bound", "Gittins", "ShortestRemaining"]

@@ -1,4 +1,4 @@
-"""``gittins``: the best that can be done by knowing the workload, and no program's future."""
+"""``gittins``: the best order for a policy that knows the workload, but no program's future."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from quire.simulation.bounds.ranked import RankedByWork
 from quire.simulation.work import Work, WorkTable
 
 _RATIO = 1.15
-"""Of neighbouring points at which the index is computed. Between them a program keeps its rank, as
-in a queue: otherwise programs of like age would displace one another with every message."""
+"""The ratio of neighbouring points at which the index is computed. Between them a program keeps its
+rank, as in a queue: otherwise programs of similar age would displace one another with every
+message."""
 
 
 class Gittins(RankedByWork):
@@ -45,8 +46,8 @@ def _points(samples: Sequence[float]) -> list[float]:
 
 
 def _rank(ordered: np.ndarray, attained: float) -> float:
-    """One over the index: the least average work for one to end, of samples that are longer than
-    ``attained``. Past the longest, where nothing is known, a program comes last."""
+    """One over the index: the least average work for one program to end, over samples that are
+    longer than ``attained``. A program that is longer than all samples comes last."""
     left = ordered[np.searchsorted(ordered, attained, side="right") :] - attained
     if not len(left):
         return float(ordered[-1])

@@ -1,4 +1,5 @@
-"""What bounds have in common: a command's rank is its program's, kept until control is told."""
+"""What bounds have in common: a command's rank is its program's, kept until control reads it
+again."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from quire.simulation.work import Work, WorkTable
 
 
 class RankedByWork:
-    """A command's level is what ``rank`` gave for its program's work when the program was served
-    last; within a level the first to come runs first. Programs that were served are asked again
-    when control tells the time, with all of their commands."""
+    """A command's level is the result of ``rank`` for its program's work when the program was
+    served last; within a level the first to come runs first. Programs that were served are ranked
+    again when control reports the time, with all of their commands."""
 
     def __init__(self, works: WorkTable) -> None:
         self._works = works

@@ -49,7 +49,7 @@ class SimulatedConversation:
 
 def sharegpt() -> SimulatedConversation:
     """Chats. Autellix, Fig. 11: 6.66 calls on average, at most 80; 256 prefill and 277 decode
-    tokens a call, which are read as what a turn adds.
+    tokens a call, which are taken as the tokens that a turn adds.
 
     Chosen here: sigma 1.0 for the calls (one program in a thousand reaches 80), 1.2 for prompts and
     0.9 for answers, at most 8,192 and 2,048 tokens; the next turn comes at once, as in the paper's

@@ -10,8 +10,8 @@ _BISECTIONS = 48
 
 
 class LogNormal:
-    """Whole numbers from ``least`` to ``most``, log-normal with spread ``sigma``, rounded, what is
-    outside moved to the end; their mean is ``mean``.
+    """Whole numbers from ``least`` to ``most``, log-normal with spread ``sigma``, rounded, with
+    values outside moved to the end; their mean is ``mean``.
 
     Sources give means and largest values. The log-normal form fits lengths of calls and texts well
     and has the long tail that scheduling is about; ``sigma`` is this simulator's choice, which each
@@ -43,8 +43,8 @@ class LogNormal:
         return (low + high) / 2
 
     def _mean_at(self, mu: float) -> float:
-        """Of the bounded variable before rounding, whose error is below a hundredth of a step
-        except for the smallest means, where the sum over all numbers is exact and short."""
+        """The mean of the bounded variable before rounding, whose error is below a hundredth of a
+        step except for the smallest means, where the sum over all numbers is exact and short."""
         if self._mean < 64:
             rest = range(self._least + 1, self._most + 1)
             return self._least + sum(_above(log(one - 0.5), mu, self._sigma) for one in rest)

@@ -1,7 +1,7 @@
-"""What a program will do, known beforehand: its calls, their order and their lengths.
+"""The future of a program, known beforehand: its calls, their order and their lengths.
 
 A plan is given to a simulated program in place of a user, a tool and a sampler. Owns the form of
-plans and what is wrong with one; knows nothing of how they are drawn or played.
+plans and their checks; knows nothing of how they are drawn or played.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from functools import cached_property
 class CallPlan:
     """One call of a model.
 
-    Its prompt is what call ``extends`` had, prompt and answer, and ``num_prompt`` tokens behind it;
-    without ``extends`` it is the first ``num_shared`` tokens of the text that all calls of the
-    program may begin with, and ``num_prompt`` tokens. Those are its own, or (``repeats``) those of
-    an earlier call, which has as many. It is made ``wait_s`` after the last of
-    ``after`` has ended, which is the time of tools and people. ``member``: 0 for the program
-    itself, else one of the programs that it launches.
+    Its prompt is the whole text of call ``extends``, prompt and answer, and ``num_prompt`` tokens
+    after it; without ``extends`` it is the first ``num_shared`` tokens of the text with which all
+    calls of the program may begin, and ``num_prompt`` tokens. Those are its own, or (``repeats``)
+    those of an earlier call, which has as many. It is made ``wait_s`` after the last of ``after``
+    has ended, which is the time of tools and people. ``member``: 0 for the program itself, else one
+    of the programs that it launches.
     """
 
     num_prompt: int
@@ -35,7 +35,7 @@ class CallPlan:
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """The calls of a program, each behind those that it names. ``kind``: the workload."""
+    """The calls of a program, each after those that it names. ``kind``: the workload."""
 
     kind: str
     calls: tuple[CallPlan, ...]
@@ -69,7 +69,7 @@ class ProgramPlan:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens that have to be computed if the prefix cache keeps all: what calls add to what the
-        program has. A text that several calls have counts once."""
+        """The number of tokens that must be computed if the prefix cache keeps all: those that
+        calls add to the program's texts. A text that several calls have counts once."""
         shared = max(call.num_shared for call in self.calls)
         return shared + sum(call.num_prompt for call in self.calls if call.repeats is None)

@@ -1,8 +1,8 @@
 """Programs that a node once served, as plans: read from the events and actions of its log.
 
-Owns what a plan keeps of a recorded call: when it came, its lengths, which earlier text it goes on
-from, and how long tools and people took before it. Texts of different programs have nothing in
-common in a plan, whatever they had. Must not know where events come from.
+Owns what a plan keeps of a recorded call: its time, its lengths, the earlier text that it
+continues, and how long tools and people took before it. Texts of different programs have nothing in
+common in a plan, even if they had. Must not know where events come from.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
 from quire.simulation.workloads.plan import CallPlan, ProgramPlan
 
 MOST_OTHERWISE = 16
-"""Tokens at the end of an answer that a chat template may write in another way when it goes on."""
+"""The number of tokens at the end of an answer that a chat template may write differently when it
+goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedLoad:
-    """``times_s``: when each program made its first call, counted from the first of all.
-    ``num_left_out``: calls that ended before they had generated anything."""
+    """The recorded programs. ``times_s``: when each made its first call, counted from the first of
+    all. ``num_left_out``: calls that ended before they had generated anything."""
 
     plans: tuple[ProgramPlan, ...]
     times_s: tuple[float, ...]
@@ -35,8 +36,8 @@ class RecordedLoad:
 
 @dataclass(slots=True)
 class _Call:
-    """``text``: its prompt, then its answer too. ``before_s``: the latest end of another call of
-    its family by then, ``before``: that call."""
+    """One recorded call. ``text``: its prompt, then its answer too. ``before_s``: the latest end of
+    another call of its family by then, ``before``: that call."""
 
     member: int
     thread: int
@@ -63,7 +64,8 @@ class _Family:
 
 
 class RecordedPrograms:
-    """Tell it every event with its actions; ``load`` is what has been served then."""
+    """Collects the calls. Pass every event with its actions to ``observe``; ``load`` is what was
+    served so far."""
 
     def __init__(self) -> None:
         self._families: dict[ProgramId, _Family] = {}
@@ -98,7 +100,7 @@ class RecordedPrograms:
         thread = family.threads.setdefault(place, len(family.threads))
         before = family.last_ended
         text = list(command.tokens)
-        if command.position and before is not None:  # it goes on in pages that its program holds
+        if command.position and before is not None:  # it continues in pages that its program holds
             text = [*before.text[: command.position], *text]
         call = _Call(family.members[event.program], thread, event.time_s, text, len(text), before)
         family.calls.append(call)
@@ -174,7 +176,7 @@ def _plan(kind: str, calls: Sequence[_Call]) -> ProgramPlan:
 
 
 def _extended(earlier: Sequence[_Call], call: _Call) -> int | None:
-    """The latest call whose text ``call`` goes on from."""
+    """The latest call whose text ``call`` continues."""
     for number in reversed(range(len(earlier))):
         other = earlier[number]
         num_text = len(other.text)

@@ -1,4 +1,4 @@
-"""``Workload``: where plans come from."""
+"""``Workload``: the source of plans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quire.simulation.workloads.plan import ProgramPlan
 
 
 class Workload(Protocol):
-    """Draws plans of one kind of programs. Keeps no state: what is drawn depends on ``random``."""
+    """Draws plans of one kind of programs. Keeps no state: a plan depends on ``random`` alone."""
 
     @property
     def name(self) -> str: ...

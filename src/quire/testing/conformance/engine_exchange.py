@@ -53,7 +53,7 @@ class Pair:
         return found
 
     def is_quiet(self) -> bool:
-        """Whether the receiver has nothing to tell."""
+        """Whether the receiver has nothing to report."""
         return self.receiver.engine.transfer() is None
 
     def opening(self, tokens: Sequence[int]) -> OpenReceive:
@@ -89,7 +89,7 @@ class EngineExchangeSuite(EngineSuite):
             engine.close()
 
     def after(self, driver: EngineDriver, holder: Holder) -> Logprobs:
-        """What comes after one more token behind the prompt."""
+        """The log probabilities after one more token behind the prompt."""
         holder.show(0, _NUM_TOKENS)
         (found,) = driver.forward([RowSpec(holder, [5], [_NUM_TOKENS])])
         return found

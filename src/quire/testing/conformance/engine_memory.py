@@ -115,7 +115,8 @@ class EngineMemorySuite(EngineSuite):
             self.assert_same(back, expected_second)
 
     def test_blocks_come_back_from_the_disk(self) -> None:
-        """From device and host, to other blocks than those that they came from."""
+        """Blocks go to the disk from device and host, and come back to other blocks than their
+        first ones."""
         drivers = [one for one in self.drivers() if one.info.pool.groups[0].num_disk_blocks]
         if not drivers:
             pytest.skip("this engine has no disk tier")

@@ -1,4 +1,4 @@
-"""Page tables, rows and outputs of sequences on the side of those who write batch messages.
+"""Page tables, rows and outputs of sequences on the side that writes batch messages.
 
 Values and pure functions for ``engine_driver`` and the suites; they know no engine.
 """

@@ -26,14 +26,14 @@ LEASE = 3
 CONTENT = "the same K and V"
 TOKEN_BYTES = 48
 RAW_MARK = b"raw"
-"""What raw pieces begin with here."""
+"""The beginning of raw pieces here."""
 
 _PATIENCE_S = 60.0
-"""Longest wait for what must happen: a transport that hangs fails its test."""
+"""The longest wait for an event that must happen: a transport that hangs fails its test."""
 
 
 def bytes_of(token: int) -> bytes:
-    """What token ``token`` of a lease is."""
+    """The bytes of token ``token`` of a lease."""
     return bytes((token * 7 + i) % 251 for i in range(TOKEN_BYTES))
 
 
@@ -316,7 +316,7 @@ class KVTransportSuite:
         assert isinstance(error, EngineFault)
 
     def test_closing_the_sender_ends_its_sends(self, pair: tuple[KVTransport, KVTransport]) -> None:
-        """Those under way, those that wait, and those that come too late."""
+        """Sends under way, sends that wait, and sends that come too late."""
         sender, receiver = pair
         ends, is_reading = SendEnds(), threading.Event()
         receiver.accept(LEASE, KEY, TokenSink(1 << 30))

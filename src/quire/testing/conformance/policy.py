@@ -123,7 +123,7 @@ class PolicySuite:
         policy.on_program_ended(command.program, 1.0)
 
     def test_a_stage_never_changes(self) -> None:
-        """For those that have stages: a command's bucket relies on it."""
+        """If the policy has stages: a command's bucket relies on it."""
         policy = self.make_policy()
         if not isinstance(policy, StagedPolicy):
             return
@@ -138,8 +138,8 @@ class PolicySuite:
         assert [policy.stage(command) for command in commands] == stages
 
     def test_a_deep_program_does_not_take_every_batch(self) -> None:
-        """A program has one old command, and new ones that are deeper come endlessly; so a command
-        of a program without a graph, which came between them, waits with them."""
+        """A program has one old command, and an endless stream of new ones that are deeper. So a
+        command of a program without a graph, which arrived between them, waits with them."""
         policy = self.make_policy()
         order = RequestOrder(policy, {})
         order.add(ready(0, program=1, remaining_us=1), 0.0)
@@ -164,7 +164,7 @@ class PolicySuite:
         self._outlast_newcomers(num_tokens_before=0)
 
     def test_who_was_served_much_does_not_starve(self) -> None:
-        """The same for a command that has had ten thousand tokens when the others arrive."""
+        """A command with a service of ten thousand tokens runs, too, when the others arrive."""
         self._outlast_newcomers(num_tokens_before=10_000)
 
     def _outlast_newcomers(self, num_tokens_before: int) -> None:

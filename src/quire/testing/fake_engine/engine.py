@@ -98,14 +98,14 @@ class StepTime:
 
 
 class FakeEngine:
-    """See the module docstring.
+    """An ``EngineCore`` without a model; see the module docstring.
 
     ``script`` makes it generate given tokens (see ``ScriptedModel``); nothing else changes.
     ``transfer_seed``: each ``transfer`` ends a random subset of the transfers in progress, in
-    random order; None: all of them. ``disk_fault``: says of each transfer from or to the disk, when
-    it ends, whether it fails. ``disk_block_s``: what copying a block from or to the disk is said to
-    take. ``adapters``: the adapters that it pretends to have, by name or
-    in full. ``network``: the engines with which it exchanges slots.
+    random order; None: all of them. ``disk_fault``: decides for each transfer from or to the disk,
+    when it ends, whether it fails. ``disk_block_s``: the reported time of copying a block from or
+    to the disk. ``adapters``: the adapters that it pretends to have, by name or in full.
+    ``network``: the engines with which it exchanges slots.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class FakeEngine:
 
     @property
     def memory(self) -> FakeMemory:
-        """For white-box assertions."""
+        """The memory, for white-box assertions."""
         return self._memory
 
     @property
@@ -214,7 +214,7 @@ class FakeEngine:
 
     @property
     def has_transfers(self) -> bool:
-        """Whether ``transfer`` would do or tell anything."""
+        """Whether ``transfer`` would do or report anything."""
         return bool(self._memory.moves) or (self.exchange is not None and self.exchange.is_busy)
 
     def transfer(self) -> EngineReport | None:
@@ -350,7 +350,7 @@ class FakeEngine:
             self._begun.append(operation)
 
     def _begin_sends(self) -> None:
-        """They send what is there after the forward."""
+        """Begin the sends of this message: they send the slots as they are after the forward."""
         begun, self._begun = self._begun, []
         for operation in begun:
             assert self.exchange is not None

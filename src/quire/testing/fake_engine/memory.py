@@ -105,7 +105,7 @@ class FakeMemory:
             "disk": Slots(group.num_disk_blocks * pool.page_size),
         }
         self._written: set[Place] = set()
-        """Blocks below the device that hold what was moved there."""
+        """The blocks below the device that hold a content."""
         self.moves: dict[int, Move] = {}
         self.receiving: dict[int, frozenset[int]] = {}
         """Blocks of each lease that waits for slots of other engines."""
@@ -229,8 +229,8 @@ class FakeMemory:
             self.moves[transfer] = Move((source[0], from_block), (target[0], to_block))
 
     def end_moves(self, transfers: Sequence[int], failed: Collection[int] = ()) -> None:
-        """Copy at the last moment, so that a forbidden change of a block in the meantime shows. The
-        targets of those that have ``failed`` hold nothing any more."""
+        """End ``transfers``. Each copies at this last moment, so that a forbidden change of a block
+        in the meantime shows. The targets of those that have ``failed`` hold nothing any more."""
         for transfer in transfers:
             move = self.moves.pop(transfer)
             (tier, block), (to_tier, to_block) = move.source, move.target

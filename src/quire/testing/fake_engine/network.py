@@ -2,7 +2,7 @@
 
 Owns what each engine accepts and what it still has to send. Everything is delivered when
 ``transfer`` is called, as late as possible, so that a change in the meantime that the batch
-contract forbids shows; ``FakeMemory`` refuses messages that use what is under way.
+contract forbids shows; ``FakeMemory`` refuses messages that use slots which are under way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BYTES_PER_TOKEN = 64
 
 @dataclass(slots=True)
 class _Receiving:
-    """``missing``: the indices of tokens that have not come."""
+    """A lease that receives. ``missing``: the indices of tokens that have not arrived."""
 
     key: bytes
     slots: I32
@@ -34,7 +34,7 @@ class _Receiving:
 
 @dataclass(slots=True)
 class _Piece:
-    """What is on its way: one token each of ``values`` [layers, T], ``positions`` and ``tokens``,
+    """One piece on its way: one token each of ``values`` [layers, T], ``positions`` and ``tokens``,
     from index ``first`` of the lease on."""
 
     values: U64
@@ -75,14 +75,14 @@ class FakeExchange:
 
     @property
     def is_busy(self) -> bool:
-        """Whether ``next_report`` would have something to do or to tell."""
+        """Whether ``next_report`` would have something to do or to report."""
         return bool(self._reports) or bool(self._sends and not self.is_slow)
 
     def wake_by(self, ring: Callable[[], None]) -> None:
         self._ring = ring
 
     def leave(self) -> None:
-        """The engine is gone."""
+        """Leave the network, as the engine is lost."""
         self._network.exchanges.pop(self.address, None)
         self._sends.clear()
         self._reports.clear()
@@ -113,13 +113,13 @@ class FakeExchange:
     # -- delivery ----------------------------------------------------------------------------------
 
     def next_report(self) -> SendEnded | ReceiveEnded | None:
-        """Deliver a send, if nothing is to be told; what is to be told."""
+        """Return the next report; if there is none, deliver a send first."""
         if not self._reports and self._sends and not self.is_slow:
             self.deliver()
         return self._reports.popleft() if self._reports else None
 
     def deliver(self) -> bool:
-        """Send what has waited longest, or any of it; False if nothing waits."""
+        """Deliver the send that has waited longest, or a random one; False if none waits."""
         if not self._sends:
             return False
         chance = self._network.random
@@ -160,7 +160,7 @@ class FakeExchange:
         return pieces
 
     def accept(self, lease: int, key: bytes, piece: _Piece) -> ErrorRecord | None:
-        """Write what another engine sends; the reason if it is not wanted."""
+        """Write a piece that another engine sends; return the reason if it is refused."""
         receiving = self._receiving.get(lease)
         if receiving is None or receiving.key != key:
             return InvalidArgument(f"lease {lease} is not open: open a new one").record()
