@@ -1,4 +1,4 @@
-"""What programs ask for: queues, commands on them, encoders.
+"""The requests of programs: queues, commands on them, encoders.
 
 Owns what each call does. ``flow`` owns the state of commands; ``placement`` and ``moves`` choose
 the engine that serves a queue.

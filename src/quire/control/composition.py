@@ -1,6 +1,6 @@
 """Puts control together: each part is made of those above it.
 
-Owns the wiring. The controller owns what an event means; each part owns what it decides.
+Owns the wiring. The controller owns the handling of events; each part owns its decisions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``Controller``: events in, actions out.
 
-Owns what each event means; ``composition`` puts the parts together. Has no clock, does no I/O,
+Owns how each event is handled; ``composition`` puts the parts together. Has no clock, does no I/O,
 uses no randomness: the same events give the same actions, which is what makes replay exact.
 """
 

@@ -164,7 +164,7 @@ class Encoding:
             0,
         )
         queue.placed_on = pool.id
-        entry = Entry(cast(Command, command), queue, self._time.now_s)  # only its id is looked at
+        entry = Entry(cast(Command, command), queue, self._time.now_s)  # only its id is read
         self._table.add_entry(entry, self._time.now_s)
         note_call(entry)
         pool.enter(EncodeRun(entry, command))

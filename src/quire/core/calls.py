@@ -88,7 +88,7 @@ class Cancel(CallBase, frozen=True):
 class AskEncoder(CallBase, frozen=True):
     """Compute the rows of sequences with an encoder, ``model``; answered by ``Encoded``.
 
-    The node asks on behalf of a program, whose texts it has made into sequences. The command is in
+    The node sends it on behalf of a program, whose texts it has made into sequences. It is in
     no queue; ``Cancel`` cancels it. ``thread``, ``depth`` and ``priority``: as of a queue;
     ``invocation`` and ``remaining_us``: as in ``SetQueueDepth``.
     """

@@ -82,7 +82,7 @@ class ImportPages(CommandBase, frozen=True, kw_only=True):
     """Map the export ``name`` into this program. The reply is an ``Imported``.
 
     The issuer offers ``pages`` ids, at least as many as the export has pages (the error for too few
-    says how many); ids that are not used stay free.
+    states how many); ids that are not used stay free.
     """
 
     name: str

@@ -27,7 +27,7 @@ class AdapterConfig:
     """A LoRA adapter to load with a model. ``source``: a directory in PEFT's format.
 
     ``is_needed``: the engine does not start without it, as at the first start. Otherwise a failed
-    adapter keeps its index, and ``AdapterInfo.problem`` says why it cannot be used.
+    adapter keeps its index, and ``AdapterInfo.problem`` states why it cannot be used.
     """
 
     name: str

@@ -1,9 +1,8 @@
-"""Programs' requests to encoders (embedding models, cross-encoders), and the messages between a
-node and an encoder.
+"""Programs' requests to encoders, and the messages between a node and an encoder.
 
-An encoder executes one batch at a time. Unlike an engine it keeps nothing between batches on which
-a result depends; it may keep what it has computed, so as not to compute it again.
-Shapes: S sequences, T tokens of all of them, D values of a result.
+An encoder (an embedding model or a cross-encoder) executes one batch at a time. Unlike an engine it
+keeps nothing between batches on which a result depends; it may keep what it has computed, so as not
+to compute it again.
 """
 
 from __future__ import annotations

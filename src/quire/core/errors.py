@@ -130,7 +130,7 @@ class NeverWithinQuota(RequestError):
 
 
 class AlreadyExists(RequestError):
-    """What was to be created exists already, with other properties."""
+    """The thing to be created exists already, with other properties."""
 
     code = "already_exists"
 

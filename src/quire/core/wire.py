@@ -2,7 +2,7 @@
 
 A message is a list of frames: the first is the msgpack header, the others are the buffers of its
 numpy arrays, in the order in which the header names them. Decoded arrays are read-only views of the
-frames. ``PROTOCOL_VERSION`` stands in every header; a peer with another version is refused.
+frames. ``PROTOCOL_VERSION`` is in every header; a peer with another version is refused.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The rows of one message of a ``LightEngine``: which sequences it names, and how its result is
-made.
+"""The rows of one message of a ``LightEngine``: the sequences that it names, and its result.
 
 Owns the arrays of results, and which of them need not be made anew: with few rows to a message,
 conversions take most of an engine's time. Must not know how sequences go on.

@@ -1,7 +1,7 @@
 """From issue to end: the order of commands within queues, dependencies between them, failures.
 
-Owns every change of a command's state. What a command does is known to ``host_commands`` and to
-the engines' schedulers, which report back through ``finish`` and ``fail``.
+Owns every change of a command's state. ``host_commands`` and the engines' schedulers know what a
+command does; they report back through ``finish`` and ``fail``.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Flow:
                 )
 
     def _refuse(self, entry: Entry, error: QuireError) -> None:
-        """Fail the command as it is issued: it never stands in the queue."""
+        """Fail the command as it is issued: it never enters the queue."""
         queue, program = entry.queue, entry.program
         program.ended.add(entry.id)
         program.failed.add(entry.id)

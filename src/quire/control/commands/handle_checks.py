@@ -1,4 +1,4 @@
-"""What a command names must be its program's: held pages and embeds, and ids for new ones.
+"""Checks that the things a command names are its program's: held pages and embeds, and new ids.
 
 Owns the checks of handles and the bounds of how many a program may have. Raises ``QuireError``s.
 """

@@ -1,4 +1,4 @@
-"""What programs hold: creating, pinning and freeing virtual pages and embeds.
+"""The holdings of programs: creating, pinning and freeing virtual pages and embeds.
 
 Owns the rule of when a page or embed is freed: its dealloc (or its queue's or program's end) has
 taken effect and no unfinished command names it. Does not know the order of commands: ``flow`` calls
@@ -71,7 +71,8 @@ class Holdings:
         }
 
     def register(self, entry: Entry) -> None:
-        """A command is queued: create what it allocates, release what it frees, pin what it names.
+        """Register a queued command: create what it allocates, release what it frees, pin what it
+        names.
 
         Ids are known from here on, so that the issuer may use them without a round trip.
         """

@@ -341,7 +341,7 @@ class HostCommands:
     def _truncate(self, entry: Entry, command: c.TruncatePage, now_s: float) -> None:
         named = entry.program.pages[command.page]
         if command.fill == 0 and not named.is_void:
-            # An emptied page is as good as new, whatever became of what it held.
+            # An emptied page is as good as new, even if its content was lost.
             named.is_lost = False
         page = self._quiet_page(entry, command.page)
         if command.fill > page.fill:

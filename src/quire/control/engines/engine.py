@@ -18,7 +18,7 @@ class ControlledEngine:
 
     ``ready``    queues whose next command needs a batch message and may start now.
     ``is_touched``  something has happened to its queues or messages that its scheduler has not
-    looked at.
+    examined.
     ``ended``    commands that have ended since the last ``take_ended``.
     ``stalled``  queues whose next command waits for neither blocks nor embeds.
     ``num_ended_before``  the number of ended commands when ``stalled`` was last examined.

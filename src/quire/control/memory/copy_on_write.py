@@ -1,6 +1,6 @@
 """Makes a page writable: an exclusive device block with the slots that its holder sees.
 
-Owns the rule of who may write a content: a page that is its only reference, unless the content is
+Owns the rule of which page may write a content: its only reference, unless the content is
 in the prefix index.
 """
 

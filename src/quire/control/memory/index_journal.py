@@ -2,8 +2,8 @@
 
 Owns the numbers of the changes and how many are kept. Changes are noted from the first read on.
 Noting stops when as many changes as are kept have passed without a read: so the journal needs no
-clock, and readers need not say that they leave. A reader whose number is no longer kept gets the
-whole index.
+clock, and readers need not announce that they leave. A reader whose number is no longer kept gets
+the whole index.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Page:
 
     ``owner``     the queue of its program on which it was allocated.
     ``fill``      number of written slots, as this holder sees it; ``positions`` has one entry for
-                  each. Where they follow one another, as mostly, only the first is kept.
+                  each. If they follow one another, as they usually do, only the first is kept.
     ``mask``      bit i set: the holder does not hide slot i. Bits from ``fill`` on are set.
     ``num_pins``  unfinished commands that name it; a freed page stays until they have ended.
     ``is_counted``  it counts against the quotas of its program and that program's ancestors.

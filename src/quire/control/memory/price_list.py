@@ -1,7 +1,7 @@
 """What cached pages are worth to a reader outside, for example a router, and for how long.
 
-Owns the prices, by the keys of pages, and their bounds. A price does not keep a page: it says which
-cached pages are evicted last, so a claim for memory always finds it. Must not know contents.
+Owns the prices, by the keys of pages, and their bounds. A price does not keep a page: it decides
+which cached pages are evicted last, so a claim for memory always finds it. Must not know contents.
 """
 
 from __future__ import annotations

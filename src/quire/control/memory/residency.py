@@ -2,7 +2,7 @@
 
 Owns the order of the steps (pin, make room, bring), which ensures that making room for one
 content never moves out another of the same command. It does not wait for contents to arrive: it
-begins their transfers, and the caller asks again when these have ended.
+begins their transfers, and the caller calls again when these have ended.
 """
 
 from __future__ import annotations

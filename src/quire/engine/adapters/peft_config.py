@@ -1,5 +1,4 @@
-"""Reads PEFT's ``adapter_config.json``; refuses fields that would change results and are not
-served.
+"""Reads PEFT's ``adapter_config.json``; refuses fields that change results and are not served.
 
 An unknown field that is set is refused too, because it may change results. Which modules have
 weights, and of which rank, is read from the weights.

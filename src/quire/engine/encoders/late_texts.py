@@ -1,8 +1,7 @@
-"""Pairs of texts for late interaction: a query and a document that are encoded apart. Imports no
-torch.
+"""Pairs of texts for late interaction: a query and a document that are encoded apart.
 
-A pair is one sequence, the query's tokens before the document's, each with their special tokens;
-types distinguish them.
+Imports no torch. A pair is one sequence, the query's tokens before the document's, each with their
+special tokens; types distinguish them.
 """
 
 from __future__ import annotations

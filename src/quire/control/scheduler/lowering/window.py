@@ -1,4 +1,4 @@
-"""Vertical batching: which commands of one queue may stand in one message (Pie 5.2).
+"""Vertical batching: which commands of one queue may be in one message (Pie 5.2).
 
 Owns the rule alone. A later command may join when the stages of a message run the two in their
 order and neither overwrites what the other uses.

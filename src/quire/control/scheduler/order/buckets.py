@@ -1,4 +1,4 @@
-"""What waits under a policy with stages, in buckets: one for each program (Ayo's Algorithm 2).
+"""Items that wait under a policy with stages, in buckets: one for each program (Ayo's Algorithm 2).
 
 Owns the order within one tenant, and which bucket is next within one message. A message takes from
 each bucket the items of the bucket's first stage, buckets by the rank of their oldest item when the

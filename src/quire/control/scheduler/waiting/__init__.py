@@ -1,1 +1,1 @@
-"""Who waits and who runs: commands ready for a message, decodes and their seats."""
+"""Commands that wait and commands that run: those ready for a message, decodes and their seats."""

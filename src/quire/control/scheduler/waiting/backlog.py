@@ -1,4 +1,4 @@
-"""What waits on one engine, and for what: a message, a seat, memory, another command.
+"""The commands that wait on one engine, and for what: a message, a seat, memory, another command.
 
 Owns where each waiting command is kept. It follows what has changed since its last ``sync``
 (queues, ends, unlocked pages, ranks), so that a message costs nothing for commands that wait on.
@@ -310,7 +310,7 @@ class Backlog:
 
     def check_invariants(self) -> None:
         if self._engine.ended or self._engine.ready.has_changed:
-            return  # more events of this moment follow, and what they change is looked at with them
+            return  # more events of this moment follow, and their changes are examined with them
         for order in (self.work, self.claims, self.paused):
             order.check_invariants()
         self.seats.check_invariants()
