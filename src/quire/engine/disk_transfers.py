@@ -75,7 +75,7 @@ class DiskTransfers:
         self._ring = ring
 
     def begin(self, operation: WriteDisk | ReadDisk) -> None:
-        """Returns at once."""
+        """Begin transfers; return at once."""
         count = self._num_blocks
         for start in range(0, len(operation.transfers), count):
             part = slice(start, start + count)

@@ -31,7 +31,8 @@ class RowFailures:
 
 
 def check_message(condition: bool, what: str) -> None:
-    """A message that contradicts itself is not a row's failure: the peer is broken.
+    """Check that a message does not contradict itself: such a contradiction is not a row's failure,
+    the peer is broken.
 
     Raises:
         EngineFault: ``condition`` is false.

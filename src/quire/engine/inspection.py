@@ -35,7 +35,8 @@ class Finding:
 
 
 def inspect(path: Path) -> Finding:
-    """A generative model is reported as such even if it could also be an encoder."""
+    """Predict how the directory ``path`` can be served. A generative model is reported as such even
+    if it could also be an encoder."""
     directory = ModelDirectory(path)
     try:
         reader = ConfigReader(directory.read_config(), str(path / "config.json"))

@@ -81,7 +81,7 @@ class EngineSpec:
             shell.start_engine(name, self.engine(), overhead=self.cost.overhead)
 
     def engine(self, data_address: str = "") -> LightEngine:
-        """One of them. ``data_address``: where others send K and V to."""
+        """Make one of the engines. ``data_address``: the address to which others send K and V."""
         pool = light_pool(
             num_blocks=self.kv_tokens // self.page_size,
             num_host_blocks=self.host_tokens // self.page_size,

@@ -45,7 +45,7 @@ class LinkCost:
 
 @dataclass(slots=True)
 class _Port:
-    """One engine. ``sends_s`` and ``receives_s``: until when its link is taken in each
+    """One engine. ``sends_s`` and ``receives_s``: the times until which its link is in use in each
     direction."""
 
     num_layers: int
@@ -84,11 +84,11 @@ class VirtualNetwork:
 
     @property
     def num_receiving(self) -> int:
-        """Leases that wait for something."""
+        """The number of leases that wait for tokens."""
         return len(self._receiving)
 
     def ran(self, address: str, batch: Batch, begin_s: float, end_s: float) -> None:
-        """The engine at ``address`` runs ``batch`` in this time."""
+        """Note that the engine at ``address`` runs ``batch`` in this time."""
         for operation in batch.operations:
             if isinstance(operation, OpenReceive):
                 num_tokens = len(operation.slots)

@@ -166,7 +166,8 @@ class LightEngine:
         self._closed = True
 
     def transfer(self) -> TransfersEnded | None:
-        """End those of one operation: their time was charged to the message that began them."""
+        """End the transfers of one operation: their time was counted in the message that began
+        them."""
         if not self._moving:
             return None
         transfers, block_s = self._moving.popleft()
@@ -251,7 +252,7 @@ class LightEngine:
         return advanced.named
 
     def _advance_all(self, named: NamedSequences) -> Runs:
-        """A sequence that has already ended, or has another epoch, is skipped."""
+        """Advance the sequences. One that has already ended, or has another epoch, is skipped."""
         runs = Runs()
         tokens, starts, ends = runs.tokens, runs.starts, runs.ends
         known, vocab_size = self._sequences, self._info.vocab_size

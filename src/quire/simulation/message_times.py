@@ -59,7 +59,7 @@ class _Engine:
 
 
 def _kind(info: EngineInfo) -> tuple[str, str, PoolSpec]:
-    """Messages of engines that agree in these take the same time."""
+    """The figures of an engine that decide how long its messages take."""
     return info.content, info.layout, info.pool
 
 
@@ -73,7 +73,8 @@ class MessageTimes:
         self._engines: dict[EngineId, _Engine] = {}
 
     def observe(self, event: Event, actions: Sequence[Action]) -> None:
-        """
+        """Take one event with its actions.
+
         Raises:
             InvalidArgument: engines of different models.
         """

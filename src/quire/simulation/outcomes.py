@@ -100,7 +100,7 @@ def summarize(outcomes: Sequence[ProgramOutcome]) -> Summary:
 
 
 def plain(value: Any) -> Any:
-    """A summary or an outcome as JSON values: infinity, which JSON has not, as ``null``."""
+    """A summary or an outcome as JSON values: infinity, which JSON does not have, as ``null``."""
     if isinstance(value, float):
         return value if isfinite(value) and value != inf else None
     if isinstance(value, dict):

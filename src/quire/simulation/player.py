@@ -116,13 +116,13 @@ class Player:
     # -- calls -----------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """The program arrives now."""
+        """Begin the program, which arrives now."""
         for number, num_before in enumerate(self._num_before):
             if not num_before:
                 self._make(number)
 
     def _make(self, number: int) -> None:
-        """Call ``number`` is made now, unless the program has failed meanwhile."""
+        """Make call ``number`` now, unless the program has failed meanwhile."""
         if self.is_over:
             return
         call = self.plan.calls[number]
@@ -185,7 +185,7 @@ class Player:
     # -- answers ---------------------------------------------------------------------------------
 
     def delivered(self, action: Deliver) -> None:
-        """A part of an answer."""
+        """Take a part of an answer."""
         number, reply = action.command // 2, action.reply
         call = self._calls.get(number)
         if call is None or type(reply) is not DecodeChunk:
@@ -236,7 +236,7 @@ class Player:
 
 
 def num_text_tokens(plan: ProgramPlan) -> int:
-    """Tokens of its own that a program's prompts are made of."""
+    """The number of tokens of its own in a program's prompts."""
     shared = max(call.num_shared for call in plan.calls)
     return shared + sum(call.num_prompt for call in plan.calls)
 

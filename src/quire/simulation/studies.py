@@ -58,7 +58,7 @@ class Study:
                 )
 
     def capacity(self) -> float:
-        """Programs a second, as estimated."""
+        """The estimated capacity, in programs a second."""
         return self.engines.capacity(self.samples())
 
     def samples(self) -> Sequence[ProgramPlan]:
@@ -68,7 +68,7 @@ class Study:
         return draw_programs(create_workload(self.workload), _NUM_SAMPLES, ~self.seed)
 
     def drawn(self) -> tuple[Sequence[ProgramPlan], Sequence[float]]:
-        """The programs that are played, and when they arrive."""
+        """The programs that are played, and their arrival times."""
         if self.recorded is not None:
             return self.recorded.plans, self.recorded.times_s
         plans = draw_programs(create_workload(self.workload), self.num_programs, self.seed)

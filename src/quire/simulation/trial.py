@@ -111,7 +111,7 @@ class SimulationRun:
         self._waiting = [number for number, at_s in enumerate(times_s) if isinf(at_s)][::-1]
 
     def run(self) -> TrialResult:
-        """Until nothing is left to do."""
+        """Run until nothing is left to do."""
         for number, at_s in enumerate(self._times_s):
             if not isinf(at_s):
                 self._simulation.at(at_s, lambda number=number: self._begin(number))  # type: ignore[misc]
@@ -175,7 +175,7 @@ class SimulationRun:
             player.fail(action.error.message)
 
     def _closed(self, action: ProgramClosed) -> None:
-        """A program has left the process table, a member of it or itself."""
+        """Note that a program, or a member of it, has left the process table."""
         player = self._players.pop(action.program)
         player.figures.add(action)
         if action.program == player.members[0]:

@@ -45,7 +45,7 @@ class RawTiles:
         del pointers
 
     def write(self, slots: I64, layers: range, raw: U8) -> None:
-        """The reverse."""
+        """Write ``raw`` to the tiles of these slots."""
         pointers, tiles = self._tiles_in(raw, len(slots), len(layers))
         self._copy(tiles, _first_slots(slots), part_of(self._cache, layers), slots)
         del pointers

@@ -122,7 +122,7 @@ def has_grouped_product(weight_EOI: Tensor) -> bool:
 
 
 def _quantized(weight_EOI: Tensor) -> tuple[Tensor, Tensor]:
-    """One expert at a time, so that only one float32 copy exists at a time."""
+    """Quantise one expert at a time, so that only one float32 copy exists at a time."""
     scale_EO = torch.empty(weight_EOI.shape[:2], dtype=torch.float32, device=weight_EOI.device)
     quantized = torch.empty(weight_EOI.shape, dtype=torch.float8_e4m3fn, device=weight_EOI.device)
     for expert, weight_OI in enumerate(weight_EOI):

@@ -73,11 +73,9 @@ def grouped_linear(
     bias_EO: Tensor | None = None,
     scale_EO: Tensor | None = None,
 ) -> Tensor:
-    """The rows of expert e end at ``row_ends_E[e]`` (int32) and begin where the previous expert's
-    end.
-
-    Nothing is read back from the device, so it can be part of a CUDA graph.
-    """
+    """The products of rows grouped by expert: those of expert e end at ``row_ends_E[e]`` (int32)
+    and begin where the previous expert's end. Nothing is read back from the device, so it can be
+    part of a CUDA graph."""
     num_experts, num_outputs, depth = weight_EOI.shape
     assert x_PI.is_contiguous(), "the rows are not contiguous"
     assert weight_EOI.is_contiguous(), "the weight is not contiguous"

@@ -75,7 +75,8 @@ class CudaRunner(TorchRunner):
             return super().logits(hidden_NH)
 
     def to_device(self, array: NDArray[np.integer]) -> Tensor:
-        """Does not wait for the device's work, as a copy from pageable memory would."""
+        """An index tensor of a host array, copied without waiting for the device's work, as a copy
+        from pageable memory would."""
         return upload({"array": np.asarray(array, np.int64)}, self._device)["array"]
 
     def decode_fused(self, rows: FusedRows) -> FusedTokens | None:

@@ -54,8 +54,8 @@ class EntryPositions:
 
 
 def entry_positions(rows: AttentionRows, entries: PageEntries, members: I64) -> EntryPositions:
-    """Computed from the positions of all slots, including those of the new tokens. Entries of rows
-    that are not ``members`` get positions with which they are never left out."""
+    """Compute the positions of entries from those of all slots, including those of the new tokens.
+    Entries of rows that are not ``members`` get positions with which they are never left out."""
     lowest = np.full(len(entries.blocks), -1, np.int32)
     highest = np.full(len(entries.blocks), _FAR, np.int32)
     is_member = np.zeros(entries.num_rows, np.bool_)

@@ -170,7 +170,8 @@ class EncoderTexts:
 
 
 def refuse_instruction(instruction: str | None) -> None:
-    """
+    """Refuse an instruction.
+
     Raises:
         InvalidArgument: there is one, and the model's pairs have no place for it.
     """

@@ -1,4 +1,4 @@
-"""Whether an engine exchanges K and V with others."""
+"""Decides whether an engine exchanges K and V with others."""
 
 from __future__ import annotations
 

@@ -28,12 +28,12 @@ class EngineExchange(Protocol):
         ...
 
     def forward_begins(self, planned: I64, written: I64) -> None:
-        """The message's forward is about to write K and V to the slots ``written``, of those that
-        were ``planned``: its sends begin, and follow it layer by layer."""
+        """Begin the sends of slots that the message's forward is about to write: ``written``, of
+        those that were ``planned``. They follow it layer by layer."""
         ...
 
     def message_ended(self) -> None:
-        """K and V of the message's forward are written."""
+        """Note that K and V of the message's forward are written."""
         ...
 
     def take_report(self) -> EngineReport | None:
@@ -69,10 +69,10 @@ class NoExchange:
                 self._reports.append(SendEnded(send=send, error=self._error))
 
     def forward_begins(self, planned: I64, written: I64) -> None:
-        """Nothing waits for it."""
+        """Do nothing: no send waits for it."""
 
     def message_ended(self) -> None:
-        """Nothing waits for it."""
+        """Do nothing: no send waits for it."""
 
     def take_report(self) -> EngineReport | None:
         return self._reports.popleft() if self._reports else None

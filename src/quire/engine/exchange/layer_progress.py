@@ -13,10 +13,10 @@ from quire.core.errors import TransferFailed
 
 
 class LayerProgress(Protocol):
-    """Both methods may be called from any thread."""
+    """A count of layers. Both methods may be called from any thread."""
 
     def reach(self, count: int) -> None:
-        """The count is at least ``count`` from now on."""
+        """Raise the count to ``count``, if it is lower."""
         ...
 
     def wait(self, count: int) -> None:
@@ -80,7 +80,7 @@ class ForwardGate:
             self._progress.reach(self.next_base)
 
     def wait(self, num_layers: int) -> None:
-        """Until K and V of the first ``num_layers`` layers may be read.
+        """Wait until K and V of the first ``num_layers`` layers may be read.
 
         Raises:
             TransferFailed: the engine has failed meanwhile.

@@ -57,7 +57,7 @@ class RawTokens(Protocol):
         ...
 
     def write(self, slots: I64, layers: range, raw: U8) -> None:
-        """The reverse. Positions are set by ``TokenPool.place``."""
+        """Write ``raw`` to these slots and layers. ``TokenPool.place`` sets the positions."""
         ...
 
 
@@ -80,7 +80,8 @@ class TokenPool(Protocol):
         ...
 
     def write_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
-        """The reverse. Positions are set by ``place``."""
+        """Write ``tokens``, in canonical form, to these slots and layers. ``place`` sets the
+        positions."""
         ...
 
     def place(self, slots: I64, positions_AT: I32) -> None:

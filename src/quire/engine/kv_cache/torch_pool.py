@@ -159,7 +159,8 @@ class TorchKVPool:
             values_TKD.copy_(cache.values_SKD.index_select(0, slots_T))
 
     def write_tokens(self, slots: I64, layers: range, tokens: U8) -> None:
-        """The reverse. Positions are set by ``place``."""
+        """Write ``tokens``, in canonical form, to these slots and layers. ``place`` sets the
+        positions."""
         slots_T = self._index(slots)
         tokens_L2TKD = self.form.view(tokens, len(layers)).to(self._device)
         for layer, (keys_TKD, values_TKD) in zip(layers, tokens_L2TKD, strict=True):

@@ -17,7 +17,8 @@ from quire.engine.torch_backend import TorchBackend
 
 
 def check_division(config: EngineConfig, directory: ModelDirectory) -> None:
-    """
+    """Check that the ranks can share the model.
+
     Raises:
         ConfigError: ``tensor_parallel`` ranks cannot share the model, or not on this backend.
         ModelError: the model's configuration is damaged, or of an unknown architecture.

@@ -64,7 +64,7 @@ class RankEmbed(RankCall, frozen=True, kw_only=True):
 
 
 class WriteEmbeds(RankCall, frozen=True, kw_only=True):
-    """The vectors follow as a broadcast from rank 0."""
+    """Write embeds; the vectors follow as a broadcast from rank 0."""
 
     embeds: I32
 
@@ -93,7 +93,7 @@ class KeepRows(RankCall, frozen=True, kw_only=True):
 
 
 class Logits(RankCall, frozen=True, kw_only=True):
-    """The hidden states follow as a broadcast from rank 0."""
+    """Compute logits; the hidden states follow as a broadcast from rank 0."""
 
     num_rows: int
 

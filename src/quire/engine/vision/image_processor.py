@@ -122,7 +122,8 @@ class ImageProcessor:
         )
 
     def __call__(self, image: bytes) -> F32:
-        """
+        """The values of one image, ``[3, S, S]``.
+
         Raises:
             InvalidArgument: no PNG or JPEG, damaged, or over a bound; pixels of another size.
         """

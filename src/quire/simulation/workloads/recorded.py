@@ -119,7 +119,8 @@ class RecordedPrograms:
             del self._under_way[place]
 
     def load(self) -> RecordedLoad:
-        """
+        """The programs that were served so far.
+
         Raises:
             InvalidArgument: cut off, without calls, or of several models.
         """
@@ -189,8 +190,8 @@ def _extended(earlier: Sequence[_Call], call: _Call) -> int | None:
 
 
 def _num_shared(first: _Call, call: _Call) -> int:
-    """Tokens that its prompt begins with as the program's first prompt does; one at least is its
-    own."""
+    """The number of tokens with which its prompt and the program's first prompt both begin; at
+    least one is its own."""
     most = min(first.num_prompt, call.num_prompt) - 1
     pairs = zip(first.text[:most], call.text[:most], strict=True)
     return next((number for number, (one, other) in enumerate(pairs) if one != other), most)

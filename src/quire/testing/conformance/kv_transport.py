@@ -75,7 +75,7 @@ class TokenSource:
         return True
 
     def wait(self, piece: Piece) -> None:
-        """All of it is there."""
+        """Return at once: all bytes are there."""
 
     def read(self, piece: Piece, payload: memoryview) -> None:
         if self.num_read == self._fails_at:
@@ -154,7 +154,7 @@ class KVTransportSuite:
     """See the module docstring."""
 
     def make_transport(self) -> KVTransport:
-        """A fresh one, for one engine."""
+        """A fresh transport, for one engine."""
         raise NotImplementedError("say how to make the transport under test")
 
     @pytest.fixture

@@ -69,12 +69,12 @@ class MessageContext:
         return state
 
     def check_adapter(self, adapter: int) -> None:
-        """An adapter that the engine does not have fails its row."""
+        """Fail the row if the engine does not have its adapter."""
         if not -1 <= adapter < len(self.info.adapters):
             raise InvalidArgument(f"adapter {adapter} of {len(self.info.adapters)}")
 
     def check_vocabulary(self, tokens: I32) -> None:
-        """A token id outside the vocabulary fails its row."""
+        """Fail the row if a token id is outside the vocabulary."""
         if np.any((tokens < 0) | (tokens >= self.info.vocab_size)):
             raise InvalidArgument(
                 f"token ids {tokens.tolist()} exceed the vocabulary of {self.info.vocab_size}"

@@ -76,7 +76,7 @@ def _check_shapes(forward: ForwardRows) -> None:
 
 
 def _check_embed_order(forward: ForwardRows) -> None:
-    """No row reads or writes an embed that an earlier row of the same pass writes."""
+    """Check that no row reads or writes an embed that an earlier row of the same pass writes."""
     written: set[int] = set()
     for index in range(len(forward.tables)):
         span = _span(forward, index)
@@ -122,7 +122,8 @@ def _row(context: MessageContext, forward: ForwardRows, index: int) -> FakeRow:
 
 
 def _leave_undefined(context: MessageContext, forward: ForwardRows, index: int) -> None:
-    """A row that failed may have written anything: messages already sent may read it."""
+    """Mark what a failed row should have written as undefined: messages already sent may read
+    it."""
     span = _span(forward, index)
     slots, outputs = forward.slots[0, span], forward.outputs[span]
     context.memory.leave_undefined(slots[slots >= 0], forward.positions[0, span][slots >= 0])

@@ -253,7 +253,7 @@ class FakeMemory:
             self._check_none_of(self.receiving, blocks, f"{what}: blocks are being received")
 
     def check_unsent(self, slots: NDArray[np.integer], what: str) -> None:
-        """Slots that a message writes."""
+        """Refuse ``slots``, which a message writes, if a send reads them."""
         if self.sending:
             blocks = slots // self.page_size
             self._check_none_of(self.sending, blocks, f"{what}: blocks are being sent")

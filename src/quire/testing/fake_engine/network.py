@@ -61,7 +61,8 @@ class FakeNetwork:
 
 
 class FakeExchange:
-    """One engine's part of it. ``is_slow``: a test lets it go on by ``deliver``."""
+    """One engine's part of the network. ``is_slow``: it delivers only when a test calls
+    ``deliver``."""
 
     def __init__(self, network: FakeNetwork, address: str, memory: FakeMemory) -> None:
         self.address = address
