@@ -18,7 +18,7 @@ _MAX_WAITING = 1024
 
 
 class MessageTimeLimit:
-    """``least_s`` and ``most_s``: bounds of the limit; it is ``most_s`` until enough is measured."""
+    """``least_s`` and ``most_s``: bounds of the limit; it is ``most_s`` until enough is known."""
 
     def __init__(self, least_s: float, most_s: float) -> None:
         self._least_s = min(least_s, most_s)
