@@ -38,7 +38,7 @@ class WorkCall(Generic[T]):
         self._task.add_done_callback(lambda _: on_closed(self))
 
     async def result(self) -> T:
-        """Wait for it. Who gives up waiting cancels it."""
+        """Wait for the result of the work. A caller that stops waiting cancels the work."""
         try:
             return await self._task
         except asyncio.CancelledError:
@@ -47,18 +47,19 @@ class WorkCall(Generic[T]):
             raise
 
     def cancel(self, reason: str = "cancelled by the client") -> None:
-        """Its reader hears ``ProgramCancelled``. Idempotent."""
+        """Cancel the work; ``result`` raises ``ProgramCancelled``. Idempotent."""
         if not self._task.done():
             self._cancelled = _was_cancelled(reason)
             self._task.cancel()
 
     async def wait_closed(self) -> None:
-        """Returns when it has ended."""
+        """Return when the work has ended."""
         await asyncio.wait({self._task})
 
 
 class SessionCall(Generic[T]):
-    """Iterate it to its end in one task, or ``cancel`` it. Belongs to the edge's loop.
+    """The items of one call: iterate it to its end in one task, or ``cancel`` it. Belongs to the
+    edge's loop.
 
     The program starts when the first item is requested.
 

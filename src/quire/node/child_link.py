@@ -34,7 +34,7 @@ _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 call."""
 
 _RINGS = 4096
-"""More rings than are read at a time ring again."""
+"""Rings that are read at a time. Any that are left end the next wait at once."""
 
 _LAST_WORD_MS = 1000
 """Time in which a last message (``LoadFailed``, ``Faulted``) may still be sent."""
@@ -53,7 +53,7 @@ class NodeEndpoint(Protocol):
 
 
 class Executing:
-    """Whether a batch is running, and since when. Delays the end of the process until it is
+    """Whether a batch is running, and since when. Delays the end of the process until the batch is
     done."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Executing:
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def over(self) -> None:
-        """The process is ending by itself."""
+        """Note that the process is ending by itself: SIGTERM no longer interrupts it."""
         self.end_asked = True
 
     def on_sigterm(self, signum: int, frame: FrameType | None) -> None:
@@ -86,7 +86,8 @@ class Executing:
 
 
 class NodeLink(Generic[Heard]):
-    """``decoder`` reads messages of the node, ``encoder`` writes messages to it."""
+    """The socket to the node. ``decoder`` reads the node's messages, ``encoder`` writes messages to
+    it."""
 
     def __init__(self, endpoint: str, decoder: Codec[Heard], encoder: Codec[Any]) -> None:
         self._context = zmq.Context()
@@ -115,7 +116,7 @@ class NodeLink(Generic[Heard]):
             os.write(self._bell, b"\0")
 
     def wait(self) -> bool:
-        """Wait for a message, or for ``ring``; whether there is a message."""
+        """Wait for a message, or for ``ring``; return whether there is a message."""
         if not self.has_message:
             self._poller.poll()
             with contextlib.suppress(BlockingIOError):
@@ -128,8 +129,8 @@ class NodeLink(Generic[Heard]):
     def rest(self) -> NoReturn:
         """After a last word (``LoadFailed``, ``Faulted``): wait until the node ends the process.
 
-        A process that ended by itself could be gone before its node has read why. Ended by SIGTERM,
-        whose handler raises ``SystemExit``, or with the node.
+        A process that ended by itself could be gone before its node has read why. SIGTERM, whose
+        handler raises ``SystemExit``, ends the wait, as does the end of the node.
         """
         # so that a signal that comes just before the wait ends it
         signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)
@@ -163,8 +164,8 @@ def live(
     encoder: Codec[Any],
     serve: Callable[[NodeLink[Heard], Executing], int],
 ) -> int:
-    """The life of the process after its launch order: handshake, then ``serve``, which returns the
-    exit status behind a last word; returns it if the node refuses this process.
+    """Run the process after its launch order: shake hands, then ``serve``. Return the exit status:
+    that of ``serve``, which has sent a last word, or ``EXIT_REFUSED``.
 
     SIGTERM ends it at once, or after the work that ``serve`` runs under ``Executing``.
     """

@@ -56,7 +56,7 @@ class LaunchChild(Protocol):
 
 
 class ChildLauncher:
-    """``inspect`` makes a sandboxed program from code."""
+    """Launches the children of programs. ``inspect`` makes a sandboxed program from code."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ChildLauncher:
         self._uploads = uploads
 
     async def spawn(self, parent: Ancestry, wanted: ChildWanted) -> LaunchedChild:
-        """See ``Core.launch`` for the errors."""
+        """Launch ``wanted`` as a child of ``parent``. See ``Core.launch`` for the errors."""
         program = await self._find(parent.program, wanted)
         if isinstance(program, GuestProgram):
             program = program.narrowed(wanted.parent.capabilities)
@@ -112,8 +112,8 @@ class ChildLauncher:
 
 
 class LaunchedChild:
-    """``Child`` of a launched program. ``num_read``: of its messages, by its parent at another
-    node."""
+    """The ``Child`` of a program that this node runs. ``num_read``: how many of its messages the
+    parent had read on another node."""
 
     def __init__(self, handle: ProgramHandle, num_read: int = 0) -> None:
         self.handle = handle
@@ -142,7 +142,7 @@ class LaunchedChild:
         return self._num_read if self._reader is None else self._reader.position
 
     async def left_messages(self) -> list[str]:
-        """Of one that has ended: those that its parent has not received."""
+        """The messages of an ended child that its parent has not received."""
         return [message.text async for message in self.handle.attach(self.num_read)]
 
     async def result(self) -> Any:
@@ -155,8 +155,8 @@ class LaunchedChild:
         await self.handle.send(message)
 
     async def receive(self) -> str:
-        """Messages are read from the first one on. After its first read a parent determines the
-        child's pace."""
+        """Wait for the next message, from the first one on. Once the parent has begun to read, a
+        full log makes the child wait for it."""
         if self._reader is None:
             self._reader = self.handle.attach(self._num_read)
         try:
@@ -175,7 +175,7 @@ class LaunchedChild:
 
 
 class MovedChild:
-    """``Child`` of one that had ended before its parent came from another node."""
+    """The ``Child`` of a program that had ended before its parent came from another node."""
 
     ended = True
 
@@ -187,7 +187,7 @@ class MovedChild:
         self.num_bytes = len(json.dumps(ended.result)) + sum(map(len, ended.messages))
 
     async def left_messages(self) -> list[str]:
-        """Those that its parent has not received."""
+        """The messages that its parent has not received."""
         return list(self._messages)
 
     async def result(self) -> Any:

@@ -25,7 +25,8 @@ from quire.programs.services.operations import Identity
 
 
 class ProgramConnector:
-    """``numbers`` gives every program a number of its own; it is shared with the sessions.
+    """Gives launched programs their ports. ``numbers`` gives every program a number of its own; it
+    is shared with the sessions.
     ``preparation`` handles images and grammars in commands. ``figures`` keeps what each program has
     used."""
 

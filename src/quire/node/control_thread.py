@@ -76,7 +76,7 @@ class Observer(Protocol):
     def observe(self, event: Event, actions: Sequence[Action]) -> None: ...
 
     def observe_failure(self, event: Event, error: Exception) -> None:
-        """The controller has raised an exception."""
+        """The controller has raised ``error`` while it handled ``event``."""
         ...
 
     def flush(self) -> None:
@@ -88,9 +88,9 @@ class ControlThread:
     """``post``, ``post_gathered``, ``add_program``, ``call`` and ``submit`` are for any thread; the
     methods of engines are for coroutines that ``submit`` runs here.
 
-    ``on_failure`` is called here when the controller has failed. ``replicas``: engines of a model,
-    if it has more than one. ``debug``: check the controller's invariants whenever it has been idle
-    for a moment.
+    ``on_failure`` is called here when the controller has failed. ``replicas``: the number of
+    engines of each model that has more than one. ``debug``: check the controller's invariants
+    whenever it has been idle for a moment.
     """
 
     def __init__(
@@ -156,13 +156,14 @@ class ControlThread:
     def add_program(
         self, program: ProgramId, loop: asyncio.AbstractEventLoop, sink: ReplySink
     ) -> None:
-        """Deliver the program's replies to ``sink`` on ``loop``. Comes before its first event.
+        """Deliver the program's replies to ``sink`` on ``loop``. Call it before the program's first
+        event is posted.
 
         Raises:
             QuireError: the control thread has failed.
         """
         self._replies.add_program(program, loop, sink)
-        if self._failure is not None:  # looked at last: a failure just now has not told this one
+        if self._failure is not None:  # checked last: a failure before ``add_program`` missed it
             self._replies.forget(program)
             raise self._failure
 
@@ -172,8 +173,9 @@ class ControlThread:
         on_answer: Callable[[Deliver | Fail], None],
         on_failure: Callable[[ErrorRecord], None],
     ) -> None:
-        """Answers to commands from ``NODE_COMMANDS`` on go to ``on_answer`` on ``loop``;
-        ``on_failure``: there will be none any more. Before the first of them."""
+        """Send the answers to the node's own commands (numbers from ``NODE_COMMANDS`` on) to
+        ``on_answer`` on ``loop``; ``on_failure`` is called when no more will come. Call it before
+        the first such command."""
         self._replies.answer_node(NodeSink(loop, on_answer, on_failure))
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -216,13 +218,13 @@ class ControlThread:
 
     def engine_down(self, engine: EngineId, error: ErrorRecord) -> None:
         """Batch messages in flight fail; everything else waits for the engine to come back."""
-        # Its way out goes last: what is in the inbox may still send, and is lost with the engine.
+        # Its connection is removed last: events in the inbox may still send over it.
         self._handle_now(lambda t: EngineDown(time_s=t, engine=engine, error=error))
         self._engines.pop(engine, None)
 
     def engine_given_up(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
-        """It will not come back. What waits for it fails; if it was the last of its model, programs
-        with queues for the model would wait for ever, so they are ended."""
+        """``engine`` will not come back: fail what waits for it. If it was the last of its model,
+        end the programs with queues for the model, which would wait for ever."""
         stranded = self._users.give_up_engine(model, error)
         if stranded is None:
             self.fail_waiting(engine, model, error)
@@ -232,11 +234,11 @@ class ControlThread:
         self._replies.flush()
 
     def fail_waiting(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
-        """``engine`` will not come back. What waits for it alone fails; its programs go on."""
+        """``engine`` will not come back: fail what waits for it alone. Its programs go on."""
         self._handle_now(lambda t: EngineGivenUp(time_s=t, engine=engine, model=model, error=error))
 
     def _terminate(self, program: ProgramId, error: ErrorRecord) -> None:
-        """The program gets the reason; later replies of control to its commands are dropped."""
+        """End the program with ``error``; later replies to its commands are dropped."""
         self._replies.add(Terminate(program=program, error=error))
         self._inbox.append(lambda t: ProgramEnded(time_s=t, program=program, reason=error.message))
         self._wake.ring()
@@ -256,7 +258,7 @@ class ControlThread:
             self._handle_now(lambda t: BatchEncoded(time_s=t, engine=engine, result=answer))
 
     def _handle_now(self, event_at: EventAt) -> None:
-        """Handled after the events in the inbox, so that late commands get into the next batch
+        """Handle an event after those in the inbox, so that late commands get into the next batch
         message. A refusal of the controller (a ``QuireError``) is raised to the caller."""
         self._round()
         if self._failure is not None:
@@ -304,7 +306,7 @@ class ControlThread:
 
     def _handle_inbox(self) -> None:
         if self._failure is not None:
-            self._inbox.clear()  # every program has been told; nobody waits for an answer
+            self._inbox.clear()  # every program has been ended; none waits for an answer
             return
         for left in reversed(range(_MAX_EVENTS_PER_ROUND)):
             if not self._inbox:
@@ -345,7 +347,7 @@ class ControlThread:
             elif isinstance(action, SetTimer):
                 self._set_timer(action.at_s)
             elif isinstance(action, QueuePlaced | ProgramClosed):
-                pass  # for those who watch
+                pass  # for observers alone
             else:
                 self._replies.add(action)
                 if isinstance(action, Terminate):
@@ -358,7 +360,7 @@ class ControlThread:
             self._replies.forget(event.program)
 
     def _used(self, program: ProgramId, model: ModelId) -> None:
-        """``program`` has a queue for ``model`` now."""
+        """Note that ``program`` has a queue for ``model``; end it if the model is given up."""
         error = self._users.add(model, program)
         if error is not None:
             self._terminate(program, error)

@@ -42,8 +42,8 @@ class ConversationIndex:
         answer: ConversationTurn,
         program: ProgramId,
     ) -> None:
-        """``program`` has answered ``turns`` with ``answer``; a later program with the same answer
-        replaces it."""
+        """Note that ``program`` has answered ``turns`` with ``answer``; a later program with the
+        same conversation replaces it."""
         *_, digest = _chain(tenant, [*turns, answer])
         self._programs[digest] = program
         self._programs.move_to_end(digest)

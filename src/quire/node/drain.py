@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Drain:
-    """Of several limits the earliest applies."""
+    """Ends a wait for running work at its time limit; of several limits the earliest applies."""
 
     def __init__(self) -> None:
         self._ended = asyncio.Event()
@@ -17,7 +17,7 @@ class Drain:
         self._timer: asyncio.TimerHandle | None = None
 
     def limit(self, limit_s: float) -> None:
-        """Work may go on for ``limit_s`` seconds from now."""
+        """Let work go on for at most ``limit_s`` seconds from now."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + limit_s
         if self._ends_s <= ends_s:

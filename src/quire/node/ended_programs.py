@@ -13,7 +13,7 @@ from quire.core.ids import TenantId
 
 @dataclass(slots=True)
 class _Remembered:
-    """Of one tenant, oldest first."""
+    """The ended programs of one tenant (id, bytes), oldest first."""
 
     entries: deque[tuple[str, int]] = field(default_factory=deque)
     num_bytes: int = 0
@@ -29,7 +29,7 @@ class EndedPrograms:
         self._tenants: dict[TenantId, _Remembered] = {}
 
     def add(self, tenant: TenantId, program: str, num_bytes: int) -> list[str]:
-        """``program`` has ended and keeps ``num_bytes``. Returns the ids to forget."""
+        """Add ``program``, which has ended and keeps ``num_bytes``. Return the ids to forget."""
         kept = self._tenants.setdefault(tenant, _Remembered())
         kept.entries.append((program, num_bytes))
         kept.num_bytes += num_bytes

@@ -1,6 +1,6 @@
-"""The names of sessions that have ended, for those who ask what they did.
+"""The names of sessions that have ended, by which their traces are still found.
 
-Owns which are remembered: the latest of the node. Knows nothing of what they did.
+Owns the latest names of the node. Knows nothing of what the sessions did.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MAX_REMEMBERED = 1024
 
 
 class EndedSessions:
-    """Sessions by public id and by the client's."""
+    """Ended sessions by public id and by the client's id."""
 
     def __init__(self, max_remembered: int = MAX_REMEMBERED) -> None:
         self._max_remembered = max_remembered
@@ -23,7 +23,7 @@ class EndedSessions:
     def add(
         self, program: ProgramId, tenant: TenantId, public_id: str, client_id: str | None
     ) -> None:
-        """The latest of several with one client id is found by it."""
+        """Add an ended session. Of several with one client id, ``find`` returns the latest."""
         self._ended[program] = (tenant, public_id, client_id)
         for name in (public_id, client_id):
             if name is not None:

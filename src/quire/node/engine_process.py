@@ -39,7 +39,8 @@ EXIT_FAULT = 6
 Config = TypeVar("Config", EngineConfig, EncoderConfig)
 
 _OF_CONTENT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
-"""Come again however often a directory is loaded; others may come from a shortage."""
+"""Errors of the files, which every further attempt to load them raises too; other errors may come
+from a shortage."""
 
 Load = Callable[[EngineConfig, OnProgress], BatchExecutor]
 

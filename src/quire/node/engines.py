@@ -35,8 +35,8 @@ class EngineBackend:
 
 
 class EngineFleet:
-    """``on_progress(text, fraction)`` and ``on_change()`` (of ``health``) are called on the control
-    thread."""
+    """All engines, each with its supervisor. ``on_progress(text, fraction)`` and ``on_change()``
+    (of ``health``) are called on the control thread."""
 
     def __init__(
         self,
@@ -122,15 +122,15 @@ class EngineFleet:
         )
 
     async def _read(self, config: EngineConfig) -> None:
-        """On the control thread, while the engine loads: loading a tokenizer takes time too.
-        Once for all replicas."""
+        """Read the model's files once for all replicas, on the control thread, while the engine
+        loads: a tokenizer takes time too."""
         async with self._reading[config.name]:
             if config.name in self._files:
                 return
             self._files[config.name] = await asyncio.to_thread(self._backend.read_files, config)
 
     def _on_ready(self, config: EngineConfig, info: EngineInfo) -> None:
-        """On the control thread, when control knows the engine."""
+        """Runs on the control thread, after control has added the engine."""
         self.models.put(config.name, info, self._files[config.name])
 
 

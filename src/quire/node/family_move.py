@@ -1,6 +1,6 @@
-"""A program goes to another node with its children, or all of them stay.
+"""Moves a program to another node together with its children; if one must stay, all stay.
 
-Owns the order: the program stops, then its children, so that nobody reads their messages any more.
+Owns the order: the program stops, then its children, so that it no longer reads their messages.
 Belongs to the edge's loop. Must not know how one program is stopped, nor how it is sent.
 """
 
@@ -46,7 +46,7 @@ async def hand_over_family(handle: ProgramHandle, *, is_alone: bool = True) -> H
     """Stop the program and its children; ``family_leaves`` or ``family_stays`` follows.
 
     Raises:
-        InvalidArgument: one of them cannot go; all go on here.
+        InvalidArgument: one of them cannot move; all go on here.
     """
     check_family(handle, is_alone=is_alone)
     handed = await handle.hand_over(is_alone=is_alone)
@@ -54,7 +54,7 @@ async def hand_over_family(handle: ProgramHandle, *, is_alone: bool = True) -> H
     if not state.children:
         return handed
     try:
-        await handle.wait_stopped()  # what it has received and not read is put back
+        await handle.wait_stopped()  # messages that it has received and not read are put back
         children = [await _handed(one) for one in list(state.children.values())]
     except QuireError:
         family_stays(handle)
@@ -87,7 +87,7 @@ async def _handed(child: ChildHandle) -> HandedChild:
 
 
 def family_leaves(handle: ProgramHandle) -> None:
-    """Another node has taken them. Idempotent."""
+    """End the family here: another node has taken it. Idempotent."""
     children = _running(handle)
     for child in children:
         family_leaves(child.handle)
@@ -95,7 +95,7 @@ def family_leaves(handle: ProgramHandle) -> None:
 
 
 def family_stays(handle: ProgramHandle) -> None:
-    """No other node has taken them: those that have stopped begin again here. Idempotent."""
+    """Start again the programs that have stopped: no other node has taken them. Idempotent."""
     for child in _running(handle):
         family_stays(child.handle)
     handle.stay()

@@ -1,4 +1,4 @@
-"""A restartable program that moves to another node: its record, and which programs must stay.
+"""The record of a restartable program that moves to another node, and the reasons why one cannot.
 
 The record of a program is everything that it received. The other node restarts the program, replays
 the record, and lets it continue. The second run sends the messages to clients again, under the same
@@ -35,9 +35,9 @@ from quire.programs.sandbox.program import GuestProgram
 class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A program and its record. ``code``: the code of a guest; empty for a program of the library,
     which has the same ``name`` at every node. ``received``: its clients' messages; ``frames``: how
-    many of each connection have been taken. ``calls`` and
-    ``requests``: what services and other hosts were asked. ``children``: those that it may still
-    ask for, of ``num_launched``."""
+    many messages of each connection have been taken. ``calls`` and ``requests``: the answers of
+    services and of other hosts. ``num_launched``: how many children it has launched; ``children``:
+    those whose results or messages it may still read."""
 
     id: str
     name: str
@@ -89,7 +89,7 @@ class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         return restarts
 
     def family(self) -> Iterator[HandedProgram]:
-        """This program and those of its descendants that run."""
+        """This program and all descendants that still run."""
         yield self
         for child in self.children:
             if child.program is not None:
@@ -97,8 +97,8 @@ class HandedProgram(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EndedChild(msgspec.Struct, frozen=True):
-    """A child that has ended, as its parent may still ask for it. ``messages``: that the parent has
-    not read."""
+    """What the parent may still read of a child that has ended. ``messages``: those that the parent
+    has not read."""
 
     result: Any
     error: ErrorRecord | None
@@ -107,8 +107,8 @@ class EndedChild(msgspec.Struct, frozen=True):
 
 
 class HandedChild(msgspec.Struct, frozen=True):
-    """A child: one that runs, or what has ``ended``. ``num_read``: of its messages, by its parent,
-    but for those that the parent has put back (``unread``)."""
+    """A child that runs (``program``) or has ``ended``. ``num_read``: how many of its messages the
+    parent has received, including those that the parent has put back (``unread``)."""
 
     id: str
     name: str
@@ -139,14 +139,14 @@ Programs = Mapping[str, Inferlet | GuestProgram]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of a launched program's code. ``quotas``: given at its launch, beside those of
-    the program and of its tenant."""
+    """Where a launched program's code comes from. ``quotas``: those given at its launch, beside
+    those of the program and of its tenant."""
 
     program: Inferlet | GuestProgram
     quotas: Quotas | None = None
 
     def code(self) -> bytes | None:
-        """See ``HandedProgram``. None: only this node has the code."""
+        """The code as in ``HandedProgram``; None: only this node has it."""
         program = self.program
         if isinstance(program, GuestProgram):
             return program.code

@@ -74,7 +74,8 @@ def with_silence(health: EngineHealth, silent_s: float) -> EngineHealth:
 
 
 def silence(silent_s: float) -> str | None:
-    """What to say of a process that has owed a sign of life for so long; ``None``: nothing yet."""
+    """The detail to report of a process that has not answered a heartbeat for ``silent_s``;
+    ``None``: it is not overdue yet."""
     if silent_s < SILENT_AFTER_S:
         return None
     return f"its process has given no sign of life for {silent_s:.0f} s"
@@ -94,7 +95,8 @@ class SandboxState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class SandboxHealth:
     """One process for untrusted programs. ``detail`` says what is missing, why it is paused and
-    until when, or that it owes a sign of life. ``losses``: since the node began."""
+    until when, or that a heartbeat is overdue. ``losses``: how often the process was lost since the
+    node began."""
 
     state: SandboxState
     detail: str = ""
@@ -106,8 +108,8 @@ class NodeHealth:
     """``ready``: new work is accepted, and for every model an engine can do it.
 
     ``alive``: every model has an engine that is not dead (loading and draining count as alive).
-    ``detail``: the first reason why the node is not ready; of one that is, what is wrong with an
-    engine whose model has others, or with a process of its ``sandbox``.
+    ``detail``: the first reason why the node is not ready. Of a node that is ready: what is wrong
+    with an engine whose model has others, or with a process of its ``sandbox``.
     """
 
     ready: bool
@@ -138,7 +140,7 @@ def node_health(
     draining: bool,
     failure: str | None,
 ) -> NodeHealth:
-    """Join engine states; ``failure`` is why the control thread has died, if it has."""
+    """Join the states of engines and sandbox; ``failure``: why the control thread has died."""
     reasons = ([failure] if failure else []) + (["the node is draining"] if draining else [])
     besides: list[str] = []
     dead = False
@@ -156,7 +158,7 @@ def node_health(
     besides += [
         f"sandbox {name}: {one.detail}"
         for name, one in sandbox.items()
-        if one.detail and one.state is not SandboxState.UNAVAILABLE  # nothing that was lost
+        if one.detail and one.state is not SandboxState.UNAVAILABLE  # it was never there
     ]
     return NodeHealth(
         ready=not reasons,

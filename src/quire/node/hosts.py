@@ -37,8 +37,8 @@ class ProgramHosts:
         self.users.start()
 
     async def close(self) -> None:
-        """Cancel running programs and end the thread. The grace time is for programs that can hear
-        that they are cancelled: a loop that is known to be blocked is not waited for."""
+        """Cancel running programs and end the thread. The grace time is for programs that can
+        receive a cancellation: a loop that is known to be blocked is not waited for."""
         limit_s = 2 * self._config.grace_s + CLOSE_MARGIN_S
         if not await _close_within(self.users, limit_s):
             logger.error(
@@ -48,7 +48,7 @@ class ProgramHosts:
 
 
 async def _close_within(runtime: NativeRuntime, limit_s: float) -> bool:
-    """Whether ``runtime`` has closed, within ``limit_s`` and before its loop was found blocked.
+    """Close ``runtime``. False: it has not closed within ``limit_s``, or its loop is blocked.
 
     ``runtime.close()`` blocks. It runs on a plain thread: at exit Python would wait for an
     executor's."""

@@ -29,7 +29,8 @@ Done = Callable[[list[Command]], None]
 
 
 class ImageFramer:
-    """``frame`` is for any loop, ``close`` blocks until the processes have ended."""
+    """Decodes images. ``frame`` is for any loop; ``close`` blocks until the processes have
+    ended."""
 
     def __init__(self, make: Callable[[], Unpacker] | None = None) -> None:
         self._unpackers = [(make or _unpacker)() for _ in range(NUM_PROCESSES)]
@@ -40,8 +41,9 @@ class ImageFramer:
         self._closed = False
 
     def frame(self, commands: list[Command], framing: ImageFraming, done: Done) -> bool:
-        """``done`` is called later, on this loop, with commands whose images are decoded or
-        refused. False: there is no running loop, or this is closed; ``done`` is not called."""
+        """Decode the images of ``commands``. True: ``done`` is called later, on this loop, with
+        commands whose images are decoded or refused. False: there is no running loop, or this
+        object is closed; ``done`` is not called."""
         try:
             loop = asyncio.get_running_loop()
             self._pool.submit(self._work, commands, framing, loop, done)
@@ -50,7 +52,7 @@ class ImageFramer:
         return True
 
     def close(self) -> None:
-        """Waiting files are dropped: their programs have ended. Idempotent."""
+        """Drop waiting files, whose programs have ended, and end the processes. Idempotent."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         for unpacker in self._unpackers:

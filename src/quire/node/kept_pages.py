@@ -65,7 +65,7 @@ class KeptPages:
             self.num_pages = len(reply.pages)
 
     def on_failure(self, command: CommandId, error: ErrorRecord) -> None:
-        """No pages are held then."""
+        """Release: the import has failed, so no pages are held."""
         self.release()
 
     def on_terminated(self, error: ErrorRecord) -> None:

@@ -63,8 +63,8 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class EngineLatencies:
-    """``inter_token`` counts each token after the first, with its share of its chunk's time: of a
-    decode that does not stream, all of them are one chunk."""
+    """``inter_token`` counts each token after the first, with its share of its chunk's time. The
+    tokens of a decode that does not stream are one chunk."""
 
     time_to_first_token: HistogramSnapshot
     inter_token: HistogramSnapshot
@@ -133,13 +133,14 @@ class LatencyObserver:
                 self._queues.pop(action.program, None)
 
     def observe_failure(self, event: Event, error: Exception) -> None:
-        """Nothing was delivered."""
+        """Do nothing: nothing was delivered."""
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: nothing is buffered."""
 
     def _note_places(self, actions: Sequence[Action]) -> None:
-        """A request counts for the engine on which it began, wherever its queue moves."""
+        """Note the engine of each queue. A request counts for the engine on which it began, even if
+        its queue moves."""
         for action in actions:
             if isinstance(action, QueuePlaced):
                 self._queues.setdefault(action.program, {})[action.queue] = action.engine
@@ -167,7 +168,7 @@ class LatencyObserver:
         if isinstance(action.reply, DecodeChunk) and action.reply.token_ids:
             num_tokens = len(action.reply.token_ids)
             first_after_s = action.reply.first_token_after_s
-            if first_after_s is not None:  # all were kept until now
+            if first_after_s is not None:  # the command delivers all tokens at its end
                 self._tokens(request, 1, request.arrived_s + first_after_s)
                 num_tokens -= 1
             if num_tokens:

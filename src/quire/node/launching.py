@@ -49,8 +49,8 @@ class Runtimes:
 
 
 class ProgramLauncher:
-    """``inspect`` makes a sandboxed program from a child's code. A launched program is in
-    ``table``; its parent is in the table too, or is a session."""
+    """Launches programs. ``inspect`` makes a sandboxed program from a child's code. A launched
+    program is in ``table``; its parent is in the table too, or is a session."""
 
     def __init__(
         self,
@@ -79,9 +79,9 @@ class ProgramLauncher:
         taken: HandedProgram | None = None,
         programs: Programs = _NONE,
     ) -> ProgramHandle:
-        """See ``Node.launch``. ``encoded``: the token counter of the program that launches it.
-        ``taken``: the program comes from another node, with those of its descendants that run:
-        ``programs`` are their code."""
+        """See ``Node.launch``. ``family``, ``encoded``: those of the parent that launches it.
+        ``taken``: the record of a program that comes from another node, with its running
+        descendants; ``programs``: their code."""
         self._admission.check()
         if launch.form != program.form:
             launch = structs.replace(launch, form=program.form)
@@ -118,7 +118,8 @@ class ProgramLauncher:
     def _take_children(
         self, parent: ProgramHandle, taken: HandedProgram, programs: Programs, ancestry: Ancestry
     ) -> None:
-        """Before the parent, which runs already, can ask for one: services answer on this loop."""
+        """Launch the children that came with ``parent``. The parent already runs but cannot ask for
+        a child before this returns: services answer on this loop."""
         state, family = parent.children, ancestry.family
         for child in taken.children:
             state.unread[child.id] = deque(child.unread)
@@ -144,7 +145,7 @@ class ProgramLauncher:
         connect: Connect,
         family: Family,
     ) -> Callable[[], RunningProgram]:
-        """What starts the program in the runtime that it is for.
+        """The function that starts the program in its runtime.
 
         Raises:
             InvalidArgument: see ``check_guest``.
@@ -183,8 +184,8 @@ class ProgramLauncher:
         return self.launch(program, launch, quotas, wanted.family, parent.encoded)
 
     def parent(self, public_id: str, tenant: TenantId) -> ProgramId:
-        """The running program or open session of ``tenant`` with this id; of a session it may be
-        the client's own.
+        """The running program or open session of ``tenant`` with this id; a session is also found
+        by the client's id.
 
         Raises:
             UnknownHandle: there is none, or it has ended.
@@ -206,7 +207,7 @@ def _start_of(
     *,
     shares_quotas: bool,
 ) -> ProgramStart:
-    """What control is told of the program."""
+    """The program's entry for the process table."""
     return ProgramStart(
         tenant=launch.tenant,
         form=program.form,
@@ -223,8 +224,8 @@ def _start_of(
 
 
 def check_guest(program: GuestProgram, args: tuple[str, ...], named: Mapping[str, str]) -> None:
-    """Checks arguments against a guest's manifest; for a native program its runtime does so, by its
-    annotations.
+    """Check arguments against a guest's manifest. (The native runtime checks those of a native
+    program against its annotations.)
 
     Raises:
         InvalidArgument: an argument is missing, unknown, or of the wrong type.

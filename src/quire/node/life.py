@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class NodeLife:
-    """Started once, stopped for good."""
+    """Starts a node's parts once, and ends them for good."""
 
     def __init__(self, config: NodeConfig, parts: NodeParts, notices: NodeNotices) -> None:
         self._config = config
@@ -33,7 +33,7 @@ class NodeLife:
         self._running = False
         self._drain = Drain()
         self._drains = False
-        """Whoever stops the node has given its work time to finish."""
+        """A caller of ``stop`` has given the work time to finish."""
         self._stopping: asyncio.Task[None] | None = None
 
     @property
@@ -42,12 +42,12 @@ class NodeLife:
 
     @property
     def is_over(self) -> bool:
-        """Every part has ended."""
+        """Whether every part has ended."""
         return self._stopping is not None and self._stopping.done()
 
     @property
     def recording_failure(self) -> str | None:
-        """Why the event log is no longer written."""
+        """Why the event log is no longer written; ``None``: it is, or none was asked for."""
         return None if self._recorder is None else self._recorder.failure
 
     async def start(self, progress: OnProgress | None, *, wait_ready: bool) -> None:

@@ -79,7 +79,7 @@ class Wake:
         self._turn = _Turn()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """``callback`` runs on ``loop``. Rings from before are processed now."""
+        """Run ``callback`` on ``loop`` from now on; earlier rings take effect now."""
         self._loop = loop
         if self._pending:
             call_on(loop, self._run)
@@ -112,22 +112,23 @@ class Wake:
             self._wake()
 
     def _wake(self) -> None:
-        self._pending = True  # two producers may both wake it: the second call finds nothing left
+        self._pending = True  # two producers may both wake the loop: the second run finds nothing
         if self._loop is not None:
             call_on(self._loop, self._run)
 
     def _run(self) -> None:
-        self._pending = False  # before anything is taken: a later producer wakes us again
+        self._pending = False  # before anything is taken: a later producer wakes the loop again
         self._callback()
 
 
 class _Turn(threading.local):
-    """Of the producing thread: the loop whose turn has rung, and whether it has rung again."""
+    """The state of a producing thread: the loop whose turn has rung, and whether it has rung
+    again."""
 
     loop: asyncio.AbstractEventLoop | None = None
     missed = False
     wakes_s = 0.0
-    """When rings of this turn wake again."""
+    """From when on a ring of this turn wakes the other loop again."""
 
 
 class LoopCalls:
@@ -139,7 +140,7 @@ class LoopCalls:
         self._wake = Wake(self._run)
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """They run on ``loop``. Calls left before are run soon."""
+        """Run the calls on ``loop`` from now on; calls that were left earlier run soon."""
         self._wake.begin(loop)
 
     def soon(self, callback: Callable[[], object]) -> None:

@@ -88,7 +88,7 @@ class MessageLog:
             await self._wait_for_readers(self._kept[0])
 
     def close(self) -> None:
-        """No further message follows; the kept ones can still be read."""
+        """Close the log: no further message follows; the kept ones can still be read."""
         self._closed = True
         self._readers.clear()
         self._changed.ring()
@@ -167,11 +167,11 @@ class MessageReader:
         return message
 
     def close(self) -> None:
-        """Idempotent; ends a pending iteration."""
+        """Detach from the log; a pending iteration ends. Idempotent."""
         self._log.detach(self)
 
     def end(self, error: QuireError | None) -> None:
-        """Called by the log: no further message follows."""
+        """End the iteration, with ``error`` if it is not ``None``. Called by the log."""
         if not self.ended:
             self.ended = True
             self._error = error

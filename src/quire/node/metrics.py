@@ -24,10 +24,10 @@ class NodeStatistics:
     """The figures at one moment.
 
     ``latencies`` has no entry for an engine that has served no decode yet. ``recording_failure``:
-    why the event log has ended early, or ``None``. ``ended_programs``: by form and outcome.
-    ``classes``: by class of program. ``kept_rows``: of encoders, for programs. ``sharing``: of
-    workflows' pure primitives; ``speculation``: of those that ran ahead. ``spans``: None if they
-    are sent nowhere.
+    why the event log has ended early, or ``None``. ``ended_programs``: their number by form and
+    outcome. ``classes``: figures by class of program. ``kept_rows``: rows of encoders that are kept
+    for programs. ``sharing``: the results of pure primitives that workflows share;
+    ``speculation``: the primitives that ran ahead. ``spans``: None if they are sent nowhere.
     """
 
     health: NodeHealth
@@ -48,9 +48,9 @@ class NodeStatistics:
 
 @dataclass(frozen=True, slots=True)
 class NodeChanges:
-    """What has changed of the process table up to ``number``, and the engines as they are now; see
-    ``quire.control.ProcessChanges``. ``unix_s``: now. ``unix_offset_s``: what makes the times of
-    rows Unix times."""
+    """The changes of the process table up to ``number``, and the present state of the engines; see
+    ``quire.control.ProcessChanges``. ``unix_s``: the present Unix time. ``unix_offset_s`` is added
+    to a row's time to give Unix time."""
 
     number: int
     records: Sequence[ProcessRecord]

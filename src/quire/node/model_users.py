@@ -1,7 +1,7 @@
 """Which programs have queues for which model, and which models will not come back.
 
-Programs are ended when the last engine of their model is given up, and when they turn to a model
-that has been.
+Programs are ended when the last engine of their model is given up, and when they create a queue for
+a model that is given up.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from quire.core.ids import ModelId, ProgramId
 
 
 class ModelUsers:
-    """A program stays a user until it ends. ``replicas``: engines of a model, if it has more than
-    one."""
+    """The users of each model; a program stays one until it ends. ``replicas``: the number of
+    engines of each model that has more than one."""
 
     def __init__(self, replicas: Mapping[ModelId, int]) -> None:
         self._replicas = replicas
@@ -24,7 +24,8 @@ class ModelUsers:
         self._given_up: dict[ModelId, ErrorRecord] = {}
 
     def add(self, model: ModelId, program: ProgramId) -> ErrorRecord | None:
-        """``program`` has a queue for ``model`` now. Returns why the model is gone, if it is."""
+        """Note that ``program`` has a queue for ``model``. Return why the model is given up, if it
+        is."""
         self._users.setdefault(model, set()).add(program)
         return self._given_up.get(model)
 
@@ -33,8 +34,8 @@ class ModelUsers:
             programs.discard(program)
 
     def give_up_engine(self, model: ModelId, error: ErrorRecord) -> list[ProgramId] | None:
-        """One engine of ``model`` will not come back. Returns the programs that would wait for ever
-        if it was the last one, oldest first; ``None`` if others remain."""
+        """Note that one engine of ``model`` will not come back. Return the programs that would wait
+        for ever if it was the last one, oldest first; ``None`` if others remain."""
         self._num_given_up[model] += 1
         if self._num_given_up[model] < self._replicas.get(model, 1):
             return None

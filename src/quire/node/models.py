@@ -146,7 +146,7 @@ class ModelTable:
         return model
 
     def put(self, name: ModelId, info: EngineInfo, model_files: ModelFiles) -> None:
-        """The engine of ``name`` is ready; its model and each adapter become available."""
+        """Make the model ``name`` and its adapters available: an engine of it is ready."""
         model = ServedModel(
             id=name,
             base=name,

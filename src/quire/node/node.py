@@ -1,7 +1,7 @@
 """The node: one object that an edge (HTTP, a test, a notebook) starts, uses and stops.
 
 Owns the public interface of a node; ``parts`` has its parts, ``life`` their start and end,
-``reports`` what they say of themselves. Every method belongs to the event loop that called
+``reports`` the figures that they report. Every method belongs to the event loop that called
 ``start``.
 """
 
@@ -114,7 +114,7 @@ class Node:
         await self._life.stop(drain_timeout_s)
 
     def is_over(self) -> bool:
-        """Whether it has stopped, and will not change any more."""
+        """Whether the node has stopped for good."""
         return self._life.is_over
 
     # -- what is there -----------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Node:
         return self._parts.encoder(name, kind)
 
     def search_engine(self, tenant: TenantId) -> str:
-        """What the programs of ``tenant`` search: ``fts5`` or ``searxng``.
+        """The name of the search engine of ``tenant``: ``fts5`` or ``searxng``.
 
         Raises:
             TraitMissing: there is no search engine for it.
@@ -169,8 +169,9 @@ class Node:
         await asyncio.to_thread(self._parts.services.kept_queries.delete, place)
 
     async def check_grammar(self, grammar: GrammarSpec, tenant: TenantId) -> None:
-        """Return if ``grammar`` can be used. Programs need not call it: the grammars of commands
-        are checked when these are issued, and a known grammar costs nothing.
+        """Check ``grammar`` and return when it is known to be usable. Programs need not call it:
+        the grammars of commands are checked when these are issued, and a known grammar costs
+        nothing.
 
         Raises:
             GrammarError: it cannot be used within the limits of time and memory.
@@ -192,12 +193,12 @@ class Node:
         return self._reports.process(program)
 
     def changes(self, since: int, tenant: TenantId | None = None) -> NodeChanges:
-        """What has changed of the process table since change number ``since`` (0: all there is).
+        """The changes of the process table since change number ``since`` (0: the whole table).
         Programs that have not changed cost nothing."""
         return self._reports.changes(since, tenant)
 
     def index_changes(self, known: Mapping[EngineId, IndexPlace]) -> tuple[EngineIndex, ...]:
-        """What has changed of the engines' prefix indexes since the places in ``known``."""
+        """The changes of the engines' prefix indexes since the places in ``known``."""
         return self._parts.control.call(lambda controller: controller.index_changes(known))
 
     def held_texts(self, program: ProgramHandle, max_tokens: int) -> tuple[HeldText, ...]:
@@ -255,7 +256,7 @@ class Node:
         ``quotas`` may only tighten those of the program and of the tenant. ``seed``: of the
         program's random numbers, chosen if absent. ``family``: of the program that launches it.
         ``args`` are arguments by position, ``named`` by name. ``traceparent``: the client's span
-        (W3C Trace Context) that the program's is to stand below.
+        (W3C Trace Context), which becomes the parent of the program's span.
 
         Raises:
             InvalidArgument: an argument is missing, unknown, or of the wrong type.
@@ -278,8 +279,8 @@ class Node:
         return self._parts.launcher.launch(program, launch, quotas, family)
 
     def take(self, programs: Programs, handed: HandedProgram, tenant: TenantId) -> ProgramHandle:
-        """Go on with a program that another node has handed over (``hand_over_family``), and with
-        its descendants; ``programs`` are their code.
+        """Continue a program that another node has handed over (``hand_over_family``), and its
+        descendants; ``programs`` are their code.
 
         Raises:
             AlreadyExists: this node has a program with one of their ids.
@@ -287,9 +288,10 @@ class Node:
         return self._parts.launcher.take(programs, handed, tenant)
 
     async def told_records(self, asked: RecordsWanted, tenant: TenantId) -> ToldRecords:
-        """What a reader that keeps the records of ``tenant``'s restartable programs is to be told
-        next. What they give to their clients waits for it. The programs that it names as gone are
-        at another node, and end here.
+        """The next parts of the records of ``tenant``'s restartable programs, for a reader that
+        keeps copies. While there is a reader, messages to the programs' clients wait until it has
+        the parts that led to them. Programs that the reader names as gone run on another node, and
+        end here.
 
         Raises:
             AlreadyExists: another reader keeps them.
@@ -301,7 +303,7 @@ class Node:
         return await table.records(tenant).read(asked)
 
     def left_records(self, reader: str, tenant: TenantId) -> None:
-        """A reader of records has gone, or its connection is lost."""
+        """Note that a reader of records has left, or its connection is lost."""
         self._parts.programs.records(tenant).leave(reader)
 
     def program(self, public_id: str, tenant: TenantId) -> ProgramHandle:
@@ -362,10 +364,10 @@ class Node:
         metadata: Mapping[str, str] = NO_NAMES,
         traceparent: str | None = None,
     ) -> tuple[SessionHandle, bool]:
-        """Open the session that ``session`` finds by this ``client_id``, and whether it is new: one
-        that is open with the same properties is returned. It stands in the process table before its
-        first call. ``kind``: what sessions like it are called. ``deadline_s`` counts from now;
-        ``idle_ttl_s`` replaces the configured time.
+        """Open the session that ``session`` finds by this ``client_id``; return it and whether it
+        is new. A session that is open with the same properties is returned. It is in the process
+        table before its first call. ``kind``: the name of the class of sessions that it belongs to.
+        ``deadline_s`` counts from now; ``idle_ttl_s`` replaces the configured time.
 
         Raises:
             AlreadyExists: the session is open with other properties.
@@ -399,14 +401,14 @@ class Node:
         return self._parts.sessions.all(tenant)
 
     def session_rows(self, sessions: Sequence[SessionHandle]) -> list[ProcessRow | None]:
-        """Of each its line of the process table; ``None``: its first call has yet to begin."""
+        """The line of each in the process table; ``None``: its first call has yet to begin."""
         programs = [session.program for session in sessions]
         return self._parts.control.call(
             lambda controller: [controller.process(program) for program in programs]
         )
 
     def public_id(self, program: ProgramId) -> str | None:
-        """What clients call a program that is kept or a session that is open."""
+        """The public id of a program that is kept or a session that is open."""
         return self._reports.public_id(program)
 
     # -- inside ------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ Ts = TypeVarTuple("Ts")
 
 
 class NodeNotices:
-    """``begin`` and ``wait_health_change`` belong to the node's loop; every other method is for any
-    thread."""
+    """Passes notices to the node's loop. ``begin`` and ``wait_health_change`` belong to that loop;
+    every other method is for any thread."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -37,7 +37,7 @@ class NodeNotices:
         self.tell(self._health_changed.ring)
 
     def report(self, text: str, fraction: float) -> None:
-        """The fraction that has been loaded, from 0 to 1."""
+        """Report progress of loading; ``fraction`` is from 0 to 1."""
         if self._progress is not None:
             self.tell(self._progress, text, fraction)
 

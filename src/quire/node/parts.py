@@ -173,5 +173,5 @@ class NodeParts:
         return await self.sandbox.inspect(code)
 
     def _on_blocked(self, blocked: BlockedLoop) -> None:
-        """On the watchdog's thread."""
+        """Runs on the watchdog's thread."""
         self._notices.tell(self.programs.note_blocked, blocked.program, blocked.stack)

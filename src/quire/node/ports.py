@@ -71,7 +71,7 @@ class IssuerPort:
         return self._first_number
 
     def post(self, call: QueueCall) -> None:
-        """Every queue of a call serves the call's thread."""
+        """Post a call; a queue that it creates serves the session call's thread."""
         if isinstance(call, CreateQueue):
             self._queues.add(call.queue)
             call = CreateQueue(
@@ -107,8 +107,8 @@ class IssuerSinks:
         self._lock = threading.Lock()
 
     def add(self, index: int, sink: ReplySink, loop: asyncio.AbstractEventLoop) -> None:
-        """An issuer that is added after the program's end is notified at once: no reply would ever
-        come."""
+        """Route replies to issuer ``index``. One that is added after the program's end is notified
+        at once: no reply would ever come."""
         with self._lock:
             self._sinks[index] = sink
             error = self._terminated

@@ -26,7 +26,7 @@ class Preparation:
         return partial(self._prepare, tenant)
 
     def close(self) -> None:
-        """Idempotent."""
+        """End the processes. Idempotent."""
         self.images.close()
         self.grammars.close()
 

@@ -1,6 +1,6 @@
 """Figures of launched programs, kept beyond their end; and the number of ended programs by outcome.
 
-An ``Observer`` of the control thread, which is notified when control closes a program. Owns the
+An ``Observer`` of the control thread, which sees when control closes a program. Owns the
 figures of launched programs until their records are forgotten. Knows no record.
 """
 
@@ -19,8 +19,8 @@ from quire.programs.runtime.running import GuestSpent
 _OUTCOMES = {one: one for one in ("finished", "failed", "cancelled", "terminated", REFUSED)} | {
     ENGINE_WAS_LOST: "engine_lost"
 }
-"""By the reason of the end. A reason that is not listed is a sentence: the node has terminated the
-program."""
+"""The outcome by the reason of the end. A reason that is not listed is a sentence: the node has
+terminated the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ class ProgramFigures:
             self._kept.pop(program, None)
 
     def of(self, programs: Sequence[ProgramId], *, ended: bool) -> ResourceUsage | None:
-        """The sum over those of a program's incarnations that control has closed; ``None`` if there
-        is none. ``ended``: all have ended; wait for control if it has not closed them yet."""
+        """The sum over the incarnations of a program that control has closed; ``None`` if it has
+        closed none. ``ended``: all have ended, so wait for control to close them."""
         kept = [self._kept.get(program) for program in programs]
         if ended and any(one is not None and one.used is None for one in kept):
             self._wait_control()
@@ -109,7 +109,7 @@ class ProgramFigures:
         return sum(used[1:], used[0]) if used else None
 
     def ended(self) -> Mapping[tuple[ProgramForm, str], int]:
-        """Number of ended programs by form and outcome. On the control thread."""
+        """Number of ended programs by form and outcome. Call it on the control thread."""
         return dict(self._ended)
 
     # -- an observer -------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class ProgramFigures:
         self._ended[action.form, _OUTCOMES.get(action.reason, "terminated")] += 1
 
     def observe_failure(self, event: Event, error: Exception) -> None:
-        """Nothing was closed."""
+        """Do nothing: no program was closed."""
 
     def flush(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: nothing is buffered."""

@@ -1,7 +1,7 @@
 """One launched program as its clients see it: its record, messages, log and result.
 
-Lives on the edge's loop. Connects the program's incarnations with its clients; ``program_output``
-has what it gives to them, ``program_input`` what they give to it, ``program_move`` its way to
+Lives on the edge's loop. Connects the program's incarnations with its clients: ``program_output``
+has its messages and log, ``program_input`` the clients' messages, ``program_move`` its move to
 another node, ``record_keeping`` what waits for a router. Must not know how a program is executed
 (``Runtime`` does) nor what it computes.
 """
@@ -69,11 +69,11 @@ class ProgramHandle:
         self._ended = asyncio.Event()
         self._abandoned: QuireError | None = None
         self._is_wanted = True
-        """Nobody has asked the program to end."""
+        """False once a client or the node has asked the program to end."""
         self._callbacks: list[Callable[[], None]] = []
         self._restarts: Restarts | None = None
         self._start: Callable[[], RunningProgram] | None = None
-        """Only for a restartable program."""
+        """Set only for a restartable program."""
         self._origin: Origin | None = None
         self._table: ProgramPlace
         self._running: RunningProgram
@@ -85,7 +85,8 @@ class ProgramHandle:
         restarts: Restarts | None,
         origin: Origin | None = None,
     ) -> None:
-        """For the table. ``start`` gives the program to its runtime, now and at each restart."""
+        """Start the program; called by the table. ``start`` gives the program to its runtime, now
+        and at each restart."""
         self._table, self._restarts, self._origin = table, restarts, origin
         if restarts is not None:
             self._start = start
@@ -105,7 +106,7 @@ class ProgramHandle:
         running.follow(partial(self._table.soon, partial(self._hear, running)))
 
     def _begin_again(self, error: ErrorRecord, *, was_away: bool = False) -> None:
-        """The pages that the program held in its engine are lost."""
+        """Start the next incarnation, or end the program: its pages in the engine are lost."""
         old, restarts = self._running, self._restarts
         if self._move.has_begun:
             self._move.stopped()
@@ -134,22 +135,22 @@ class ProgramHandle:
 
     @property
     def children(self) -> ChildState:
-        """Of a restartable program that has not ended."""
+        """The children of a restartable program that has not ended; empty for any other."""
         return ChildState() if self._restarts is None else self._restarts.child_state
 
     def check_movable(self, *, is_alone: bool = True) -> None:
-        """Raises ``InvalidArgument``: the program cannot go to another node; the message says
-        why. ``is_alone``: its parent does not go with it."""
+        """Raises ``InvalidArgument`` if the program cannot move to another node; the message says
+        why. ``is_alone``: its parent does not move with it."""
         self._move.check(
             self._launch, self._origin, self._restarts, is_over=self._is_over, is_alone=is_alone
         )
 
     async def hand_over(self, *, is_alone: bool = True) -> HandedProgram:
-        """Stop the program here, without its children, so that another node can go on with it;
+        """Stop the program here, without its children, so that another node can continue it;
         ``leave`` or ``stay`` follows.
 
         Raises:
-            InvalidArgument: it cannot go, or has ended; the message says why.
+            InvalidArgument: it cannot move, or has ended; the message says why.
         """
         self.check_movable(is_alone=is_alone)
         assert self._origin is not None
@@ -159,30 +160,30 @@ class ProgramHandle:
         return handed
 
     def go_on(self) -> None:
-        """The program has come from another node."""
+        """Replay the record of the program, which has come from another node."""
         assert self._restarts is not None
         self._output.note("info", "it goes on from another node")
         self._restarts.begin_again(self._running)
 
     def stay(self) -> None:
-        """No other node has taken it: it begins again here. Idempotent."""
+        """Start the program again here: no other node has taken it. Idempotent."""
         if self._move.is_away:
             self._move.come_back()
             lost = EngineLost("no other node has taken the program")
             self._begin_again(lost.record(), was_away=True)
-            self._hear(self._running)  # one that somebody has ended meanwhile has its end now
+            self._hear(self._running)  # the end of a program that was cancelled meanwhile
 
     def leave(self) -> None:
-        """Another node has taken it: its clients here are told so, and its record is forgotten.
-        Idempotent."""
+        """End the program here: another node has taken it. Its clients get ``EngineLost``, and its
+        record is forgotten. Idempotent."""
         if not self._move.is_away or self.ended or self._restarts is None:
             return
         self._abandoned = self._move.leave()
         self._has_gone()
 
     def leave_behind(self) -> None:
-        """This node was thought to be lost, and another one goes on with the program: as ``leave``,
-        of one that still runs here. Idempotent."""
+        """Like ``leave``, for a program that still runs here: a router took this node for lost, and
+        another node continues the program. Idempotent."""
         if self.ended or self._restarts is None:
             return
         self._abandoned = self._move.leave()
@@ -215,7 +216,7 @@ class ProgramHandle:
         self._output.stop()
 
     def _end_with(self, error: QuireError) -> None:
-        """``_give_up``, and take the end of a program that has already stopped."""
+        """Like ``_give_up``; also conclude a program that has already stopped."""
         self._give_up(error)
         self._hear(self._running)
 
@@ -230,7 +231,7 @@ class ProgramHandle:
 
     @property
     def ended(self) -> bool:
-        """The program has ended and its last message is in the log."""
+        """Whether the program has ended and its last message is in the log."""
         return self._ended.is_set()
 
     def record(self) -> ProgramRecord:
@@ -260,7 +261,7 @@ class ProgramHandle:
         )
 
     async def send(self, message: str) -> None:
-        """Send to the program's ``receive``; waits while the program has too many unread messages.
+        """Send a message to the program; wait while it has too many unread messages.
 
         Raises:
             MailboxFull: the program reads no messages.
@@ -271,14 +272,14 @@ class ProgramHandle:
             await sent
 
     def take_frame(self, connection: str) -> None:
-        """A frame of the connection that a router has named so has come; what it asks for follows
-        in the same turn."""
+        """Count a frame of the connection to which a router has given this name; the caller acts on
+        the frame in the same turn."""
         if self._restarts is not None:
             self._restarts.take_frame(connection)
 
     def num_frames(self, connection: str) -> int | None:
-        """How many frames of a connection were taken, at this node or before; None: it is not
-        known."""
+        """How many frames of a connection were taken, at this node or an earlier one; None: the
+        program is not restartable, or has ended."""
         return None if self._restarts is None else self._restarts.frames.get(connection, 0)
 
     def attach(self, after: int = 0) -> MessageReader:
@@ -288,7 +289,7 @@ class ProgramHandle:
         return self._output.messages.attach(after)
 
     def signal(self, name: str, message: str | None = None) -> None:
-        """``message`` (with its text), ``end_of_input`` or ``cancel``.
+        """Send the signal ``name``: ``message`` (with its text), ``end_of_input`` or ``cancel``.
 
         Raises:
             InvalidArgument: another name, or a text is missing or not expected.
@@ -306,7 +307,7 @@ class ProgramHandle:
             self._running.cancel("cancelled by a signal of its client")
 
     def terminate(self, reason: str = "cancelled by its owner") -> None:
-        """Idempotent, in every state; ``result`` returns when the program has ended."""
+        """Cancel the program, in any state; ``result`` waits for its end. Idempotent."""
         self._is_wanted = False
         if not self._running.state.ended:
             self._output.note("warning", f"cancel: {reason}")
@@ -324,16 +325,16 @@ class ProgramHandle:
         return self._result
 
     async def kept(self) -> None:
-        """Until what the program was told by now is kept elsewhere, if anybody keeps it: then it
-        survives the loss of this node."""
+        """Wait until a router has the program's record up to now, so that it survives the loss of
+        this node; return at once if none keeps it."""
         await self._keeping.kept()
 
     async def wait_here(self) -> None:
-        """Until the program is not on its way to another node; of one that has left, for ever."""
+        """Wait while the program is being moved to another node; for ever if it has left."""
         await self._move.wait_here()
 
     async def wait_stopped(self) -> None:
-        """Until its present incarnation runs no code any more."""
+        """Wait until its present incarnation runs no code any more."""
         with suppress(QuireError):
             await self._running.result()
 
@@ -352,8 +353,8 @@ class ProgramHandle:
         return self._output.lines()
 
     async def close(self) -> None:
-        """The node has stopped its programs: release the waiters, whatever state this program is
-        in."""
+        """Release the waiters, whatever state this program is in: the node has stopped its
+        programs."""
         self._output.messages.close()
         if self._move.is_away:
             self.leave()
@@ -368,7 +369,7 @@ class ProgramHandle:
             self._ended.set()
 
     def note_blocked(self, stack: str) -> None:
-        """For the watchdog: the program has not awaited anything for too long."""
+        """Log that the program has not awaited anything for too long; called for the watchdog."""
         self._output.note("error", f"the program blocks its loop: await something\n{stack}")
 
     def _hear(self, running: RunningProgram) -> None:
@@ -396,7 +397,7 @@ class ProgramHandle:
         self._output.note_left(running)
         if self._restarts is not None:
             self._restarts.end()
-        self._restarts = None  # the handle is kept for a while, the program's answers are not
+        self._restarts = None  # the handle is kept for a while, the program's record is not
         self._start = None
         self._ended_s = time.time()
         self._duration_s = time.monotonic() - self._started_at
@@ -408,13 +409,13 @@ class ProgramHandle:
             callback()
 
     def _print_soon(self, running: RunningProgram, *line: Any) -> None:
-        """From any thread."""
+        """Pass on a line of log, from any thread."""
         self._table.soon(partial(self._printed, running, *line))
 
     def _printed(
         self, running: RunningProgram, level: str, text: str, fields: Mapping[str, Any]
     ) -> None:
-        """A log entry or output of the program. Only the output of a sandboxed program can be
+        """Take a log entry or output of the program. Only the output of a sandboxed program can be
         attributed to it."""
-        if running is self._running:  # no earlier incarnation
+        if running is self._running:  # not an earlier incarnation
             self._output.printed(level, text, fields, self._restarts)

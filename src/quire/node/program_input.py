@@ -1,6 +1,6 @@
-"""What clients give to a program: messages, the end of them, and signals.
+"""Passes the input of clients to a program: messages, the end of input, and signals.
 
-Belongs to the edge's loop. Of a restartable program ``Restarts`` records all of it.
+Belongs to the edge's loop. ``Restarts`` records the input of a restartable program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SIGNALS = ("message", "end_of_input", "cancel")
 
 
 def check_signal(name: str, message: str | None) -> None:
-    """Raises ``InvalidArgument``: another name, or a text is missing or not expected."""
+    """Raises ``InvalidArgument`` for another name, or if a text is missing or not expected."""
     if name not in SIGNALS:
         raise InvalidArgument(f"no signal {name!r}: use one of {', '.join(SIGNALS)}")
     if (name == "message") is (message is None):
@@ -30,7 +30,7 @@ def send(message: str, running: RunningProgram, restarts: Restarts | None) -> Se
 
 
 def close_input(running: RunningProgram, restarts: Restarts | None) -> None:
-    """No further message follows."""
+    """Tell the program that no further message follows."""
     if restarts is None:
         running.close_input()
     else:

@@ -1,7 +1,8 @@
-"""The way of one program to another node: it stops here, is away, and has left or comes back.
+"""The move of one program to another node: it stops here, is away, and has left or comes back.
 
-Owns how far the program is on that way, and how long somebody may take to say whether it was taken.
-Belongs to the edge's loop. Must not know the program's clients, nor how it is begun again.
+Owns the state of the move, and the time within which the mover must report whether another node has
+taken the program. Belongs to the edge's loop. Must not know the program's clients, nor how it is
+started again.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from quire.node.restarts import Restarts
 
 
 class ProgramMove:
-    """Of the program ``id``. ``on_unheard`` is given the error of one that is handed over and of
-    which nobody says for ``limit_s`` whether it was taken: it may run there, so it does not
-    here."""
+    """The move of the program ``id``. ``on_unheard`` is called with an error if the program was
+    handed over and its mover does not report within ``limit_s`` whether it was taken: it may run on
+    another node, so it must not run here."""
 
     def __init__(self, id: str, limit_s: float, on_unheard: Callable[[QuireError], None]) -> None:
         self._id = id
@@ -31,22 +32,22 @@ class ProgramMove:
 
     @property
     def has_begun(self) -> bool:
-        """The program is told nothing more here."""
+        """Whether a move has begun: the program receives nothing more here."""
         return self._departure is not None
 
     @property
     def is_away(self) -> bool:
-        """It has stopped here, and was given to whoever moves it."""
+        """Whether the program has stopped here and was handed to its mover."""
         return self._departure is not None and self._departure.has_stopped
 
     def check_here(self) -> None:
-        """Raises ``EngineLost``: it moves now."""
+        """Raises ``EngineLost`` while the program moves."""
         if self.has_begun:
             raise EngineLost(f"program {self._id} moves to another node now: send it again")
 
     async def wait_here(self) -> None:
-        """Until the program can be told something, or has ended; for ever if it has left."""
-        while not self._is_here.is_set():  # it may set out again before this task goes on
+        """Wait until the program can receive something, or has ended; for ever if it has left."""
+        while not self._is_here.is_set():  # the next move may begin before this task goes on
             await self._is_here.wait()
 
     def check(
@@ -58,15 +59,15 @@ class ProgramMove:
         is_over: bool,
         is_alone: bool,
     ) -> None:
-        """Raises ``InvalidArgument``: the program cannot go; the message says why. ``is_alone``:
-        its parent does not go with it."""
+        """Raises ``InvalidArgument`` if the program cannot move; the message says why.
+        ``is_alone``: its parent does not move with it."""
         is_here = not (is_over or self.has_begun)
         movable(self._id, launch, origin, restarts, is_here=is_here, is_alone=is_alone)
 
     async def begin(
         self, name: str, launch: ProgramLaunch, origin: Origin, restarts: Restarts
     ) -> HandedProgram:
-        """Stop the program, which can go (``check``). Its owner calls ``stopped`` then.
+        """Stop the program, which can move (``check``); its owner then calls ``stopped``.
 
         Raises:
             InvalidArgument: it has ended.
@@ -84,18 +85,18 @@ class ProgramMove:
             self._departure.end(has_stopped=True)
 
     def ended(self) -> None:
-        """The program has ended by itself."""
+        """Note that the program has ended by itself."""
         if self._departure is not None:
             self._departure.end(has_stopped=False)
         self._is_here.set()
 
     def come_back(self) -> None:
-        """No other node has taken it."""
+        """Note that no other node has taken the program."""
         self._departure = None
         self._is_here.set()
 
     def leave(self) -> EngineLost:
-        """Another node has taken it: what its clients here are told."""
+        """Note that another node has taken the program; return the error for its clients here."""
         self.has_left = True
         return EngineLost(f"program {self._id} has moved to another node: ask the router for it")
 
@@ -112,13 +113,13 @@ class ProgramMove:
 
 
 class _Departure:
-    """One attempt."""
+    """One attempt to move the program."""
 
     def __init__(self) -> None:
         self._end: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     async def stopped(self, id: str) -> None:
-        """Raises ``InvalidArgument``: the program has ended before it stopped."""
+        """Wait until the program has stopped. Raises ``InvalidArgument`` if it ends instead."""
         if not await self._end:
             raise InvalidArgument(f"program {id} cannot move to another node: it has ended")
 
@@ -127,6 +128,6 @@ class _Departure:
         return self._end.done() and self._end.result()
 
     def end(self, *, has_stopped: bool) -> None:
-        """It has stopped, or ended by itself."""
+        """Note that the program has stopped, or has ended by itself."""
         if not self._end.done():
             self._end.set_result(has_stopped)

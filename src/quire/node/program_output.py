@@ -1,4 +1,4 @@
-"""What one program gives to its clients: messages at the pace of their readers, and lines of log.
+"""The output of one program for its clients: messages at the pace of their readers, and log lines.
 
 Owns both logs over all incarnations of the program, and the message that waits for slow readers.
 Belongs to the edge's loop. Must not know why a program is restarted, moves or ends.
@@ -20,16 +20,16 @@ from quire.programs.runtime.running import RunningProgram
 from quire.programs.shown_values import problem_with
 
 _MAX_AT_ONCE = 256
-"""Messages that wait together for the program's record to be kept."""
+"""The most messages that wait together for a router to have the program's record."""
 
 Keep = Callable[[], Awaitable[None]]
-"""Waits until what has led to the program's messages is kept elsewhere."""
+"""Waits until a router has the record that has led to the program's messages."""
 
 
 class ProgramOutput:
-    """``on_stored`` is told that a message which had to wait is in the log, ``on_failure`` that the
-    program has not repeated its messages after a restart; that one calls ``stop``. ``keeping``:
-    what the messages wait for now; None: nothing."""
+    """The messages and log of one program. ``on_stored`` is called when a message that had to wait
+    is in the log, ``on_failure`` when the program has not repeated its messages after a restart;
+    the latter calls ``stop``. ``keeping`` returns what the messages wait for now; None: nothing."""
 
     def __init__(
         self,
@@ -45,19 +45,19 @@ class ProgramOutput:
         self._keeping = keeping
         self._is_stopped = False
         self._storing: asyncio.Task[None] | None = None
-        """Messages that wait: their program's record is not kept yet, or the log is full and its
-        readers are slow."""
+        """Stores messages that wait: a router does not have the program's record yet, or the log is
+        full and its readers are slow."""
 
     @property
     def num_bytes(self) -> int:
-        """Of both logs."""
+        """The bytes of both logs."""
         return self.messages.num_bytes + sum(line.num_bytes for line in self._lines)
 
     # -- messages ----------------------------------------------------------------------------------
 
     def take(self, running: RunningProgram, restarts: Restarts | None) -> bool:
-        """Take what the program has sent since the last time. False: a message waits for readers,
-        and ``on_stored`` follows."""
+        """Take what the program has sent since the last time. False: a message waits, and
+        ``on_stored`` follows."""
         if self._storing is not None:
             return False
         while (message := running.take()) is not None:
@@ -111,24 +111,24 @@ class ProgramOutput:
         self._on_stored(running)
 
     def store_end(self, running: RunningProgram, keep: Keep) -> None:
-        """The program has ended, and its end waits as a message does. ``on_stored`` follows."""
+        """Let the end of the program wait as its messages do. ``on_stored`` follows."""
         self._storing = asyncio.create_task(self._store(running, [], None, keep))
 
     def drop_waiting(self) -> None:
-        """The next incarnation sends the waiting message again, if there is one."""
+        """Drop the messages that wait: the next incarnation sends them again."""
         if self._storing is not None:
             self._storing.cancel()
             self._storing = None
 
     def stop(self) -> None:
-        """Clients receive no further message, whatever the program sends."""
+        """Drop every further message that the program sends."""
         self._is_stopped = True
         self.drop_waiting()
 
     # -- lines of log ------------------------------------------------------------------------------
 
     def lines(self) -> Sequence[ProgramLogLine]:
-        """The oldest first."""
+        """The lines of log, oldest first."""
         return tuple(self._lines)
 
     def note(self, level: LogLevel, text: str, fields: Mapping[str, Any] | None = None) -> None:
@@ -137,7 +137,7 @@ class ProgramOutput:
         self._lines.append(ProgramLogLine(time.time(), level, text, fields or {}))
 
     def note_left(self, running: RunningProgram) -> None:
-        """What ``running`` has left undone at its end."""
+        """Log what ``running`` has left undone at its end."""
         for error in running.unobserved_failures:
             self.note(
                 "warning", f"an exception that was never awaited: {error.code}: {error.message}"
@@ -148,7 +148,7 @@ class ProgramOutput:
     def printed(
         self, level: str, text: str, fields: Mapping[str, Any], restarts: Restarts | None
     ) -> None:
-        """A log entry or output of the program, without the lines that it repeats after a
+        """Log an entry or output of the program, without the lines that it repeats after a
         restart."""
         for line in text.splitlines() or [""]:
             if restarts is not None and restarts.prints_again():

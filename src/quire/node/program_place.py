@@ -1,4 +1,4 @@
-"""What a handle of a program needs of the table that it is in."""
+"""The interface of the table of programs to the handles in it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class ProgramPlace(Protocol):
     """The owner of handles: the table of programs."""
 
     def soon(self, callback: Callable[[], object]) -> None:
-        """Call it on the edge's loop; from any thread."""
+        """Call ``callback`` soon on the edge's loop. For any thread."""
         ...
 
     def records(self, tenant: TenantId) -> RecordFeed:
-        """Who is told the records of the tenant's programs."""
+        """The feed of the tenant's records."""
         ...
 
     def renamed(self, handle: ProgramHandle, before: ProgramId) -> None:
-        """The program has been restarted under another number."""
+        """Note that the program has been restarted under another number than ``before``."""
         ...
 
     def used(self, handle: ProgramHandle) -> ResourceUsage | None:
-        """What the program has used; while it runs, what earlier incarnations have used."""
+        """The resources that the program has used; while it runs, those of earlier incarnations."""
         ...
 
     def left(self, handle: ProgramHandle) -> None:
-        """The program is at another node."""
+        """Forget the program: it has moved to another node."""
         ...
 
     def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
-        """The program's last message is in the log; the handle keeps ``num_bytes``."""
+        """Note that the program's last message is in the log; the handle keeps ``num_bytes``."""
         ...

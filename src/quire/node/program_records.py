@@ -79,8 +79,8 @@ class ProgramRecord:
     """One launched program at one moment. Times are Unix times; ``parent`` is a public id,
     ``parent_thread`` the thread of it that launched the program.
 
-    ``num_dropped_messages`` counts messages that are no longer kept for readers. ``used``: by its
-    ended incarnations; ``duration_s``: from launch to end.
+    ``num_dropped_messages`` counts messages that are no longer kept for readers. ``used``: the
+    resources of its ended incarnations; ``duration_s``: from launch to end.
     """
 
     id: str
@@ -107,8 +107,8 @@ class ProgramRecord:
 
 
 class ProgramLaunch(msgspec.Struct, frozen=True):
-    """The launch of a program, besides its code; ``named``: arguments by name; ``traceparent``: of
-    the client's request; ``form``: the program's."""
+    """The launch of a program, without its code. ``named``: arguments by name; ``traceparent``:
+    that of the client's request; ``form``: that of the program."""
 
     tenant: TenantId
     args: tuple[str, ...] = ()
@@ -130,8 +130,9 @@ def kept_bytes(launch: ProgramLaunch, result: Any) -> int:
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
     """Per tenant: running programs, kept records of ended programs, and the bytes of their
-    messages, results, arguments and logs together. Per program: kept log lines. One that was handed
-    to another node ends after ``handed_over_s``, if nobody says whether it was taken."""
+    messages, results, arguments and logs together. Per program: kept log lines. A program that is
+    handed to another node ends after ``handed_over_s``, unless its mover has reported whether it
+    was taken."""
 
     max_running: int = 1024
     max_ended: int = 256

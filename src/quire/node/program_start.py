@@ -17,8 +17,8 @@ from quire.node.control_thread import ControlThread, EventAt
 class ProgramStart(msgspec.Struct, frozen=True):
     """The properties that control receives when a program starts: see ``ProgramStarted``.
 
-    ``deadline_s`` counts from the start. ``traceparent``: of the client's request, which control is
-    not told.
+    ``deadline_s`` counts from the start. ``traceparent``: that of the client's request; control
+    does not receive it.
     """
 
     tenant: TenantId
@@ -35,7 +35,7 @@ class ProgramStart(msgspec.Struct, frozen=True):
     traceparent: str | None = None
 
     def event_of(self, program: ProgramId) -> EventAt:
-        """The properties of ``program``."""
+        """The event that enters ``program``, once its time is known."""
         return partial(self._at, program)
 
     def _at(self, program: ProgramId, time_s: float) -> ProgramStarted:
@@ -63,7 +63,7 @@ def start_program(
     loop: asyncio.AbstractEventLoop,
     sink: ReplySink,
 ) -> None:
-    """Enter ``program``; its replies go to ``sink`` on ``loop``. From any thread.
+    """Enter ``program``; its replies go to ``sink`` on ``loop``. For any thread.
 
     Raises:
         QuireError: the control thread has failed.

@@ -31,8 +31,8 @@ from quire.programs.runtime.running import RunningProgram
 
 
 class ProgramTable:
-    """``figures``: what programs have used; entries are forgotten with their records. ``on_forget``
-    is told of the programs whose records are forgotten."""
+    """The table of programs. ``figures``: what programs have used; entries are forgotten with their
+    records. ``on_forget`` is called with the programs whose records are forgotten."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ProgramTable:
         public_id: str | None = None,
     ) -> ProgramHandle:
         """Enter a program; ``start`` gives it to its runtime. With ``restarts`` it is started again
-        when its engine was lost. ``public_id``: of one that comes from another node.
+        when its engine was lost. ``public_id``: the id of a program that comes from another node.
 
         Raises:
             AlreadyExists: a program has this id.
@@ -92,7 +92,7 @@ class ProgramTable:
         """Check that programs of other nodes with these ids may come.
 
         Raises:
-            AlreadyExists: there is one of them.
+            AlreadyExists: a program has one of them.
             QuotaExceeded: the tenant would have too many.
         """
         for id in ids:
@@ -106,7 +106,7 @@ class ProgramTable:
             )
 
     def soon(self, callback: Callable[[], object]) -> None:
-        """For handles: call it on the edge's loop; from any thread."""
+        """For handles, from any thread: call ``callback`` soon on the edge's loop."""
         assert self._calls is not None, "a program was launched"
         self._calls.soon(callback)
 
@@ -121,13 +121,13 @@ class ProgramTable:
         return handle
 
     def all(self, tenant: TenantId | None = None) -> list[ProgramHandle]:
-        """In order of launch, including ended ones; of every tenant for ``None``."""
+        """The programs in order of launch, including ended ones; of every tenant for ``None``."""
         return [
             handle for handle in self._handles.values() if tenant is None or handle.tenant == tenant
         ]
 
     def running(self, tenant: TenantId | None = None) -> list[ProgramHandle]:
-        """In order of launch within a tenant."""
+        """The running programs, in order of launch within a tenant."""
         if tenant is not None:
             return list(self._running.get(tenant, {}).values())
         return [handle for running in self._running.values() for handle in running.values()]
@@ -137,35 +137,35 @@ class ProgramTable:
         return None if handle is None else handle.id
 
     def note_blocked(self, program: str | None, stack: str) -> None:
-        """The watchdog has found a blocked loop; ``program`` names the program that blocks it."""
+        """Note that the watchdog has found a blocked loop; ``program`` names what blocks it."""
         for handle in self.running():
             if program == f"{handle.program} ({handle.name})":
                 handle.note_blocked(stack)
 
     async def wait_idle(self) -> None:
-        """Returns when no program is running."""
+        """Return when no program is running."""
         await self._idle.wait()
 
     def records(self, tenant: TenantId) -> RecordFeed:
-        """Tells the records of the tenant's restartable programs."""
+        """The feed of the records of the tenant's restartable programs."""
         feed = self._feeds.get(tenant)
         if feed is None:
             feed = self._feeds[tenant] = RecordFeed()
         return feed
 
     def stop_telling(self) -> None:
-        """The node stops: its programs' clients wait for nobody who keeps records."""
+        """Close the feeds of records, since the node stops: no message waits for a router now."""
         for feed in self._feeds.values():
             feed.close()
 
     async def close(self) -> None:
-        """The runtime has been closed."""
+        """Close all handles, after the runtimes have been closed."""
         self.stop_telling()
         for handle in self.all():
             await handle.close()
 
     def used(self, handle: ProgramHandle) -> ResourceUsage | None:
-        """For the handle: what its program has used, as far as it is known before its end."""
+        """For the handle: the resources that its program has used, as far as they are known."""
         return self._figures.of(handle.incarnations, ended=handle.ended)
 
     def renamed(self, handle: ProgramHandle, before: ProgramId) -> None:
@@ -174,7 +174,7 @@ class ProgramTable:
         self._by_program[handle.program] = handle
 
     def left(self, handle: ProgramHandle) -> None:
-        """For the handle: its program goes on at another node, and nothing of it stays."""
+        """For the handle: forget its program, which goes on at another node."""
         del self._handles[handle.id], self._by_program[handle.program]
         self._figures.forget(handle.incarnations)
         self._on_forget(handle.incarnations)

@@ -1,4 +1,4 @@
-"""Limits on one program from several sources: the smallest of each applies."""
+"""Joins the limits on one program from several sources: the smallest of each applies."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Tells the records of a tenant's restartable programs to a router, which keeps them for the case
-that this node is lost.
+"""Sends the records of a tenant's restartable programs to a router, which keeps them in case this
+node is lost.
 
-What a program gives to its clients waits until the router has the record that led to it: then
-another node, which goes on from that record, gives the same. Without a reader nothing waits. Owns
-who reads, what has been acknowledged, and who waits for it. Belongs to the edge's loop. Must not
-know what is in a record.
+A program's message to its clients waits until the router has the record that led to it: then
+another node, which continues from that record, sends the same message. Without a reader nothing
+waits. Owns the reader's identity, what it has acknowledged, and the programs that wait. Belongs to
+the edge's loop. Must not know what is in a record.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from quire.node.told_record import ToldRecord
 logger = logging.getLogger(__name__)
 
 SILENT_S = 10.0
-"""A reader that has asked nothing for so long is gone, and nothing waits for it any more."""
+"""A reader that has not asked for this long counts as gone, and nothing waits for it any more."""
 
 POLL_S = 2.0
-"""A question is answered after so long, if there is nothing to tell."""
+"""The time after which a question gets an empty answer, if there is nothing to send."""
 
 INTERVAL_S = 0.25
-"""Between two looks at programs that have nothing which waits, at least."""
+"""The least time between two looks at the programs of which nothing waits."""
 
 _LOOK_SHARE = 0.05
-"""Of the loop's time that such looks may take, however many programs there are."""
+"""The share of the loop's time that such looks may take, however many programs there are."""
 
 _MAX_ANSWER_BYTES = 4 << 20
 
 
 class RecordFeed:
-    """Of one tenant. ``interval_s``: see ``INTERVAL_S``; ``silent_s`` and ``poll_s`` likewise."""
+    """The records of one tenant. ``interval_s``: see ``INTERVAL_S``; ``silent_s`` and ``poll_s``
+    likewise."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class RecordFeed:
         self.name = secrets.token_hex(8)
         self._records: dict[str, ToldRecord] = {}
         self._refused: set[str] = set()
-        """Programs of which the reader has been told that they stay."""
+        """Programs that the reader knows to be unable to move."""
         self._ended: list[EndedRecord] = []
         self._reader = ""
         self._heard_s = -silent_s
@@ -79,11 +80,12 @@ class RecordFeed:
     # -- for programs ------------------------------------------------------------------------------
 
     def add(self, record: ToldRecord) -> None:
-        """A program runs."""
+        """Add the record of a program that runs."""
         self._records[record.id] = record
 
     def end(self, record: ToldRecord, *, may_be_lost: bool) -> None:
-        """It has ended, or is at another node. ``may_be_lost``: see ``EndedRecord``."""
+        """Drop the record: the program has ended, or is at another node. ``may_be_lost``: see
+        ``EndedRecord``."""
         if self._records.pop(record.id, None) is None:
             return
         is_told = not record.is_first or record.id in self._refused
@@ -95,12 +97,13 @@ class RecordFeed:
             self._news.ring()
 
     def waits_for(self, record: ToldRecord) -> bool:
-        """Whether ``kept`` would wait. Of a program that stays, the reader is told why, once."""
+        """Whether ``kept`` would wait. For a program that cannot move it waits until the reader has
+        received the reason, once."""
         is_told = record.stays is not None and record.id in self._refused
         return self.has_reader and record.id in self._records and not is_told
 
     async def kept(self, record: ToldRecord) -> None:
-        """Until the reader has all that the program has been told by now; or is gone."""
+        """Wait until the reader has the whole record of the program up to now, or is gone."""
         if not self.waits_for(record):
             return
         future = self._wanted.get(record.id)
@@ -116,7 +119,7 @@ class RecordFeed:
             )
 
     def close(self) -> None:
-        """The node stops: nothing waits any more. Idempotent."""
+        """Release everything that waits: the node stops. Idempotent."""
         self._is_closed = True
         _settle([*self._wanted.values(), *self._unacknowledged.values()])
         self._news.ring()
@@ -124,11 +127,11 @@ class RecordFeed:
     # -- for the reader ----------------------------------------------------------------------------
 
     async def read(self, asked: RecordsWanted) -> ToldRecords:
-        """What is to be told, as soon as there is something, or after ``poll_s``. The question
+        """The next parts of records, as soon as there are any; empty after ``poll_s``. The question
         acknowledges the last answer.
 
         Raises:
-            AlreadyExists: somebody else reads.
+            AlreadyExists: another reader reads, or the same one has asked again meanwhile.
         """
         if self.has_reader and not self._has_left and asked.reader != self._reader:
             raise AlreadyExists("another router keeps the records of this node's programs")
@@ -150,15 +153,15 @@ class RecordFeed:
         return ToldRecords(self.name, self._number, parts, list(self._ended))
 
     def leave(self, reader: str) -> None:
-        """The reader has gone, or its connection is lost. Another one may follow at once; until
-        ``silent_s`` is over, it is waited for."""
+        """Note that the reader has left, or its connection is lost. Another reader may follow at
+        once; until ``silent_s`` is over, messages still wait for one."""
         if reader == self._reader:
             self._has_left = True
 
     async def _parts(self, question: int) -> list[ToldPart]:
         ends_s = self._now_s() + self._poll_s
         while True:
-            if question != self._question:  # what it took would be lost
+            if question != self._question:  # the parts that it took would be lost
                 raise AlreadyExists("the same reader has asked again")
             parts = self._look()
             left_s = min(ends_s - self._now_s(), self._interval_s)
@@ -171,7 +174,7 @@ class RecordFeed:
                 continue
 
     def _look(self) -> list[ToldPart]:
-        """Of those that wait, and now and then of all."""
+        """The next parts of the programs that wait, and now and then of all programs."""
         now_s = self._now_s()
         looks_at_all = now_s >= self._look_again_s
         found, num_bytes, is_cut = list[ToldPart](), 0, False

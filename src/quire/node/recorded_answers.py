@@ -1,7 +1,7 @@
-"""What services and other hosts have answered a program, as it travels to another node.
+"""The recorded answers of services and other hosts to a program, in the form that moves with it.
 
-Owns which services have something of the program at its node, so that it stays there. Must not know
-how a program moves.
+Owns the list of services that keep something for the program on its node, so that it must stay
+there. Must not know how a program moves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BOUND = {
     "shared": "shared results",
 }
 """Services, by the first part of their operations' names, that keep something for programs or
-answer from what their node alone has. Others answer from what they are asked."""
+answer from what their node alone has. The answers of all others depend on the question alone."""
 
 
 class HandedAnswer(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class HandedAnswer(msgspec.Struct, frozen=True):
 
 
 class _Response(msgspec.Struct, frozen=True, tag=True):
-    """The answer of another host."""
+    """The HTTP response of another host."""
 
     text: str
     status: int
@@ -48,7 +48,7 @@ class _Response(msgspec.Struct, frozen=True, tag=True):
 
 
 def why_they_stay(calls: list[RecordedQuestion], requests: list[RecordedQuestion]) -> str | None:
-    """Why a program that was told this cannot go to another node; None: it can."""
+    """Why a program with these recorded answers cannot move to another node; None: it can."""
     if not (is_whole(calls) and is_whole(requests)):
         return "it has asked more than is recorded"
     for asked in calls:
@@ -65,7 +65,7 @@ def why_they_stay(calls: list[RecordedQuestion], requests: list[RecordedQuestion
 
 
 def _named(asked: RecordedQuestion) -> str:
-    """The operation, and what it was about."""
+    """The operation and its first text argument."""
     arguments = dict(asked.what[1]) if len(asked.what) > 1 else {}
     about = next((one for one in arguments.values() if isinstance(one, str)), None)
     return f" ({asked.what[0]})" if about is None else f" ({asked.what[0]} {about[:80]!r})"

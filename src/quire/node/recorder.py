@@ -129,7 +129,7 @@ class EventRecorder:
             self._fail(exc)
 
     def close(self) -> None:
-        """The control thread has ended."""
+        """Close the file, after the control thread has ended."""
         try:
             self._file.close()
         except OSError as exc:  # its buffer cannot be written

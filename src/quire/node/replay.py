@@ -53,8 +53,8 @@ class ReplayReport:
 def replay(
     path: Path, watch: Callable[[Event, Sequence[Action]], None] | None = None
 ) -> ReplayReport:
-    """Replay the log at ``path`` up to its end or its first divergence. ``watch`` is told each
-    event with its actions.
+    """Replay the log at ``path`` up to its end or its first divergence. ``watch`` is called with
+    each event and its actions.
 
     Raises:
         InvalidArgument: not an event log, or it cannot be read.
@@ -76,7 +76,7 @@ def replay(
 
 
 class Replay:
-    """A controller that receives recorded events one by one. ``listener``: of the controller.
+    """A controller that receives recorded events one by one. ``listener``: that of the controller.
     ``watch``: see ``replay``."""
 
     def __init__(

@@ -19,12 +19,12 @@ from quire.node.loops import call_on
 Delivery = Deliver | Fail | Terminate
 
 NODE_COMMANDS = 1 << 62
-"""From here on commands are the node's own, on behalf of a program: its encoder requests."""
+"""Commands from this number on are the node's own, on behalf of a program: encoder requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSink:
-    """Who asks for the node: called on ``loop``."""
+    """Receives the replies to the node's own commands; its functions are called on ``loop``."""
 
     loop: asyncio.AbstractEventLoop
     on_answer: Callable[[Deliver | Fail], None]
@@ -32,7 +32,8 @@ class NodeSink:
 
 
 class ReplyRouter:
-    """``add_program`` is called from any thread, the rest on the control thread alone."""
+    """The sinks of all programs. ``add_program`` is called from any thread, the rest on the control
+    thread alone."""
 
     def __init__(self) -> None:
         self._subscribers: dict[ProgramId, tuple[asyncio.AbstractEventLoop, ReplySink]] = {}
@@ -52,11 +53,13 @@ class ReplyRouter:
         self._subscribers[program] = loop, sink
 
     def answer_node(self, sink: NodeSink) -> None:
-        """Answers to the node's own commands go to ``sink``; before the first of them."""
+        """Send the answers to the node's own commands to ``sink``. Call it before the first such
+        command."""
         self._node = sink
 
     def add(self, delivery: Delivery) -> None:
-        """Dropped for a program that has been forgotten: its port is closed."""
+        """Add a delivery; it is dropped if the program has been forgotten, as its port is
+        closed."""
         if not isinstance(delivery, Terminate) and delivery.command >= NODE_COMMANDS:
             self._for_node.append(delivery)
             return
@@ -72,7 +75,7 @@ class ReplyRouter:
             self.forget(delivery.program)
 
     def forget(self, program: ProgramId) -> None:
-        """The program has ended. Deliveries that were added before are still flushed."""
+        """Forget a program that has ended. Deliveries that were added before are still flushed."""
         self._subscribers.pop(program, None)
 
     def terminate_all(self, error: ErrorRecord) -> None:
@@ -87,7 +90,7 @@ class ReplyRouter:
             call_on(loop, _deliver, deliveries)  # a closed loop runs no program
         if self._for_node:
             answers, self._for_node = self._for_node, []
-            if self._node is not None:  # else a program has made up numbers
+            if self._node is not None:  # otherwise a program has made up the numbers
                 call_on(self._node.loop, _answer_node, self._node, answers)
 
 

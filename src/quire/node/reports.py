@@ -1,7 +1,7 @@
-"""What a running node says of itself: its health, process table, changes and figures.
+"""Reports of a running node: its health, process table, changes and figures.
 
-Owns how what the parts know is put together into one answer. It only reads, and must not know who
-asks nor in which form the answer travels. Belongs to the edge's loop.
+Owns how the figures of the parts are joined into one answer. It only reads, and must not know the
+form in which an answer is sent. Belongs to the edge's loop.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from quire.node.parts import NodeParts
 
 
 class NodeReports:
-    """Of the node with these ``parts``, scheduled by ``policy``; see ``Node``'s methods of the same
-    names."""
+    """Reports of the node with these ``parts``, scheduled by ``policy``; see the methods of
+    ``Node`` with the same names."""
 
     def __init__(self, parts: NodeParts, life: NodeLife, notices: NodeNotices, policy: str) -> None:
         self._parts = parts

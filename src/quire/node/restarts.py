@@ -1,7 +1,7 @@
 """The messages between clients and a restartable program, so that a restart repeats none.
 
-A restarted program sends its earlier messages again: these are not passed on to clients. The
-earlier messages of its clients are given to it again. Belongs to the edge's loop. Must not know why
+A restarted program sends its earlier messages again: these are not passed on to clients. It
+receives the earlier messages of its clients again. Belongs to the edge's loop. Must not know why
 a program is restarted.
 """
 
@@ -17,17 +17,17 @@ from quire.programs.services.mailbox import MailboxLimits, SentMessage, check_me
 
 _MAX_KEPT_CHARS = 8 << 20
 _MAX_SENT = 1_000_000
-"""Messages of the program; a hash of each is kept."""
+"""The most messages that the program may have sent; a hash of each is kept."""
 _MAX_CONNECTIONS = 1024
-"""Whose frames are counted: those that sent something last."""
+"""Connections whose frames are counted: those that were used last."""
 
 _MAILBOX = MailboxLimits()
-"""Of messages that wait while the program is restarted."""
+"""Limits of the messages that wait while the program is restarted."""
 
 
 class Restarts:
-    """The messages of one program, over all of its incarnations; ``log`` records what the node has
-    told it."""
+    """The messages of one program, over all of its incarnations; ``log`` records the replies and
+    answers that the node has given to it."""
 
     def __init__(self, log: ReplayLog) -> None:
         self.log = log
@@ -35,7 +35,8 @@ class Restarts:
         """The program's children, once it has launched any: they keep running while it is
         restarted."""
         self.child_state = ChildState()
-        """Those that came with it from another node are here before it asks for any."""
+        """Its children. Those that came with it from another node are here before it asks for
+        any."""
         self.frames: dict[str, int] = {}
         """How many frames of each connection to the program have been taken, by the name that a
         router gave the connection."""
@@ -46,19 +47,20 @@ class Restarts:
         self._received: list[str] = []
         self._num_chars = 0
         self._num_given = 0
-        """Of the recorded messages, to the present incarnation while it is fed."""
+        """How many recorded messages the present incarnation has been given."""
         self._input_closed = False
         self._feeding: asyncio.Task[None] | None = None
 
     @property
     def is_full(self) -> bool:
-        """There were more messages than are kept: the program cannot be restarted."""
+        """Whether there were more messages than are kept, so that the program cannot be
+        restarted."""
         is_long = self._num_chars > _MAX_KEPT_CHARS or len(self._sent) >= _MAX_SENT
         return is_long or self.log.is_full
 
     @property
     def received(self) -> list[str]:
-        """The messages of its clients."""
+        """The messages that the program's clients have sent."""
         return self._received
 
     @property
@@ -68,12 +70,12 @@ class Restarts:
     def take_over(
         self, received: list[str], frames: dict[str, int], *, is_input_closed: bool
     ) -> None:
-        """The program comes from another node, where its clients sent this. ``begin_again``
-        follows."""
+        """Take over what clients had sent to the program on the node that it comes from.
+        ``begin_again`` follows."""
         self._received, self._input_closed = received, is_input_closed
         self.frames = frames
         self._num_chars = sum(map(len, received))
-        self.log.num_restarts -= 1  # to move is not to be lost
+        self.log.num_restarts -= 1  # a move does not count as a restart
 
     # -- from the program --------------------------------------------------------------------------
 
@@ -91,8 +93,8 @@ class Restarts:
         return False
 
     def note_sent(self, message: str) -> None:
-        """A new message is in the program's log. Called only then: a restart may interrupt the wait
-        for readers, and the next run sends the message again."""
+        """Note that a new message is in the program's log. Not called earlier: a restart may
+        interrupt the wait for readers, and the next run sends the message again."""
         if self.is_full:
             return  # it will not be restarted again
         self._sent.append(hash(message))
@@ -110,8 +112,8 @@ class Restarts:
     # -- to the program ----------------------------------------------------------------------------
 
     def send(self, running: RunningProgram, message: str) -> SentMessage | None:
-        """A client sends a message. None: it is delivered after the recorded messages. One that is
-        refused is not recorded: the next run would receive it.
+        """Send a client's message to the program and record it. None: it is delivered after the
+        recorded messages. A refused message is not recorded: the next run would receive it.
 
         Raises:
             MailboxFull, MailboxClosed, InvalidArgument: see ``ProgramHandle.send``.
@@ -128,7 +130,7 @@ class Restarts:
         return sent
 
     def take_frame(self, connection: str) -> None:
-        """A frame of ``connection`` has come; what it asks for follows in the same turn."""
+        """Count a frame of ``connection``; the caller acts on the frame in the same turn."""
         self.frames[connection] = self.frames.pop(connection, 0) + 1
         if len(self.frames) > _MAX_CONNECTIONS:
             del self.frames[next(iter(self.frames))]
@@ -138,7 +140,7 @@ class Restarts:
         self._num_chars += len(message)
 
     def _check_kept(self, message: str) -> None:
-        """For a message that the program's mailbox will be given later."""
+        """Check a message that the program's mailbox receives later."""
         check_message(message, "a program that is being restarted", _MAILBOX)
         num_waiting = len(self._received) - self._num_given
         if self.is_full or num_waiting >= _MAILBOX.limit:
@@ -154,7 +156,7 @@ class Restarts:
             running.close_input()
 
     def begin_again(self, running: RunningProgram) -> None:
-        """A new incarnation: give it the recorded messages of the client."""
+        """Give the recorded messages of clients to a new incarnation."""
         self.stop()
         self.log.num_restarts += 1
         self._num_repeated = self._num_reprinted = self._num_given = 0
@@ -173,12 +175,12 @@ class Restarts:
             running.close_input()
 
     def end(self) -> None:
-        """The program has ended for good."""
+        """End the children: the program has ended for good."""
         self.stop()
         if self.children is not None:
             self.children.end()
             return
-        for child in self.child_state.children.values():  # it has asked for none of them here
+        for child in self.child_state.children.values():  # it has asked for none here
             if not child.ended:
                 child.cancel("its parent has ended")
 

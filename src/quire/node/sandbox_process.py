@@ -86,8 +86,8 @@ class CollectedReport:
 
 
 class SandboxProcess:
-    """The life of the process after its launch order. ``read_files`` reads tokenizer and template
-    of a model."""
+    """The process after its launch order. ``read_files`` reads tokenizer and template of a
+    model."""
 
     def __init__(self, order: s.SandboxOrder, read_files: ReadFiles) -> None:
         self._order = order
@@ -107,7 +107,7 @@ class SandboxProcess:
         self._templates: Templates
 
     async def run(self) -> int:
-        """Returns the exit status."""
+        """Run until the process is told to end; return its exit status."""
         loop = asyncio.get_running_loop()
         self._end: asyncio.Future[int] = loop.create_future()
         self._welcomed: asyncio.Future[None] = loop.create_future()
@@ -160,7 +160,8 @@ class SandboxProcess:
                 self._templates.close()
 
     async def _loaded(self, progress: OnProgress) -> bool:
-        """False: it was told to end while it was building, and has stopped."""
+        """Load everything. False: the process was told to end meanwhile, and the build has
+        stopped."""
         loading = asyncio.create_task(self._load(progress))
         either: list[asyncio.Future[Any]] = [loading, self._end]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -175,8 +176,8 @@ class SandboxProcess:
         return False
 
     async def _load(self, progress: OnProgress) -> None:
-        """Runs on threads that the exit does not wait for: a build may wait for that of another
-        node and cannot be interrupted."""
+        """Build and read on threads that the exit does not wait for: a build may wait for that of
+        another node and cannot be interrupted."""
         self._templates.load(await in_daemon_thread(self._templates.build, progress))
         await in_daemon_thread(self._read_models)
 
@@ -300,7 +301,8 @@ class SandboxProcess:
         )
 
     def _recorded(self, record: int) -> list[RecordedQuestion]:
-        """The recorded HTTP requests of restartable programs; those of the oldest are forgotten."""
+        """The recorded HTTP requests of a restartable program; those of the least recently started
+        program are forgotten when there are too many."""
         asked = self._records.setdefault(record, [])
         self._records.move_to_end(record)
         if len(self._records) > _KEPT_RECORDS:
@@ -316,7 +318,7 @@ class SandboxProcess:
 
 
 def _said(error: Exception) -> ErrorRecord:
-    """Somebody waits for the answer, so every error, such as a full disk, becomes one."""
+    """The record of any error: the node waits for an answer, also when, say, the disk is full."""
     if isinstance(error, QuireError):
         return error.record()
     logger.error("a program cannot be prepared", exc_info=error)
@@ -326,7 +328,7 @@ def _said(error: Exception) -> ErrorRecord:
 
 
 class LoopWatch:
-    """For heartbeats: how long the loop has not turned. Called from another thread."""
+    """Measures for heartbeats how long the loop has not turned. Called from another thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

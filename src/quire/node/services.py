@@ -50,8 +50,8 @@ SHARED_RESULTS_TTL_S = 3600.0
 
 
 class NodeServices:
-    """``start`` belongs to the edge's loop; ``of`` is for any thread. ``encoder`` finds an encoder
-    in ``fleet``."""
+    """All services of a node. ``start`` belongs to the edge's loop; ``of`` is for any thread.
+    ``encoder`` finds an encoder in ``fleet``."""
 
     def __init__(
         self, clock: Clock, config: NodeConfig, fleet: EncoderFleet, encoder: FindEncoder
@@ -75,7 +75,7 @@ class NodeServices:
         self._edge: asyncio.AbstractEventLoop
 
     def start(self) -> None:
-        """Raises ``ConfigError`` if the data directory cannot be used."""
+        """Open what is stored. Raises ``ConfigError`` if the data directory cannot be used."""
         self._edge = asyncio.get_running_loop()
         self._store.open()
         self.speculation.kept.open()

@@ -1,7 +1,7 @@
-"""When to look at which session, because it may have been idle for too long.
+"""The times at which sessions are to be checked, because they may have been idle for too long.
 
-Owns the order of these times. Must not know what a session is, nor whether it is idle: a time that
-has come is a reason to look, and a session that was used since gets a later one.
+Owns the order of these times. Must not know what a session is, nor whether it is idle: a session
+that was used since its time was set gets a later one at the check.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class SessionExpiry:
 
     @property
     def next_s(self) -> float | None:
-        """The earliest time."""
+        """The earliest time, or ``None``."""
         self._drop_stale()
         return self._heap[0][0] if self._heap else None
 
     def set(self, program: ProgramId, due_s: float) -> None:
-        """Look at ``program`` at ``due_s`` and not before."""
+        """Check ``program`` at ``due_s`` and not before."""
         self._due_s[program] = due_s
         heapq.heappush(self._heap, (due_s, program))
         if len(self._heap) > 2 * len(self._due_s) + 64:  # most sessions end long before their time

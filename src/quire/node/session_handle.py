@@ -41,11 +41,11 @@ T = TypeVar("T")
 class SessionStart:
     """The properties of a new session; ``client_id`` is the client's name for it.
 
-    ``parent_name``: what the client called its parent; ``parent`` is None if there is no such
-    program. ``kind``: what sessions like this one are called. ``deadline_s``: how long after
-    its start it should be done. ``idle_ttl_s``: None for the node's. ``metadata``: the client's
-    own. ``one_call``: the session ends with its call, because no later call can join it.
-    ``traceparent``: of the client's request that opens it.
+    ``parent_name``: the client's name for its parent; ``parent`` is None if there is no such
+    program. ``kind``: the name of its class of sessions. ``deadline_s``: how long after its start
+    it should be done. ``idle_ttl_s``: None for the node's. ``metadata``: the client's own.
+    ``one_call``: the session ends with its call, because no later call can join it.
+    ``traceparent``: that of the client's request that opens it.
     """
 
     tenant: TenantId
@@ -62,7 +62,7 @@ class SessionStart:
     traceparent: str | None = None
 
     def difference(self, other: SessionStart) -> str | None:
-        """The first property that a client chooses and that ``other`` has otherwise."""
+        """The first property that a client chooses and that differs in ``other``, or ``None``."""
         chosen = ("parent", "kind", "priority", "deadline_s", "idle_ttl_s", "metadata")
         return next((one for one in chosen if getattr(self, one) != getattr(other, one)), None)
 
@@ -77,19 +77,19 @@ class SessionPlace(Protocol):
         ...
 
     def touch(self, session: SessionHandle) -> None:
-        """The session was just used."""
+        """Note that the session was just used."""
         ...
 
     def ttl_of(self, session: SessionHandle) -> float:
-        """After this idle time the session ends."""
+        """The idle time after which the session ends."""
         ...
 
     def forget(self, session: SessionHandle) -> None:
-        """The session takes no further call; running calls go on."""
+        """Note that the session takes no further call; running calls go on."""
         ...
 
     def closed(self, session: SessionHandle) -> None:
-        """The session has ended."""
+        """Note that the session has ended."""
         ...
 
 
@@ -141,12 +141,12 @@ class SessionHandle:
 
     @property
     def idle_ttl_s(self) -> float:
-        """It ends by itself after this idle time."""
+        """The idle time after which the session ends by itself."""
         return self._table.ttl_of(self)
 
     @property
     def over(self) -> bool:
-        """The session takes no further call."""
+        """Whether the session takes no further call."""
         return self._ending is not None
 
     def call(
@@ -162,7 +162,7 @@ class SessionHandle:
         """Run ``program(api, request)`` as one call; iterate the returned object for its items.
 
         ``thread`` is the client's name for a line of calls within the session (Autellix 4.1),
-        ``parent_thread`` for the one that it was forked from. ``traceparent``: of its request.
+        ``parent_thread`` for the one that it was forked from. ``traceparent``: that of the request.
 
         Raises:
             Draining: the node takes no new work.
@@ -227,8 +227,8 @@ class SessionHandle:
             raise ProgramCancelled(f"session {self.id} has ended ({self._ending}): open it again")
 
     def remember(self, turns: Sequence[ConversationTurn], answer: ConversationTurn) -> None:
-        """A call has answered ``turns`` with ``answer``: a later prompt that begins with both joins
-        this session."""
+        """Note that a call has answered ``turns`` with ``answer``: a later prompt that begins with
+        both joins this session."""
         self._table.conversations.remember(self.tenant, turns, answer, self.program)
 
     def keep(self, model: ServedModel, tokens: Sequence[int]) -> KeptPages | None:
@@ -259,7 +259,7 @@ class SessionHandle:
         return index
 
     def enter(self) -> None:
-        """Stand in the process table from now on, before the first call."""
+        """Enter the session into the process table now, before its first call."""
         self._ensure_started(self._loop)
         self._enter()
 
@@ -331,13 +331,14 @@ class SessionHandle:
         self._control.post(event_at)
 
     def _on_terminated(self, error: ErrorRecord) -> None:
-        """On the programs' loop: control has ended the session; its calls have been notified."""
+        """End the session, which control has ended; its calls have been notified. Runs on the
+        programs' loop."""
         call_on(self._loop, self.end, error.message)
 
 
 def _thread_id(name: str | None) -> ThreadId:
-    """The same number for the same name, without a table of names: clients may invent any
-    number."""
+    """The number of a thread's name, without a table of names: clients may invent any number of
+    them."""
     if name is None:
         return ThreadId(0)
     return ThreadId(

@@ -87,10 +87,10 @@ class SessionTable:
         return self._add(start)
 
     def create(self, start: SessionStart) -> tuple[SessionHandle, bool]:
-        """The session that ``start`` names, and whether it is new. It stands in the process table.
+        """The session that ``start`` names, and whether it is new. It is in the process table.
 
         Raises:
-            AlreadyExists: it is open with other properties.
+            AlreadyExists: the session is open with other properties.
             NeverWithinQuota: its idle time is longer than a client may choose.
             QuotaExceeded: too many sessions are busy at once.
         """
@@ -162,7 +162,7 @@ class SessionTable:
         return session
 
     def program_of(self, tenant: TenantId, name: str) -> ProgramId | None:
-        """The session with this client id or public id."""
+        """The number of the session with this client id or public id, or ``None``."""
         session = self._known(tenant, name)
         return None if session is None else session.program
 
@@ -178,7 +178,7 @@ class SessionTable:
         return [call for session in sessions for call in session.calls]
 
     async def wait_idle(self) -> None:
-        """Returns when no call is running."""
+        """Return when no call is running."""
         while calls := self.calls():
             await calls[0].wait_closed()
 
@@ -203,7 +203,7 @@ class SessionTable:
         return session if session is not None and session.tenant == tenant else None
 
     def _make_room(self, tenant: TenantId) -> None:
-        """A session ends early only for a tenant that has fewer sessions."""
+        """End an idle session early: one of a tenant with more sessions, else one of ``tenant``."""
         num_own = self._num_open[tenant]
         larger = [other for other, num in self._num_open.most_common() if num > num_own]
         for owner in (*larger, tenant):
@@ -225,12 +225,12 @@ class SessionTable:
     # -- for sessions ------------------------------------------------------------------------------
 
     def touch(self, session: SessionHandle) -> None:
-        """The session was just used; the least recently used come first."""
+        """See ``SessionPlace``; the least recently used sessions come first."""
         self._open[session.program] = (session, self._loop_time())
         self._open.move_to_end(session.program)
 
     def forget(self, session: SessionHandle) -> None:
-        """The session takes no further call; running calls go on."""
+        """See ``SessionPlace``."""
         if self._open.pop(session.program, None) is not None:
             self._num_open[session.tenant] -= 1
             if not self._num_open[session.tenant]:

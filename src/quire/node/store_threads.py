@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 class StoreThreads:
-    """For any loop and thread; at most ``num`` jobs run at a time. ``what``: the store, for
-    messages."""
+    """The threads of one store, for any loop and thread; at most ``num`` jobs run at a time.
+    ``what``: the store's name in messages."""
 
     def __init__(self, num: int, what: str = "vector store") -> None:
         self._what = what
         self._threads = ThreadPoolExecutor(num, thread_name_prefix=f"quire-{what.split()[0]}")
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Cancelling the wait does not cancel the job.
+        """Run ``job`` and return its result. Cancelling the wait does not cancel the job.
 
         Raises:
             Draining: the store is closed.
@@ -34,10 +34,10 @@ class StoreThreads:
         return await asyncio.shield(asyncio.wrap_future(future))
 
     def later(self, job: Callable[[], object]) -> None:
-        """Nobody waits for the result; nothing happens if the store is closed."""
+        """Run ``job`` without waiting for it; do nothing if the store is closed."""
         with suppress(RuntimeError):
             self._threads.submit(job)
 
     def close(self) -> None:
-        """Blocks until every job has ended. Idempotent."""
+        """End the threads. Blocks until every job has ended. Idempotent."""
         self._threads.shutdown()

@@ -1,8 +1,8 @@
 """Keeps an engine or encoder running: starts it, notices its loss, starts it again, gives up on a
 crash loop.
 
-Owns the engine's transport and its state; tells its owner when the engine is up or down. Must not
-know what kind of transport it has, nor what the engine says.
+Owns the engine's transport and its state; notifies its owner when the engine is up or down. Must
+not know what kind of transport it has, nor what the engine's answers mean.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TransportFactory = Callable[[EngineConfig, OnProgress], EngineTransport]
 Config = TypeVar("Config", EngineConfig, EncoderConfig)
 
 _HOPELESS = (ModelError, ConfigError, ProtocolMismatch)
-"""Starting again would end in the same error."""
+"""Errors that another start would end in again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,34 +52,36 @@ class RestartLimits:
 
 
 class EngineOwner(Protocol):
-    """Who is told of an engine: control."""
+    """Receives the changes and answers of an engine: the control thread."""
 
     def engine_up(
         self, engine: EngineId, model: ModelId, info: Any, send: Callable[[Any], None]
     ) -> None:
-        """Raises ``ConfigError`` for one that it cannot serve."""
+        """The engine is ready. Raises ``ConfigError`` for one that cannot be served."""
         ...
 
     def engine_answered(self, engine: EngineId, answer: EngineAnswer | EncodeResult) -> None:
-        """Raises ``EngineFault`` for what belongs to no message; the engine is started again."""
+        """The engine has answered. Raises ``EngineFault`` for an answer without a message; the
+        engine is then started again."""
         ...
 
     def engine_down(self, engine: EngineId, error: ErrorRecord) -> None:
-        """What was in flight is not answered any more."""
+        """The engine is lost: messages in flight are not answered any more."""
         ...
 
     def engine_given_up(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
-        """It will not come back."""
+        """The engine will not come back."""
         ...
 
 
 class EngineSupervisor(Generic[Config]):
-    """``health`` may be read from any thread; all else belongs to the loop of ``start``.
+    """Keeps one engine running. ``health`` may be read from any thread; all else belongs to the
+    loop of ``start``.
 
-    All callbacks run there. ``prepare()`` gets what the model needs besides an engine, while that
-    starts; the owner hears of neither before both are there. ``on_ready(info)`` is called each time
-    when it knows the engine, ``on_progress(stage, fraction)`` while it loads, ``on_change()``
-    after a change of state.
+    All callbacks run there. ``prepare()`` loads what the model needs besides an engine, while that
+    starts; the owner is notified when both are there. ``on_ready(info)`` is called after each such
+    notice, ``on_progress(stage, fraction)`` while the engine loads, ``on_change()`` after a change
+    of state.
     """
 
     def __init__(
@@ -124,10 +126,10 @@ class EngineSupervisor(Generic[Config]):
         self._task = asyncio.create_task(self._run(), name=f"supervise {self.engine}")
 
     async def wait_ready(self) -> Any:
-        """The engine's first readiness.
+        """Wait until the engine is ready for the first time; return its description.
 
         Raises:
-            QuireError: it was given up, or stopped, before it was ever ready.
+            QuireError: the engine was given up, or stopped, before it was ever ready.
         """
         await self._settled.wait()
         if self._info is None:
@@ -159,7 +161,7 @@ class EngineSupervisor(Generic[Config]):
             self._give_up(EngineLost(f"supervising engine {self.engine} failed: {exc!r}"))
 
     async def _live(self) -> QuireError:
-        """One life of the engine, from start to loss; returns why it ended."""
+        """Run the engine once, from start to loss; return why it ended."""
         lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
         def on_answer(answer: EngineAnswer | EncodeResult) -> None:
@@ -167,7 +169,7 @@ class EngineSupervisor(Generic[Config]):
                 return
             try:
                 self._control.engine_answered(self.engine, answer)
-            except QuireError as exc:  # it answers what it was not asked
+            except QuireError as exc:  # an answer to no message
                 lost.set_result(exc.message)
 
         def on_lost(reason: str) -> None:
@@ -180,7 +182,7 @@ class EngineSupervisor(Generic[Config]):
         try:
             info = await self._start_engine(transport, on_answer, on_lost)
             self._info = info
-            # the owner first: whoever sees the model or the state may use the engine at once
+            # the owner first: a client that sees the model or the state may use the engine at once
             self._control.engine_up(self.engine, self._config.name, info, transport.send)
             self._on_ready(info)
             if info.lacks:
@@ -189,7 +191,7 @@ class EngineSupervisor(Generic[Config]):
             self._settled.set()
             kind = "encoder" if isinstance(self._config, EncoderConfig) else "engine"
             error: QuireError = EngineLost(f"{kind} {self.engine} is lost: {await lost}")
-            # before anybody hears of the loss: who asks then is not told that the engine is ready
+            # first, so that nobody who is notified of the loss still sees the engine as ready
             self._move(EngineReadiness.RESTARTING, error.message)
             self._control.engine_down(self.engine, error.record())
         except QuireError as exc:
@@ -204,7 +206,7 @@ class EngineSupervisor(Generic[Config]):
         on_answer: Callable[[EngineAnswer | EncodeResult], None],
         on_lost: Callable[[str], None],
     ) -> Any:
-        """The engine's start and ``prepare`` side by side; raises the error of either."""
+        """Start the engine and run ``prepare`` side by side; raise the error of either."""
         starting: asyncio.Task[Any] = asyncio.create_task(transport.start(on_answer, on_lost))
         starting.add_done_callback(_seen)
         self._starting = starting
@@ -268,6 +270,6 @@ class EngineSupervisor(Generic[Config]):
 
 
 def _seen(task: asyncio.Task[Any]) -> None:
-    """Its error is told by who waits for it, or is no news."""
+    """Retrieve the error of ``task``: the task that waits for it raises it, or it is not needed."""
     if not task.cancelled():
         task.exception()

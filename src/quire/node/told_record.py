@@ -1,9 +1,9 @@
-"""The record of a running program, told in parts to somebody who keeps a copy; and the parts put
-together again at another node.
+"""The record of a running program, sent in parts to a reader that keeps a copy; and the parts put
+together again on another node.
 
-A part has what the record has gained since the last one. Replies and errors of commands are not
-told twice: what the program has heard contains them. Owns the form of a part and how far a record
-has been told. Must not know who keeps the parts.
+A part has what was added to the record since the last one. Replies and errors of commands are sent
+once, as what the program has received (``heard``). Owns the form of a part and how much of a record
+has been sent. Must not know who keeps the parts.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _HAS_CHILDREN = "it has launched programs of its own"
 
 
 class RecordPart(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """``begin``: the program with an empty record, in the first part. ``calls`` and ``requests``:
-    by their place; one that has been answered comes again."""
+    """One part of a record. ``begin``: the program with an empty record, in the first part.
+    ``calls`` and ``requests``: by their place; one that was sent without its answer comes again
+    with it."""
 
     begin: HandedProgram | None
     issued: list[IssuedCommand]
@@ -49,8 +50,8 @@ _CODEC: Codec[RecordPart] = Codec(RecordPart)
 
 
 class _Questions:
-    """How far the questions of one kind have been told; ``open``: places of those that had no
-    answer."""
+    """How many questions of one kind have been sent; ``open``: places of those that had no answer
+    then."""
 
     def __init__(self) -> None:
         self.num_told = 0
@@ -67,8 +68,8 @@ class _Questions:
 
 
 class ToldRecord:
-    """Of the program ``id``. Belongs to the edge's loop; the program's own loop adds to the record
-    meanwhile."""
+    """The record of the program ``id``. Belongs to the edge's loop; the program's own loop adds to
+    the record meanwhile."""
 
     def __init__(
         self, id: str, name: str, launch: ProgramLaunch, origin: Origin, restarts: Restarts | None
@@ -79,11 +80,11 @@ class ToldRecord:
         self._origin = origin
         self._restarts = restarts
         self.stays = why_it_stays(origin, launch, restarts, is_alone=True)
-        """Why no other node could go on with it; None: one can."""
+        """Why no other node could continue the program; None: one can."""
         self.anew()
 
     def anew(self) -> None:
-        """Nobody keeps anything of it."""
+        """Begin with the first part again: no reader has any part."""
         self.is_first = True
         """Whether the next part is the first one."""
         self._num_issued = self._num_heard = self._num_readings = self._num_received = 0
@@ -93,8 +94,8 @@ class ToldRecord:
         self._num_restarts = 0
 
     def part(self) -> bytes | None:
-        """What has come since the last part; None: nothing, or ``stays`` says why nothing is
-        told."""
+        """The next part; None: nothing was added, or ``stays`` has the reason why no part is
+        sent."""
         if self.stays is None and self._restarts is not None:
             part = self._next(self._restarts)
             if self.stays is None:
@@ -103,7 +104,7 @@ class ToldRecord:
 
     def _next(self, restarts: Restarts) -> RecordPart | None:
         log = restarts.log
-        # the program goes on meanwhile: what it has heard must not lack its command
+        # taken first, because the program goes on: each reply needs its command in ``issued``
         heard = log.heard[self._num_heard :]
         calls, requests = self._calls.news(log.calls), self._requests.news(log.requests)
         part = RecordPart(
@@ -178,7 +179,7 @@ def _unpacked(part: bytes) -> RecordPart:
 
 
 def program_of(parts: Sequence[bytes]) -> HandedProgram:
-    """The program whose record has been told in ``parts``. Its node was lost, which counts as a
+    """The program whose record was sent in ``parts``. Its node was lost, which counts as a
     restart.
 
     Raises:

@@ -1,6 +1,6 @@
-"""``RequestTurns``: whose request a service of the node carries out next, by the node's policy.
+"""``RequestTurns``: chooses the request that a service runs next, by the node's policy.
 
-Owns how many are carried out at a time, and who waits. The order is that of control
+Owns how many requests run at a time, and those that wait. The order is that of control
 (``RequestOrder``), as for models and encoders: tenants by their shares, within one by priority and
 the policy.
 """
@@ -33,7 +33,7 @@ class TurnStatistics:
 
 @dataclass(slots=True)
 class _Program:
-    """A program that has sent requests: its figures, and those that have not ended."""
+    """A program that has sent requests: its figures, and its requests that have not ended."""
 
     figures: ServiceFigures
     num_requests: int = 0
@@ -54,7 +54,7 @@ class _Waiter:
 
 
 class RequestTurns:
-    """For any loop and thread. ``at_once``: the requests that are carried out at a time."""
+    """The requests to one service. For any loop and thread. ``at_once``: how many run at a time."""
 
     def __init__(self, config: NodeConfig, at_once: int, now_s: Callable[[], float]) -> None:
         policy = create_policy(config.scheduler.policy, config.scheduler.levels)
@@ -72,8 +72,8 @@ class RequestTurns:
 
     @asynccontextmanager
     async def turn(self, identity: Identity, order: CallOrder) -> AsyncIterator[None]:
-        """See ``ProgramTurns``. A spare request has a turn at once or not at all: what has begun
-        cannot give way.
+        """See ``ProgramTurns``. A spare request has a turn at once or not at all, because a request
+        that runs cannot be displaced.
 
         Raises:
             CapacityError: a spare request while nothing is to spare.
@@ -96,7 +96,7 @@ class RequestTurns:
             _wake(next_ones)
 
     def end(self, program: ProgramId) -> None:
-        """It sends no more requests."""
+        """Note that ``program`` sends no more requests."""
         with self._lock:
             known = self._programs.get(program)
             if known is not None:
@@ -136,7 +136,7 @@ class RequestTurns:
         return command
 
     def _check_spare(self) -> None:
-        """Of several turns one stays free for whoever comes."""
+        """Refuse a spare request unless one turn stays free for other requests."""
         if len(self._order) or self._num_running >= max(1, self._at_once - 1):
             raise CapacityError(
                 "nothing is to spare: of the requests that are carried out at a time "
@@ -145,7 +145,7 @@ class RequestTurns:
             )
 
     def _next(self) -> Sequence[_Waiter]:
-        """Who may go now."""
+        """The requests that may run now."""
         taken = self._order.take(self._at_once - self._num_running, self._now_s())
         self._num_running += len(taken)
         return [self._waiters.pop(command.command) for command in taken]

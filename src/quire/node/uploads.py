@@ -1,7 +1,7 @@
 """Uploaded programs on disk, by their content, separate for each tenant.
 
-A name may be uploaded again with other code; it then means the newest upload. Blocks on disk; call
-it off the loop.
+A name may be uploaded again with other code; it then refers to the newest upload. Blocks on disk;
+call it off the loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quire.programs.sandbox.messages import Manifest
 from quire.programs.sandbox.program import GuestProgram
 
 MAX_UPLOADS = 256
-"""Per tenant."""
+"""The most uploads of one tenant."""
 _MIN_PREFIX = 8
 
 
@@ -90,13 +90,13 @@ class UploadTable:
         return upload
 
     def all(self, tenant: TenantId) -> Iterator[UploadRecord]:
-        """Newest first. A generator, because together the uploads are large."""
+        """The uploads, newest first. A generator, because together they are large."""
         for head in self._heads(tenant):
             if (upload := _read(head.path)) is not None:
                 yield upload
 
     def find(self, wanted: str, tenant: TenantId) -> UploadRecord:
-        """By digest, by at least eight leading characters of it, or the newest of a name.
+        """Find by digest, by at least eight leading characters of it, or the newest of a name.
 
         Raises:
             UnknownHandle: this tenant has uploaded no such program.
@@ -117,11 +117,11 @@ class UploadTable:
         return upload
 
     def _folder(self, tenant: TenantId) -> Path:
-        """Named by a hash: a tenant's name may contain any characters."""
+        """The tenant's directory, named by a hash: a tenant's name may contain any characters."""
         return self._directory / hashlib.sha256(tenant.encode()).hexdigest()[:32]
 
     def _heads(self, tenant: TenantId) -> list[_Head]:
-        """Newest first. A file is read only if it is new or changed, without keeping its code."""
+        """The heads, newest first. Only new and changed files are read; their code is not kept."""
         folder = self._folder(tenant)
         known, heads = self._heads_of.get(folder, {}), {}
         for path in self._paths(tenant):
@@ -148,7 +148,7 @@ def _head(path: Path, version: tuple[int, int]) -> _Head:
 
 
 def _read(path: Path) -> UploadRecord | None:
-    """``None`` for a file that was deleted meanwhile, or written by another release."""
+    """The upload in a file; ``None`` if it was deleted meanwhile, or written by another release."""
     try:
         return msgspec.msgpack.decode(path.read_bytes(), type=UploadRecord)
     except (OSError, msgspec.DecodeError):

@@ -21,7 +21,7 @@ _PLACES = ("either", "place")
 _NAMES = ("either", "name")
 
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
-"""For launches with positional arguments only."""
+"""The named arguments of a launch with positional arguments only."""
 
 
 def check(
@@ -30,7 +30,7 @@ def check(
     args: Sequence[str],
     named: Mapping[str, str] = NO_NAMES,
 ) -> None:
-    """Check that a launch gives what ``program`` takes, as far as ``parameters`` determine it.
+    """Check the arguments of a launch of ``program``, as far as ``parameters`` determine them.
 
     Raises:
         InvalidArgument: an argument is missing, unknown, given twice or cannot be read; the error

@@ -16,15 +16,16 @@ Within = Callable[[str, str], bool]
 
 
 def name_within(name: str, pattern: str) -> bool:
-    """``pattern``: a name, or a prefix followed by ``*``. ``name`` may be a pattern, too."""
+    """Whether ``pattern`` (a name, or a prefix followed by ``*``) covers ``name``, which may be a
+    pattern too."""
     if pattern.endswith("*"):
         return name.startswith(pattern[:-1])
     return name == pattern
 
 
 def host_within(host: str, pattern: str) -> bool:
-    """``pattern``: a host, ``*.example.org`` for subdomains, or ``*``. ``host`` may be a pattern,
-    too."""
+    """Whether ``pattern`` (a host, ``*.example.org`` for subdomains, or ``*``) covers ``host``,
+    which may be a pattern too."""
     host, pattern = host.lower(), pattern.lower()
     if pattern == "*" or host == pattern:
         return True
@@ -35,8 +36,8 @@ def host_within(host: str, pattern: str) -> bool:
 class Capabilities:
     """Patterns of what is allowed; ``None``: everything, as for sessions.
 
-    ``topics``: of broadcasts and work queues. ``stores``: namespaces of the store. ``mcp_servers``:
-    servers that the node runs.
+    ``topics``: names of topics and work queues. ``stores``: namespaces of the store.
+    ``mcp_servers``: servers that the node runs.
     """
 
     hosts: tuple[str, ...] | None = None
@@ -61,7 +62,7 @@ class Capabilities:
         _check("MCP server", "mcp_servers", name, self.mcp_servers)
 
     def narrowed(self, other: Capabilities) -> Capabilities:
-        """What both allow."""
+        """The capabilities that both allow."""
         return Capabilities(
             hosts=_both(self.hosts, other.hosts, host_within),
             topics=_both(self.topics, other.topics, name_within),

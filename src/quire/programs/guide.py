@@ -124,7 +124,7 @@ def _docstring(program: Inferlet) -> str:
 
 
 def markdown(text: str, literal: str = "text") -> Iterator[str]:
-    """Converts a docstring to Markdown. Indented blocks are commands, or after ``::`` text in the
+    """Convert a docstring to Markdown. Indented blocks are commands, or after ``::`` text in the
     language ``literal``, such as a picture."""
     language = "bash"
     for block in _blocks(text):

@@ -39,7 +39,7 @@ class Inferlet:
     it uses (``news.*``: all that begin with it). It can reach no others, natively or sandboxed.
     ``restartable``: if its engine is lost, the program is run again and receives the recorded
     answers of its earlier run; for programs whose behaviour depends on the API alone. ``source``:
-    its file, for tracebacks. ``form``: under which it stands in the process table.
+    its file, for tracebacks. ``form``: its form in the process table.
     """
 
     name: str
@@ -57,8 +57,8 @@ class Inferlet:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What its manifest names. It applies to native programs as well, although they are
-        trusted, so that a program behaves the same natively and in the sandbox."""
+        """The capabilities in its manifest. They apply to native programs as well, although these
+        are trusted, so that a program behaves the same natively and in the sandbox."""
         return Capabilities(self.hosts, self.topics, self.stores, self.mcp_servers)
 
     @property
@@ -145,7 +145,7 @@ def load_inferlet(path: Path, *, shown_as: str | None = None) -> Inferlet:
     """The ``@inferlet`` of a Python file, which must have exactly one. The file's code is executed
     and trusted.
 
-    ``shown_as``: the name of the file in errors, where the caller does not know its path.
+    ``shown_as``: the name of the file in errors, if the caller does not know its path.
 
     Raises:
         InvalidArgument: no such file, an error while importing it, or no (or several) entries.

@@ -124,7 +124,7 @@ class PackageModules:
         return spec_from_loader(name, self, is_package=is_package)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Returns None: the default module is used."""
+        """Return None: the default module is used."""
 
     def exec_module(self, module: ModuleType) -> None:
         if (found := self._texts.get(module.__name__)) is not None:

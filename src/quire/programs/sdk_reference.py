@@ -51,7 +51,7 @@ _NOTES = {
     "Distributions": "What `Context.next_dist` returns, and arithmetic on it: "
     "`from quire.programs.sdk.dists import Dist, log_probs`."
 }
-"""What stands below a heading whose entries are imported from elsewhere."""
+"""The text below a heading whose entries are imported from elsewhere."""
 
 
 class _Bare:

@@ -1,7 +1,7 @@
-"""Loads a file of a developer's as a module, as it is now.
+"""Loads a developer's file as a module, in its present state.
 
-Python's own loader keeps byte code beside the file and knows it again by the size of the file and
-the second in which it was written: an edit within that second would not be seen.
+Python's own loader keeps byte code beside the file, and compares the file's size and the second in
+which it was written: it would miss an edit within that second.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import CodeType
 
 
 class _FreshLoader(SourceFileLoader):
-    """Compiles the file each time, and writes nothing."""
+    """Compiles the file each time, and writes no byte code."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)

@@ -25,7 +25,7 @@ EXTRA = "pip install 'quire[workflows]'"
 @dataclass(frozen=True, slots=True)
 class ReadingLimits:
     """``max_file_s``: seconds of processor time for a file; ``max_wait_s``: seconds until a process
-    that does not answer is ended. ``max_chars``: of the text of one document."""
+    that does not answer is ended. ``max_chars``: the longest text of one document."""
 
     max_memory_bytes: int = 1 << 30
     max_file_s: float = 20.0
@@ -34,7 +34,8 @@ class ReadingLimits:
 
 
 class ReadingProcess:
-    """Must be closed; its process also ends when it is garbage collected."""
+    """Reads one document after another in a process. Must be closed; the process also ends when
+    this object is garbage collected."""
 
     def __init__(
         self, limits: ReadingLimits | None = None, command: Sequence[str] = WORKER
@@ -92,7 +93,8 @@ class ReadingProcess:
 
 
 def _ask(process: PipedProcess, name: str, kind: str, file: bytes, max_chars: int) -> str:
-    """Raises ``OSError`` or ``EOFError``: the process has ended."""
+    """Send the file and return its text. Raises ``OSError`` or ``EOFError`` when the process has
+    ended."""
     questions, answers = process.questions, process.answers
     question = {"kind": kind, "num_bytes": len(file), "max_chars": max_chars}
     questions.write(json.dumps(question).encode() + b"\n")

@@ -29,8 +29,8 @@ class DocumentReaders:
         self._closed = False
 
     async def read(self, name: str, kind: str, file: bytes) -> str:
-        """The text of an HTML or PDF file. Cancelling the wait lets a begun document be read to its
-        end.
+        """The text of an HTML or PDF file. When the wait is cancelled, a file that is being read is
+        read to its end.
 
         Raises:
             InvalidArgument: it cannot be read, has no text, or exceeds a limit.

@@ -38,7 +38,7 @@ def page_text(file: bytes) -> str:
         return main
     try:
         tree = lxml.html.document_fromstring(file)
-    except lxml.etree.ParserError:  # lxml's word for a page without an element
+    except lxml.etree.ParserError:  # lxml raises it for a page without an element
         return ""
     for unread in tree.xpath("//script|//style|//template|//noscript|//comment()"):
         unread.drop_tree()

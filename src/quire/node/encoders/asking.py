@@ -1,7 +1,7 @@
-"""What the node asks of encoders on behalf of programs, and the rows that come back.
+"""Sends encoding requests to control on behalf of programs, and collects the rows that return.
 
-Lives on the edge's loop. Owns the requests under way and their numbers, which are none of the
-programs' own. Must not know how texts become sequences nor what rows are for.
+Lives on the edge's loop. Owns the requests in flight and their command numbers, which differ from
+those of all programs. Must not know how texts become sequences nor what rows are for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from quire.programs.services.encoding import CallOrder
 
 @dataclass(frozen=True, slots=True)
 class OnBehalf:
-    """Whose request it is."""
+    """The program on whose behalf a request is made, and the order of the call."""
 
     program: ProgramId
     order: CallOrder = CallOrder()  # noqa: RUF009 - immutable
@@ -42,7 +42,8 @@ class _Request:
 
 
 class EncoderRequests:
-    """``ask`` belongs to the edge's loop; control's answers arrive there too."""
+    """The requests in flight. ``ask`` belongs to the edge's loop, where control's answers arrive
+    too."""
 
     def __init__(self, control: ControlThread) -> None:
         self._control = control
@@ -50,14 +51,14 @@ class EncoderRequests:
         self._requests: dict[CommandId, _Request] = {}
 
     def start(self) -> None:
-        """On the edge's loop."""
+        """Begin to receive control's answers. Call it on the edge's loop."""
         loop = asyncio.get_running_loop()
         self._control.answer_node(loop, self._answered, self._control_failed)
 
     async def ask(
         self, model: ModelId, dimensions: int, sequences: Sequence[EncodedText], whose: OnBehalf
     ) -> F32:
-        """A row for each of ``sequences`` [S, D]. Cancel it and nothing more is computed for it.
+        """A row for each of ``sequences`` [S, D]. When it is cancelled, nothing more is computed.
 
         Raises:
             QuotaExceeded: too many sequences of the tenant are waiting, or too many commands.
@@ -83,14 +84,14 @@ class EncoderRequests:
 
     def _post(self, model: ModelId, command: Encode, whose: OnBehalf) -> None:
         self._call(whose.program, AskEncoder(model, command, *whose.order))
-        if self._control.failure is not None:  # looked at last: a failure just now has told nobody
+        if self._control.failure is not None:  # checked last: a failure just now answers nothing
             raise self._control.failure
 
     def _call(self, program: ProgramId, call: ControlCall) -> None:
         self._control.post_gathered(lambda t: Called(time_s=t, program=program, call=call))
 
     async def wait_idle(self) -> None:
-        """Returns when nobody waits for a row."""
+        """Return when no request is in flight."""
         while self._requests:
             await asyncio.wait([request.done for request in self._requests.values()])
             await asyncio.sleep(0)
@@ -100,7 +101,7 @@ class EncoderRequests:
     def _answered(self, answer: Deliver | Fail) -> None:
         request = self._requests.get(answer.command)
         if request is None or request.program != answer.program or request.done.done():
-            return  # nobody waits any more
+            return  # the request has ended
         if isinstance(answer, Fail):
             request.done.set_exception(from_record(answer.error))
             return

@@ -1,4 +1,4 @@
-"""An encoder with the manners of an engine: what processes and threads of the node run."""
+"""An encoder with the interface of an engine, which the node's processes and threads run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from quire.core.errors import QuireError
 
 
 class EncoderEngine:
-    """``core`` as its process runs it. A batch that the model cannot run is answered with its
-    error; whatever else ``core`` raises is the loss of the encoder."""
+    """Runs batches on ``core``. A batch that the model cannot run is answered with its error; any
+    other exception of ``core`` is the loss of the encoder."""
 
     def __init__(self, core: EncoderCore) -> None:
         self._core = core
@@ -29,10 +29,10 @@ class EncoderEngine:
             return EncodeResult(number=batch.number, rows=nothing, error=exc.record())
 
     def transfer(self) -> None:
-        """It has nothing that could be under way."""
+        """Do nothing: an encoder has no transfers."""
 
     def wake_by(self, ring: Callable[[], None]) -> None:
-        """It tells nothing of its own accord."""
+        """Do nothing: an encoder only answers batches."""
 
     def close(self) -> None:
-        """It goes with its process."""
+        """Do nothing: the end of the process frees the model."""

@@ -1,8 +1,8 @@
 """Rows that encoders have computed for programs, so that equal sequences are computed once:
 encoding is pure.
 
-Owns what is kept, by tenant, and who waits for whom: a sequence that is being computed is not asked
-for again. No tenant sees, by its result or by its time, what another one has had encoded.
+Owns the kept rows, by tenant, and the computations in flight: a sequence that is being computed is
+not computed again. No tenant can tell, from a result or its time, what another one has had encoded.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from quire.core.ids import TenantId
 from quire.engine.encoders.text import EncodedText
 
 Compute = Callable[[Sequence[EncodedText]], Awaitable[F32]]
-"""Rows [S, D] of S sequences."""
+"""Computes the rows [S, D] of S sequences."""
 
 _ROW_OVERHEAD_BYTES = 200
-"""Of the key, the array and the table, beside the row's numbers."""
+"""Memory of the key, the array and the table entry, beside the row's numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRowsStatistics:
-    """``num_found``: rows that were kept; ``num_waited``: that were being computed for somebody
-    else; ``num_computed``. ``num_bytes``: kept now."""
+    """``num_found``: rows that were kept; ``num_waited``: rows that another request was computing;
+    ``num_computed``: rows that were computed. ``num_bytes``: of the rows that are kept now."""
 
     num_found: int
     num_waited: int
@@ -39,8 +39,8 @@ class KeptRowsStatistics:
 
 class KeptRows:
     """At most ``max_bytes`` of rows, for all tenants; 0: none are kept, and only sequences that are
-    being computed are shared. Where there is no room, the row goes that was not used for longest,
-    of the tenant that has most. Belongs to one loop."""
+    being computed are shared. When there is no room, the least recently used row of the tenant that
+    has most is dropped. Belongs to one loop."""
 
     def __init__(self, max_bytes: int) -> None:
         self._rows = FairCache[TenantId, F32](max_bytes)
@@ -56,8 +56,8 @@ class KeptRows:
     async def rows(
         self, tenant: TenantId, encoder: str, sequences: Sequence[EncodedText], compute: Compute
     ) -> F32:
-        """A row for each of ``sequences`` [S, D]; ``compute`` is asked for those that are not kept
-        and that nobody computes. If who computes one fails or is cancelled, this asks itself.
+        """A row for each of ``sequences`` [S, D]; ``compute`` gets those that are neither kept nor
+        in flight. If another caller's computation fails or is cancelled, this call computes it.
 
         Raises:
             Exception: what ``compute`` raises.
@@ -98,7 +98,7 @@ class KeptRows:
         finally:
             for key, future in futures.items():
                 del self._under_way[tenant, key]
-                future.cancel()  # nobody waits any longer, unless it has its row
+                future.cancel()  # ends the wait for a row that has not come
         self._num_computed += len(found)
         return found
 
@@ -110,7 +110,7 @@ class KeptRows:
 
 
 def _key(encoder: str, sequence: EncodedText) -> bytes:
-    """Of what an encoder reads. Names of encoders have no zero bytes."""
+    """A digest of what the encoder reads. Names of encoders have no zero bytes."""
     digest = hashlib.blake2b(encoder.encode() + b"\0", digest_size=16)
     digest.update(np.asarray(sequence.tokens, "<i4").tobytes())
     digest.update(np.asarray(sequence.types, "<i4").tobytes())

@@ -1,6 +1,6 @@
-"""The processes of one encoder, which are kept running, and what is known of its texts.
+"""Keeps the processes of one encoder running, and holds the rules by which it reads texts.
 
-Lives on the edge's loop; its supervisors run on the control thread. Must not know who asks.
+Lives on the edge's loop; its supervisors run on the control thread. Knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class EncoderProcesses:
 
     @property
     def health(self) -> Mapping[EngineId, EngineHealth]:
-        """Of each instance."""
+        """The health of each instance."""
         return {supervisor.engine: supervisor.health for supervisor in self._supervisors}
 
     @property
@@ -99,19 +99,19 @@ class EncoderProcesses:
         await asyncio.gather(*map(asyncio.wrap_future, ready))
 
     async def stop(self) -> None:
-        """End it. Idempotent."""
+        """End all instances. Idempotent."""
         stopped = [self._control.submit(one.stop()) for one in self._supervisors]
         await asyncio.gather(*map(asyncio.wrap_future, stopped))
 
     async def _prepare(self) -> None:
-        """On the control thread, while an instance loads."""
+        """Load the rules for texts, on the control thread, while an instance loads."""
         async with self._reading:
             if self._texts is None:
                 read = self._transports.read_texts
                 self._texts = await asyncio.to_thread(read, self._config.source)
 
     def _on_ready(self, info: EncoderInfo) -> None:
-        """On the control thread."""
+        """Runs on the control thread."""
         self._info = info
 
 

@@ -44,9 +44,14 @@ class EncodedTokens:
     num_tokens: int = 0
 
     def take(self, num_tokens: int, *, in_spare_time: bool = False) -> None:
-        """Raises ``QuotaExceeded``, and counts nothing, if the program or one that it descends from
-        may not have so many more; in spare time, if it is bounded at all: nobody knows whether that
-        is wanted, and it must not take the place of what is."""
+        """Count ``num_tokens`` for the program and all its ancestors.
+
+        Work ``in_spare_time`` may turn out not to be needed, so it must not use up a quota.
+
+        Raises:
+            QuotaExceeded: one of them may not have so many more; in spare time, one of them has a
+                limit at all. Nothing is counted.
+        """
         line: list[EncodedTokens] = []
         one: EncodedTokens | None = self
         while one is not None:

@@ -1,7 +1,7 @@
-"""From texts to rows: what HTTP requests and programs both ask of an encoder.
+"""Turns texts into sequences for an encoder, for HTTP requests and programs alike.
 
-Owns the order of the steps: texts to sequences in a worker thread, their lengths, rows. Must not
-know who asks, nor what form the rows take.
+Owns the order of the steps: texts to sequences in a worker thread, a check of their lengths. Must
+not know whose request it is, nor what form the rows take.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from quire.node.encoders.service import EncoderService
 
 
 def limit_of(encoder: EncoderService, truncate: int | None) -> int | None:
-    """To how many tokens sequences are to be cut, -1: what the model reads; ``None``: they are
-    not."""
+    """The number of tokens to which sequences are cut; ``None``: they are not cut. ``truncate`` of
+    -1 stands for the most that the model reads."""
     if truncate is None:
         return None
     longest = encoder.texts.max_tokens
@@ -32,8 +32,8 @@ async def text_sequences(
     truncate: int | None,
     prompt_name: str | None = None,
 ) -> list[EncodedText]:
-    """Each text, or sequence of token ids, as the model reads it; texts behind the model's prompt
-    of that name.
+    """Each text, or sequence of token ids, as the model reads it. The model's prompt of the given
+    name is put before each text.
 
     Raises:
         InvalidArgument: there is no such prompt, or token ids are to have one.

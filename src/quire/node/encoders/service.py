@@ -21,7 +21,7 @@ from quire.node.encoders.processes import EncoderProcesses
 
 
 class EncoderService:
-    """``is_late``: it scores pairs by late interaction."""
+    """One encoder as requests see it. ``is_late``: it scores pairs by late interaction."""
 
     def __init__(
         self,

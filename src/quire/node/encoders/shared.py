@@ -1,5 +1,5 @@
-"""Which encoders of a node are one process: late interaction over a model that embeds, too, reads
-the hidden states that embedding has computed.
+"""Decides which encoders of a node share processes: late interaction over a model that also embeds
+reads the hidden states that embedding has computed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from quire.core.ids import ModelId
 
 @dataclass(frozen=True, slots=True)
 class SharedProcesses:
-    """``names`` of the encoders that they serve, and whether each is late interaction."""
+    """The processes of one configuration. ``names``: the encoders that they serve, and whether each
+    is late interaction."""
 
     config: EncoderConfig
     names: Mapping[ModelId, bool]
 
 
 def shared_processes(configs: Sequence[EncoderConfig]) -> list[SharedProcesses]:
-    """In the order of ``configs``. Late interaction joins the first model that differs in its name
-    alone; with another number of instances, or another source, it has processes of its own."""
+    """The processes that serve ``configs``, in their order. Late interaction joins the first model
+    that differs in its name alone; with another number of instances, or another source, it has
+    processes of its own."""
     names: dict[ModelId, dict[ModelId, bool]] = {
         config.name: {config.name: config.late_interaction} for config in configs
     }

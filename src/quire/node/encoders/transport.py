@@ -1,6 +1,6 @@
 """How the node reaches an encoder: in a process of its own, or in this one for tests.
 
-Must not know who waits for what.
+Knows nothing of requests.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from quire.node.transports import InProcessTransport, ZeroMQTransport
 
 
 def in_process_encoder(name: str, load: Callable[[], EncoderCore]) -> InProcessTransport:
-    """On a thread of this process, where ``load`` makes it."""
+    """A transport to an encoder on a thread of this process; ``load`` makes it on that thread."""
     return InProcessTransport(name, lambda: EncoderEngine(load()))
 
 
 @dataclass(frozen=True, slots=True)
 class EncoderTransports:
-    """Where encoders and what they know of texts come from. ``read_texts`` gets a source and may
-    block."""
+    """``make`` reaches an encoder; ``read_texts`` loads the rules by which the model of a source
+    reads texts, and may block."""
 
     make: Callable[[EncoderConfig, OnProgress], EncoderTransport] = ZeroMQTransport
     read_texts: Callable[[str], EncoderTexts] = load_texts

@@ -30,10 +30,10 @@ from quire.node.grammars.words import in_our_words
 from quire.node.loops import call_on
 
 NUM_WORKERS = 2
-"""Grammars that are checked at a time, at most one of each tenant."""
+"""Grammars that are checked at the same time, at most one of each tenant."""
 
 MAX_WAITING = 256
-"""Waiting grammars of one tenant."""
+"""Grammars of one tenant that may wait."""
 
 NUM_TRIAL_TOKENS = 32
 """Tokens for which a grammar is tried: some compile quickly and explode in their first steps."""
@@ -65,7 +65,7 @@ class GrammarTrial(Protocol):
 
 
 class GrammarChecker:
-    """For any thread; ``close`` blocks until the processes have ended."""
+    """Checks grammars, for any thread; ``close`` blocks until the processes have ended."""
 
     def __init__(self, trial: GrammarTrial | None = None) -> None:
         self._trial = trial or GrammarHosts(limits=LIMITS)
@@ -78,7 +78,7 @@ class GrammarChecker:
         self._closed = False
 
     async def check(self, tenant: TenantId, grammar: GrammarSpec) -> None:
-        """Return if ``grammar`` can be used.
+        """Check ``grammar`` and return when it is known to be usable.
 
         Raises:
             GrammarError: it cannot be used within the limits of time and memory.
@@ -96,9 +96,9 @@ class GrammarChecker:
     def checked(
         self, tenant: TenantId, commands: list[Command], done: Callable[[list[Command]], None]
     ) -> bool:
-        """``done`` is called later, on the calling loop, with ``commands`` in which those with
-        unusable grammars are refused. False: all grammars are known to be usable, and ``done`` is
-        not called."""
+        """Check the grammars of ``commands``. True: ``done`` is called later, on the calling loop,
+        with ``commands`` in which those with unusable grammars are refused. False: all grammars are
+        known to be usable, and ``done`` is not called."""
         grammars = [one.grammar for one in commands if isinstance(one, Decode) and one.grammar]
         if all(self.known(grammar) == _GOOD for grammar in grammars):
             return False
@@ -115,7 +115,7 @@ class GrammarChecker:
             return known
 
     def begin(self, tenant: TenantId, grammar: GrammarSpec, done: Done) -> None:
-        """``done`` is called later, on a thread of this checker's pool.
+        """Begin a check; ``done`` is called with the result on a thread of this checker's pool.
 
         Raises:
             QuotaExceeded: too many grammars of the tenant wait already.
@@ -128,7 +128,7 @@ class GrammarChecker:
             self._pool.submit(self._work)
 
     def close(self) -> None:
-        """Waiting grammars are refused. Idempotent."""
+        """Refuse waiting grammars and end the processes. Idempotent."""
         with self._lock:
             self._closed = True
         self._trial.close()  # close does not wait for the first process to start
@@ -136,7 +136,7 @@ class GrammarChecker:
         self._trial.close()
 
     def _work(self) -> None:
-        """Start every task that may run. The others wait for a task of the same tenant, whose
+        """Run every task that may run now. The others wait for a task of the same tenant, whose
         worker then takes them."""
         while True:
             with self._lock:
@@ -211,7 +211,7 @@ class _Commands:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *values: Any) -> None:
-    call_on(loop, callback, *values)  # nobody waits on a closed loop
+    call_on(loop, callback, *values)  # a closed loop has no waiters
 
 
 def _set(future: asyncio.Future[GrammarCheck], known: GrammarCheck) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from quire.core.decoding import GrammarSpec
 
 _EMBEDDED = "%json "
-"""In the Lark grammars of chat requests a schema follows it, to the end of the line."""
+"""The mark before a schema in the Lark grammars of chat requests; the schema ends with the line."""
 
 
 def endless_reference(grammar: GrammarSpec) -> str | None:
@@ -39,8 +39,8 @@ def schemas_of(grammar: GrammarSpec) -> Iterator[Any]:
 
 
 def _endless(root: Any) -> str | None:
-    """Depth first from the root along required parts; without recursion, because a client may chain
-    thousands of references."""
+    """See ``endless_reference``. Walks depth first from the root along required parts, without
+    recursion, because a client may chain thousands of references."""
     way = {"#": _needed(root)}
     finite: set[str] = set()
     while way:

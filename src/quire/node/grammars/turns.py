@@ -49,7 +49,7 @@ class TenantTurns(Generic[Task]):
         return None
 
     def done(self, tenant: TenantId) -> None:
-        """A task of ``tenant`` has ended."""
+        """Note that a task of ``tenant`` has ended."""
         self._running[tenant] -= 1
         if not self._running[tenant]:
             del self._running[tenant]

@@ -15,7 +15,7 @@ from quire.core.errors import GrammarError
 from quire.node.grammars.endless_schema import endless_reference, schemas_of
 
 _MAX_PLACES = 3
-"""Places that a message names at most."""
+"""The most places that a message names."""
 
 _MEANINGS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("NoExtensionBias", (), "no text can match the grammar: correct it"),
@@ -79,7 +79,7 @@ applies to grammars that contain them."""
 
 
 def in_our_words(error: GrammarError, grammar: GrammarSpec) -> GrammarError:
-    """What ``error`` means to the author of ``grammar``."""
+    """``error`` with a message that tells the author of ``grammar`` what to change."""
     if (reference := endless_reference(grammar)) is not None:
         return GrammarError(
             f"the schema refers to itself without end ({reference}): let a value end somewhere"

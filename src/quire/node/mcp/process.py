@@ -26,7 +26,7 @@ _SHOWN = 200
 _MAX_SHOWN_LINES = 20
 """Invalid lines of one process that are logged."""
 _LINES_AT_ONCE = 64
-"""After so many lines others have their turn: a server may send without end."""
+"""Lines that are read before other tasks get a turn: a server may send without end."""
 _DEAF = "it did not read what it was sent"
 
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
@@ -36,7 +36,7 @@ _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMP
 class McpProcess:
     """Call ``start`` once, and ``close`` in any case. ``ended`` is set when the process is gone.
 
-    ``grace_s``: from the end of its input to SIGTERM, and from there to SIGKILL.
+    ``grace_s``: the time from the end of its input to SIGTERM, and from there to SIGKILL.
     """
 
     def __init__(self, config: McpServerConfig, grace_s: float = GRACE_S) -> None:
@@ -64,7 +64,7 @@ class McpProcess:
         return self._watch is not None
 
     async def start(self) -> None:
-        """Start it and negotiate the protocol.
+        """Start the process and negotiate the protocol.
 
         Raises:
             ProgramError: it cannot be started, ends, or does not speak a supported version of MCP.
@@ -153,7 +153,8 @@ class McpProcess:
     # -- inside ------------------------------------------------------------------------------------
 
     def _give_up(self, number: int, method: str) -> None:
-        """``initialize`` must not be cancelled; a server that does not start is ended instead."""
+        """Tell the server that the request is cancelled. ``initialize`` must not be cancelled; a
+        server that does not start is ended instead."""
         if method != "initialize" and not self.ended.is_set():
             params = {"requestId": number, "reason": "nobody waits for it any more"}
             self._soon({"method": "notifications/cancelled", "params": params})
@@ -164,7 +165,7 @@ class McpProcess:
         task.add_done_callback(self._tasks.discard)
 
     async def _tell(self, message: Mapping[str, Any]) -> None:
-        """A notification, which has no answer. A server that does not read it is ended."""
+        """Send a message that has no answer; end a server that does not read it."""
         try:
             async with asyncio.timeout(self._config.timeout_s):
                 await self._write(protocol.encoded(message))
@@ -180,14 +181,14 @@ class McpProcess:
             if self.ended.is_set() or self._verdict is not None:
                 raise self._gone()
             try:
-                await stdin.drain()  # before: one that is cancelled here leaves nothing behind
+                await stdin.drain()  # first: a caller cancelled here has written nothing
                 stdin.write(line + b"\n")
             except ConnectionError:
                 await self.ended.wait()
                 raise self._gone() from None
 
     async def _run(self) -> None:
-        """Until the process is gone: its answers, its log, its exit status."""
+        """Read answers and log until the process is gone; note its exit status."""
         log = asyncio.create_task(self._read_log(), name=f"log of MCP server {self._config.name}")
         try:
             await self._read_answers()

@@ -1,4 +1,4 @@
-"""The node's MCP servers: who may use which; started by the first call, ended when unused.
+"""The node's MCP servers: which tenant may use which; the first call starts one, disuse ends it.
 
 Owns at most one process of each server, shared by all programs that may use it. Belongs to one
 loop. The calls themselves belong to the service.
@@ -26,7 +26,7 @@ NewProcess = Callable[[McpServerConfig], McpProcess]
 
 
 class McpServers:
-    """``new_process`` is replaced by tests."""
+    """All MCP servers by name. ``new_process`` is replaced by tests."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class McpServers:
 
 
 class _Server:
-    """One server: a process, or none."""
+    """One server, with or without a running process."""
 
     def __init__(self, config: McpServerConfig, clock: Clock, new_process: NewProcess) -> None:
         self._config = config
@@ -128,7 +128,7 @@ class _Server:
         return await asyncio.shield(self._starting)
 
     async def _start(self) -> McpProcess:
-        """All calls that arrive meanwhile wait for this start."""
+        """Start a process; all calls that arrive meanwhile wait for it."""
         try:
             self._check_starts()
             process = self._new_process(self._config)
@@ -155,7 +155,7 @@ class _Server:
         self._starts.append(now_s)
 
     def _watch_idle(self) -> None:
-        """The idle time starts anew with the end of every call."""
+        """Start the idle time again; called at the end of every call."""
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -178,6 +178,6 @@ class _Server:
 
 
 def _seen(start: asyncio.Task[McpProcess]) -> None:
-    """Every waiting call may have been cancelled."""
+    """Retrieve the error of ``start``: every call that waited for it may have been cancelled."""
     if not start.cancelled():
         start.exception()

@@ -1,4 +1,4 @@
-"""Detects that this release's files were changed while the node runs.
+"""Detects files of this release that were changed while the node runs.
 
 A process that the node starts later runs the changed files: these may use another protocol than the
 node, or fail to start.

@@ -43,8 +43,8 @@ _UNREAD = 64
 LIMITS = MailboxLimits()
 """Limit of a guest's mailbox, on both of its sides."""
 _TOLD_TOGETHER = LIMITS.capacity // 2
-"""The guest is told of taken messages in groups of this size, small enough that it never waits for
-a client that reads."""
+"""Taken messages are reported to the guest in groups of this size, small enough that it never waits
+for a client that reads."""
 
 
 class SandboxedProgram:
@@ -71,7 +71,7 @@ class SandboxedProgram:
         self._number = 0
         self._cancel_reason: str | None = None
         self._num_untold = 0
-        """Messages to its client that the guest does not yet know to be taken."""
+        """Messages to its client of which the guest has no report yet that they were taken."""
         self._waits_for_reader = False
         self._num_unread = 0
         self._input_closed = False
@@ -111,7 +111,7 @@ class SandboxedProgram:
             self._cancel(self._cancel_reason)
 
     def request_cancel(self, reason: str) -> None:
-        """From any thread."""
+        """Cancel the program, from any thread."""
         call_on(self._loop, self._cancel, reason)
 
     def _cancel(self, reason: str) -> None:
@@ -160,7 +160,8 @@ class SandboxedProgram:
             self._conclude(ProgramState.TERMINATED, None, from_record(error))
 
     def on_report(self, report: s.GuestReport) -> None:
-        """An error in a guest's message must not reach the link, which serves other guests too."""
+        """Carry out a guest's message. Its errors must not reach the link, which serves other
+        guests too."""
         try:
             if report.spent is not None:
                 self.running.spent.cpu_s = report.spent.cpu_ns / 1e9
@@ -204,7 +205,8 @@ class SandboxedProgram:
                 self.port.post(call)
 
     async def _end_later(self, ended: m.Ended, questions: ServiceQuestions) -> None:
-        """Process its last calls, including those put back, first: its services end with it."""
+        """Conclude after its last service calls, including those put back, are settled: its
+        services end with it."""
         await questions.settled(self._grace_s)
         if not self.running.state.ended:
             self._ended(ended)
@@ -239,8 +241,8 @@ class SandboxedProgram:
     # -- messages ----------------------------------------------------------------------------------
 
     def _send(self, text: str) -> None:
-        """The guest's runner enforces the limit itself; a guest that exceeds it does not run our
-        runner."""
+        """Take a message for the client. The guest's runner enforces the limit itself; a guest that
+        exceeds it does not run our runner."""
         channel = self.mailbox.to_client
         try:
             channel.send(text)
@@ -257,7 +259,8 @@ class SandboxedProgram:
         self._tell_taken()
 
     def _tell_taken(self) -> None:
-        """Reported in groups: before the guest would have to wait, or as soon as there are many."""
+        """Report taken messages in groups: before the guest would have to wait, or as soon as there
+        are many."""
         channel = self.mailbox.to_client
         num_taken = self._num_untold - len(channel)
         if num_taken >= _TOLD_TOGETHER:
@@ -274,11 +277,11 @@ class SandboxedProgram:
             self._tell_taken()
 
     def _has_input(self) -> None:
-        """From any thread."""
+        """Pass on new input; called from any thread."""
         self._soon(self._pass_input)
 
     def _pass_input(self) -> None:
-        """The number of messages that the program may leave unread."""
+        """Send input to the guest, as long as it has fewer than ``_UNREAD`` unread messages."""
         channel = self.mailbox.to_program
         if self.running.state.ended or self._input_closed:
             return

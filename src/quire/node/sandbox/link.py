@@ -58,7 +58,7 @@ class GuestPeer(Protocol):
     def on_report(self, report: s.GuestReport) -> None: ...
 
     def on_lost(self, error: ErrorRecord) -> None:
-        """The guest's process is lost, and the guest with it."""
+        """The guest is lost with its process."""
         ...
 
 
@@ -101,7 +101,7 @@ class SandboxLink:
         return None if self._life is None else self._life.pid
 
     def health(self) -> SandboxHealth:
-        """From any thread."""
+        """The health of the process. For any thread."""
         life, detail = self._life, ""
         if self._starting is not None:
             state = SandboxState.STARTING
@@ -116,10 +116,10 @@ class SandboxLink:
         return SandboxHealth(state, detail, self._losses.count)
 
     async def ready(self) -> None:
-        """Returns when the process accepts guests.
+        """Return when the process accepts guests.
 
         Raises:
-            CapacityError: the process was lost repeatedly, and will be started later.
+            CapacityError: the process was lost repeatedly, and is not started for a while.
             QuireError: it cannot be started.
         """
         if self._closed:
@@ -189,7 +189,8 @@ class SandboxLink:
     def start_guest(
         self, start: s.Start, program: GuestProgram, models: tuple[GuestModel, ...]
     ) -> None:
-        """The process must be ``ready``. Sent together with all starts of this turn of the loop."""
+        """Start a guest; the process must be ``ready``. The message is sent with all starts of this
+        turn of the loop."""
         missing = self._kept.missing(program, models)
         if missing is not None:
             self._flush()
@@ -198,7 +199,7 @@ class SandboxLink:
         self._starts.append(start)
 
     def tell(self, guest: int, event: GuestEvents) -> None:
-        """Sent together with all events for the guest in this turn of the loop."""
+        """Send ``event`` to the guest, together with its other events of this turn of the loop."""
         news = self._news.get(guest)
         if news is not None:
             news.append(event)
@@ -266,8 +267,8 @@ class SandboxLink:
             self._say(s.Tell(news=[s.GuestNews(guest, events) for guest, events in news.items()]))
 
     def _say(self, message: s.ToSandbox) -> None:
-        """Messages to a lost process are dropped; its guests are notified of the loss, or about to
-        be."""
+        """Send a message. It is dropped if the process is lost; its guests are notified of the
+        loss."""
         if self._life is not None:
             self._life.say(message)
 
@@ -292,7 +293,8 @@ class SandboxLink:
             peer.on_report(report)
 
     def _on_lost(self, reason: str) -> None:
-        """The process is lost, and so are its guests. The next launch starts another one."""
+        """Notify the guests that they are lost with the process. The next launch starts another
+        process."""
         life, self._life = self._life, None
         self._losses.note(self._clock.now_s(), reason)
         why = because_of_change(self._made_s)
@@ -317,14 +319,15 @@ def _closing() -> Draining:
 
 
 class _Kept:
-    """What the current process has been told to keep."""
+    """What the current process keeps: the code of programs, and the models."""
 
     def __init__(self) -> None:
         self._digests: OrderedDict[str, None] = OrderedDict()
         self._models: tuple[GuestModel, ...] | None = None
 
     def missing(self, program: GuestProgram, models: tuple[GuestModel, ...]) -> s.Keep | None:
-        """What must be sent before a start of ``program``; it is recorded as sent."""
+        """The message that must precede a start of ``program``, or ``None``; it is recorded as
+        sent."""
         code, forget = {}, []
         if program.digest in self._digests:
             self._digests.move_to_end(program.digest)

@@ -25,7 +25,8 @@ class LossLimits:
 
 
 class Losses:
-    """``note`` belongs to one thread; the other methods are for any thread."""
+    """The losses of one process. ``note`` belongs to one thread; the other methods are for any
+    thread."""
 
     def __init__(self, limits: LossLimits | None = None) -> None:
         self._limits = limits or LossLimits()

@@ -56,8 +56,8 @@ class Inspect(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Keep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What many starts share, sent once. ``code``: programs by digest. ``models``: those of all
-    later starts (``None``: unchanged). ``forget``: digests that will not be used again."""
+    """Keep what many starts share. ``code``: programs by digest. ``models``: those of all later
+    starts (``None``: unchanged). ``forget``: digests that will not be used again."""
 
     code: dict[str, bytes]
     models: tuple[GuestModel, ...] | None
@@ -65,10 +65,10 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Start a guest. ``digest``: of code that was sent before; ``launch`` is without models.
+    """Start a guest. ``digest``: that of code that was sent before; ``launch`` is without models.
     ``tenant``: guests of one tenant share connections. ``hosts``: those that the guest may reach
-    (``None``: any). ``record``: identifies a restartable program over its incarnations, so that
-    recorded answers of other hosts are given to it again.
+    (``None``: any). ``record``: identifies a restartable program over its incarnations, so that it
+    gets the recorded answers of other hosts again.
 
     ``family``: number of the family that shares ``family_cpu_ms`` of processor time; all its guests
     run in the same process (``None``: no shared limit).
@@ -148,10 +148,10 @@ ToSandbox = Welcome | HelloRefused | Inspect | Keep | Starts | Stop | Tell
 
 
 def sandbox_codec() -> Codec[FromSandbox]:
-    """For the messages that the node receives."""
+    """The codec of the messages that the node receives."""
     return Codec(FromSandbox)
 
 
 def node_codec() -> Codec[ToSandbox]:
-    """For the messages that a sandbox process receives."""
+    """The codec of the messages that a sandbox process receives."""
     return Codec(ToSandbox)

@@ -49,7 +49,8 @@ _KEPT_MANIFESTS = 1024
 
 
 class SandboxRuntime:
-    """``launch``, ``programs`` and ``close`` are for any thread, ``inspect`` for any loop.
+    """Runs guests. ``launch``, ``programs`` and ``close`` are for any thread, ``inspect`` for any
+    loop.
 
     The processes start with the first program. ``grace_s``: how long a cancelled program may clean
     up.
@@ -76,7 +77,7 @@ class SandboxRuntime:
         self._thread: threading.Thread | None = None
 
     def _ensure_thread(self) -> None:
-        """The loop thread starts with the first program that needs it."""
+        """Start the loop thread, with the first program that needs it."""
         with self._lock:
             if self._closed:
                 raise Draining("the sandbox is closing and starts no further program")
@@ -93,7 +94,7 @@ class SandboxRuntime:
         return [pid for link in self._links if (pid := link.pid) is not None]
 
     def health(self) -> dict[str, SandboxHealth]:
-        """The losses of each process, by its name. From any thread."""
+        """The health of each process, by its name. For any thread."""
         return {link.name: link.health() for link in self._links}
 
     async def inspect(self, code: bytes) -> GuestProgram:
@@ -206,7 +207,7 @@ class SandboxRuntime:
         return min(links, key=self._placed.__getitem__)
 
     def _guest_models(self, models: Sequence[ServedModel]) -> tuple[GuestModel, ...]:
-        """The same object for the same models, which rarely change."""
+        """``models`` as guests see them; the same object while they do not change."""
         known, made = self._models
         if models != known:
             made = tuple(_guest_model(model) for model in models)

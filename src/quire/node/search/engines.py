@@ -18,8 +18,8 @@ SERVERS = ("http://", "https://")
 
 
 class SearchEngines:
-    """Belongs to the edge's loop. Tenants with the same directory or server share it, and take
-    turns at it.
+    """The search engines by tenant. Belongs to the edge's loop. Tenants with the same directory or
+    server share it, and take turns at it.
 
     Raises:
         ConfigError: a directory that cannot be searched, or a damaged address.
@@ -48,7 +48,7 @@ class SearchEngines:
                 await engine.start()
 
     def of(self, tenant: TenantId) -> tuple[SearchEngine, RequestTurns]:
-        """The engine of a tenant, and no other, with the turns at it.
+        """The search engine of a tenant, with the turns at it.
 
         Raises:
             TraitMissing: it has none.

@@ -26,13 +26,13 @@ logger = logging.getLogger(__name__)
 NUM_THREADS = 4
 MAX_FILES = 1 << 16
 MAX_PASSAGES = 1 << 18
-"""Of one directory. With so many, a question of common words takes about a second."""
+"""The limit of one directory; at the limit, a question of common words takes about a second."""
 
 
 class FolderSearch:
-    """See ``SearchEngine``. ``directory``: text, Markdown, HTML and PDF files, folders within it
-    included; hidden ones and links are left out. ``data_dir``: where the index is kept (None: a
-    temporary directory, removed at the end).
+    """See ``SearchEngine``. ``directory``: its text, Markdown, HTML and PDF files are read, those
+    of folders within it too; hidden files and links are left out. ``data_dir``: where the index is
+    kept (None: a temporary directory, removed at the end).
 
     Raises:
         ConfigError: no such directory, or no file in it that can be read.
@@ -56,7 +56,7 @@ class FolderSearch:
         self._is_closed = False
 
     async def start(self) -> None:
-        """Read what is new; returns when everything can be found.
+        """Read new and changed files; return when all can be searched.
 
         Raises:
             ConfigError: nothing could be read, or there is too much.

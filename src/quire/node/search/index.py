@@ -17,12 +17,12 @@ from quire.core.errors import ConfigError, EngineFault, QuotaExceeded
 from quire.programs.search import SearchResult
 
 VERSION = 1
-"""Of the tables, and of how files are cut: an index of another version is made anew."""
+"""The version of the tables and of the cutting of files; an index of another version is rebuilt."""
 MAX_TERMS = 64
-"""Words of a query; further ones are ignored."""
+"""The most words of a query; further ones are ignored."""
 MAX_QUERY_S = 5.0
 _STEPS_BETWEEN_LOOKS = 20_000
-"""Of SQLite's virtual machine, between two looks at the clock."""
+"""Steps of SQLite's virtual machine between two looks at the clock."""
 
 _WORD = re.compile(r"\w+")
 _TABLES = """
@@ -81,12 +81,12 @@ class TextIndex:
     # -- changes -----------------------------------------------------------------------------------
 
     def files(self) -> dict[str, IndexedFile]:
-        """The files that it has, by path."""
+        """The files in the index, by path."""
         rows = self._writer.execute("SELECT path, size, mtime_ns, error FROM files")
         return {row[0]: IndexedFile(*row) for row in rows}
 
     def put(self, file: IndexedFile, title: str, passages: Iterable[str]) -> int:
-        """Add a file, or replace the one of its path; returns the number of its passages."""
+        """Add a file, or replace the one with its path; return the number of its passages."""
         with self._writer as writer:
             self._remove(file.path)
             (last,) = writer.execute("SELECT max(rowid) FROM passages").fetchone()
@@ -161,7 +161,7 @@ class TextIndex:
         return found
 
     def close(self) -> None:
-        """No search may run. Idempotent."""
+        """Close the database; no search may be running. Idempotent."""
         with self._lock:
             for connection in (*self._opened, self._writer):
                 connection.close()
@@ -169,7 +169,7 @@ class TextIndex:
 
 
 def match_expression(query: str) -> str | None:
-    """Any of the words of ``query``, in the language of FTS5; None if it has none. Every word is
+    """The FTS5 expression for any of the words of ``query``; None if it has none. Every word is
     quoted, so that none is read as an operator."""
     words = dict.fromkeys(word.casefold() for word in _WORD.findall(query))
     terms = [f'"{word}"' for word in list(words)[:MAX_TERMS]]

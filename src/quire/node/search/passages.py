@@ -9,17 +9,17 @@ from quire.programs.search.engine import MAX_TEXT_CHARS, MAX_TITLE_CHARS
 from quire.programs.workflow.chunker import chunks
 
 PASSAGE_TOKENS = 32
-"""Words and marks of a passage, about those of a search result on the web."""
+"""Words and marks of a passage, about as many as in a search result on the web."""
 OVERLAP_TOKENS = 8
-"""Of a line that is longer than a passage."""
+"""Tokens that two pieces share of a line that is longer than a passage."""
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 _HEADING = re.compile(r"#{1,6}\s+(.+)")
 
 
 def passages(text: str) -> Iterator[str]:
-    """Whole lines of at most ``PASSAGE_TOKENS`` together; a longer line is cut. A passage has at
-    most ``MAX_TEXT_CHARS``."""
+    """The passages of ``text``: whole lines of at most ``PASSAGE_TOKENS`` together; a longer line
+    is cut. A passage has at most ``MAX_TEXT_CHARS``."""
     lines: list[str] = []
     num_tokens = 0
     for line in text.splitlines():
@@ -48,6 +48,6 @@ def title_of(name: str, text: str) -> str:
 
 
 def _bounded(passage: str) -> Iterator[str]:
-    """A word may be longer than a passage should be."""
+    """Cut a passage that has too many characters, as one long word may."""
     for start in range(0, len(passage), MAX_TEXT_CHARS):
         yield passage[start : start + MAX_TEXT_CHARS]

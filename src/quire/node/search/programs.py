@@ -37,7 +37,7 @@ class ProgramSearch:
     async def _find(
         self, queries: Sequence[str], top_k: int, order: CallOrder
     ) -> list[list[SearchResult]]:
-        """Each query has its own turn, so that many of them hold nobody up."""
+        """Run the queries, each with its own turn, so that many of them do not delay others."""
         engine, turns = self._engines.of(self._identity.tenant)
 
         async def searched(query: str) -> list[SearchResult]:

@@ -31,11 +31,11 @@ from quire.programs.services.network import HttpReply, Network, NetworkPolicy, n
 TIMEOUT_S = 15.0
 MAX_ANSWER_BYTES = 4 << 20
 MAX_PAGES = 4
-"""Of one query, if a page has fewer results than are wanted."""
+"""The most pages that are requested for one query, if a page has fewer results than are wanted."""
 MAX_AT_ONCE = 8
-"""Requests to the server."""
+"""The most requests to the server at the same time."""
 Row = dict[str, Any]
-"""One result as the server tells it."""
+"""One result as the server sends it."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 _OPERATORS = "!?:<&"
 """Before a word these choose engines, languages or time limits of the server, or leave it."""
@@ -50,8 +50,8 @@ class _Answer(NamedTuple):
 
 
 class SearxngSearch:
-    """See ``SearchEngine``. ``address``: of the server, as a browser opens it; a user and password
-    in it are sent as basic authentication.
+    """See ``SearchEngine``. ``address``: that of the server, as a browser opens it; a user and
+    password in it are sent as basic authentication.
 
     Raises:
         ConfigError: not an address.
@@ -174,8 +174,8 @@ def plain_query(query: str) -> str:
 
 
 def _results(rows: Iterable[Row], first: int) -> Iterable[SearchResult]:
-    """The rows that have a text. Without a score, earlier ones are better. ``first``: how many
-    results came before."""
+    """The results of the rows that have a text. Without a score, earlier ones are better.
+    ``first``: how many results came before."""
     for place, row in enumerate(rows, first + 1):
         text = _plain(row.get("content"), MAX_TEXT_CHARS)
         title = _plain(row.get("title"), MAX_TITLE_CHARS)
@@ -199,12 +199,12 @@ def _score(given: Any, place: int) -> float:
 
 
 def _plain(given: Any, most: int) -> str:
-    """``given`` as a text that can be shown and encoded; of another type nothing is kept."""
+    """``given`` as a text that can be shown and encoded; empty if it is no text."""
     if not isinstance(given, str):
         return ""
     return _CONTROL.sub(" ", given[: 2 * most]).strip()[:most]
 
 
 def _shown(url: httpx.URL) -> str:
-    """Without a password."""
+    """The address without user and password."""
     return str(url.copy_with(username=None, password=None) if url.userinfo else url)

@@ -1,1 +1,1 @@
-"""What programs did and when: kept for those who ask, and the forms in which it is shown."""
+"""Traces: what programs did and when, how long it is kept, and the forms in which it is shown."""

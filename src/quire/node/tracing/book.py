@@ -1,8 +1,9 @@
 """The latest calls and transfers of each program and the latest messages of each engine.
 
-Control tells the book of them on its thread, where it is read too. Owns what is kept: within limits
-the latest of each program and of the node, of programs that have ended as long as ``forget`` is not
-called, of sessions that have ended the latest. Knows no public id and no form of a trace.
+Control adds to the book on its thread, where it is read too. Owns what is kept: within limits the
+latest records of each program and of the node. Those of an ended program are kept until ``forget``
+is called, those of ended sessions while they are among the latest. Knows no public id and no form
+of a trace.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from quire.node.tracing.latest import LatestItems, LatestOfAll
 
 @dataclass(frozen=True, slots=True)
 class TraceLimits:
-    """``max_calls`` and ``max_transfers`` of each program, ``max_node_calls`` and
-    ``max_node_transfers`` of all together, ``max_children`` that are known of each,
-    ``max_ended_sessions``, ``max_messages`` of each engine."""
+    """``max_calls``, ``max_transfers`` and ``max_children`` of each program, ``max_node_calls`` and
+    ``max_node_transfers`` of all together, ``max_ended_sessions``, ``max_messages`` of each
+    engine."""
 
     max_calls: int = 256
     max_node_calls: int = 65_536
@@ -34,9 +35,9 @@ class TraceLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProgramTrace:
-    """One program at one moment. ``calls`` have ended, in the order of their ends, the latest of
-    ``num_calls``; ``transfers`` are the latest too. ``end_s`` and ``reason`` are None while it
-    lives."""
+    """One program at one moment. ``calls``: the latest of its ``num_calls`` ended calls, in the
+    order of their ends; ``transfers``: the latest transfers. ``end_s`` and ``reason`` are None
+    while it runs."""
 
     started: ProgramStarted
     end_s: float | None
@@ -121,7 +122,7 @@ class TraceBook:
             self._programs.pop(program, None)
 
     def read(self, program: ProgramId) -> ProgramTrace | None:
-        """None: it is not known, or forgotten."""
+        """The trace of ``program``; None: it is not known, or forgotten."""
         kept = self._programs.get(program)
         if kept is None:
             return None
@@ -135,7 +136,7 @@ class TraceBook:
         )
 
     def family(self, roots: Sequence[ProgramId], max_programs: int) -> list[ProgramId]:
-        """``roots`` and what stands below them, level by level, as far as it is known."""
+        """``roots`` and the programs below them, level by level, as far as they are known."""
         found = dict.fromkeys(roots)
         level = list(roots)
         while level and len(found) < max_programs:
@@ -145,5 +146,5 @@ class TraceBook:
         return list(found)[:max_programs]
 
     def messages(self) -> Mapping[EngineId, Sequence[MessageRecord]]:
-        """The latest of each engine."""
+        """The latest messages of each engine."""
         return {engine: tuple(messages) for engine, messages in self._messages.items()}

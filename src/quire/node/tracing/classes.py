@@ -1,8 +1,8 @@
 """Waiting against service by class of program, as histograms.
 
-A class is what a session's client says that it is like (its ``kind``), else ``session``, or the
-name of a launched program. Clients choose names, so the first ones are told apart and the rest are
-``other``: a series, once begun, must go on. Owns the counts, on control's thread.
+The class of a session is its ``kind``, which the client chooses, else ``session``; that of a
+launched program is its name. The first classes are counted apart and all later ones as ``other``: a
+series, once begun, must go on. Owns the counts, on control's thread.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ IDLE_BOUNDS_S = (
 
 @dataclass(frozen=True, slots=True)
 class ClassFigures:
-    """Of the ended calls of one class: how long each waited and was served, the waits of programs
-    between calls, and the calls by outcome."""
+    """The ended calls of one class: how long each waited and was served, how long programs waited
+    between calls, and the number of calls by outcome."""
 
     waiting: HistogramSnapshot
     service: HistogramSnapshot
@@ -82,7 +82,7 @@ class ProgramClasses:
         self._of[started.program] = found
 
     def program_ended(self, program: ProgramId, end_s: float, reason: str) -> None:
-        """Calls in flight end behind it."""
+        """Keep the class of the program for a while: its calls in flight end after it."""
         found = self._of.pop(program, None)
         if found is not None:
             self._ended[program] = found
@@ -100,7 +100,7 @@ class ProgramClasses:
             found.idle.observe(call.arrival_s - call.idle_since_s)
 
     def message_ended(self, message: MessageRecord) -> None:
-        """Of no program."""
+        """Do nothing: a message belongs to no program."""
 
     def transfer_ended(self, transfer: TransferRecord) -> None:
-        """Counted for its engine."""
+        """Do nothing: transfers are counted by engine."""

@@ -1,4 +1,4 @@
-"""Tells several listeners what control tells one."""
+"""Passes what control reports to a listener on to several listeners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs did in a recorded run: the event log through a controller that is listened to.
+"""The traces of a recorded run: replays the event log through a controller with a listener.
 
 Owns how a program of a log is named. Needs neither engines nor clients.
 """
@@ -22,16 +22,16 @@ _NAMED = 10
 
 @dataclass(frozen=True, slots=True)
 class LogTrace:
-    """``divergence``: where this release decides otherwise than the recorded one; the trace ends
-    there."""
+    """The trace of a log. ``divergence``: where this release decides otherwise than the recorded
+    one; the trace ends there."""
 
     trace: NodeTrace
     divergence: Divergence | None
 
 
 def trace_log(path: Path, name: str | None = None, *, family: bool = True) -> LogTrace:
-    """The program that ``name`` means (its number, its name or its client's id), with ``family``
-    those below it too; all programs without a name. Times are those of the log.
+    """Trace the programs that ``name`` refers to (a number, a name or a client's id), with
+    ``family`` those below them too; all programs without a name. Times are those of the log.
 
     Raises:
         InvalidArgument: not an event log, or it cannot be read.
@@ -65,7 +65,7 @@ def trace_log(path: Path, name: str | None = None, *, family: bool = True) -> Lo
 
 
 def _roots(started: list[ProgramStarted], name: str | None) -> list[ProgramId]:
-    """Raises ``UnknownHandle``."""
+    """The programs that ``name`` refers to. Raises ``UnknownHandle`` if there is none."""
     found = [
         one.program
         for one in started

@@ -1,6 +1,6 @@
 """The latest records of each of many owners, bounded for each and for all together.
 
-Owns which record goes when another comes: its owner's oldest, and the oldest of all.
+Owns which record is dropped when another is added: its owner's oldest, and the oldest of all.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ T = TypeVar("T")
 
 
 class LatestItems(Generic[T]):
-    """Those of one owner, oldest first. ``num_counted``: how many it has lost to its own limit that
-    still count for all."""
+    """The records of one owner, oldest first. ``num_counted``: how many were dropped for the
+    owner's own limit and still count towards the limit of all."""
 
     __slots__ = ("num_counted", "records")
 
@@ -23,8 +23,8 @@ class LatestItems(Generic[T]):
 
 
 class LatestOfAll(Generic[T]):
-    """``max_each`` of one owner, ``max_all`` together. An owner that nobody means any more counts
-    until its records are the oldest."""
+    """Keeps ``max_each`` records of one owner, ``max_all`` together. The records of an owner that
+    was dropped count until they are the oldest."""
 
     def __init__(self, max_each: int, max_all: int) -> None:
         self._max_each = max_each

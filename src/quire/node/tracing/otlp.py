@@ -1,5 +1,5 @@
-"""OpenTelemetry: spans as OTLP over HTTP. The only module that imports ``opentelemetry``, and only
-where an endpoint is configured.
+"""Exports spans to OpenTelemetry, as OTLP over HTTP. The only module that imports
+``opentelemetry``, and only if an endpoint is configured.
 
 The exporter of the library reads the standard variables for its headers, certificates, timeout and
 compression (``OTEL_EXPORTER_OTLP_*``), and its resource those for the service's name and attributes
@@ -26,7 +26,7 @@ _TRACES_PATH = "/v1/traces"
 
 
 def traces_url(endpoint: str) -> str:
-    """The collector's address for traces: ``endpoint``, or its path ``/v1/traces``.
+    """The collector's address for traces: ``endpoint``; with ``/v1/traces`` if it has no path.
 
     Raises:
         ConfigError: it is not an HTTP address.
@@ -41,7 +41,8 @@ def traces_url(endpoint: str) -> str:
 
 
 def make_export(endpoint: str) -> Export:
-    """Raises ``ConfigError`` for what is no HTTP address, or without the extra ``otel``."""
+    """The function that sends spans to ``endpoint``. Raises ``ConfigError`` if that is no HTTP
+    address, or without the extra ``otel``."""
     url = traces_url(endpoint)
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -55,7 +56,7 @@ def make_export(endpoint: str) -> Export:
         raise ConfigError(
             f"--otlp-endpoint needs OpenTelemetry ({exc}): pip install 'quire[otel]'"
         ) from exc
-    # the sender counts what fails and says it once; the exporter would say it for each attempt
+    # the sender counts failures and logs them once; the exporter would log each attempt
     logging.getLogger("opentelemetry.exporter.otlp").setLevel(logging.CRITICAL)
     resource = Resource.create({"service.version": __version__})
     if str(resource.attributes["service.name"]).startswith("unknown_service"):

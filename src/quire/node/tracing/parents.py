@@ -1,8 +1,8 @@
-"""Which spans of clients stand above programs and calls: ``traceparent`` of W3C Trace Context.
+"""The clients' spans that are parents of programs and calls: ``traceparent`` of W3C Trace Context.
 
-The edge notes them before control hears of the program or call, the thread that makes spans reads
-them. Owns the parsing, and a bound on how many are remembered. A value that is not valid is
-ignored, as the specification demands: it is not the client's request that is wrong.
+The edge notes them before control receives the program or call; the thread that makes spans reads
+them. Owns the parsing, and a bound on how many are remembered. An invalid value is ignored, as the
+specification demands; the client's request is served.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FORM = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-
 
 @dataclass(frozen=True, slots=True)
 class SpanContext:
-    """A span by its ids. ``is_sampled``: somebody keeps its trace."""
+    """A span by its ids. ``is_sampled``: its trace is recorded."""
 
     trace_id: int
     span_id: int
@@ -29,7 +29,8 @@ class SpanContext:
 
 
 def parse(traceparent: str) -> SpanContext | None:
-    """None for a value that is not valid. Of a later version what this one has is read."""
+    """The span that ``traceparent`` names; None for an invalid value. Of a value of a later version
+    the parts that this version has are read."""
     found = _FORM.fullmatch(traceparent.strip())
     if found is None:
         return None
@@ -42,7 +43,7 @@ def parse(traceparent: str) -> SpanContext | None:
 
 
 class TraceParents:
-    """The latest that were noted. For any thread."""
+    """The parents that were noted last. For any thread."""
 
     def __init__(self, max_remembered: int = MAX_REMEMBERED) -> None:
         self._max_remembered = max_remembered
@@ -50,7 +51,7 @@ class TraceParents:
         self._lock = threading.Lock()
 
     def note(self, program: ProgramId, traceparent: str | None, issuer: int | None = None) -> None:
-        """Of ``program``, or of the calls that this issuer of it will make."""
+        """Note the parent of ``program``, or of the calls that this issuer of it will make."""
         context = None if traceparent is None else parse(traceparent)
         if context is None:
             return

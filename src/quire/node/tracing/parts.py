@@ -1,4 +1,4 @@
-"""What a node records of its programs, built and connected."""
+"""The parts of a node that trace its programs, built and connected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quire.node.tracing.unix_time import UnixTime
 
 
 class TracingParts:
-    """``listener``: what control tells. ``spans``: None without an OTLP endpoint.
+    """``listener`` receives what control reports. ``spans``: None without an OTLP endpoint.
 
     Raises:
         ConfigError: see ``make_export``.

@@ -1,7 +1,7 @@
-"""Reads what the book has of one program or session, and of those below it.
+"""Reads the traces of one program or session, and of those below it, from the book.
 
-Belongs to the edge's loop. Owns which programs a public name means, and what is made of their
-records: waits between calls, and the messages that carried them.
+Belongs to the edge's loop. Owns which programs a public name refers to, and what is derived from
+their records: waits between calls, and the messages that carried them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from quire.node.tracing.book import ProgramTrace, TraceBook
 from quire.node.tracing.unix_time import UnixTime
 
 MAX_PROGRAMS = 256
-"""Of one answer."""
+"""The most programs in one answer."""
 
 MIN_WAIT_S = 0.001
-"""A shorter time between two calls is the program's own step, and no wait."""
+"""A shorter time between two calls counts as work of the program, not as a wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedProgram:
-    """``id``: its public id, if it still has one. ``under_way``: calls that have not ended."""
+    """One program with its trace. ``id``: its public id, if it still has one. ``under_way``: calls
+    that have not ended."""
 
     id: str | None
     trace: ProgramTrace
@@ -38,9 +39,10 @@ class TracedProgram:
 
 @dataclass(frozen=True, slots=True)
 class NodeTrace:
-    """``programs``: first the one that was asked for, in the order of its starts; then those below
-    it. ``messages``: those that carried their calls, as far as they are kept. ``unix_s``: now.
-    ``unix_offset_s``: what makes the times of records Unix times."""
+    """``programs``: first the incarnations of the requested program, in the order of their starts;
+    then the programs below it. ``messages``: those that carried their calls, as far as they are
+    kept. ``unix_s``: the present Unix time. ``unix_offset_s`` is added to a record's time to give
+    Unix time."""
 
     programs: Sequence[TracedProgram]
     messages: Sequence[MessageRecord]
@@ -49,7 +51,7 @@ class NodeTrace:
 
 
 class TraceReader:
-    """``programs`` and ``sessions`` know the names."""
+    """Reads the book; ``programs`` and ``sessions`` resolve names."""
 
     def __init__(
         self,
@@ -66,10 +68,10 @@ class TraceReader:
         self._time = time
 
     def read(self, name: str, tenant: TenantId, *, family: bool = False) -> NodeTrace:
-        """The program or session that ``name`` means; with ``family`` those below it too.
+        """Trace the program or session that ``name`` refers to; with ``family`` those below it too.
 
         Raises:
-            UnknownHandle: the tenant has none, or it is forgotten.
+            UnknownHandle: the tenant has no such program or session, or it is forgotten.
         """
         roots = self._roots(name, tenant)
         found = self._control.call(lambda controller: self._look(controller, roots, family))
@@ -87,7 +89,7 @@ class TraceReader:
     def _look(
         self, controller: Controller, roots: Sequence[ProgramId], family: bool
     ) -> tuple[list[TracedProgram], Mapping[EngineId, Sequence[MessageRecord]]]:
-        """On the control thread."""
+        """Read the book; runs on the control thread."""
         wanted = self._book.family(roots, MAX_PROGRAMS) if family else roots
         traces = [self._book.read(program) for program in wanted]
         traced = [
@@ -129,8 +131,8 @@ def _unknown(name: str) -> UnknownHandle:
 
 
 def waits(traced: TracedProgram) -> list[tuple[float, float | None]]:
-    """When its program was alive and had no call, between two of them or since the last one. The
-    end of a wait that goes on is None."""
+    """The times (start, end) in which the program ran and had no call: between two calls, or since
+    the last one. The end of a wait that goes on is None."""
     calls = [*traced.trace.calls, *traced.under_way]
     found: list[tuple[float, float | None]] = [
         (call.idle_since_s, call.arrival_s)
@@ -147,7 +149,7 @@ def waits(traced: TracedProgram) -> list[tuple[float, float | None]]:
 def carriers(
     calls: Iterable[CallRecord], messages: Mapping[EngineId, Sequence[MessageRecord]]
 ) -> list[MessageRecord]:
-    """Of ``messages`` those that carried one of ``calls``, in the order of their ends."""
+    """The messages that carried one of ``calls``, in the order of their ends."""
     spans: dict[EngineId, list[tuple[int, int]]] = {}
     for call in calls:
         if call.engine is not None and call.messages:

@@ -1,8 +1,8 @@
 """Sends spans to a collector, from a thread of its own.
 
-Control's thread only appends to a bounded queue: when that is full, what comes is dropped and
-counted, so that a collector that is slow or dead costs nobody anything. Owns the queue, the thread
-and the counts. What a span is made of is known to ``spans``, the wire to ``otlp``.
+Control's thread only appends to a bounded queue: when that is full, records are dropped and
+counted, so that a collector that is slow or dead delays nothing. Owns the queue, the thread and the
+counts. ``spans`` makes the spans, ``otlp`` sends them.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class SpanCounts:
 
 
 class SpanSender:
-    """A ``TraceListener``, told from one thread. ``start`` it once; ``close`` sends what is queued,
-    within limits.
+    """A ``TraceListener``, called from one thread. ``start`` it once; ``close`` sends what is
+    queued, within limits.
 
-    ``gather_s``: spans of this time go together.
+    ``gather_s``: spans of this length of time are sent together.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class SpanSender:
         self._thread.start()
 
     def counts(self) -> SpanCounts:
-        """For any thread."""
+        """The counts so far. For any thread."""
         return SpanCounts(self._num_sent, self._num_dropped, self._num_failed)
 
     def close(self, timeout_s: float = _CLOSE_S) -> None:
-        """What a collector has not taken by then is lost with the process."""
+        """Send what is queued, for at most ``timeout_s``; the rest is lost with the process."""
         self._closing.set()
         self._wake.set()
         if self._thread.is_alive():
@@ -97,7 +97,7 @@ class SpanSender:
         self._put(transfer)
 
     def message_ended(self, message: MessageRecord) -> None:
-        """Messages are many, and belong to no program: they are no spans."""
+        """Do nothing: messages are many and belong to no program, so they become no spans."""
 
     def _put(self, told: Told) -> None:
         if len(self._queue) >= self._max_queued:

@@ -1,9 +1,10 @@
-"""Spans of what control tells: one for each program, call, wait between calls, and transfer.
+"""Makes spans of what control reports: of each program, call, wait between calls, and transfer.
 
 Owns the spans' names and attributes (those of OpenTelemetry's GenAI conventions where there are
-any, else ``quire.*``) and which span stands below which. A call stands below the client's span of
-its request, with a link to its program's, or else below its program's; a program below the client's
-that started it, or below its parent's. Knows no library and no wire; times are Unix times.
+any, else ``quire.*``) and their parents. The parent of a call is the client's span of its request,
+with a link to the program's span; without one it is the program's span. The parent of a program is
+the client's span that started it, else the span of its parent program. Knows no library and no
+wire; times are Unix times.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from quire.node.tracing.parents import SpanContext, TraceParents
 from quire.node.tracing.reading import MIN_WAIT_S
 
 MAX_PROGRAMS = 65_536
-"""Whose spans are known; of those that have ended some calls are still to come."""
+"""Programs whose spans are known. Calls of programs that have ended may still come."""
 
 _OPERATIONS = {"decode": "text_completion", "encode": "embeddings"}
 _FAILED = ("failed", ENGINE_WAS_LOST)
@@ -40,8 +41,8 @@ Told = ProgramStarted | ProgramEnd | CallRecord | TransferRecord
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """``parent``: of the same trace. ``is_remote``: the parent is a client's. ``error``: what went
-    wrong, if anything."""
+    """``parent``: a span of the same trace. ``is_remote``: the parent is a client's. ``error``:
+    what went wrong, if anything."""
 
     name: str
     context: SpanContext
@@ -66,7 +67,8 @@ class _Program:
 
 
 class SpanMaker:
-    """Belongs to one thread. ``random_bits(n)``: a number of n random bits, for ids."""
+    """Makes the spans. Belongs to one thread. ``random_bits(n)``: a number of n random bits, for
+    ids."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class SpanMaker:
         self._programs: OrderedDict[ProgramId, _Program] = OrderedDict()
 
     def spans(self, told: Told) -> Iterator[Span]:
-        """Those that are complete now. Of a program whose start was not told there are none."""
+        """The spans that ``told`` completes; none for a program whose start was not reported."""
         if isinstance(told, ProgramStarted):
             self._start(told)
             return
@@ -97,7 +99,7 @@ class SpanMaker:
             yield self._end(program, told)
 
     def _is_kept(self, program: _Program, told: Told) -> bool:
-        """Whether somebody keeps the trace: the client decides."""
+        """Whether the trace is recorded, as the client has decided."""
         client = self._client(told) if isinstance(told, CallRecord) else None
         return (client or program.context).is_sampled
 

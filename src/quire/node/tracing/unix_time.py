@@ -1,7 +1,7 @@
-"""Event time as Unix time, the same for everybody who asks.
+"""Converts event time to Unix time, with the same result each time.
 
-Two readings of the two clocks differ by microseconds, so a time that is shown twice would have
-moved; a clock that was set anew must be followed all the same. Owns the offset between the two.
+The offset between two clocks differs by microseconds at each reading, so a time that is shown twice
+would move. A system clock that is set anew must be followed all the same. Owns the offset.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _TOLERATED_S = 0.01
 
 
 class UnixTime:
-    """``offset_s()`` is what makes an event time a Unix time. For any thread."""
+    """``offset_s()`` is added to an event time to give Unix time. For any thread."""
 
     def __init__(self, clock: ProgramClock) -> None:
         self._clock = clock

@@ -1,7 +1,7 @@
 """A child process of the node (engine, encoder, sandbox): start, heartbeats, log, end.
 
 Owns the process and its three pipes. Standard input carries the launch order, then heartbeats; its
-end tells the child that the node is gone. Standard output answers the heartbeats. Standard error
+end means to the child that the node is gone. Standard output answers the heartbeats. Standard error
 goes to the log under the process's name, with the level of each record. Must not know what the
 process does.
 """
@@ -40,11 +40,12 @@ _MAX_LINE_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LifeLimits:
-    """``frozen_after_s``: a process that has not answered heartbeats for this time is frozen. One
-    that is loading has ``loading_s``: libraries that are read, or compiled, may hold the
-    interpreter for long. ``stuck_after_s``: longest time of one batch, as long as nothing is known
-    of the process; then its own times decide, but never less than ``least_stuck_s``. ``grace_s``:
-    from SIGTERM to SIGKILL. ``last_words_s``: from the end of a process to the end of its log."""
+    """``frozen_after_s``: a process that has not answered heartbeats for this time is frozen;
+    ``loading_s`` applies while it loads, as libraries that are read or compiled may hold the
+    interpreter for long. ``stuck_after_s``: the longest time of one batch until enough of the
+    process's own batches have been measured; then these decide, but it is at least
+    ``least_stuck_s``. ``grace_s``: the time from SIGTERM to SIGKILL. ``last_words_s``: the time
+    from the end of a process to the end of its log."""
 
     heartbeat_s: float = 2.0
     frozen_after_s: float = 20.0
@@ -82,7 +83,7 @@ class NodeChild:
         self._closing = False
         self._asked_s: float | None = None
         self.frozen_after_s = limits.loading_s
-        """Whoever knows that it has loaded sets another one."""
+        """The owner sets another value once the process has loaded."""
         self.stuck_after_s = limits.stuck_after_s
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -91,12 +92,12 @@ class NodeChild:
         return self._process.pid
 
     def silent_s(self) -> float:
-        """Seconds since the unanswered heartbeat; 0 if there is none. From any thread."""
+        """Seconds since the unanswered heartbeat; 0 if there is none. For any thread."""
         asked_s = self._asked_s
         return 0.0 if asked_s is None else time.monotonic() - asked_s
 
     async def spawn(self, order: msgspec.Struct, num_threads: int | None = None) -> None:
-        """Start it with its launch order; ``num_threads`` limits its thread pools.
+        """Start the process with its launch order; ``num_threads`` limits its thread pools.
 
         Raises:
             EngineLost: the system cannot start a process now; a retry may succeed.
@@ -123,10 +124,10 @@ class NodeChild:
         self._watch = asyncio.create_task(self._wait(), name=f"watch {self._name}")
 
     async def close(self, *, has_told_why: bool = False) -> None:
-        """End the process: SIGTERM, then SIGKILL after the grace. Returns when it is gone.
+        """End the process: SIGTERM, then SIGKILL after the grace. Return when it is gone.
 
-        ``has_told_why``: it ends by an error of its own, which its owner reports; that it needed
-        SIGKILL is no news then.
+        ``has_told_why``: it ends by an error of its own, which its owner reports; a SIGKILL is then
+        logged at DEBUG only.
         """
         self._closing = True
         self._pulse.cancel()
@@ -136,10 +137,10 @@ class NodeChild:
         if not done:
             level = logging.DEBUG if has_told_why else logging.WARNING
             self._kill(f"it did not end within {self._limits.grace_s:g} s of SIGTERM", level)
-        await asyncio.wait({self._watch})  # whose caller may be cancelled and close again
+        await asyncio.wait({self._watch})  # a caller that is cancelled here may close again
 
     async def _wait(self) -> None:
-        """Wait for the end of the process, then for that of its log, then say how it ended."""
+        """Wait for the end of the process, then for that of its log; report how it ended."""
         reading = asyncio.create_task(self._read_log(), name=f"log {self._name}")
         await self._ended
         # processes of groups of their own may hold the log open; they are not waited for
@@ -201,8 +202,8 @@ class NodeChild:
 
     async def _answer(self, stdout: asyncio.StreamReader) -> bytes | None:
         """The answer to a heartbeat; None: none has come for too long. Time in which this loop
-        itself stood still (the whole node was stopped, or the machine) does not count: each look
-        counts as one, however late it comes."""
+        itself stood still (the whole node was stopped, or the machine) does not count: each wait
+        counts as one step, however late it ends."""
         reading = asyncio.ensure_future(stdout.readline())
         step_s, waited_s = min(self._limits.heartbeat_s, self.frozen_after_s), 0.0
         try:
@@ -216,7 +217,7 @@ class NodeChild:
         return None
 
     def _fault(self, line: bytes) -> str | None:
-        """What the answer says is wrong with the process, or ``None``."""
+        """What is wrong with the process according to its answer, or ``None``."""
         try:
             busy_s = msgspec.json.decode(line, type=Pulse).busy_s
         except msgspec.DecodeError:
@@ -238,7 +239,7 @@ class NodeChild:
 
 
 class _GroupProtocol(asyncio.subprocess.SubprocessStreamProtocol):
-    """For a process that leads a group: kill the rest of its group.
+    """The protocol of a process that leads a group; at its end, kills the rest of the group.
 
     The processes that it has started (a compiler) hold its pipes, and have no work without it.
     ``ended`` is set when the process itself has ended.
@@ -264,7 +265,7 @@ class _GroupProtocol(asyncio.subprocess.SubprocessStreamProtocol):
 
 
 def _environment(num_threads: int | None) -> dict[str, str]:
-    """The node's own environment; thread pools read their size from it when they are created."""
+    """The node's environment, with the size of thread pools, which read it at their creation."""
     environment = dict(os.environ)
     if num_threads is not None:
         environment["OMP_NUM_THREADS"] = str(num_threads)

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 _STOP = object()
 _LOOK = object()
-"""The engine has something to tell."""
+"""Wakes the worker thread: the engine has progress of a transfer to report."""
 
 
 class BatchExecutor(Protocol):
@@ -39,7 +39,8 @@ class BatchExecutor(Protocol):
 
 
 class InProcessTransport:
-    """``load`` builds the engine; it runs on the worker thread, as do all methods of the engine."""
+    """An engine on a worker thread. ``load`` builds it; this and all methods of the engine run on
+    that thread."""
 
     def __init__(self, name: str, load: Callable[[], BatchExecutor]) -> None:
         self._name = name
@@ -70,7 +71,7 @@ class InProcessTransport:
         return 0.0
 
     async def close(self) -> None:
-        """Returns when the running batch is done and the engine has released its memory."""
+        """Return when the running batch is done and the engine has released its memory."""
         self._closed = True
         self._batches.put(_STOP)
         if self._thread.ident is not None:

@@ -38,12 +38,12 @@ class ProcessMessages(Generic[Said, Announced]):
 
 
 class ProcessLife(Generic[Said, Announced]):
-    """``kind`` and ``name`` ("engine", "m") name the process in logs and errors; ``command`` starts
-    it.
+    """One process. ``kind`` and ``name`` ("engine", "m") name it in logs and errors; ``command``
+    starts it.
 
     After ``start`` each message goes to ``on_message``, which raises ``ProtocolMismatch`` for one
-    that is not expected. The loss of the process goes once to ``on_lost``, with its reason; nothing
-    follows it, or follows ``close``. Belongs to the loop that starts it.
+    that is not expected. ``on_lost`` is called once with the reason when the process is lost; no
+    message follows it, nor ``close``. Belongs to the loop that starts it.
     """
 
     def __init__(
@@ -101,12 +101,11 @@ class ProcessLife(Generic[Said, Announced]):
         return loaded
 
     def limit_messages(self, limit_s: float) -> None:
-        """A message that the process works on for longer is its end."""
+        """Kill the process if it works on one message for longer than ``limit_s`` from now on."""
         self._child.stuck_after_s = limit_s
 
     def say(self, message: object) -> None:
-        """A message to a lost process is dropped; ``on_lost`` has reported the loss or is about
-        to."""
+        """Send a message. It is dropped if the process is lost: ``on_lost`` reports the loss."""
         if not self._gone:
             self._socket.send(self._speech.encoder.encode(message))
 
@@ -117,7 +116,7 @@ class ProcessLife(Generic[Said, Announced]):
         self._lose(error, error.message)
 
     def out_of_turn(self, message: object) -> ProtocolMismatch:
-        """The error that ``on_message`` raises."""
+        """The error that ``on_message`` raises for an unexpected message."""
         return ProtocolMismatch(f"{self._who} sent {type(message).__name__} out of turn")
 
     async def close(self) -> None:

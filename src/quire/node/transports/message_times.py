@@ -1,7 +1,6 @@
-"""How long an engine takes for a message, and from when on one that it works on is given up.
+"""Measures how long an engine takes for a message, and decides after which time it hangs.
 
-Learns from the messages before. Pure bookkeeping: times are given. Must not know what is in a
-message.
+Learns from earlier messages. Pure bookkeeping: times are given. Must not know what is in a message.
 """
 
 from __future__ import annotations
@@ -9,11 +8,11 @@ from __future__ import annotations
 from collections import deque
 
 _FACTOR = 20.0
-"""A message of other contents, on a machine that does other things, takes so much longer than the
-longest one before at most."""
+"""How many times longer than the longest message so far a message may take: its contents differ,
+and the machine may be busy with other work."""
 
 _NUM_LEARNT = 64
-"""Messages by which an engine is known: the first ones compile what later ones use."""
+"""Messages after which the times are used: the first ones compile what later ones use."""
 
 _MAX_WAITING = 1024
 
@@ -30,7 +29,7 @@ class MessageTimeLimit:
 
     @property
     def limit_s(self) -> float:
-        """A message that runs for longer hangs."""
+        """A message that runs for longer than this hangs."""
         if self._num_answered < _NUM_LEARNT:
             return self._most_s
         return min(max(self._least_s, _FACTOR * self._longest_s), self._most_s)
@@ -39,8 +38,8 @@ class MessageTimeLimit:
         self._sent.append(now_s)
 
     def answered(self, now_s: float) -> None:
-        """The oldest message that was sent is answered. It may have waited behind another one:
-        that makes it longer, never shorter."""
+        """Note that the oldest message that was sent is answered. It may have waited behind another
+        one, which makes its time longer, never shorter."""
         if self._sent:
             self._longest_s = max(self._longest_s, now_s - self._sent.popleft())
             self._num_answered += 1

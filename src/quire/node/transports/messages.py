@@ -72,7 +72,7 @@ ToEngine = Welcome | HelloRefused | Batch | EncodeBatch
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The first line on an engine process's standard input, as JSON.
 
-    The pipe then stays open: its end tells the engine that its node is gone. Every further line is
+    The pipe then stays open: its end means that the node is gone. Every further line is
     a heartbeat, answered by one ``Pulse`` line on standard output.
     """
 
@@ -98,10 +98,10 @@ class Pulse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def engine_codec() -> Codec[FromEngine]:
-    """For the messages that the node receives."""
+    """The codec of the messages that the node receives."""
     return Codec(FromEngine)
 
 
 def node_codec() -> Codec[ToEngine]:
-    """For the messages that an engine process receives."""
+    """The codec of the messages that an engine process receives."""
     return Codec(ToEngine)

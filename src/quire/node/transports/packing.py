@@ -17,7 +17,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def pack(frames: Sequence[Frame]) -> bytes:
-    """The number of frames and their lengths (u64, little-endian), then the frames."""
+    """Join ``frames``: their number and lengths (u64, little-endian), then the frames."""
     head = struct.pack(f"<{1 + len(frames)}Q", len(frames), *map(len, frames))
     return b"".join((head, *frames))
 

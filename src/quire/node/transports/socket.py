@@ -39,7 +39,7 @@ class PairSocket:
         self._is_draining = False
 
     def open(self) -> str:
-        """Bind and start to listen; returns the endpoint to connect to."""
+        """Bind and start to listen; return the endpoint to connect to."""
         self._create()
         endpoint = self._ipc_endpoint()
         if endpoint is None:
@@ -51,8 +51,8 @@ class PairSocket:
         return endpoint
 
     def connect(self, endpoint: str, linger_ms: int = 0) -> None:
-        """The other side of ``open``. ``linger_ms``: time for sending the last messages at the
-        end."""
+        """Connect to an endpoint that ``open`` has returned. ``linger_ms``: time for sending the
+        last messages at the end."""
         self._create()
         self._socket.linger = linger_ms
         self._socket.connect(endpoint)
@@ -81,14 +81,14 @@ class PairSocket:
         return f"ipc://{path}"
 
     def send(self, frames: Sequence[Frame]) -> None:
-        """A message to a side that is gone is dropped: whoever watches that side reports the
-        loss."""
+        """Send a message. It is dropped if the other side is gone: the code that watches that
+        process reports the loss."""
         try:
             self._socket.send(pack(frames), _NOBLOCK)
         except zmq.Again:  # the queue is unlimited: the other side is gone
             return
         # The descriptor is edge-triggered, and sending may have taken the edge of an arrival. An
-        # answer that is sent while messages are taken needs no look: they are taken to the last.
+        # answer that is sent while messages are taken needs no check: all of them are taken.
         if not self._is_draining and self._has_message():
             self._loop.call_soon(self._drain)
 
@@ -107,7 +107,7 @@ class PairSocket:
             self._is_draining = False
 
     def close(self) -> None:
-        """Idempotent; does nothing before ``open``."""
+        """Close the socket. Idempotent; does nothing before ``open``."""
         if self._closed:
             return
         self._closed = True
@@ -117,15 +117,15 @@ class PairSocket:
         self.connected()
 
     def connected(self) -> None:
-        """The other side is connected and no further one is expected. Removes the endpoint, so that
-        no file is left if this process is killed. Idempotent."""
+        """Remove the endpoint: the other side is connected and no further one is expected. No file
+        is then left if this process is killed. Idempotent."""
         if self._directory is not None:
             self._directory.close()
             self._directory = None
 
 
 def _frames(packed: bytes) -> list[bytes]:
-    """An unreadable message has no frames, which every decoder refuses."""
+    """The frames of a message; none for an unreadable one, which every decoder then refuses."""
     try:
         return unpack(packed)
     except ProtocolMismatch:

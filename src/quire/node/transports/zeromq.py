@@ -80,8 +80,7 @@ class ZeroMQTransport:
         return ready.info
 
     def send(self, batch: Batch | EncodeBatch) -> None:
-        """A message to a lost engine is dropped; ``on_lost`` has reported the loss or is about
-        to."""
+        """Send a batch. It is dropped if the engine is lost: ``on_lost`` reports the loss."""
         self._times.sent(time.monotonic())
         self._life.say(batch)
 

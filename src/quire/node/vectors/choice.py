@@ -1,4 +1,4 @@
-"""Which vector store a node has."""
+"""Chooses the vector store of a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ POSTGRES = ("postgresql://", "postgres://")
 
 
 def vector_store(choice: str, data_dir: Path | None) -> VectorStore:
-    """``choice`` as in ``NodeConfig.vector_store``. Only the chosen store's package is imported.
+    """The store that ``choice`` names (see ``NodeConfig.vector_store``). Only the chosen store's
+    package is imported.
 
     Raises:
         ConfigError: no such store, or its extra is not installed.

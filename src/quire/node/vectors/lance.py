@@ -33,7 +33,7 @@ T = TypeVar("T")
 NUM_THREADS = 1
 _TABLE, _NAME = "rows", "name"
 _MAX_FILES = 64
-"""Fragments of a table, beyond which they are joined: each ``put`` writes one."""
+"""Fragments of a table after which they are joined: each ``put`` writes one."""
 
 
 class LanceStore:
@@ -113,7 +113,7 @@ class LanceStore:
         return [_nearest(table, vector_D, num) for vector_D in vectors]
 
     def _drop(self, folder: Path) -> bool:
-        """Remove ``folder``: a collection, or all of a program."""
+        """Remove ``folder``: a collection, or all collections of a program."""
         for one in [one for one in self._tables if one == folder or folder in one.parents]:
             del self._tables[one]
             del self._num_puts[one]
@@ -171,6 +171,6 @@ def _arrow(rows: VectorRows) -> Any:
 def _nearest(table: Any, vector_D: F32, num: int) -> list[FoundRow]:
     query = table.search(vector_D).distance_type("dot").bypass_vector_index()
     columns = query.select(["number", "text", "_distance"]).limit(num).to_arrow().to_pydict()
-    scores = (1 - distance for distance in columns["_distance"])  # it is 1 less the product
+    scores = (1 - distance for distance in columns["_distance"])  # distance = 1 - product
     found = map(FoundRow, columns["number"], scores, columns["text"])
     return sorted(found, key=lambda row: (-row.score, row.number))

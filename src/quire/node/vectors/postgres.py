@@ -1,9 +1,9 @@
 """``PostgresStore``: collections in a PostgreSQL database with pgvector, searched without an index.
 
-Only this module imports psycopg. Each collection is a table of the schema ``quire`` whose name is a
-number; a table of tenants and names says which. A node holds a lock in the database as long as it
-lives: collections of programs whose node holds none are those of a node that was killed, and are
-deleted by the next one that starts.
+Only this module imports psycopg. Each collection is a table of the schema ``quire`` with a number
+as its name; the table ``collections`` has the numbers by tenant and name. A node holds a lock in
+the database as long as it lives. Collections of programs whose node holds no lock belonged to a
+node that was killed; the next node that starts deletes them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 NUM_THREADS = 4
 CONNECT_S = 10
 CALL_S = 60
-"""What one statement may take."""
+"""The most seconds that one statement may take."""
 
 _SCHEMA = """
 CREATE EXTENSION IF NOT EXISTS vector;
@@ -117,8 +117,8 @@ class PostgresStore:
         return await self._threads.run(lambda: self._tried(job))
 
     def _tried(self, job: Callable[[Any], T]) -> T:
-        """The result of ``job``, which is done again once if the connection is lost: each may be
-        done twice."""
+        """Run ``job`` and return its result; run it once more if the connection was lost. Every job
+        may run twice."""
         try:
             return self._once(job)
         except (psycopg.OperationalError, psycopg.InterfaceError, errors.UndefinedTable):
@@ -152,7 +152,7 @@ class PostgresStore:
         return found
 
     def _open(self) -> Any:
-        """A connection to a database that has our tables and nothing of nodes that are gone."""
+        """Connect, create our tables, and delete the collections of nodes that are gone."""
         connection = self._connect()
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('quire', 0))")
@@ -227,7 +227,7 @@ class PostgresStore:
         return None if row is None else self._known(place, *row)
 
     def _created(self, connection: Any, place: CollectionPlace, dimensions: int) -> _Table:
-        """Make the collection, or find the one that another thread or node has just made."""
+        """Create the collection, or find the one that another thread or node has just created."""
         check_number(place, len(self._names(connection, place)))
         row = connection.execute(
             "INSERT INTO quire.collections (tenant, node, program, name, dimensions) "
@@ -242,7 +242,7 @@ class PostgresStore:
         table = _Table(sql.Identifier("quire", f"rows_{row[0]}"), dimensions)
         made = "CREATE TABLE {table} (number bigint PRIMARY KEY, vector vector, text text NOT NULL)"
         connection.execute(_of(table, made))
-        return table  # it is known when it is committed
+        return table  # it enters the cache after it is committed
 
     def _known(self, place: CollectionPlace, number: int, dimensions: int) -> _Table:
         table = _Table(sql.Identifier("quire", f"rows_{number}"), dimensions)
@@ -261,7 +261,7 @@ def _of(table: _Table, text: str) -> sql.Composed:
 
 
 def _delete(connection: Any, condition: sql.Composable) -> int:
-    """Delete the collections for which ``condition`` holds; returns how many there were."""
+    """Delete the collections for which ``condition`` holds; return their number."""
     deletion = sql.SQL("DELETE FROM quire.collections WHERE {} RETURNING id").format(condition)
     numbers = connection.execute(deletion).fetchall()
     for (number,) in numbers:
@@ -271,5 +271,5 @@ def _delete(connection: Any, condition: sql.Composable) -> int:
 
 
 def _written(vectors: F32) -> list[str]:
-    """In pgvector's form, with all digits."""
+    """The vectors in pgvector's form, with all digits."""
     return ["[" + ",".join(map(repr, row)) + "]" for row in vectors.tolist()]

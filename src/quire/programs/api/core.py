@@ -98,7 +98,7 @@ class CoreFunctions(TraitFunctions):
 
     @queued
     def synchronize(self, queue: Queue) -> Reply[None]:
-        """Ends when every earlier command of the queue has ended.
+        """A reply that comes when every earlier command of the queue has ended.
 
         Raises (when awaited):
             QuireError: the first failure of the queue, if no failed command of it was awaited yet.
@@ -118,8 +118,8 @@ class CoreFunctions(TraitFunctions):
     def set_queue_depth(
         self, queue: Queue, depth: int, *, invocation: int = 0, remaining_us: int = 0
     ) -> None:
-        """Say which step of the program's graph the queue serves from now on: ``depth`` steps
-        before the result. What was issued before keeps its step.
+        """Set the step of the program's graph that the queue serves from now on: ``depth`` steps
+        before the result. Commands issued before keep their step.
 
         ``invocation``: the step's number; commands of one program with one number, on any queue,
         are requests of one invocation (0: each is one of its own). ``remaining_us``: microseconds

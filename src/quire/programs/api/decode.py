@@ -54,13 +54,13 @@ class DecodeFunctions(TraitFunctions):
         to it; effective where ``ikv`` and ``okv`` hold plain causal tokens from position 0.
         ``adapter``: run with the LoRA adapter of that name (default: the adapter of the queue's
         model, if it has one). ``num_generated``: how many of the last tokens of ``history`` and
-        ``tokens`` were sampled before, so that grammar, stop strings and penalties go on behind
+        ``tokens`` were sampled before, so that grammar, stop strings and penalties continue after
         them. ``stream``: chunks come while it runs; otherwise there is one, at the end, which
         costs the node less.
 
         Raises:
-            InvalidArgument: no tokens, too few free slots, an unknown position or adapter, another
-                sampler or grammar than the SDK makes.
+            InvalidArgument: no tokens, too few free slots, an unknown position or adapter, or a
+                sampler or grammar that was not made by the SDK.
             UnknownHandle: a handle that this program does not hold.
         """
         context, output = as_list(ikv), as_list(okv)

@@ -18,8 +18,8 @@ class DocumentsFunctions(TraitFunctions):
         fetched.
 
         ``content``: the file. ``kind``: text (UTF-8; Markdown stays as it is), html (its main text)
-        or pdf; by default the kind that the end of ``name`` tells. A program's documents are read
-        one after the other.
+        or pdf; by default the kind that the suffix of ``name`` stands for. A program's documents
+        are read one after the other.
 
         Raises:
             InvalidArgument: an unknown kind, an empty or damaged file, one that is encrypted or has

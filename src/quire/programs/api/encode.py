@@ -17,8 +17,8 @@ from quire.programs.api.queued import TraitFunctions
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """One encoder of the node. ``dimensions``: of its vectors (1: a score). ``max_tokens``: of one
-    text, or of a query and a document together, special tokens included."""
+    """One encoder of the node. ``dimensions``: the length of its vectors (1: a score).
+    ``max_tokens``: the longest text, or query and document together, special tokens included."""
 
     name: str
     kind: EncoderKind

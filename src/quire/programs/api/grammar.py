@@ -20,7 +20,7 @@ MAX_SOURCE_BYTES = 1 << 18
 
 
 def json_schema(schema: Mapping[str, Any] | str) -> GrammarSpec:
-    """The output is JSON that conforms to ``schema`` (a schema, or its JSON text)."""
+    """Constrain the output to JSON that conforms to ``schema`` (a schema, or its JSON text)."""
     if not isinstance(schema, str):
         try:
             schema = json.dumps(schema)
@@ -30,17 +30,17 @@ def json_schema(schema: Mapping[str, Any] | str) -> GrammarSpec:
 
 
 def regex(pattern: str) -> GrammarSpec:
-    """The whole output matches ``pattern`` (Rust regex syntax, without look-around)."""
+    """Let the whole output match ``pattern`` (Rust regex syntax, without look-around)."""
     return _bounded(GrammarSpec("regex", pattern))
 
 
 def lark(source: str) -> GrammarSpec:
-    """The output is derived from the rule ``start`` of a Lark grammar in llguidance's dialect."""
+    """Derive the output from the rule ``start`` of a Lark grammar in llguidance's dialect."""
     return _bounded(GrammarSpec("lark", source))
 
 
 def choice(options: Sequence[str]) -> GrammarSpec:
-    """The output is exactly one of ``options``."""
+    """Constrain the output to exactly one of ``options``."""
     if not options or any(not option for option in options):
         raise GrammarError("choice needs at least one option, none of them empty")
     return _bounded(GrammarSpec("regex", "|".join(re.escape(option) for option in options)))
@@ -62,18 +62,17 @@ class GrammarFunctions(TraitFunctions):
     trait = Trait.GRAMMAR
 
     def json_schema(self, schema: Mapping[str, Any] | str) -> GrammarSpec:
-        """The output is JSON that conforms to ``schema`` (a schema, or its JSON text)."""
+        """Constrain the output to JSON that conforms to ``schema`` (a schema, or its JSON text)."""
         return json_schema(schema)
 
     def regex(self, pattern: str) -> GrammarSpec:
-        """The whole output matches ``pattern`` (Rust regex syntax, without look-around)."""
+        """Let the whole output match ``pattern`` (Rust regex syntax, without look-around)."""
         return regex(pattern)
 
     def lark(self, source: str) -> GrammarSpec:
-        """The output is derived from the rule ``start`` of a Lark grammar in llguidance's
-        dialect."""
+        """Derive the output from the rule ``start`` of a Lark grammar in llguidance's dialect."""
         return lark(source)
 
     def choice(self, options: Sequence[str]) -> GrammarSpec:
-        """The output is exactly one of ``options``."""
+        """Constrain the output to exactly one of ``options``."""
         return choice(options)

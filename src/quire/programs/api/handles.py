@@ -30,7 +30,7 @@ class Handle:
 
     @property
     def freed(self) -> bool:
-        """Whether it was freed, or its queue was closed."""
+        """Whether the handle was freed, or its queue was closed."""
         return self._freed or self._lane.closed
 
     def check(self, owner: object) -> None:
@@ -125,7 +125,7 @@ class KvPage(Handle):
             del self._positions[fill:]
 
     def move(self, shift: int) -> None:
-        """Its slots are moved to other positions."""
+        """Note that its slots are moved by ``shift`` positions."""
         if self._positions is not None:
             self._positions = [position + shift for position in self._positions]
 
@@ -133,8 +133,8 @@ class KvPage(Handle):
         self._positions = None
 
     def before_write(self) -> None:
-        """A command that writes the page is issued. After a running decode its positions are not
-        known."""
+        """Note that a command which writes the page is issued. After a running decode its positions
+        are not known."""
         if self._decodes:
             self.lose_track()
 

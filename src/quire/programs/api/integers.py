@@ -26,7 +26,7 @@ def whole_number(name: str, value: int) -> int:
 def call_order(
     thread: int, depth: int, priority: int, invocation: int, remaining_us: int
 ) -> dict[str, int]:
-    """What orders a request among all that wait for a service, checked."""
+    """The checked fields by which a request is ordered among all that wait for a service."""
     return {
         "thread": whole_number("thread", thread),
         "depth": whole_number("depth", depth),

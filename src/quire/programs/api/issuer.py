@@ -55,8 +55,8 @@ from quire.programs.api.stream import DecodeStream
 T = TypeVar("T")
 
 MAX_NEW_PAGES = 1 << 18
-"""Pages of one call. The call creates a handle for each of them before control can report that they
-never fit."""
+"""The most pages of one call, which creates a handle for each of them before control can report
+that they never fit."""
 
 
 def nothing(_: Any) -> None:
@@ -91,7 +91,7 @@ class Issuer:
     # -- life ----------------------------------------------------------------------------------
 
     def attach(self, port: ProgramPort) -> None:
-        """Set the port that was created for it, before anything is issued."""
+        """Set the program's port, before anything is issued."""
         self._port = port
         first = port.first_number
         self._commands, self._numbers, self._questions = count(first), count(first), count(first)
@@ -113,8 +113,8 @@ class Issuer:
         return self.port.quotas
 
     def close(self, reason: str = "finished", error: QuireError | None = None) -> None:
-        """The program has ended: send issued commands, free everything, and fail pending answers,
-        with ``error`` if there is one."""
+        """End the program: send issued commands, free everything, and fail pending answers, with
+        ``error`` if there is one."""
         if self._port is None or self._closed:
             return
         self._closed = True

@@ -21,7 +21,7 @@ class QueueState:
         self.failure_seen = False
 
     def fail(self, error: ErrorRecord) -> None:
-        """A command of the queue has failed. The first failure is kept."""
+        """Note that a command of the queue has failed; the first failure is kept."""
         if self.failure is None and error.code not in ("program_cancelled", "queue_poisoned"):
             self.failure = error
             self.failure_seen = False

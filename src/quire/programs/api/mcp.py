@@ -15,7 +15,7 @@ from quire.core.errors import ProgramError
 
 _MAX_PAGES = 100
 _MAX_LISTED_CHARS = 4 << 20
-"""Of all tools that a server lists."""
+"""The most characters of all tools that a server lists."""
 
 
 class McpChannel(Protocol):
@@ -52,9 +52,9 @@ class McpTool:
 
 @dataclass(frozen=True, slots=True)
 class McpResult:
-    """The result of a tool call. ``text``: of all its text blocks; ``content``: every block as
-    received; ``structured``: by the tool's output schema, if it has one; ``is_error``: the tool
-    reports that it failed, with an explanation for the model."""
+    """The result of a tool call. ``text``: its text blocks, joined; ``content``: every block as
+    received; ``structured``: the value by the tool's output schema, if it has one; ``is_error``:
+    the tool reports that it failed, with an explanation for the model."""
 
     text: str
     content: list[dict[str, Any]]

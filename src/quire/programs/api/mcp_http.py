@@ -20,7 +20,7 @@ Request = Callable[[str, str, bytes | None, Mapping[str, str]], StreamedReply]
 
 
 _MAX_MESSAGES = 10_000
-"""Of a stream, before the answer: reports of progress and other requests of the server."""
+"""The most messages of a stream before the answer, such as progress and requests of the server."""
 
 
 class HttpChannel:

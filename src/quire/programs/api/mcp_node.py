@@ -39,4 +39,4 @@ class NodeMcpChannel:
         return result
 
     async def close(self) -> None:
-        """Nothing to do: the node ends the process when no program uses it."""
+        """Do nothing: the node ends the process when no program uses it."""

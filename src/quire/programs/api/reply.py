@@ -67,7 +67,7 @@ class CommandFuture:
         return error
 
     async def next_news(self) -> None:
-        """Wait until a reply arrives; returns at once if the command has ended."""
+        """Wait until a reply arrives; return at once if the command has ended."""
         if not self._done:
             await self.news()
 
@@ -95,7 +95,7 @@ class CommandFuture:
         return future
 
     def end(self) -> asyncio.Future[None]:
-        """As ``news``, for callers that wait only for the command's end."""
+        """Like ``news``, for callers that wait only for the command's end."""
         return self.news()
 
     def _wake(self) -> None:

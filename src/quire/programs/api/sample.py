@@ -40,9 +40,9 @@ class SampleFunctions(TraitFunctions):
     ) -> Reply[list[int]]:
         """Sample one token after each of ``embs``.
 
-        ``positions``: of the sampled tokens; the random numbers depend on them (default: after each
-        embed). ``token_slots``: also keep the tokens on the device. ``history``: tokens for
-        penalties.
+        ``positions``: those of the sampled tokens, on which the random numbers depend (default:
+        after each embed). ``token_slots``: also keep the tokens on the device. ``history``: tokens
+        for penalties.
         """
         embeds = as_list(embs)
         check_all(self._issuer, embeds, Embed)

@@ -24,8 +24,8 @@ class AttentionScores:
     attention sinks).
 
     ``pages`` [layer][page of ikv]; ``slots`` [layer][page of ikv][slot], None unless requested;
-    ``inputs`` [layer][new token]. A slot that was hidden, or empty before the forward, has 0: what
-    the forward itself wrote is counted in ``inputs``, even if ``ikv`` names its page.
+    ``inputs`` [layer][new token]. A slot that was hidden, or empty before the forward, has 0: slots
+    that the forward itself wrote are counted in ``inputs``, even if ``ikv`` names their page.
     """
 
     pages: list[list[float]]
@@ -64,7 +64,7 @@ class ScoresFunctions(TraitFunctions):
         *,
         slots: bool = False,
     ) -> Reply[AttentionScores]:
-        """As `forward`, and returns the attention mass that its new tokens gave to each page of
+        """Like `forward`; also returns the attention mass that the new tokens gave to each page of
         ``ikv`` and to one another, for each layer.
 
         ``pages[layer][page]``, ``inputs[layer][new token]`` and, with ``slots``,

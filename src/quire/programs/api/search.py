@@ -43,12 +43,12 @@ class SearchFunctions(TraitFunctions):
         invocation: int = 0,
         remaining_us: int = 0,
     ) -> list[list[SearchHit]]:
-        """For each of ``queries`` at most ``top_k`` results, best first.
+        """Search for each of ``queries``: at most ``top_k`` results of each, best first.
 
-        Queries are words, not an expression: every mark in them is ignored or handed on as text.
+        Queries are words, not an expression: punctuation is ignored or passed on as text.
         The engine is that of the node (``quire serve --search``), or the one that the operator has
-        given to this tenant. Of a result at most 512 characters of the title, 2048 of the address
-        and 4096 of the text are kept. ``thread``, ``depth`` and ``priority``: as of a queue
+        given to this tenant. The title, address and text of a result are cut to 512, 2048 and 4096
+        characters. ``thread``, ``depth`` and ``priority``: as of a queue
         (``create_queue``); ``invocation`` and ``remaining_us``: as of ``set_queue_depth``.
 
         Raises:
@@ -57,7 +57,7 @@ class SearchFunctions(TraitFunctions):
             TraitMissing: there is no search engine for this tenant.
             EngineLost: the engine cannot be reached, or has not answered in time; a retry is safe.
             EngineFault: the engine's answer cannot be read.
-            QuotaExceeded: a query takes more time than one may.
+            QuotaExceeded: a query takes too much time.
         """
         if isinstance(queries, str):
             raise InvalidArgument("search: queries must be a list of texts, not one text")

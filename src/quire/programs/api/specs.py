@@ -1,5 +1,4 @@
-"""Checks what programs give as sampler and grammar: objects of the SDK, which other layers read
-without looking."""
+"""Checks the sampler and grammar of a command: other layers expect objects that the SDK made."""
 
 from __future__ import annotations
 
@@ -10,9 +9,10 @@ from quire.core.errors import InvalidArgument
 
 
 def check_sampler(sampler: object) -> None:
-    """
+    """Check that ``sampler`` is a ``SamplerSpec``.
+
     Raises:
-        InvalidArgument: it is none, such as a temperature or a name.
+        InvalidArgument: it is something else, such as a temperature or a name.
     """
     if not isinstance(sampler, SamplerSpec):
         raise InvalidArgument(
@@ -21,10 +21,10 @@ def check_sampler(sampler: object) -> None:
 
 
 def check_grammar(grammar: object) -> None:
-    """``None``: there is none.
+    """Check that ``grammar`` is a ``GrammarSpec`` or ``None``.
 
     Raises:
-        InvalidArgument: it is none, such as a schema or an expression itself.
+        InvalidArgument: it is something else, such as a schema or an expression itself.
     """
     if grammar is None or isinstance(grammar, GrammarSpec):
         return

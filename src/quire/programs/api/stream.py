@@ -66,7 +66,7 @@ class DecodeStream(CommandFuture):
             page.decode_started(self)
 
     def __await__(self) -> Generator[Any, None, Decoded]:
-        """Wait for the end; returns all chunks as one ``Decoded``, whether they were read or
+        """Wait for the end; return all chunks as one ``Decoded``, whether they were read or
         not."""
         while not self._done:
             yield from self.end()
@@ -163,8 +163,8 @@ class DecodeStream(CommandFuture):
         self._at_end = ()
 
     def note_written(self) -> None:
-        """Called by its pages: every sampled token but the last has been run and is in the
-        pages."""
+        """Note the written slots in the pages, which call this: every sampled token but the last
+        has been run."""
         num_written = max(self._num_sampled - 1, 0) - self._num_noted
         self._num_noted += num_written
         while num_written > 0 and self._page < len(self._output):

@@ -25,7 +25,7 @@ class VectorsFunctions(TraitFunctions):
     trait = Trait.VECTORS
 
     async def vectors_name(self) -> str:
-        """A name for a collection of this program that nothing else is given."""
+        """A unique name for a collection of this program."""
         name: str = await self._issuer.call("vectors.name")
         return name
 
@@ -43,12 +43,12 @@ class VectorsFunctions(TraitFunctions):
         invocation: int = 0,
         remaining_us: int = 0,
     ) -> None:
-        """Store a row for each of ``texts`` with its vector. They have the numbers ``first``,
-        ``first + 1``, ...; a row of a number that is there is replaced.
+        """Store a row for each of ``texts`` with its vector. The rows have the numbers ``first``,
+        ``first + 1``, ...; an existing row with such a number is replaced.
 
         A collection belongs to this program and ends with it; with ``shared`` it belongs to the
         programs of the tenant, stays, and the manifest names it among its ``stores``. The first
-        rows make it and decide its dimensions. Where it is kept is for the node
+        rows create it and decide its dimensions. The node chooses where it is kept
         (``quire serve --vector-store``). ``thread``, ``depth`` and ``priority``: as of a queue
         (``create_queue``), ``invocation`` and ``remaining_us``: as of ``set_queue_depth``; they
         decide which of the requests that wait for the store is next.
@@ -86,14 +86,14 @@ class VectorsFunctions(TraitFunctions):
         invocation: int = 0,
         remaining_us: int = 0,
     ) -> list[list[FoundText]]:
-        """For each of ``vectors`` (at most 256) the ``num`` rows (at most 1024) that are nearest by
-        cosine similarity, best first, of equals the lowest number first. ``thread``, ``depth``,
-        ``priority``, ``invocation`` and ``remaining_us``: as for ``vectors_put``.
+        """Find the ``num`` rows (at most 1024) that are nearest to each of ``vectors`` (at most
+        256) by cosine similarity, best first, of equals the lowest number first. ``thread``,
+        ``depth``, ``priority``, ``invocation`` and ``remaining_us``: as for ``vectors_put``.
 
         Raises:
-            UnknownHandle: there is no such collection: nobody has put rows into it, or it is
-                another program's or tenant's.
-            InvalidArgument: other dimensions than its rows, or over a bound.
+            UnknownHandle: there is no such collection: no rows were put into it, or it belongs to
+                another program or tenant.
+            InvalidArgument: other dimensions than its rows, or a number over its limit.
             Forbidden, EngineLost: as for ``vectors_put``.
         """
         values, dimensions = _flat("vectors_search", vectors)

@@ -24,13 +24,13 @@ class Choice:
         self._num_cached_tokens = 0
         self._prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
         self._first = True
-        if request.num_generated:  # their text was told before
+        if request.num_generated:  # their text was sent before
             self._text.add(request.prompt[-request.num_generated :])
 
     def prompt_known(
         self, num_cached_tokens: int, prompt_logprobs: tuple[TokenLogprobs, ...] | None
     ) -> None:
-        """The results of a separate run over the prompt, for the first chunk."""
+        """Set the results of a separate run over the prompt, for the first chunk."""
         self._num_cached_tokens = num_cached_tokens
         self._prompt_logprobs = prompt_logprobs
 

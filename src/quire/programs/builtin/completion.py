@@ -43,7 +43,7 @@ def complete(
 @dataclass(slots=True)
 class _Shared:
     """The part of the prompt that all choices share: full pages, or the prompt up to its last
-    image. ``tail``: a page that is filled in part, which the only choice goes on with."""
+    image. ``tail``: a page that is filled in part, which the only choice continues."""
 
     pages: list[KvPage]
     num_tokens: int
@@ -160,9 +160,9 @@ class _Completion:
         )
 
     async def _take(self, lease: LeaseName) -> _Shared | None:
-        """Take over what another engine has sent. A single choice goes on in a page that is filled
-        in part; several compute its few tokens for themselves, or read it, if an image may stand in
-        it."""
+        """Take over the pages that another engine has sent. A single choice continues a page that
+        is filled in part. Several choices each compute its few tokens, or share the page for
+        reading if it may contain an image."""
         num_tokens, page_size = self._request.num_leased, self._model.page_size
         queue = self._queue()
         pages, taken = take_lease(self._api, queue, lease, num_tokens)
@@ -179,9 +179,9 @@ class _Completion:
         return _Shared(pages, num_tokens, taken, None, num_tokens, tail)
 
     async def _see(self, taken: _Shared | None = None) -> _Shared:
-        """Compute the prompt up to its last image, behind what was ``taken``: text by decodes
-        without output tokens, which use the prefix index up to the first image, and images by their
-        embeddings."""
+        """Compute the prompt up to its last image, after the part that was ``taken``: text by
+        decodes without output tokens, which use the prefix index up to the first image, and images
+        by their embeddings."""
         request, api = self._request, self._api
         last = request.images[-1]
         num_shared = last.start + last.num_embeds

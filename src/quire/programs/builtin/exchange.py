@@ -1,7 +1,7 @@
-"""The programs behind ``prep_recv`` and ``remote_send``, and those that renew and cancel a lease.
+"""The programs that execute ``prep_recv`` and ``remote_send``, and that renew and cancel a lease.
 
 Each yields one result and frees its queues however it ends. A lease outlives the program that opens
-it. What is behind ``start_generate`` is a completion (``completion``).
+it. ``start_generate`` is executed by a completion (``completion``).
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ from quire.programs.builtin.requests import PromptImage
 from quire.programs.builtin.seeing import see_image
 
 PIECE_TOKENS = 512
-"""A prompt is computed in pieces of so many tokens, each of which is sent while the next one is
-computed."""
+"""Tokens of one piece of a prompt. A piece is sent while the next one is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareRequest:
-    """``tokens``: all that the receiver is to have, from the first on; images stand among them from
-    ``num_known`` on. ``key``: of the lease."""
+    """``tokens``: all tokens that the receiver is to have; from ``num_known`` on there are images
+    among them. ``key``: that of the lease."""
 
     model: ModelId
     tokens: tuple[int, ...]
@@ -47,9 +46,9 @@ class PrepareRequest:
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """Tokens ``begin`` to before ``end`` of ``prompt`` go to ``target``, whose lease waits for
-    those from ``lease_begin`` on. ``content``: what the receiver's K and V are. ``images``: those
-    before ``end``, none of which ends behind it."""
+    """Send tokens ``begin`` (included) to ``end`` (excluded) of ``prompt`` to ``target``, whose
+    lease waits for those from ``lease_begin`` on. ``content``: the kind of the receiver's K and V
+    (``EngineInfo.content``). ``images``: those that end at ``end`` or before."""
 
     model: ModelId
     prompt: tuple[int, ...]
@@ -64,8 +63,8 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """``ttl_s``: from now on; None ends the lease: at once, or ``when_arrived`` all has come that
-    it waits for."""
+    """Renew a lease for ``ttl_s`` seconds from now; None ends it: at once, or, with
+    ``when_arrived``, when all that it waits for has arrived."""
 
     model: ModelId
     lease: LeaseName
@@ -84,7 +83,7 @@ class PinRequest:
 
 
 async def prepare_receive(api: Api, request: PrepareRequest) -> AsyncGenerator[Leased, None]:
-    """Hold what is here of the tokens, and memory for the rest.
+    """Open a lease: hold the pages of the tokens that are cached here, and memory for the rest.
 
     Raises:
         PoolExhausted, NeverFits, QuotaExceeded: there is no room; the figures say why.
@@ -100,10 +99,10 @@ async def prepare_receive(api: Api, request: PrepareRequest) -> AsyncGenerator[L
 
 async def change_lease(api: Api, request: LeaseRequest) -> AsyncGenerator[None, None]:
     """Renew the lease, or end it. A lease that ends when all has arrived leaves its full pages in
-    the prefix cache; one that ends before leaves nothing.
+    the prefix cache; one that ends earlier leaves nothing.
 
     Raises:
-        UnknownHandle: there is no such lease, or no more.
+        UnknownHandle: there is no such lease, or it has ended.
     """
     queue = _queue(api, request.model, 0)
     try:
@@ -120,7 +119,7 @@ async def change_lease(api: Api, request: LeaseRequest) -> AsyncGenerator[None, 
 
 
 async def pin(api: Api, request: PinRequest) -> AsyncGenerator[Pinned, None]:
-    """Have what is cached of the tokens evicted later than the rest."""
+    """Let the cached pages of the tokens be evicted later than others."""
     queue = _queue(api, request.model, 0)
     try:
         yield await pin_prefix(api, queue, request.tokens, request.price, request.ttl_s)
@@ -129,8 +128,8 @@ async def pin(api: Api, request: PinRequest) -> AsyncGenerator[Pinned, None]:
 
 
 async def remote_send(api: Api, request: SendRequest) -> AsyncGenerator[Sent, None]:
-    """Compute what is not here of the prompt and send the wanted part; ends when the receiver has
-    all of it.
+    """Compute the part of the prompt that is not cached here and send the wanted part; end when the
+    receiver has all of it.
 
     Raises:
         QuireError: the error that ended a computation or a send.
@@ -151,10 +150,10 @@ def _queue(api: Api, model: ModelId, priority: int) -> Queue:
 
 
 class _Sender:
-    """What is here already goes first, on a queue of its own. Each piece of the rest is computed
-    and sent on one queue, so that one message may do both and the engine sends each layer when it
-    is there. Two queues take turns: a piece is computed while the one before is still on its way,
-    and a slow receiver holds up the one after that."""
+    """Sends first, on a queue of its own, what is cached here already. Each piece of the rest is
+    computed and sent on one queue, so that one message may do both and the engine sends each layer
+    when it is computed. Two queues take turns: a piece is computed while the one before is still
+    being sent, and a slow receiver delays the one after that."""
 
     def __init__(self, api: Api, request: SendRequest) -> None:
         self._api = api
@@ -173,7 +172,7 @@ class _Sender:
     async def run(self) -> Sent:
         request, size = self._request, self._compute.page_size
         tokens = request.prompt[: request.end]
-        # one more than is sent: of a whole prompt, the last page would be left to be computed
+        # one more than is sent: the prefix index never returns the page of a prompt's last token
         num_known = request.images[0].start if request.images else request.end + 1
         here = await self._api.import_prefix(self._compute, request.prompt[:num_known])
         self._pages = list(here.pages)
@@ -210,7 +209,7 @@ class _Sender:
         self._compute, self._other = self._other, lane
 
     def _see_and_send(self, tokens: tuple[int, ...], position: int) -> None:
-        """Compute text and images behind ``position``; each whole page is sent when it is
+        """Compute text and images from ``position`` on; send each whole page when it is
         computed."""
         size = self._compute.page_size
         num_more = -(-len(tokens) // size) - len(self._pages)
@@ -230,7 +229,7 @@ class _Sender:
             sent = max(sent, whole)
 
     def _send_between(self, start: int, stop: int, queue: Queue) -> None:
-        """Send what is wanted of tokens ``start`` to before ``stop``."""
+        """Send the wanted ones of tokens ``start`` (included) to ``stop`` (excluded)."""
         request, size = self._request, self._compute.page_size
         start, stop = max(start, request.begin), min(stop, request.end)
         if start >= stop:
@@ -257,7 +256,7 @@ class _Sender:
 def _parts(
     num_tokens: int, position: int, images: Sequence[PromptImage]
 ) -> Iterator[tuple[int, PromptImage | None]]:
-    """Where each part of a prompt ends, from ``position`` on: text, or an image."""
+    """The parts of a prompt from ``position`` on: the end of each, and its image or None (text)."""
     for image in images:
         if position < image.start:
             yield image.start, None

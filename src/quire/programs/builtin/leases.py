@@ -1,6 +1,6 @@
-"""Lease commands for the node's own programs: each as a reply to await.
+"""Issues lease commands for the node's own programs; each returns a reply to await.
 
-The programming interface does not offer these: a target names an address, and a lease a secret.
+The programming interface does not offer these: a target has an address, and a lease has a secret.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from quire.programs.api.reply import Reply
 def open_lease(
     api: Api, queue: Queue, tokens: tuple[int, ...], num_known: int, key: bytes, ttl_s: float
 ) -> Reply[Leased]:
-    """Memory for the K and V of ``tokens``, as the queue's model computes them. The first
-    ``num_known`` are text; from there on, images stand among them."""
+    """Open a lease of memory for the K and V of ``tokens``, as the queue's model computes them. The
+    first ``num_known`` are text; after these, there are images among them."""
     size, num_tokens = queue.page_size, len(tokens)
     opaque: list[int] = []
     if num_known < num_tokens:
@@ -69,8 +69,8 @@ def send_pages(
 def take_lease(
     api: Api, queue: Queue, lease: LeaseName, num_tokens: int
 ) -> tuple[list[KvPage], Reply[None]]:
-    """Pages with the first ``num_tokens`` tokens of ``lease``, which ends. They may be used before
-    the reply is here."""
+    """End ``lease`` and return pages with its first ``num_tokens`` tokens. The pages may be used
+    before the reply arrives."""
     pages = api.issuer.new_pages(queue, -(-num_tokens // queue.page_size))
     command = TakeLease(
         id=api.issuer.command_id(),

@@ -11,7 +11,8 @@ from quire.programs.api import DecodeStream
 
 
 async def merge(streams: Sequence[DecodeStream]) -> AsyncIterator[tuple[int, DecodeChunk]]:
-    """Chunks with the index of their stream. Raises the failure of the first stream that fails."""
+    """Yield chunks with the index of their stream; raise the failure of the first stream that
+    fails."""
     arrived: deque[int] = deque()
     news = asyncio.Event()
 

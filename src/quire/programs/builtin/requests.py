@@ -49,8 +49,8 @@ class CompletionRequest:
     ``priority``           of the queues; higher runs first.
     ``images``             sorted by their start; text must follow the last one.
     ``num_generated``      how many of the last tokens of ``prompt`` were sampled before: stop
-                           strings, grammar, penalties and text go on behind them. ``max_tokens``
-                           and ``min_tokens`` count from here on.
+                           strings, grammar, penalties and text continue after them.
+                           ``max_tokens`` and ``min_tokens`` count from here on.
     ``lease``              holds K and V of the first ``num_leased`` tokens of ``prompt``.
     ``stream``             chunks come while a choice runs; otherwise each choice is one chunk.
     """

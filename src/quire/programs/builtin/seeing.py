@@ -1,4 +1,4 @@
-"""Computes an image of a prompt: its embeddings, then their K and V. Knows no order of prompts."""
+"""Computes an image of a prompt: its embeddings, then their K and V."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quire.programs.builtin.requests import PromptImage
 
 
 def see_image(api: Api, queue: Queue, pages: list[KvPage], image: PromptImage) -> Reply[None]:
-    """Append ``image`` to ``pages``; the result is that of its last command."""
+    """Append ``image`` to ``pages``; return the reply to the last command."""
     embeds = api.alloc_emb(queue, image.num_embeds)
     span = list(range(image.start, image.start + image.num_embeds))
     api.embed_img(queue, image.file, embeds, span)

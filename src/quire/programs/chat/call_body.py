@@ -25,12 +25,12 @@ class ValueScanner:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it is a number or word, which ends before the next character that is not part of
-        it."""
+        """Whether the value is a number or word, which ends before the next character that is not
+        part of it."""
         return self._kind is not None and self._kind not in '"{['
 
     def ends_with(self, char: str) -> bool:
-        """Process ``char`` of a string, object or array; returns whether it is the last one."""
+        """Process ``char`` of a string, object or array; return whether it is the last one."""
         if self._kind is None:
             self._kind = char
         if self._in_string:
@@ -53,7 +53,7 @@ class ValueScanner:
 
 
 class CallBody:
-    """Call ``add`` until ``phase`` is ``done`` or ``bad``.
+    """The parser of one call: call ``add`` until ``phase`` is ``done`` or ``bad``.
 
     ``name``: None until it was read. ``take_arguments`` returns new text of the arguments.
     """
@@ -71,8 +71,8 @@ class CallBody:
 
     @property
     def is_no_call(self) -> bool:
-        """Whether it went wrong before its name. Behind the name it is a call for good, as the
-        name is told at once when the text comes in small parts."""
+        """Whether the text became ``bad`` before the call's name. After the name it stays a call,
+        as the name is returned at once when the text comes in small parts."""
         return self.phase == "bad" and self.name is None
 
     @property
@@ -94,7 +94,7 @@ class CallBody:
             self._begin_value()
 
     def add_text(self, text: str) -> int:
-        """``add`` characters up to the object's end; returns how many were used."""
+        """``add`` characters up to the object's end; return how many were used."""
         for position, char in enumerate(text):
             self.add(char)
             if self.phase in ("done", "bad"):

@@ -22,8 +22,8 @@ def new_short_call_id() -> str:
 
 
 class CallPieces:
-    """Numbers the calls. ``is_started``: whether a piece of the present call was returned, which
-    makes it a call for good."""
+    """Numbers the calls. ``is_started``: whether a piece of the present call was returned, so that
+    it can no longer become content."""
 
     def __init__(self, new_id: Callable[[], str]) -> None:
         self._new_id = new_id
@@ -31,7 +31,7 @@ class CallPieces:
         self.is_started = False
 
     def begin(self) -> None:
-        """The following text may be a call."""
+        """Note that the following text may be a call."""
         self.is_started = False
 
     def start(self, name: str) -> Piece:

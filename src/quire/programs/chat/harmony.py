@@ -33,7 +33,7 @@ State = Literal["first", "header", "content", "reasoning", "call"]
 
 
 class HarmonyReader(TextReader):
-    """``tools``: whether calls are parsed; else they are content."""
+    """The parser of this format. ``tools``: whether calls are parsed; else they are content."""
 
     def __init__(self, calls: CallPieces, *, tools: bool) -> None:
         super().__init__(calls)

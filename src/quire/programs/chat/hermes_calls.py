@@ -17,7 +17,7 @@ CALL_END = "</tool_call>"
 
 
 class HermesCalls(TextReader):
-    """White space around calls is dropped."""
+    """The parser of this format. White space around calls is dropped."""
 
     def __init__(self, calls: CallPieces) -> None:
         super().__init__(calls)

@@ -22,7 +22,7 @@ State = Literal["before", "inside", "behind", "content"]
 
 
 class LlamaCalls(TextReader):
-    """``names``: the names of the tools, if known."""
+    """The parser of this format. ``names``: the names of the tools, if known."""
 
     def __init__(self, calls: CallPieces, names: Collection[str] | None = None) -> None:
         super().__init__(calls)
@@ -54,7 +54,7 @@ class LlamaCalls(TextReader):
         return self._outside()
 
     def _outside(self) -> bool:
-        """Before a call, between calls, or in other text."""
+        """Parse text before a call, between calls, or other text."""
         bare = self._held.lstrip(_BETWEEN if self._state == "behind" else None)
         if bare.startswith(PYTHON_TAG):
             bare = bare.removeprefix(PYTHON_TAG).lstrip()

@@ -22,7 +22,7 @@ first."""
 
 
 def as_messages(given: Iterable[Message]) -> list[Message]:
-    """Raises ``InvalidArgument`` unless ``given`` is a list of messages."""
+    """``given`` as a list. Raises ``InvalidArgument`` unless all entries are messages."""
     messages = list(given)
     for message in messages:
         if not isinstance(message, Mapping):

@@ -28,7 +28,7 @@ State = Literal["outside", "begin", "list", "object", "arguments"]
 
 
 class MistralCalls(TextReader):
-    """White space around calls is dropped."""
+    """The parser of these formats. White space around calls is dropped."""
 
     def __init__(self, calls: CallPieces) -> None:
         super().__init__(calls)
@@ -109,7 +109,7 @@ class MistralCalls(TextReader):
         return True
 
     def _between(self) -> bool:
-        """In a list, before an object or the end of the list."""
+        """Parse the text of a list before an object or the end of the list."""
         bare = self._held.lstrip(" \t\r\n,")
         self._take(len(self._held) - len(bare))
         if bare.startswith("]"):

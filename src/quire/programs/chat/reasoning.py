@@ -38,7 +38,7 @@ class ReasoningSplitter:
         return [TextPiece(rest)] if rest else []
 
     def _step(self, pieces: list[TextPiece | Reasoning]) -> bool:
-        """Process the present state; returns whether another state may go on."""
+        """Process the present state; return whether the next state has text to process."""
         if self._state == "start":
             return self._open()
         if self._state == "reasoning":

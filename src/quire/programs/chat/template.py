@@ -164,6 +164,6 @@ def dialect_of(model: ServedModel) -> Dialect:
 
 @lru_cache(maxsize=64)
 def _compiled(source: str, special_tokens: tuple[tuple[str, str], ...], _: int) -> ChatTemplate:
-    """Cached, because compiling takes a hundred times as long as rendering and an agent renders for
-    every turn."""
+    """Compile a template. Cached, because compiling takes a hundred times as long as rendering and
+    an agent renders for every turn."""
     return ChatTemplate(source, special_tokens=dict(special_tokens))

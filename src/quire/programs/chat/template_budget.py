@@ -34,8 +34,8 @@ class TemplateLimit(TemplateError):
 
 
 class Budget:
-    """What one rendering may still use. ``num_operations`` limits time, ``num_chars`` the size of
-    any text."""
+    """The limits of one rendering. ``num_operations``: operations that are left, which limits time;
+    ``num_chars``: the largest size of any text."""
 
     def __init__(self, num_operations: int, num_chars: int) -> None:
         self.num_operations = num_operations

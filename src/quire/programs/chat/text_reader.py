@@ -27,7 +27,7 @@ class TextReader(ABC):
 
     @abstractmethod
     def finish(self) -> list[Piece]:
-        """The text has ended, perhaps within a call or a header."""
+        """The last pieces: the text has ended, perhaps within a call or a header."""
 
     @property
     @abstractmethod
@@ -37,4 +37,4 @@ class TextReader(ABC):
 
     @abstractmethod
     def _step(self, pieces: list[Piece]) -> bool:
-        """Process held text, adding to ``pieces``; returns whether more of it may be processed."""
+        """Process held text, adding to ``pieces``; return whether more of it may be processed."""

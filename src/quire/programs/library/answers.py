@@ -1,5 +1,5 @@
-"""Shared by several programs of the library: bounded arguments, questions in separate contexts,
-parsing of answers, and the plain decoding to which a technique is compared."""
+"""Functions that several programs of the library share: bounded arguments, questions in separate
+contexts, parsing of answers, and the plain decoding to which a technique is compared."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Compare = Annotated[bool, "Whether to return the output of plain greedy decoding
 
 @dataclass(frozen=True, slots=True)
 class GreedyAnswer:
-    """The output of greedy decoding, for comparison with a technique. ``mean_logprob``: of its
-    tokens."""
+    """The output of greedy decoding, for comparison with a technique. ``mean_logprob``: the mean
+    over its tokens."""
 
     tokens: tuple[int, ...]
     text: str

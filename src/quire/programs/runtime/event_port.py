@@ -37,8 +37,8 @@ class EventPort:
     at which it is handled.
 
     ``services``: the node's services; they end with the program. ``close`` ends the program; only
-    its first call counts. ``post_now`` takes this end: it is handled after all that was posted,
-    without waiting for further events. ``prepare``: prepares images and grammars before they are
+    its first call counts. ``post_now`` posts this end: it is handled after all earlier events,
+    without waiting for further ones. ``prepare``: prepares images and grammars before they are
     posted; later calls of the program wait meanwhile, so that their order is kept.
     """
 
@@ -119,7 +119,7 @@ class EventPort:
         return await self._services.call(question.name, question.arguments)
 
     def _prepare_first(self, call: Issue) -> bool:
-        """Post ``call`` once its commands are prepared; returns False if there is nothing to
+        """Post ``call`` once its commands are prepared; return False if there is nothing to
         prepare."""
         if self._prepare is None:
             return False

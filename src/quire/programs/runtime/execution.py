@@ -92,7 +92,7 @@ class Execution:
         on_loop(self._loop, self.stop, ProgramState.CANCELLED, error)
 
     def terminated(self, error: QuireError) -> None:
-        """The node has ended the program and freed what it held."""
+        """Stop the program: the node has ended it and freed what it held."""
         self.stop(ProgramState.TERMINATED, error)
 
     def stop(self, state: ProgramState, error: QuireError) -> None:
@@ -106,7 +106,7 @@ class Execution:
             self._task.cancel()
 
     def adopt(self, task: ProgramTask) -> None:
-        """The program has started ``task``."""
+        """Note that the program has started ``task``."""
         task.execution = self
         self._children.add(task)
         task.add_done_callback(self._children.discard)
@@ -192,7 +192,7 @@ def _is_plain(error: ProgramFailed) -> bool:
 
 def _check_json(name: str, result: Any) -> None:
     if inspect.iscoroutine(result):
-        result.close()  # it was never awaited, which is told here
+        result.close()  # it was never awaited, as the error below says
         raise ProgramFailed(
             f"program {name!r} returned the coroutine {result.__qualname__}: write "
             f"'return await {result.__name__}(...)'"
@@ -224,7 +224,7 @@ def on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], object], 
 
 
 async def contained(work: Coroutine[Any, Any, Any]) -> Any:
-    """Runs a child task; ``sys.exit`` in it fails that task and does not stop the shared loop."""
+    """Run a child task; ``sys.exit`` in it fails that task and does not stop the shared loop."""
     try:
         return await work
     except (SystemExit, KeyboardInterrupt) as exc:

@@ -131,8 +131,8 @@ class ProgramHost:
         return f"{running.id} ({running.name})"
 
     def report_uncaught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """For ``set_exception_handler``: logs exceptions of tasks that were not awaited to their
-        program's log."""
+        """For ``set_exception_handler``: log the exceptions of tasks that were not awaited, to
+        their program's log."""
         task, error = context.get("future"), context.get("exception")
         if not isinstance(task, ProgramTask) or error is None:
             loop.default_exception_handler(context)

@@ -69,7 +69,7 @@ class NativeRuntime:
         self._watchdog: Watchdog | None = None
 
     def start(self) -> None:
-        """Start the loop thread; returns when it is ready."""
+        """Start the loop thread; return when it is ready."""
         ready: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._run_thread, args=(ready,), name="quire-programs", daemon=True
@@ -94,7 +94,7 @@ class NativeRuntime:
 
     @property
     def is_blocked(self) -> bool:
-        """The watchdog has found that a program blocks the loop, and it still does."""
+        """Whether the watchdog has found that a program blocks the loop, and it still does."""
         return self._watchdog is not None and self._watchdog.is_blocked
 
     def close(self) -> None:
@@ -150,4 +150,4 @@ class NativeRuntime:
 
 
 def _ignore(_: BlockedLoop) -> None:
-    """The default: the watchdog logs anyway."""
+    """Do nothing, as the default: the watchdog logs anyway."""

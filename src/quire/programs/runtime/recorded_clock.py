@@ -23,8 +23,8 @@ class RecordedClock:
         self._is_over = False
 
     def end(self) -> None:
-        """The incarnation ends because another one follows: what it reads while it cleans up is
-        not recorded."""
+        """End the incarnation because another one follows: its readings while it cleans up are not
+        recorded."""
         self._is_over = True
 
     def now_s(self) -> float:

@@ -19,13 +19,13 @@ NewId = Callable[[], CommandId]
 
 
 def is_same(entry: IssuedCommand, queue: QueueId, command: c.Command) -> bool:
-    """Whether the program repeats what it has issued. Which of its earlier commands it still waits
-    for is a matter of time: a client's message that it waited for then may be there now."""
+    """Whether the program repeats the recorded command. The commands after which it is to run are
+    not compared: which of them are still pending depends on the time."""
     return (entry.queue, entry.asked) == (queue, behind(command, entry.asked.after))
 
 
 def behind(command: c.Command, after: tuple[CommandId, ...]) -> c.Command:
-    """``command``, which waits for ``after``."""
+    """``command`` with ``after`` as the commands that it waits for."""
     if command.after == after:
         return command
     return msgspec.structs.replace(command, after=after)
@@ -37,7 +37,7 @@ def again(
     """The commands to issue for a command that has ended. None for a failed one, because it changed
     nothing; except for a cancelled decode, whose pages hold the tokens of its replies.
 
-    ``command``: as it was sent. ``slots``: the tokens in token slots, as far as they are known.
+    ``command``: the command as it was sent. ``slots``: the known tokens in token slots.
     """
     if entry.error is not None:
         is_cut = entry.error.code == "program_cancelled" and entry.tokens()

@@ -29,7 +29,7 @@ MAX_RESTARTS = 5
 
 @dataclass(slots=True)
 class IssuedCommand:
-    """One command: as the program asked, as it was sent, and its replies so far."""
+    """One command: as the program issued it, as it was sent, and its replies so far."""
 
     queue: QueueId
     asked: Command
@@ -39,7 +39,7 @@ class IssuedCommand:
     ended: bool = False
 
     def tokens(self) -> list[int]:
-        """The tokens that were sampled for it."""
+        """The tokens that the command has sampled."""
         found: list[int] = []
         for reply in self.replies:
             if isinstance(reply, DecodeChunk | Sampled):
@@ -94,11 +94,11 @@ class ReplayLog:
 
     @property
     def is_full(self) -> bool:
-        """Whether it has reached its bound; the program can then no longer be resumed."""
+        """Whether the log has reached its bound; the program can then no longer be resumed."""
         return len(self.heard) >= MAX_ANSWERS
 
     def begun(self, entry: IssuedCommand) -> None:
-        """The program issues a command for the first time."""
+        """Record a command that the program issues for the first time."""
         self.issued[entry.asked.id] = entry
         self.in_order.append(entry)
 
@@ -148,8 +148,8 @@ class Questions:
         self._is_over = False
 
     def end(self) -> None:
-        """The incarnation ends because another one follows: what it asks while it cleans up is
-        refused, so that the next one neither hears of it nor does it twice."""
+        """End the incarnation because another one follows: its questions while it cleans up are
+        refused, so that the next one neither receives their answers nor repeats them."""
         self._is_over = True
 
     async def ask(self, what: tuple[Any, ...], carry_out: Callable[[], Any]) -> Any:

@@ -135,8 +135,8 @@ class ReplayPort:
             self._in_order(call)
 
     def _is_made_again(self, command: CommandId) -> bool:
-        """Whether the program already has the answer, so that it cannot cancel what is issued
-        instead."""
+        """Whether the program already has the answer to ``command``, so that it cannot cancel the
+        command that is issued instead."""
         return command in self._dropped or command in self._left_out
 
     def _issued(self, call: Issue) -> None:
@@ -189,7 +189,8 @@ class ReplayPort:
         return sent
 
     def _once_more(self, entry: IssuedCommand, after: tuple[CommandId, ...]) -> list[Command]:
-        """``after``: what the program waits for this time."""
+        """The commands to issue for a command that was recorded. ``after``: the commands that it
+        waits for this time."""
         number, sent = entry.asked.id, behind(entry.sent, after)
         if not entry.ended:
             if entry.replies:
@@ -239,7 +240,7 @@ class ReplayPort:
         self._schedule_pump()
 
     def _unheard(self, command: CommandId, reply: Reply) -> Reply:
-        """``reply`` without the tokens that the program has, which must be the same."""
+        """``reply`` without the tokens that the program already has, which must be the same."""
         known = self._known[command]
         if not isinstance(reply, DecodeChunk) or not known:
             return reply

@@ -156,7 +156,7 @@ class RunningProgram:
         return self._mailbox.to_client.take()
 
     def close_input(self) -> None:
-        """The client sends no further messages: the program's ``receive`` ends with
+        """End the client's messages: after the last one the program's ``receive`` raises
         ``MailboxClosed``."""
         self._mailbox.to_program.close("the client has closed its side")
 
@@ -182,7 +182,7 @@ class RunningProgram:
             listener(level, text, fields)
 
     def log(self, level: str, text: str, fields: Mapping[str, Any] | None = None) -> None:
-        """Called by the runtime: the program has logged or printed a text."""
+        """Pass on a text that the program has logged or printed; called by the runtime."""
         with self._lock:
             listener = self._on_log
             if listener is None:
@@ -195,8 +195,8 @@ class RunningProgram:
     def advance(
         self, state: ProgramState, *, result: Any = None, error: QuireError | None = None
     ) -> None:
-        """Called by the runtime; the only way to change the state. An ended state needs a result or
-        an error."""
+        """Change the state; called by the runtime, and the only way to do so. An ended state needs
+        a result or an error."""
         with self._lock:
             assert state in _NEXT.get(self._state, ()), f"{self._state} -> {state}"
             assert not state.ended or (error is None) == (state is ProgramState.FINISHED)
@@ -217,7 +217,7 @@ class RunningProgram:
 
 
 def _nothing_to_cancel(reason: str) -> None:
-    """Used after the end, so that a kept handle does not keep the execution alive."""
+    """Do nothing. Used after the end, so that a kept handle does not keep the execution alive."""
 
 
 _PAST = {

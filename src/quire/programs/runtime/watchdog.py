@@ -34,12 +34,12 @@ class BlockedLoop:
 
 
 Wait = Callable[[threading.Event, float | None], bool]
-"""Waits for an event for that many seconds (``None``: without limit); returns whether it is set."""
+"""Waits for an event for some seconds (``None``: without limit); returns whether it is set."""
 
 
 def program_stack(frame: FrameType) -> str:
-    """The stack above the node's own frames, as text; whole if these are not in it, as in a task
-    that the program has made."""
+    """The stack above the node's own frames, as text; the whole stack if it has none of these, as
+    in a task that the program has created."""
     frames = traceback.extract_stack(frame)
     below = max((i for i, one in enumerate(frames, 1) if one.filename == _RUNNER), default=0)
     return "".join(traceback.format_list(frames[below:] or frames))
@@ -78,7 +78,7 @@ class Watchdog:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.is_blocked = False
-        """The last probe was not answered in time, and is not answered yet. Read from any
+        """Whether the last probe was not answered in time, and is not answered yet. For any
         thread."""
 
     def start(self) -> None:
@@ -97,7 +97,7 @@ class Watchdog:
             self._wait(self._stopped, self._threshold_s)
 
     def probe(self) -> bool:
-        """One probe: returns whether the loop answered in time, after it has answered."""
+        """Probe once: wait for the loop's answer, and return whether it came in time."""
         answered = threading.Event()
         asked_s = self._clock.now_s()
         self._post(answered.set)

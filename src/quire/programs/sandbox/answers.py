@@ -71,7 +71,8 @@ class Answers:
         return model
 
     def tokenize(self, model: str, text: str, special: bool) -> list[int]:
-        """Raises ``InvalidArgument``: no such model, or too much text."""
+        """The token ids of ``text``. Raises ``InvalidArgument``: no such model, or too much
+        text."""
         if len(text) > MAX_TEXT_CHARS:
             raise InvalidArgument(
                 f"tokenize: {len(text)} characters; at most {MAX_TEXT_CHARS} at a time are "
@@ -80,7 +81,7 @@ class Answers:
         return self._model(model).tokenizer.encode(text, special=bool(special))
 
     def detokenize(self, model: str, token_ids: list[int], skip_special: bool) -> str:
-        """Raises ``InvalidArgument``: no such model, or invalid token ids."""
+        """The text of ``token_ids``. Raises ``InvalidArgument``: no such model, or invalid ids."""
         tokenizer = self._model(model).tokenizer
         if len(token_ids) > MAX_TOKENS:
             raise InvalidArgument(

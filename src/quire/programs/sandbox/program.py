@@ -41,7 +41,7 @@ class GuestProgram:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Everything that it may reach."""
+        """The hosts, topics, stores and MCP servers that the program may reach."""
         manifest = self.manifest
         return Capabilities(manifest.hosts, manifest.topics, manifest.stores, manifest.mcp_servers)
 

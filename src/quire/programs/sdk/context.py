@@ -66,7 +66,7 @@ class Context:
 
     @property
     def model(self) -> Model:
-        """The model that computes it."""
+        """The model that computes the text."""
         return self._paged.model
 
     @property
@@ -81,7 +81,7 @@ class Context:
 
     @property
     def num_pages(self) -> int:
-        """Pages that it holds now, those shared with forks included."""
+        """Pages that the context holds now, those shared with forks included."""
         return self._paged.num_pages
 
     @property
@@ -103,8 +103,8 @@ class Context:
         return len(self._paged.tokens)
 
     def set_depth(self, depth: int, *, invocation: int = 0, remaining_us: int = 0) -> Self:
-        """Say which step of the program's graph is computed from now on, and by forks that are made
-        from now on; see ``set_queue_depth``.
+        """Set the step of the program's graph for what is computed from now on, and for forks that
+        are made from now on; see ``set_queue_depth``.
 
         Raises:
             InvalidArgument: a value that is not an integer, or an operation is running.
@@ -185,7 +185,7 @@ class Context:
         shown: Container[int] = (),
         stream: bool = True,
     ) -> Generation:
-        """Continue the text. It starts at once, so several contexts can generate concurrently.
+        """Continue the text. This starts at once, so several contexts can generate concurrently.
 
         ``max_tokens``: limited to the number that the model can hold, which is the default.
         ``stop``: strings that end the generation; they stay in the context but not in the returned
@@ -254,7 +254,7 @@ class Context:
         return await self._paged.dists(whole_number("num", num), top_k, sees)
 
     async def next_dists_scored(self, num: int, *, top_k: int = 256) -> ScoredStep:
-        """``next_dists``, and the attention that the ``num`` tokens gave to each page of the text.
+        """Like ``next_dists``, with the attention that the ``num`` tokens gave to each page.
 
         Raises:
             TraitMissing: the model does not have the trait Scores.

@@ -43,7 +43,7 @@ class Answering:
         self, generation: Generation, parser: AnswerParser, on_end: Callable[[Answer], None]
     ) -> None:
         self.generation = generation
-        """The generation; ``(await answering.generation).finish_reason`` tells how it ended."""
+        """The generation; ``(await answering.generation).finish_reason`` says why it ended."""
         self._parser = parser
         self._on_end = on_end
         self._texts: list[str] = []

@@ -28,7 +28,7 @@ class PageLedger:
         self._retired: dict[QueueId, tuple[Queue, bool]] = {}
 
     def add(self, pages: Sequence[KvPage], queue: Queue) -> None:
-        """New pages, allocated or imported on ``queue``, with one holder."""
+        """Add new pages, allocated or imported on ``queue``, with one holder."""
         for page in pages:
             self._holders[page.id] = 1
             self._origin[page.id] = queue
@@ -61,14 +61,15 @@ class PageLedger:
         self._close_retired()
 
     def retire(self, queue: Queue, *, at_once: bool = False) -> None:
-        """No further command is issued on ``queue``: close it when none of its pages has a holder.
-        ``at_once``: do not wait for its commands."""
+        """Close ``queue``, on which no further command is issued, when none of its pages has a
+        holder. ``at_once``: do not wait for its commands."""
         self._retired[queue.id] = queue, at_once
         self._close_retired()
 
     def _close_retired(self) -> None:
-        """Closing a queue cancels its commands, for which other contexts may wait (a fork's copy
-        after a truncation). So the queue is closed after its commands have ended."""
+        """Close retired queues whose pages have no holder. Closing a queue cancels its commands,
+        for which other contexts may wait (a fork's copy after a truncation), so it is closed after
+        they have ended."""
         for queue_id in [queue_id for queue_id in self._retired if not self._live[queue_id]]:
             del self._live[queue_id]
             queue, at_once = self._retired.pop(queue_id)

@@ -1,4 +1,4 @@
-"""The pages of one context: they hold the first ``num_run`` tokens of its text, in order.
+"""The pages of one context, which hold the first ``num_run`` tokens of its text, in order.
 
 Owns the pages and the order of operations on them. Must not know the text.
 """
@@ -58,18 +58,18 @@ class PageSpan:
 
     @property
     def writable(self) -> list[KvPage]:
-        """The pages from the one on that takes the next token."""
+        """The pages from the one that takes the next token on."""
         pages = self._pages[self.num_run // self._size :]
         return [page for page in pages if page is not None]
 
     @property
     def num_pages(self) -> int:
-        """Pages that it holds, those shared with forks included."""
+        """The number of its pages, those shared with forks included."""
         return sum(page is not None for page in self._pages)
 
     @property
     def num_shared_pages(self) -> int:
-        """Pages of these that a fork holds too."""
+        """The number of its pages that a fork holds too."""
         return self._ledger.num_shared([page for page in self._pages if page is not None])
 
     def ordered(self) -> Queue:

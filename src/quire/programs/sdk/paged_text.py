@@ -26,7 +26,8 @@ GREEDY = greedy()
 
 
 class PagedText:
-    """Has its own queue. One operation runs at a time; ``ledger`` is shared with its forks."""
+    """A text with its pages, on a queue of its own. One operation runs at a time; ``ledger`` is
+    shared with its forks."""
 
     def __init__(
         self,
@@ -65,14 +66,14 @@ class PagedText:
         self._stepper = Stepper(self.model, self._span, self._adapter)
 
     def set_depth(self, depth: int, invocation: int, remaining_us: int) -> None:
-        """Of what is computed from now on."""
+        """Set the step for what is computed from now on; see ``Context.set_depth``."""
         place = (depth, invocation, remaining_us)
         if place != (self._depth, self._invocation, self._remaining_us):
             self._depth, self._invocation, self._remaining_us = place
             self._tell_depth()
 
     def set_priority(self, priority: int) -> None:
-        """Of what is running, too."""
+        """Set the priority, also of what is running."""
         self._priority = priority
         if not self._dropped:
             CoreFunctions(self.model.issuer).set_queue_priority(self.queue, priority)
@@ -105,8 +106,8 @@ class PagedText:
         with new pages, because the contents of the old ones are unknown.
 
         Raises:
-            InvalidArgument: it was dropped, a generation or a step is running, or it has failed and
-                its pages cannot be recomputed from the text.
+            InvalidArgument: the text was dropped, a generation or a step is running, or it has
+                failed and its pages cannot be recomputed from its tokens.
         """
         if self._dropped:
             raise InvalidArgument("this context has been dropped: make a new one")
@@ -136,7 +137,7 @@ class PagedText:
 
     @contextmanager
     def _stepping(self) -> Iterator[None]:
-        """A step awaits between its commands; the tokens must not change meanwhile."""
+        """Guard a step, which awaits between its commands: the tokens must not change meanwhile."""
         self.check_free()
         self._is_stepping = True
         try:
@@ -166,7 +167,7 @@ class PagedText:
         text: TextStream,
         stream: bool,
     ) -> Generation:
-        """Continue the text, of which at least the last token is run (again)."""
+        """Continue the text. At least its last token is run, again if it was run before."""
         if self._span.num_run == len(self.tokens):
             self._span.rewind(len(self.tokens) - 1)
         return self._decode(stop, sampler, grammar, num_logprobs, text, len(self.tokens), stream)
@@ -247,8 +248,8 @@ class PagedText:
         return self._running
 
     def _ended(self, start: int, end: int, token_ids: list[int], error: ErrorRecord | None) -> None:
-        """Tokens ``start`` to ``end`` were run and ``token_ids`` sampled, all but the last of which
-        were run.
+        """Note the end of a decode: tokens ``start`` to ``end`` were run and ``token_ids`` sampled,
+        all but the last of which were run.
 
         If a decode failed without a reply, how much it has run is unknown: nothing of it counts.
         """

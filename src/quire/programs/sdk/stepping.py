@@ -25,8 +25,8 @@ from quire.programs.api.scores import AttentionScores, ScoresFunctions
 from quire.programs.sdk.page_span import PageSpan, Sees
 
 MAX_STEP_TOKENS = 64
-"""Tokens of one command. The bound keeps masks small and lets other programs' commands run in
-between."""
+"""The most tokens of one command. The bound keeps masks small and lets other programs' commands run
+in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ScoredStep:
 
 
 class Stepper:
-    """Belongs to one context. Its commands go to the queue of the span, in order."""
+    """Runs the steps of one context. Its commands go to the queue of the span, in order."""
 
     def __init__(self, model: Model, span: PageSpan, adapter: str | None) -> None:
         issuer = model.issuer
@@ -63,7 +63,7 @@ class Stepper:
             await self._run(piece, (), self._forward, self._mask(piece, sees))
 
     async def dists(self, tokens: Sequence[int], top_k: int, sees: Sees | None) -> list[Dist]:
-        """Append ``tokens`` in one forward pass; returns the distribution after each of them."""
+        """Append ``tokens`` in one forward pass; return the distribution after each of them."""
         outputs = self._embeds_for(len(tokens))
         self._run(tokens, outputs, self._forward, self._mask(tokens, sees))
         return await self._output.get_next_dists(self._span.queue, outputs, top_k=top_k)

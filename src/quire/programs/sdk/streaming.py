@@ -1,8 +1,8 @@
 """A window over sinks that streams past the model's context length (StreamingLLM, Xiao et al.,
 2024).
 
-Owns the decision when the oldest part of the window is dropped. ``Context.forget`` drops it and
-moves the rest up.
+Decides when the oldest part of the window is dropped. ``Context.forget`` drops it and moves the
+rest up.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""``SearchEngine``: finds texts for a query, whatever has them.
+"""``SearchEngine``: the interface that finds texts for a query.
 
-Owns the bounds of what an engine may return. Must not know who asks.
+Owns the bounds of the results that an engine may return. Must not know whose query it is.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import NamedTuple, Protocol
 MAX_TITLE_CHARS = 512
 MAX_ADDRESS_CHARS = 2048
 MAX_TEXT_CHARS = 4096
-"""Of one result; what is longer is cut."""
+"""The longest text of one result; a longer one is cut."""
 
 
 class SearchResult(NamedTuple):
-    """``address``: of the page or file that has the text; it may be empty, and nothing fetches it.
-    ``score``: higher is better, comparable within one query alone."""
+    """One result. ``address``: that of the page or file with the text; it may be empty, and nothing
+    fetches it. ``score``: higher is better, comparable within one query alone."""
 
     title: str
     address: str
@@ -24,16 +24,16 @@ class SearchResult(NamedTuple):
 
 
 class SearchEngine(Protocol):
-    """Belongs to one loop. Queries may run side by side."""
+    """Finds texts. Belongs to one loop. Queries may run side by side."""
 
     @property
     def name(self) -> str:
-        """What it is, for people: ``fts5``, ``searxng``."""
+        """The kind of engine: ``fts5``, ``searxng``."""
         ...
 
     @property
     def at_once(self) -> int:
-        """The queries that are worth to be carried out side by side."""
+        """The number of queries that may run side by side with a gain."""
         ...
 
     async def search(self, query: str, top_k: int) -> list[SearchResult]:
@@ -41,11 +41,11 @@ class SearchEngine(Protocol):
 
         Raises:
             EngineLost: it cannot be reached now, or does not answer in time; a retry is safe.
-            EngineFault: what it answers cannot be read, and asking again will not help.
-            QuotaExceeded: the query takes more time than one may.
+            EngineFault: its answer cannot be read, and a retry will not help.
+            QuotaExceeded: the query takes too much time.
         """
         ...
 
     async def close(self) -> None:
-        """Idempotent."""
+        """End the engine. Idempotent."""
         ...

@@ -80,6 +80,6 @@ def check_search_query(what: str, query: str, param: str) -> None:
 
 
 def check_top_k(what: str, top_k: int, param: str) -> None:
-    """Raises ``InvalidArgument`` unless so many results may be asked for."""
+    """Raises ``InvalidArgument`` unless ``top_k`` results may be requested."""
     if not 1 <= top_k <= MAX_TOP_K:
         raise InvalidArgument(f"{what} is {top_k}: give 1 to {MAX_TOP_K}", param=param)

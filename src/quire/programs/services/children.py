@@ -25,12 +25,12 @@ from quire.core.quotas import Quotas
 from quire.programs.services.operations import Identity, ProgramService, operation
 
 MAX_KEPT = 256
-"""Ended children whose results the parent may still read."""
+"""The most ended children whose results the parent may still read."""
 MAX_KEPT_BYTES = 64 << 20
-"""Bytes of these results together; the latest is kept whatever its size."""
+"""The most bytes of these results together; the latest is kept whatever its size."""
 MAX_UNREAD = 256
-"""Messages of one child that its parent may put back: a sandboxed parent may claim to have received
-any."""
+"""The most messages of one child that its parent may put back: a sandboxed parent may claim to have
+received any."""
 
 
 class ChildHandle(Protocol):
@@ -47,7 +47,7 @@ class ChildHandle(Protocol):
 
     @property
     def num_bytes(self) -> int:
-        """The size of what is kept after its end."""
+        """The bytes that are kept after its end."""
         ...
 
     async def result(self) -> Any:
@@ -71,9 +71,9 @@ class ChildHandle(Protocol):
 
 @dataclass(slots=True)
 class ChildState:
-    """A program's children by id, and what it has put back of their messages. Of a restartable
-    program it outlives incarnations. Belongs to the node's loop; ``num_launched`` to the
-    program's."""
+    """A program's children by id, and the messages of each that it has put back. That of a
+    restartable program outlives its incarnations. Belongs to the node's loop; ``num_launched`` to
+    the program's."""
 
     children: dict[str, ChildHandle] = field(default_factory=dict)
     unread: dict[str, deque[str]] = field(default_factory=dict)
@@ -131,7 +131,7 @@ OnNode = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
 
 
 class _Receipt:
-    """The state of one wait for a message: its text, once it is taken, and whether the wait was
+    """The state of one wait for a message: the text, once it is taken, and whether the wait was
     cancelled."""
 
     __slots__ = ("is_given_up", "text")
@@ -176,7 +176,7 @@ class ChildService(ProgramService):
         self._closed = False
 
     def close(self) -> None:
-        """The parent has ended: cancel its children, unless the service is ``lasting``."""
+        """Cancel the children, unless the service is ``lasting``: the parent has ended."""
         if not self._lasting:
             self.end()
 
@@ -285,7 +285,7 @@ class ChildService(ProgramService):
             self._put_first(child, receipt.text)
 
     def _give_up(self, child: str, receipt: _Receipt) -> None:
-        """The program no longer waits: put back a message that was already taken. Called on the
+        """Put back a message that was already taken, as the program no longer waits. Called on the
         node's loop."""
         receipt.is_given_up = True
         if receipt.text is not None:

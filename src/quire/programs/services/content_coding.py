@@ -29,8 +29,8 @@ _LAYERS = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate"}
 
 
 class ContentDecoder:
-    """Decodes the codings that ``content_encoding``, the header's value, names; ``what`` is for
-    errors.
+    """Decodes the codings in ``content_encoding``, the header's value. ``what``: the name of the
+    request in errors.
 
     Raises:
         ProgramError: a coding that is not supported, or too many of them.
@@ -83,7 +83,7 @@ class ContentDecoder:
             ) from exc
 
     def end(self) -> None:
-        """The input has ended. Raises ``ProgramError`` if it is incomplete."""
+        """Check that the input is complete, at its end. Raises ``ProgramError`` if it is not."""
         if self._num_in and not all(layer.is_whole for layer in self._layers):
             raise ProgramError(f"{self._what}: the response ends within its content-encoding")
 

@@ -39,7 +39,7 @@ class DiskReserve:
             self._path.unlink(missing_ok=True)
 
     def give_up(self) -> bool:
-        """Free the reserved space; returns whether there was any."""
+        """Free the reserved space; return whether there was any."""
         was_whole, self._is_whole = self._is_whole, False
         self._path.unlink(missing_ok=True)
         return was_whole

@@ -1,6 +1,6 @@
 """One program's access to the node's readers of documents.
 
-Owns the kinds of documents, how a kind is known by a name, and the bounds of one file. Text is read
+Owns the kinds of documents, the suffixes of their names, and the bounds of one file. Text is read
 here; for other kinds the node has processes with limits (``ReadFile``).
 """
 
@@ -33,10 +33,10 @@ class ReadFile(Protocol):
 
 
 def kind_of(name: str) -> DocumentKind:
-    """The kind of a document by the end of its name; without one it is text.
+    """The kind of a document by the suffix of its name; without one it is text.
 
     Raises:
-        InvalidArgument: an end that is not known.
+        InvalidArgument: the suffix is not known.
     """
     end = name.lower().rfind(".")
     suffix = name[end:].lower() if end > 0 else ".txt"
@@ -50,7 +50,7 @@ def kind_of(name: str) -> DocumentKind:
 
 
 class DocumentService(ProgramService):
-    """A program's documents are read one after the other, so that programs take turns."""
+    """Reads a program's documents one after the other, so that programs take turns."""
 
     def __init__(self, read_file: ReadFile) -> None:
         self._read_file = read_file

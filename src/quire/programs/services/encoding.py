@@ -13,13 +13,13 @@ from quire.core.ids import ThreadId
 from quire.programs.services.operations import ProgramService, operation
 
 MAX_TEXTS = 2048
-"""Texts of one request, as for HTTP."""
+"""The most texts of one request, as for HTTP."""
 MAX_CHARS = 4 << 20
-"""Characters of all texts of one request, a query counted once."""
+"""The most characters of all texts of one request, a query counted once."""
 
 
 class CallOrder(NamedTuple):
-    """What orders a question among all that wait for an encoder, as of a queue."""
+    """The fields by which a request is ordered among all that wait for a service, as of a queue."""
 
     thread: ThreadId = ThreadId(0)
     depth: int = 0

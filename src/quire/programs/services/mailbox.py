@@ -23,8 +23,8 @@ class MailboxLimits:
     """Bounds of one direction.
 
     Awaiting a ``send`` returns once fewer than ``capacity`` messages wait. A writer that does not
-    await is refused at ``limit`` messages, or at ``max_bytes``. ``max_message_bytes``: of one
-    message. Bytes are those of the text's UTF-8.
+    await is refused at ``limit`` messages, or at ``max_bytes``. ``max_message_bytes``: the size of
+    one message. Bytes are those of the text's UTF-8.
     """
 
     capacity: int = 64
@@ -190,7 +190,7 @@ class MailboxChannel:
 
     @property
     def is_over(self) -> bool:
-        """Whether it is closed and all messages were read."""
+        """Whether the channel is closed and all messages were read."""
         return self._closed is not None and not self._messages
 
     def _popped(self) -> tuple[str, Callable[[], object] | None]:

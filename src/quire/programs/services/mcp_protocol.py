@@ -17,7 +17,7 @@ PROTOCOL_VERSION = "2025-06-18"
 UNDERSTOOD = ("2025-06-18", "2025-03-26")
 METHOD_NOT_FOUND = -32601
 _MAX_SHOWN_CHARS = 1000
-"""Of a server's words in errors."""
+"""The most characters of a server's message that an error repeats."""
 
 INITIALIZE: Mapping[str, Any] = {
     "protocolVersion": PROTOCOL_VERSION,

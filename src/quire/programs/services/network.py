@@ -163,7 +163,7 @@ class Network:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpReply:
-        """One request, following redirects; see ``Api.http_get`` for the errors."""
+        """Send one request, following redirects; see ``Api.http_get`` for the errors."""
         with _translated(f"{method} {url}", self._policy.timeout_s):
             async with asyncio.timeout(self._policy.timeout_s):
                 response = await self._follow(method, _parse(url), content, headers)
@@ -180,7 +180,7 @@ class Network:
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> HttpStream:
-        """One request whose response is streamed; see ``Api.http_stream`` for the errors."""
+        """Send one request and stream its response; see ``Api.http_stream`` for the errors."""
         what = f"{method} {url}"
         with _translated(what, self._policy.timeout_s):
             async with asyncio.timeout(self._policy.timeout_s):
@@ -302,7 +302,7 @@ class HttpStream:
         return part
 
     async def close(self) -> None:
-        """Idempotent."""
+        """End the response. Idempotent."""
         if not self._closed:
             self._closed = True
             await self._response.aclose()

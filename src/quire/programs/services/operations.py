@@ -65,7 +65,7 @@ class ProgramService:
         cls.operations = {**cls.operations, **dict(marked)}
 
     def close(self) -> None:
-        """The program has ended: release what it held. Idempotent; may be called from any
+        """Release what the program held: it has ended. Idempotent; may be called from any
         thread."""
 
 

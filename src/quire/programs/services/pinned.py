@@ -15,8 +15,8 @@ _address: ContextVar[str | None] = ContextVar("address", default=None)
 
 @contextmanager
 def pinned(address: str | None) -> Iterator[None]:
-    """Connections that this task opens within the block go to ``address``; ``None``: the name is
-    resolved."""
+    """Let connections that this task opens within the block go to ``address``; ``None``: the name
+    is resolved."""
     token = _address.set(address)
     try:
         yield

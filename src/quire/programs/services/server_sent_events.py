@@ -15,8 +15,8 @@ MAX_EVENT_CHARS = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """``event``: its type. ``id``: the last id that was sent. ``retry_ms``: None if it was not
-    sent."""
+    """One event. ``event``: its type. ``id``: the last id that was sent. ``retry_ms``: None if it
+    was not sent."""
 
     data: str
     event: str = "message"

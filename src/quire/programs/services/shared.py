@@ -36,5 +36,5 @@ class SharedServices:
         yield from more()
 
     def close(self) -> None:
-        """All programs have ended. Blocks until the store is written."""
+        """Close the store, after all programs have ended. Blocks until it is written."""
         self.store.close()

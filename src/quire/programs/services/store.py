@@ -83,7 +83,7 @@ class Store:
         return self._table
 
     def close(self) -> None:
-        """Idempotent; blocks until all jobs have ended."""
+        """Close the database. Blocks until all jobs have ended. Idempotent."""
         if not self._closed:
             self._closed = True
             self._worker.submit(self._close)

@@ -54,7 +54,8 @@ _ALIVE = "(expires_s IS NULL OR expires_s > ?)"
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """Sizes in bytes, which include the key. ``max_bytes`` and ``max_keys``: of one tenant."""
+    """Sizes in bytes, which include the key. ``max_bytes`` and ``max_keys``: those of one
+    tenant."""
 
     max_value_bytes: int = 1 << 20
     max_blob_bytes: int = 64 << 20
@@ -147,7 +148,7 @@ class StoreTable:
         return None if row is None else bytes(row[0])
 
     def delete(self, place: EntryPlace, now_s: float) -> bool:
-        """Delete the entry; returns whether it existed. On a full disk it uses the reserved
+        """Delete the entry; return whether it existed. On a full disk this uses the reserved
         space."""
         place.check()
         try:
@@ -181,7 +182,7 @@ class StoreTable:
         ttl_s: float | None,
         now_s: float,
     ) -> bool:
-        """Set (``None``: delete) the entry if it is ``expected`` (``None``: absent); returns
+        """Set (``None``: delete) the entry if it is ``expected`` (``None``: absent); return
         whether it was set."""
         if self.get(place, now_s) != expected:  # atomic, because one thread uses the table
             return False

@@ -21,8 +21,9 @@ from quire.programs.services.waiting import Waiters
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """``max_subscriptions``: of one tenant. ``max_buffer``: messages that wait for one reader.
-    ``max_bytes``: of all messages that wait for a tenant's readers, each message counted once."""
+    """``max_subscriptions``: those of one tenant. ``max_buffer``: messages that wait for one
+    reader. ``max_bytes``: bytes of all messages that wait for a tenant's readers, each message
+    counted once."""
 
     max_subscriptions: int = 4096
     max_bytes: int = 256 << 20
@@ -87,7 +88,7 @@ class Topics:
         return subscription
 
     def broadcast(self, tenant: TenantId, topic: str, message: str) -> int:
-        """Send to all present subscriptions; returns their number.
+        """Send to all present subscriptions; return their number.
 
         Raises:
             InvalidArgument: an invalid name, not text, or too long.
@@ -118,13 +119,13 @@ class Topics:
         return self._bytes_by_tenant.get(tenant, 0)
 
     def hold(self, tenant: TenantId, said: _Said) -> None:
-        """A subscription keeps ``said``. The lock is held."""
+        """Note that a subscription keeps ``said``. The lock is held."""
         said.num_holders += 1
         if said.num_holders == 1:
             self._bytes_by_tenant[tenant] = self.num_bytes(tenant) + said.num_bytes
 
     def let_go(self, tenant: TenantId, said: _Said) -> None:
-        """A subscription no longer keeps ``said``. The lock is held."""
+        """Note that a subscription no longer keeps ``said``. The lock is held."""
         said.num_holders -= 1
         if not said.num_holders:
             self._bytes_by_tenant[tenant] -= said.num_bytes
@@ -132,7 +133,7 @@ class Topics:
                 del self._bytes_by_tenant[tenant]
 
     def forget(self, subscription: TopicBuffer) -> None:
-        """A subscription is closed. The lock is held."""
+        """Remove a closed subscription. The lock is held."""
         key = (subscription.tenant, subscription.topic)
         self._listeners[key].remove(subscription)
         if not self._listeners[key]:
@@ -161,7 +162,7 @@ class TopicBuffer:
         self._readers = Waiters()
 
     def put(self, said: _Said) -> None:
-        """Called by a broadcast. The lock is held."""
+        """Add a message; called by a broadcast. The lock is held."""
         if self._overflowed:
             return
         if len(self._messages) >= self._buffer:
@@ -181,7 +182,7 @@ class TopicBuffer:
         return said
 
     async def take(self) -> HeardMessages:
-        """The messages that have arrived, at least one; waits for it.
+        """Wait for a message; return all that have arrived.
 
         Raises:
             MailboxFull: a lossless reader was too slow; what it missed is unknown.
@@ -216,7 +217,7 @@ class TopicBuffer:
         return HeardMessages(taken, num_missed)
 
     def put_back(self, heard: HeardMessages) -> None:
-        """The taken messages have not reached the program.
+        """Put back messages that were taken and have not reached the program.
 
         A guest may claim any messages, so the bounds of ``take`` apply.
         """

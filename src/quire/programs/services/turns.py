@@ -1,6 +1,6 @@
-"""Turns at a service of the node that carries out few requests at a time, such as a store.
+"""Turns at a service of the node that runs few requests at a time, such as a store.
 
-Owns the interface alone; the order is the node's.
+Owns the interface alone; the node decides the order.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from quire.programs.services.encoding import CallOrder
 
 
 class ProgramTurns(Protocol):
-    """Of one program, on any loop."""
+    """The turns of one program, on any loop."""
 
     def turn(self, order: CallOrder) -> AbstractAsyncContextManager[None]:
-        """Entered when it is the request's turn, left when it is answered. Cancelling the wait
-        gives the turn up."""
+        """A context that is entered when it is the request's turn and left when it is answered.
+        Cancelling the wait gives up the turn."""
         ...
 
     def end(self) -> None:
-        """The program has ended. Idempotent; for any thread."""
+        """Note that the program has ended. Idempotent; for any thread."""
         ...
 
 
@@ -31,4 +31,4 @@ class FreeTurns:
         return nullcontext()
 
     def end(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no turn is held."""

@@ -1,4 +1,4 @@
-"""Waiting, from any event loop, for a condition that any thread may bring about.
+"""Waiting, on any event loop, for a condition that any thread may make true.
 
 Owns the futures of the waiters. Must not know the condition.
 """

@@ -21,8 +21,8 @@ from quire.programs.services.waiting import Waiters
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """``max_messages``: in one queue. ``max_queues``: queues of one tenant that hold messages;
-    ``max_bytes``: in all of them, including messages of waiting ``push`` calls."""
+    """``max_messages``: those in one queue. ``max_queues``: queues of one tenant that hold
+    messages; ``max_bytes``: bytes in all of them, including messages of waiting ``push`` calls."""
 
     max_messages: int = 1024
     max_queues: int = 1024
@@ -65,7 +65,7 @@ class WorkQueues:
         self._tenants: dict[TenantId, _Tenant] = {}
 
     async def push(self, tenant: TenantId, queue: str, message: str, ttl_s: float = 3600.0) -> None:
-        """Append ``message``; waits while the queue has ``max_messages``.
+        """Append ``message``; wait while the queue has ``max_messages``.
 
         A message that is not taken within ``ttl_s`` seconds is dropped.
 
@@ -110,7 +110,7 @@ class WorkQueues:
                     counted_by.num_bytes -= num_bytes
 
     async def pull(self, tenant: TenantId, queue: str) -> str:
-        """Take the oldest message; waits for one. No other caller gets it.
+        """Take the oldest message; wait for one. No other caller gets it.
 
         Raises:
             InvalidArgument: an invalid name.
@@ -134,10 +134,10 @@ class WorkQueues:
                 self._left(tenant, queue, found)
 
     def put_back(self, tenant: TenantId, queue: str, message: str) -> None:
-        """A pulled message has not reached its receiver: make it the queue's first message again.
+        """Make a pulled message that has not reached its receiver the queue's first message again.
 
-        Its place may be taken, so it is admitted beyond the bounds, up to twice of them, because a
-        guest may claim to have pulled any message.
+        Its place may be taken, so it is admitted beyond the bounds; up to twice the bounds, because
+        a guest may claim to have pulled any message.
 
         Raises:
             QuotaExceeded: twice the bounds are reached.

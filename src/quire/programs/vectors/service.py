@@ -22,11 +22,12 @@ MAX_CHARS = 4 << 20
 MAX_DIMENSIONS = 8192
 MAX_QUERIES = 256
 MAX_FOUND = 1024
-"""Rows that are found for each vector of a request."""
+"""The most rows that are found for each vector of a request."""
 
 
 class VectorService(ProgramService):
-    """Collections of the program itself end with it; those of its tenant stay."""
+    """The collections of one program and its tenant. Those of the program end with it; those of its
+    tenant stay."""
 
     def __init__(
         self, identity: Identity, store: VectorStore, turns: ProgramTurns | None = None

@@ -1,6 +1,6 @@
-"""``VectorStore``: collections of texts with vectors, whatever keeps them.
+"""``VectorStore``: the interface of stores that keep collections of texts with vectors.
 
-Owns the bounds and the errors that all stores have in common. Must not know who asks.
+Owns the bounds and the errors that all stores have in common. Must not know whose request it is.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from quire.core.ids import ProgramId, TenantId
 F32 = NDArray[np.float32]
 
 MAX_ROWS = 1 << 17
-"""Of one collection."""
+"""The most rows of one collection."""
 MAX_VALUES = 1 << 26
-"""Numbers in the vectors of one collection: 256 MiB."""
+"""The most numbers in the vectors of one collection: 256 MiB."""
 MAX_COLLECTIONS = 256
-"""Of one tenant, and of one program."""
+"""The most collections of one tenant, and of one program."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectionPlace:
-    """A collection. ``program``: the program that it belongs to and ends with; ``None``: it belongs
-    to the tenant and stays. ``name`` may be any text; a store never uses it as one of its own."""
+    """The place of a collection. ``program``: the program that it belongs to and ends with;
+    ``None``: it belongs to the tenant and stays. ``name`` may be any text; a store never uses it as
+    the name of a file or table."""
 
     tenant: TenantId
     program: ProgramId | None
@@ -57,28 +58,30 @@ class FoundRow(NamedTuple):
 
 
 class VectorStore(Protocol):
-    """Methods are for any loop and thread. Two calls may run at the same time; who needs an order
-    awaits one before the other. Cancelling a wait lets the call go on to its end."""
+    """Keeps collections. Methods are for any loop and thread. Two calls may run at the same time; a
+    caller that needs an order awaits one before the other. When a wait is cancelled, its call
+    continues to its end."""
 
     @property
     def at_once(self) -> int:
-        """The calls that are worth to be carried out side by side."""
+        """The number of calls that may run side by side with a gain."""
         ...
 
     async def put(self, place: CollectionPlace, rows: VectorRows) -> None:
-        """Add rows; one of a number that is there replaces it. The first makes the collection.
+        """Add rows; a row with an existing number replaces it. The first rows create the
+        collection.
 
         Raises:
-            InvalidArgument: other dimensions than the rows that are there, or too many rows.
+            InvalidArgument: other dimensions than the existing rows, or too many rows.
             QuotaExceeded: the tenant or program has too many collections.
             EngineLost: the store cannot be reached now.
         """
         ...
 
     async def search(self, place: CollectionPlace, vectors: F32, num: int) -> list[list[FoundRow]]:
-        """For each of ``vectors`` the ``num`` rows of the highest score, best first, of equals the
-        lowest number first; which of equals are left out is for the store to choose. Exact: an
-        index that may miss rows is never used.
+        """Find the ``num`` rows with the highest scores for each of ``vectors``, best first, of
+        equals the lowest number first; which of equals are left out is the store's choice. The
+        search is exact: an index that may miss rows is never used.
 
         Raises:
             UnknownHandle: there is no such collection.
@@ -88,7 +91,7 @@ class VectorStore(Protocol):
         ...
 
     async def drop(self, place: CollectionPlace) -> bool:
-        """Delete the collection; returns whether it existed."""
+        """Delete the collection; return whether it existed."""
         ...
 
     async def names(self, tenant: TenantId) -> list[str]:
@@ -96,11 +99,11 @@ class VectorStore(Protocol):
         ...
 
     def end(self, program: ProgramId) -> None:
-        """The program has ended: its collections are deleted, now or soon."""
+        """Delete the collections of a program that has ended, now or soon."""
         ...
 
     def close(self) -> None:
-        """Idempotent; blocks until what was put is kept."""
+        """Close the store. Blocks until all rows that were put are kept. Idempotent."""
         ...
 
 
@@ -122,7 +125,7 @@ def unit_vectors(values: bytes, dimensions: int) -> F32:
 
 
 def check_dimensions(place: CollectionPlace, given: int, have: int) -> None:
-    """Raises ``InvalidArgument`` unless vectors fit to those that are there."""
+    """Raises ``InvalidArgument`` unless new vectors have the dimensions of the existing ones."""
     if given != have:
         raise InvalidArgument(
             f"collection {place.name!r}: a vector has {given} dimensions, those stored before have "
@@ -153,7 +156,7 @@ def check_number(place: CollectionPlace, num_collections: int) -> None:
 
 
 def unknown(place: CollectionPlace) -> UnknownHandle:
-    """The error of a search in a collection that nobody has put rows into."""
+    """The error of a search in a collection without rows."""
     whose = "tenant" if place.program is None else "program"
     return UnknownHandle(
         f"this {whose} has no collection of vectors {place.name!r}: put rows into it first"

@@ -1,5 +1,5 @@
-"""Workflows: applications as graphs of primitives, optimised for each query and run by what they
-depend on (Tan et al., "Ayo", ASPLOS 2025).
+"""Workflows: applications as graphs of primitives, which are optimised for each query and run as
+their inputs arrive (Tan et al., "Ayo", ASPLOS 2025).
 
 A developer joins components with ``>>`` to a template (``App``, ``Node``, ``Engine``).
 ``Graph.optimize`` makes the graph of a query, and the passes (``OptPass``) rewrite it.

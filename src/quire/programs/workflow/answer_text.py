@@ -1,7 +1,7 @@
-"""The text of an answer while the model writes it: what stands behind the last mark.
+"""The text of an answer while the model writes it: the text after the last mark.
 
-Pieces may be cut anywhere. What has been said, put together since the last beginning, is at the end
-the text that an answer has which is read as a whole.
+Pieces may be cut anywhere. The returned texts since the last beginning, joined, are at the end the
+same text as that of an answer that is read as a whole.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from typing import NamedTuple
 
 
 class SaidText(NamedTuple):
-    """``begins_again``: what was said before is void, because another mark came."""
+    """A part of the answer. ``begins_again``: earlier parts are void, because another mark came."""
 
     text: str
     begins_again: bool = False
 
 
 def behind(mark: str | None, text: str) -> str:
-    """The text behind the last ``mark``, or all of it if the model has not written it."""
+    """The text after the last ``mark``; all of it if the model has not written the mark."""
     return (text.rpartition(mark)[2] if mark else text).strip()
 
 
 class FinalAnswerText:
-    """``feed`` the pieces in their order, then ``end``. Until the mark has come nothing is said;
-    if it never comes the whole text is said at the end."""
+    """Finds the answer: ``feed`` the pieces in their order, then ``end``. Nothing is returned until
+    the mark has come; if it never comes, ``end`` returns the whole text."""
 
     def __init__(self, mark: str | None, *, begins_again: bool = False) -> None:
-        """``begins_again``: something was said that is void."""
+        """``begins_again``: text was returned before that is void."""
         self._mark, self._void = mark or "", begins_again
         self._text = ""
         self._start = None if self._mark else 0
         self._said = ""
 
     def feed(self, piece: str) -> SaidText | None:
-        """What can be said now."""
+        """The part of the answer that is certain now."""
         unread = max(0, len(self._text) - len(self._mark) + 1)
         self._text += piece
         place = self._text.rfind(self._mark, unread) if self._mark else -1
@@ -46,11 +46,11 @@ class FinalAnswerText:
         return self._say(certain.strip())
 
     def end(self) -> SaidText | None:
-        """What is left to say."""
+        """The rest of the answer."""
         return self._say(self._text[self._start or 0 :].strip())
 
     def _num_of_a_mark(self) -> int:
-        """Characters at the end with which another mark may have begun."""
+        """The number of characters at the end that may be the beginning of another mark."""
         sizes = range(len(self._mark) - 1, 0, -1)
         return next((num for num in sizes if self._text.endswith(self._mark[:num])), 0)
 

@@ -1,8 +1,8 @@
 """Cuts texts into overlapping chunks of tokens.
 
-A token is a word or a mark, told apart without any model, so that the number of chunks is known
-before an engine is asked. A chunk is an exact piece of its text. Its length is bounded too: of a
-longer word, and of white space, each ``MAX_TOKEN_CHARS`` characters count as a token.
+A token is a word or a mark, found without any model, so that the number of chunks is known before
+an engine is called. A chunk is an exact piece of its text. Its length is bounded too: every
+``MAX_TOKEN_CHARS`` characters of a longer word, or of white space, count as a token.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from quire.core.errors import InvalidArgument
 
 MAX_TOKEN_CHARS = 64
-"""As many as the longest common word without spaces has: a SHA-256 digest in hexadecimal."""
+"""The length of the longest common word, a SHA-256 digest in hexadecimal."""
 _TOKEN = re.compile(rf"\w{{1,{MAX_TOKEN_CHARS}}}|[^\w\s]|\s{{{MAX_TOKEN_CHARS}}}")
 MAX_CHUNKS = 65_536
 
 
 def chunks(text: str, size: int, overlap: int) -> Iterator[str]:
-    """Chunks of ``size`` tokens that share ``overlap`` tokens with the one before; the last may be
-    shorter. A text without tokens has none."""
+    """The chunks of ``text``: ``size`` tokens each, ``overlap`` of them shared with the chunk
+    before; the last may be shorter. A text without tokens has no chunk."""
     starts = [match.span() for match in _TOKEN.finditer(text)]
     for first in _firsts(len(starts), size, overlap):
         last = min(first + size, len(starts)) - 1
@@ -31,8 +31,8 @@ def with_surroundings(
     text: str, size: int, overlap: int, neighbours: int
 ) -> Iterator[tuple[str, str]]:
     """Each of the ``chunks`` with the piece of ``text`` from the first to the last of the
-    ``neighbours + 1`` chunks around it: as many before as behind it, as far as the text allows.
-    A text with fewer chunks surrounds each of them as a whole."""
+    ``neighbours + 1`` chunks around it: as many before it as after it, as far as the text allows.
+    If the text has fewer chunks, the piece is the whole text."""
     places = [match.span() for match in _TOKEN.finditer(text)]
     firsts = _firsts(len(places), size, overlap)
     lasts = [min(first + size, len(places)) - 1 for first in firsts]
@@ -44,7 +44,7 @@ def with_surroundings(
 
 
 def num_chunks(text: str, size: int, overlap: int) -> int:
-    """How many ``chunks`` there are.
+    """The number of ``chunks``.
 
     Raises:
         InvalidArgument: more than ``MAX_CHUNKS``.

@@ -1,8 +1,8 @@
 """Builds the p-graph of a query: every component of the template as primitives (Algorithm 1,
 GraphTransform).
 
-Owns the sizes that the query itself tells. The values of the query are not part of a graph, so that
-a graph can be used again for another query of the same sizes.
+Owns the sizes that follow from the query itself. The values of the query are not part of a graph,
+so that a graph can be used again for another query of the same sizes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def checked_query(
     query: Mapping[str, Any],
     check_documents: Callable[[Any], Any] = checked_documents,
 ) -> dict[str, Any]:
-    """The inputs of ``query``, of the types that the template names.
+    """The inputs of ``query``, checked against the types in the template.
 
     Raises:
         InvalidArgument: an input is missing, unknown, or of another type.
@@ -57,8 +57,8 @@ def checked_query(
 
 
 def measured(app: App, query: Mapping[str, Any], config: NodeConfig) -> dict[str, int]:
-    """The numbers of elements that a checked query tells: of its lists, and of the chunks of its
-    documents. They decide the shape of its graph."""
+    """The numbers of elements that follow from a checked query: of its lists, and of the chunks of
+    its documents. They decide the shape of its graph."""
     sizes = {name: len(query[name]) for name, kind in app.query_inputs.items() if kind in LISTS}
     documents: dict[str, list[dict[str, str]]] = {
         name: query[name] for name, kind in app.query_inputs.items() if kind is ValueType.DOCUMENTS
@@ -87,9 +87,9 @@ def p_graph(
     stored: Mapping[str, int | None] = MappingProxyType({}),
 ) -> PrimitiveGraph:
     """The graph of primitives of a query with these ``sizes``; ``config`` as from
-    ``App.configured``. ``results``: the values that are wanted (default: those of the
-    application). ``stored``: per engine, how many rows the query has put into it already, None if
-    that is unknown.
+    ``App.configured``. ``results``: the wanted values (default: those of the application).
+    ``stored``: per engine, the number of rows that the query has put into it already, None if that
+    is unknown.
 
     Raises:
         InvalidArgument: a configuration that gives no graph.
@@ -169,7 +169,8 @@ def _tails(primitives: list[Primitive]) -> list[Primitive]:
 
 
 def _check_effects(graph: PrimitiveGraph) -> None:
-    """Primitives whose effects conflict have an order, or their result would depend on chance."""
+    """Check that primitives whose effects conflict have an order: otherwise their result would
+    depend on chance."""
     with_effects = [one for one in graph.primitives.values() if one.reads or one.writes]
     for place, one in enumerate(with_effects):
         for other in with_effects[place + 1 :]:

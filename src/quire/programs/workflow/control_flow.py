@@ -1,5 +1,5 @@
-"""Primitives that no engine carries out: what was split is gathered, the best texts are chosen, and
-conditions are decided."""
+"""Primitives that no engine runs: they gather split values, choose the best texts, and decide
+conditions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def decided(primitive: Primitive, inputs: Mapping[str, Any]) -> dict[str, Any] |
 
 
 def chosen(texts: Sequence[str], scores: Sequence[float], top_n: int) -> list[str]:
-    """The ``top_n`` texts of the highest scores, best first; of equals the first. A text that
-    stands there twice is repeated only if there are too few others."""
+    """The ``top_n`` texts with the highest scores, best first; of equals the first. A text that
+    occurs twice is repeated only if there are too few others."""
     first: dict[str, float] = {}
     repeated: list[str] = []
     for text, score in zip(texts, scores, strict=True):

@@ -1,7 +1,7 @@
-"""Documents as a query brings them, and their texts.
+"""The documents of a query, and their texts.
 
-Owns the bounds of what a query may bring. Files of other kinds than text are read by the node
-before a graph is built, because the graph's size depends on their texts.
+Owns the bounds of a query's documents. Files of other kinds than text are read by the node before a
+graph is built, because the graph's size depends on their texts.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from quire.programs.services.documents import KINDS, MAX_FILE_BYTES, DocumentKin
 
 MAX_DOCUMENTS = 1024
 MAX_CHARS = 16 << 20
-"""Characters of the texts of all documents of a query."""
+"""The most characters of the texts of all documents of a query."""
 MAX_BASE64_CHARS = 64 << 20
-"""Of all documents of a query that come as base64."""
+"""The most characters of all documents of a query that come as base64."""
 
 Document = Mapping[str, str]
 
 
 class ReadDocument(Protocol):
-    """``Api.read_document``, or what stands for it where there is no node."""
+    """``Api.read_document``, or its replacement where there is no node."""
 
     async def __call__(self, content: bytes, *, name: str, kind: DocumentKind) -> str: ...
 
@@ -32,7 +32,7 @@ _FORM = '{"name": text, "text": text} or {"name": text, "base64": text}'
 
 
 def checked_documents(given: Any) -> list[dict[str, str]]:
-    """``[{"name": ..., "text": ...}]`` of plain texts, within the bounds.
+    """``given`` as a list of ``{"name": ..., "text": ...}`` with plain texts, within the bounds.
 
     Raises:
         InvalidArgument: another form, too many, empty, too large, or a document that must be read
@@ -65,12 +65,12 @@ def checked_files(given: Any) -> list[dict[str, str]]:
 
 
 def is_text(document: Document) -> bool:
-    """Whether the document is the text that a chunker cuts."""
+    """Whether the document is a text, which needs no reading."""
     return "text" in document and _kind(document) == "text"
 
 
 async def texts_read(read_document: ReadDocument, given: Any) -> list[dict[str, str]]:
-    """The documents as plain texts: what is none yet is read.
+    """The documents as plain texts; files of other kinds are read.
 
     Raises:
         InvalidArgument: as ``checked_documents``, or a document that cannot be read.

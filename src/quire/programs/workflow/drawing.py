@@ -1,6 +1,6 @@
-"""Draws a query's graphs as SVG: boxes in columns, what each waits for to its left.
+"""Draws a query's graphs as SVG: boxes in columns, each to the right of those that it waits for.
 
-Owns the layout alone. Solid lines carry data, dashed ones an order; the boxes of the critical path
+Owns the layout alone. Solid lines show data, dashed ones an order; the boxes of the critical path
 have a red frame.
 """
 
@@ -27,7 +27,7 @@ _DECOMPOSED = (Op.PARTIAL_PREFILLING, Op.FULL_PREFILLING, Op.PARTIAL_DECODING)
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """``data`` and ``order``: the ids of the boxes that it waits for."""
+    """One box. ``data`` and ``order``: the ids of the boxes that it waits for."""
 
     id: str
     text: str
@@ -61,7 +61,7 @@ def drawing(
     notes: Sequence[Note],
     steps: Sequence[PrimitiveStep] = (),
 ) -> str:
-    """The SVG document. ``steps``: what was carried out of the e-graph, if it has run."""
+    """The SVG document. ``steps``: the primitives of the e-graph that have run."""
     canvas = _Canvas()
     _panel(canvas, f"{app.name}: template", _template(app))
     for name, graph in (("p-graph", p_graph), ("e-graph", e_graph)):
@@ -146,7 +146,7 @@ def _box(primitive: Primitive) -> Box:
 
 
 def _panel(canvas: _Canvas, title: str, boxes: Sequence[Box]) -> None:
-    """``boxes``: each behind those that it waits for."""
+    """Draw ``boxes``, each of which comes after those that it waits for."""
     canvas.line(title, size=14, bold=True)
     top = canvas.height + GAP_Y
     columns: dict[str, int] = {}
@@ -167,7 +167,8 @@ def _panel(canvas: _Canvas, title: str, boxes: Sequence[Box]) -> None:
 
 
 def _edge(start: tuple[int, int], end: tuple[int, int], kind: str) -> str:
-    """Past other columns it runs between two rows, because a box would hide it."""
+    """The line between two boxes. Past other columns it runs between two rows, because a box would
+    hide it."""
     x1, y1 = start[0] + BOX_WIDTH, start[1] + BOX_HEIGHT // 2
     x2, y2 = end[0], end[1] + BOX_HEIGHT // 2
     bend = GAP_X // 2

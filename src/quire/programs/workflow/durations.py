@@ -1,4 +1,4 @@
-"""How long a primitive takes alone, by its engine's profile: what ``critical_path`` adds up.
+"""The seconds that a primitive takes alone, by its engine's profile; ``critical_path`` adds them.
 
 An estimate: a graph has no texts, so the length of a prompt is guessed from its parts, and an
 answer is taken to be as long as it may be.
@@ -14,13 +14,13 @@ from quire.programs.workflow.values import Ref
 
 CHARS_PER_TOKEN = 4
 TOKENS_OF_A_PART = 128
-"""Of a named part of a prompt: between an answer and a chunk."""
+"""The assumed length of a named part of a prompt: between that of an answer and that of a chunk."""
 TOKENS_OF_AN_INPUT = 32
-"""Of a part that comes with the query: a question."""
+"""The assumed length of a part that comes with the query, such as a question."""
 
 
 def seconds_alone(primitive: Primitive, profiles: Mapping[str, Profile]) -> float:
-    """0.0 if its engine has no profile."""
+    """Estimate how long ``primitive`` takes alone; 0.0 if its engine has no profile."""
     profile = profiles.get(primitive.engine or "", NO_PROFILE)
     if primitive.op in PREFILLS:
         return profile.seconds(_prompt_tokens(primitive))
@@ -41,5 +41,5 @@ def _prompt_tokens(primitive: Primitive) -> int:
 
 
 def value_tokens(ref: Ref) -> int:
-    """Of a text whose length nobody knows yet."""
+    """Return the assumed length of a text whose length is not known yet."""
     return TOKENS_OF_AN_INPUT if ref.from_query else TOKENS_OF_A_PART

@@ -1,6 +1,6 @@
-"""``Endpoint``: a model behind somebody else's HTTP, in the form of OpenAI's chat completions.
+"""``Endpoint``: a model on another server, reached by HTTP as OpenAI's chat completions.
 
-Owns what a developer may say about it. Must not know how it is asked.
+Owns what a developer may configure about it. Must not know how requests are sent.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from urllib.parse import urlsplit
 from quire.core.errors import InvalidArgument
 
 KEYS = frozenset({"base_url", "model", "api_key_env", "timeout_s", "retries", "parameters"})
-"""Of an engine's ``config``."""
+"""The fields of an engine's ``config`` that describe its endpoint."""
 _OWN = frozenset({"model", "messages", "stream", "stream_options", "response_format", "n"})
 MAX_TIMEOUT_S, MAX_RETRIES = 3600.0, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """``base_url``: before ``/chat/completions``. ``api_key_env``: the environment variable that
-    has the key; None: none is sent. ``timeout_s``: of one try, from its beginning to the end of the
-    answer. ``retries``: tries after the first. ``parameters``: further fields of the request, None
-    for one that is left out."""
+    """``base_url``: the URL before ``/chat/completions``. ``api_key_env``: the environment variable
+    that has the key; None: no key is sent. ``timeout_s``: the limit of one try, from its beginning
+    to the end of the answer. ``retries``: tries after the first. ``parameters``: further fields of
+    the request; a field that is None is left out."""
 
     base_url: str
     model: str
@@ -36,7 +36,7 @@ class Endpoint:
 
 
 def endpoint_of(engine: str, config: Mapping[str, Any]) -> Endpoint | None:
-    """The endpoint of the engine ``engine``; None if its config names none.
+    """Return the endpoint of the engine ``engine``, or None if its config names none.
 
     Raises:
         InvalidArgument: a field that it cannot have.

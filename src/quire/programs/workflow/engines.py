@@ -1,4 +1,4 @@
-"""Engines as a template names them: their kind, their figures, and what may be configured.
+"""The engines of a template: their kinds, their profiles, and what may be configured.
 
 Must not know how an engine is reached; ``runners`` do.
 """
@@ -24,7 +24,7 @@ EngineKind = Literal[
 ]
 ENGINE_KINDS: tuple[str, ...] = get_args(EngineKind)
 OTHERWISE = MappingProxyType({"mcp": "kind 'tool' with config {'mcp': SERVER}"})
-"""What is no kind of its own, and how to say it."""
+"""Names that are not kinds, with what to write in their place."""
 
 CONFIG: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -39,7 +39,7 @@ CONFIG: Mapping[str, frozenset[str]] = MappingProxyType(
         "growth": frozenset({"functions"}),
     }
 )
-"""What an engine of each kind takes as ``config``."""
+"""The fields of ``config`` that an engine of each kind takes."""
 
 GAIN = 1.05
 """A batch is worth its size while twice the elements give at least this much more throughput."""
@@ -50,7 +50,7 @@ class Profile:
     """``max_efficient_batch``: the elements of one batch beyond which throughput does not rise, or
     None if that is unknown. ``times``: measured pairs of elements and seconds; the elements of a
     model are the tokens of a prompt. ``token_s``: seconds for each token that a model writes.
-    ``assumed``: a guess, in whose place a measured profile of the node's model is used."""
+    ``assumed``: a guess, which a measured profile of the node's model replaces."""
 
     max_efficient_batch: int | None = None
     times: tuple[tuple[int, float], ...] = ()
@@ -65,8 +65,8 @@ class Profile:
             )
 
     def seconds(self, num_elements: int) -> float:
-        """What so many elements take at once: between two measured sizes along the line through
-        them, beyond the last at its rate; 0.0 if nothing was measured."""
+        """Estimate the time of one batch of ``num_elements``: on the line between two measured
+        sizes, or at the rate of the largest one beyond it; 0.0 if nothing was measured."""
         before, before_s = 0, 0.0
         for size, time_s in self.times:
             if num_elements <= size:
@@ -77,7 +77,10 @@ class Profile:
 
     @classmethod
     def of(cls, times: Sequence[tuple[int, float]]) -> Profile:
-        """From measured batches of rising size: the largest that still raised throughput.
+        """Make a profile from measured batches of rising size.
+
+        Its efficient batch is the largest that still raised throughput.
+
 
         Raises:
             InvalidArgument: no times, sizes that do not rise, or a time that is not above zero.
@@ -98,14 +101,14 @@ class Profile:
 
 NO_PROFILE = Profile()
 ASSUMED_EMBEDDING = Profile(16, assumed=True)
-"""Of an encoder that was not measured: as in Ayo's Figure 4a."""
+"""The profile of an encoder that was not measured, as in Ayo's Figure 4a."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
     """One engine that components name.
 
-    ``kind``: one of ``ENGINE_KINDS``; ``name``: what components call it (default: its kind).
+    ``kind``: one of ``ENGINE_KINDS``; ``name``: its name for components (default: its kind).
     ``config``: ``model`` of the node for llm, embedding and rerank (default: the node's first);
     for llm ``light``: true for the node's model with the fewest parameters, or the fields of an
     ``Endpoint`` for a model that is not the node's; ``functions`` by name for tool and growth; for
@@ -169,12 +172,12 @@ class Engine:
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where a model that is not the node's is asked."""
+        """The endpoint of a model that is not the node's."""
         return endpoint_of(self.name, self.config) if self.kind == "llm" else None
 
     @property
     def tools_elsewhere(self) -> McpTools | ProgramTool | None:
-        """Of an engine of kind tool, what it calls that is no function."""
+        """The MCP server or program that an engine of kind tool calls in place of functions."""
         return tools_elsewhere(self.name, self.config) if self.kind == "tool" else None
 
     @property
@@ -185,7 +188,7 @@ class Engine:
 
 
 def check_keys(where: str, given: Mapping[str, Any], known: frozenset[str], path: str = "") -> None:
-    """Refuse keys that nothing reads. ``path``: what stands before a key in its field's name.
+    """Refuse keys that nothing reads. ``path``: the text before a key in its field's name.
 
     Raises:
         InvalidArgument: a key that is not in ``known``.

@@ -19,7 +19,7 @@ MAX_ROUNDS = 32
 
 
 class OptimizedGraph(NamedTuple):
-    """What the passes made of a p-graph, and what they tell."""
+    """A p-graph, the e-graph that the passes made of it, and their notes."""
 
     p_graph: PrimitiveGraph
     e_graph: PrimitiveGraph
@@ -54,7 +54,7 @@ def optimized(before: PrimitiveGraph, profiles: Profiles, passes: OptPass) -> Op
 
 
 def _check(name: str, before: PrimitiveGraph, after: PrimitiveGraph) -> None:
-    """A pass keeps the results, and the graph within its bound."""
+    """Refuse a pass that has changed the results or made the graph too large."""
     if after is before:
         return
     if after.results.keys() != before.results.keys():

@@ -20,10 +20,10 @@ async def called(
     functions: Mapping[str, Callable[..., Any]],
     inputs: Mapping[str, Any],
 ) -> Any:
-    """What the function ``name`` returns. A plain function runs in a thread, so that it may block.
+    """Call the function ``name``. A plain function runs in a thread, so that it may block.
 
     Raises:
-        ProgramError: it has raised an error that is none of Quire's.
+        ProgramError: it has raised an error that is not one of Quire's.
     """
     given = {name: one for name, one in inputs.items() if not name.startswith(DONE_MARK)}
     function = functions[name]
@@ -38,7 +38,7 @@ async def called(
 
 
 def _raised(component: str, name: str, error: Exception) -> ProgramError:
-    """It names the component, and the line that has raised the error."""
+    """Make an error that names the component and the line that raised ``error``."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return ProgramError(
         f"{component}: its function {name!r} raised {one_line(error)} "

@@ -1,4 +1,4 @@
-"""Puts the graph that a growth has become in the growth's place."""
+"""Replaces a growth in a graph by the graph that it has become."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from quire.programs.workflow.values import Ref
 def grafted(
     graph: PrimitiveGraph, one: str, part: PrimitiveGraph, passed: Mapping[str, Ref]
 ) -> PrimitiveGraph:
-    """``graph``, in which ``part`` gives the outputs of the growth ``one``.
+    """Return ``graph`` with ``part`` in place of the growth ``one``, whose outputs it gives.
 
     ``part``'s query inputs become ports of ``one``, which has ended and keeps their values; its
     primitives have the name of ``one`` before their ids. ``passed``: outputs that are inputs of
-    ``part``. Who came after ``one``, or uses its values and touches what it has changed,
-    comes after all of ``part``.
+    ``part``. A primitive that waited for the end of ``one``, or that uses its values and touches
+    what it changed, waits for all of ``part``.
     """
     growth = graph.primitives[one]
 

@@ -1,7 +1,7 @@
 """``PrimitiveGraph``: primitives and how they depend on one another; a p-graph or an e-graph.
 
 Owns order and depth. A graph never changes: a pass makes a new one with ``Draft``. Must not know
-what the passes are for.
+the purpose of the passes.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ class PrimitiveGraph:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """The ids so that parents stand before children; of those that may come next, the one that
-        was added first."""
+        """The ids, parents before children; of those that may come next, the one added first."""
         places = {one: place for place, one in enumerate(self.primitives)}
         waiting = {one.id: len(one.parents) for one in self.primitives.values()}
         ready = [places[one] for one, num in waiting.items() if not num]
@@ -90,9 +89,12 @@ class PrimitiveGraph:
     def with_depths(
         self, seconds: Callable[[Primitive], float] = lambda primitive: 0.0
     ) -> PrimitiveGraph:
-        """The same graph with ``depth`` set (Algorithm 2, event 1), a result has depth 0; with
-        ``number``, by which control knows a primitive's requests, where it has none; and with
-        ``remaining_us``. ``seconds``: what a primitive takes alone."""
+        """Return the same graph with three fields of its primitives set.
+
+        ``depth`` (Algorithm 2, event 1): 0 for a result. ``number``, by which control knows a
+        primitive's requests: for primitives without one. ``remaining_us``: from ``seconds``, the
+        time that a primitive takes alone.
+        """
         depths: dict[str, int] = {}
         remaining_s: dict[str, float] = {}
         for one in reversed(self.order):
@@ -129,7 +131,7 @@ class Draft:
         self.results = dict(graph.results)
 
     def add(self, *primitives: Primitive) -> None:
-        """Raises ``InvalidArgument`` if the graph has a primitive of that id."""
+        """Add primitives; raise ``InvalidArgument`` if the graph has a primitive of that id."""
         for primitive in primitives:
             if primitive.id in self.primitives:
                 raise InvalidArgument(f"two primitives have the id {primitive.id!r}: rename one")
@@ -143,8 +145,7 @@ class Draft:
         del self.primitives[one]
 
     def redirect(self, change: Callable[[Ref], Ref]) -> None:
-        """Replace every reference, also those of the results, by ``change`` of it, which may add
-        primitives."""
+        """Apply ``change``, which may add primitives, to every reference, also of the results."""
         for primitive in list(self.primitives.values()):
             inputs = {name: change(ref) for name, ref in primitive.inputs.items()}
             when = None if primitive.when is None else change(primitive.when)
@@ -153,7 +154,7 @@ class Draft:
         self.results = {name: change(ref) for name, ref in self.results.items()}
 
     def reorder(self, one: str, instead: Iterable[str]) -> None:
-        """Who was to come after ``one`` comes after all of ``instead``."""
+        """Let the primitives that come after ``one`` come after all of ``instead``."""
         new = frozenset(instead)
         for primitive in self.primitives.values():
             if one in primitive.after:

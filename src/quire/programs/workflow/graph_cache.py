@@ -9,7 +9,7 @@ from quire.programs.workflow.fixpoint import OptimizedGraph
 
 
 class GraphCache:
-    """The latest optimised graphs by what shapes them. May be used by several threads."""
+    """The latest optimised graphs, by the key of their shape. Several threads may use it."""
 
     def __init__(self, max_graphs: int = 64) -> None:
         self._max_graphs = max_graphs

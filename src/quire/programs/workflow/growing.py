@@ -1,8 +1,8 @@
-"""Graphs that grow while they run: what takes the place of a primitive that is a growth.
+"""Graphs that grow while they run: makes the graph that replaces a growth.
 
 A growth comes from a function of the developer, which returns components, or from a component whose
-number of primitives was not known when the graph was built. All its inputs are there when it is
-asked, so what it becomes is the graph of a query of its own, which is built and optimised like one.
+number of primitives was not known when the graph was built. All its inputs are known when it runs,
+so the graph that it becomes is built and optimised like that of a query of its own.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from quire.programs.workflow.values import QUERY, Ref, ValueType, fits
 
 
 class TemplateGrower:
-    """``Grower`` of the growths of one template. ``config`` as from ``App.configured``. ``cache``:
-    of graphs of the same shape. ``rounds``: how often each component stands around this template
-    already. ``origin``: the application that has grown it."""
+    """The ``Grower`` of the growths of one template. ``config``: as from ``App.configured``.
+    ``cache``: graphs of the same shape. ``rounds``: how often each component has grown already on
+    the way to this template. ``origin``: the application that has grown it."""
 
     def __init__(
         self,
@@ -52,10 +52,10 @@ class TemplateGrower:
     async def grow(
         self, primitive: Primitive, inputs: Mapping[str, Any], again: Growth | None = None
     ) -> Mapping[str, Any] | GrownGraph:
-        """The outputs by name, or what takes their place. ``again``: see ``Grower.grow``.
+        """Return the outputs by name, or the graph that gives them. ``again``: see ``Grower.grow``.
 
         Raises:
-            InvalidArgument: the function has returned what can be neither, or has grown too often.
+            InvalidArgument: the function returned something else, or has grown too often.
         """
         node = self._nodes[primitive.node]
         engine = self._app.engines[node.engine]
@@ -122,7 +122,7 @@ class TemplateGrower:
 
 
 def _shape(app: App, config: NodeConfig, sizes: Mapping[str, int], wanted: list[str]) -> bytes:
-    """What decides how the graph of a grown template looks."""
+    """Encode everything that determines the graph of a grown template."""
     nodes = [
         (
             node.name,
@@ -141,7 +141,7 @@ def _shape(app: App, config: NodeConfig, sizes: Mapping[str, int], wanted: list[
 def _values(
     primitive: Primitive, app: App, growth: Growth, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The inputs of the grown components by name, and outputs that are known at once."""
+    """Collect the inputs of the grown components by name, and the outputs known at once."""
     values: dict[str, Any] = {}
     wanted = dict(app.query_inputs)
     wanted |= {name: kind for name, kind in primitive.outputs.items() if name in growth.values}
@@ -165,7 +165,7 @@ def _values(
 
 
 def _outputs(primitive: Primitive, made: Any) -> dict[str, Any]:
-    """What a function has returned as outputs: a mapping, or the only one."""
+    """Read the result of a function as outputs: a mapping of them, or the only one."""
     names = list(primitive.outputs)
     if not (isinstance(made, Mapping) and made.keys() == primitive.outputs.keys()):
         if len(names) > 1:
@@ -192,7 +192,7 @@ def _checked(primitive: Primitive, name: str, kind: ValueType, value: Any) -> An
 
 
 def _check_outputs(primitive: Primitive, app: App, values: Mapping[str, Any]) -> None:
-    """The components give the outputs in the types that the growth has promised."""
+    """Refuse components that do not give the outputs in the types that the growth has promised."""
     made = {name: (node, kind) for node in app.nodes for name, kind in node.outputs.items()}
     for name, kind in primitive.outputs.items():
         node, given = made.get(name, (None, kind))
@@ -211,7 +211,8 @@ def _check_outputs(primitive: Primitive, app: App, values: Mapping[str, Any]) ->
 
 
 def _check_effects(primitive: Primitive, graph: PrimitiveGraph) -> None:
-    """What a growth did not declare would run beside others that touch the same thing."""
+    """Refuse effects that the growth did not declare: they would run beside others on the same
+    thing."""
     for one in graph.primitives.values():
         undeclared = (one.reads | one.writes) - primitive.writes
         if undeclared:

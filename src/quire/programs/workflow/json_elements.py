@@ -1,4 +1,4 @@
-"""Reads a JSON array piece by piece and gives each element as soon as it is complete.
+"""Reads a JSON array piece by piece; each element is available as soon as it is complete.
 
 Owns the bounds of what it keeps. Pieces may be cut anywhere.
 """
@@ -15,7 +15,7 @@ MAX_ELEMENTS = 1024
 
 
 class JsonElements:
-    """``feed`` text until ``ended``; ``elements``: those that are complete.
+    """Call ``feed`` with text until ``ended``; ``elements``: the complete elements so far.
 
     Raises (from ``feed``):
         InvalidArgument: not an array, an element that is not JSON, or more than the bounds allow.
@@ -43,7 +43,7 @@ class JsonElements:
                 )
 
     def _outside(self, char: str) -> None:
-        """One character that is not inside a string."""
+        """Read one character that is not inside a string."""
         if self.ended or not self._depth:
             self._around(char)
         elif self._depth == 1 and char in ",]":

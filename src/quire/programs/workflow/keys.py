@@ -1,7 +1,7 @@
-"""Keys of models and tools that are asked over HTTP.
+"""Keys of models and tools that are called over HTTP.
 
 A template names the environment variable that has a key, never the key. Owns how keys come to an
-application's engines: whoever starts the process reads the variables and gives them here.
+application's engines: the code that starts the process reads the variables and passes them here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from quire.programs.workflow.template import App
 
 
 def use_keys(app: App, variables: Mapping[str, str]) -> App:
-    """``app``, whose engines have the keys that ``variables`` (such as ``os.environ``) hold under
-    the names that the engines give. Queries that need a key that is not there are refused."""
+    """Give the engines of ``app`` the keys that they name, from ``variables`` (such as
+    ``os.environ``), and return ``app``. Queries that need a missing key are refused."""
     for name, engine in app.engines.items():
         named = engine.config.get("api_key_env")
         key = "" if named is None else variables.get(named, "").strip()
@@ -26,7 +26,7 @@ def use_keys(app: App, variables: Mapping[str, str]) -> App:
 
 
 def key_of(engine: Engine, address: str) -> str | None:
-    """The key that is sent to ``address``; None: none is.
+    """Return the key that is sent to ``address``, or None if no key is sent.
 
     Raises:
         ConfigError: the engine names a variable, and nothing was found there.

@@ -1,6 +1,6 @@
-"""``GraphState``: how far the graph of one query is, and the values that are still needed.
+"""``GraphState``: the progress of one query's graph, and the values that are still needed.
 
-Does no I/O and starts nothing: it is told which primitives have ended and tells which may start.
+Does no I/O and starts nothing: its caller reports ended primitives and learns which may start.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from quire.programs.workflow.primitives import Primitive
 from quire.programs.workflow.values import Ref, empty
 
 _ENDED = -1
-"""In place of the number of primitives that one waits for."""
+"""Marks an ended primitive, in place of the number of primitives that it waits for."""
 
 
 class GraphState:
-    """``start`` once, then for every primitive that has ended ``finish``, or ``grow`` if others
-    come in its place. A value is dropped when its last user has ended."""
+    """Call ``start`` once, then for every ended primitive ``finish``, or ``grow`` if others replace
+    it. A value is dropped when its last user has ended."""
 
     def __init__(self, graph: PrimitiveGraph, query: Mapping[str, Any]) -> None:
         self.graph = graph
-        """As it is now."""
+        """The graph as it is now: ``grow`` replaces it."""
         self._query = query
         self._waiting = {one.id: len(one.parents) for one in graph.primitives.values()}
         self._values: dict[str, Mapping[str, Any]] = {}
         self._num_users = self._counted(graph)
         self.num_left = len(graph.primitives)
-        """Primitives that have not ended."""
+        """The number of primitives that have not ended."""
 
     @property
     def num_values(self) -> int:
-        """Primitives whose values are kept."""
+        """The number of primitives whose values are kept."""
         return len(self._values)
 
     def start(self) -> list[Primitive]:
-        """The primitives that wait for nothing."""
+        """Return the primitives that wait for nothing."""
         return self._deepest_first([one for one, num in self._waiting.items() if not num])
 
     def finish(self, one: str, outputs: Mapping[str, Any]) -> list[Primitive]:
-        """Keep what a primitive has given, and return those that may start now: the ones that are
+        """Keep the outputs of a primitive, and return the primitives that may start now, those
         farthest from a result first."""
         assert self._waiting[one] == 0, f"{one} has ended without having been started"
         self._waiting[one] = _ENDED
@@ -59,8 +59,8 @@ class GraphState:
         return self._deepest_first(ready)
 
     def grow(self, one: str, graph: PrimitiveGraph, values: Mapping[str, Any]) -> list[Primitive]:
-        """A growth has ended, and the query's graph is ``graph`` from now on; ``values``: what it
-        keeps for the primitives that came in its place. Returns those that may start now."""
+        """End a growth: the query's graph is ``graph`` from now on. ``values``: those of the growth
+        that the new primitives use. Return the primitives that may start now."""
         assert self._waiting[one] == 0, f"{one} has ended without having been started"
         self._waiting[one] = _ENDED
         affected = [
@@ -88,7 +88,7 @@ class GraphState:
         return self._deepest_first(ready)
 
     def _counted(self, graph: PrimitiveGraph) -> dict[str, int]:
-        """For each primitive, those that have not ended and use its values, and the results."""
+        """Count, for each primitive, the unended users of its values and the results among them."""
         found = {
             one: sum(self._waiting[user] != _ENDED for user in users)
             for one, users in graph.users.items()
@@ -99,17 +99,18 @@ class GraphState:
         return found
 
     def inputs_of(self, primitive: Primitive) -> dict[str, Any]:
-        """The values that a primitive works on."""
+        """Return the values that a primitive works on, by name."""
         return {name: self.value(ref) for name, ref in primitive.inputs.items()}
 
     def skipped(self, primitive: Primitive) -> dict[str, Any] | None:
-        """The empty outputs of a primitive on a branch that is not taken; None if it is to run."""
+        """Return the empty outputs of a primitive on a branch that is not taken, or None if it must
+        run."""
         if primitive.when is None or self.value(primitive.when):
             return None
         return {port: empty(kind) for port, kind in primitive.outputs.items()}
 
     def results(self) -> dict[str, Any]:
-        """The outputs of the query, when nothing is left."""
+        """Return the outputs of the query, once every primitive has ended."""
         assert not self.num_left, f"{self.num_left} primitives have not ended"
         return {name: self.value(ref) for name, ref in self.graph.results.items()}
 
@@ -117,12 +118,12 @@ class GraphState:
         return self._waiting[one] == _ENDED
 
     def has_value(self, ref: Ref) -> bool:
-        """Whether the value is kept. A primitive that need not be carried out may give none."""
+        """Whether the value is kept. A primitive that need not run may give none."""
         return ref.from_query or ref.port in self._values.get(ref.primitive, ())
 
     def value(self, ref: Ref) -> Any:
-        """Of an input of the query, or of a primitive that has ended and has users that have
-        not."""
+        """Return the value of an input of the query, or of an ended primitive with unended
+        users."""
         whole = self._query if ref.from_query else self._values[ref.primitive]
         return ref.take(whole[ref.port])
 

@@ -1,6 +1,6 @@
 """``Graph``: the graph of one query, as built (p-graph) and as it will run (e-graph).
 
-Owns what shapes a graph: queries of the same shape share theirs.
+Owns what determines the shape of a graph: queries of the same shape share one.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ class Graph:
     async def schedule(
         self, api: Api, watcher: Watcher | None = None, journal: Journal | None = None
     ) -> dict[str, Any]:
-        """Run the e-graph with the node's engines; returns the results by name. ``watcher`` is told
-        of every primitive, and of the text of the results that models write. ``journal``: what is
-        kept of the query, which goes on from there."""
+        """Run the e-graph with the node's engines and return the results by name. ``watcher``
+        receives every primitive, and the text of the results that models write. ``journal``: what
+        is kept of the query, which continues from there."""
         await check_encoders(api, self.engines)
         await check_search(api, self.engines)
         await self._recall(api)
@@ -145,7 +145,7 @@ class Graph:
     async def _runners(
         self, api: Api, streamed: StreamedAnswers | None, sharing: Sharing
     ) -> dict[str, PrimitiveRunner]:
-        """Of the engines, by name; none stays open if one of them is refused."""
+        """Make the runners of the engines, by name; close all of them if one is refused."""
         primitives = list(self.e_graph.primitives.values())
         runners: dict[str, PrimitiveRunner] = {}
         try:
@@ -160,7 +160,7 @@ class Graph:
         return runners
 
     async def _recall(self, api: Api) -> None:
-        """What the node keeps of earlier lives of the application."""
+        """Fetch what the node has kept about earlier queries of the application."""
         if self.passes.speculates and self.app.experience.is_new:
             seen = await api.issuer.call("speculation.recall", **self._whose)
             self.app.experience.recall(seen)
@@ -171,7 +171,7 @@ class Graph:
         return {"application": self.app.name, "template": template}
 
     async def _note(self, api: Api, scheduler: GraphScheduler) -> None:
-        """Tell the node what has run ahead and what was learnt, however the query has ended."""
+        """Report to the node what ran ahead and what was learnt, however the query has ended."""
         if scheduler.speculator is None:
             return
         with suppress(QuireError):  # the program may have ended
@@ -182,8 +182,12 @@ class Graph:
                 await api.issuer.call("speculation.learn", **self._whose, seen=seen)
 
     async def _record(self, api: Api, journal: Journal) -> QueryRecord:
-        """Raises ``AlreadyExists`` if the query was asked before with another graph or other
-        models, ``InvalidArgument`` if nobody knows what a tool of it has done."""
+        """Make the record of a query that continues from ``journal``.
+
+        Raises:
+            AlreadyExists: the query was asked before with another graph or other models.
+            InvalidArgument: it is not known whether one of its tools has run.
+        """
         digests = await digests_of_graph(api, self.e_graph, self.engines)
         if journal.planned is None:
             await journal.add(QueryPlanned(**digests, num_primitives=len(self.e_graph.primitives)))
@@ -199,9 +203,11 @@ class Graph:
         return streamed
 
     def explain(self, steps: Sequence[PrimitiveStep] = ()) -> str:
-        """The template, the p-graph and the e-graph as SVG, with what each pass did or why not, and
-        what each primitive takes by its engine's profile. ``steps``: of a ``StepLog``, what was
-        carried out, so that the times that were measured stand beside those."""
+        """Draw the template, the p-graph and the e-graph as SVG.
+
+        It shows what each pass did, or why it did nothing, and the time of each primitive by its
+        engine's profile. ``steps``: the steps of a ``StepLog``, whose measured times are shown too.
+        """
         return drawing(self.app, self.p_graph, self.e_graph, self.notes, steps)
 
 

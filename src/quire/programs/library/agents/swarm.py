@@ -142,8 +142,8 @@ class PostOffice:
         self.letters: list[AgentMessage] = []
 
     async def deliver(self, letter: AgentMessage) -> None:
-        """Raises ``InvalidArgument`` for too many letters, as from agents that write only to each
-        other."""
+        """Carry ``letter``. Raises ``InvalidArgument`` for too many letters, as from agents that
+        write only to each other."""
         if len(self.letters) == MAX_LETTERS:
             raise InvalidArgument(
                 f"{MAX_LETTERS} letters without an answer: the agents are in a loop"

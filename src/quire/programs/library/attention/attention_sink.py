@@ -34,8 +34,8 @@ async def attention_sink(
     *,
     compare: Compare = False,
 ) -> dict[str, object]:
-    """Answer greedily with attention to the first and the last tokens only; the pages that this
-    takes."""
+    """Answer greedily with attention to the first and the last tokens only, and count the pages
+    that this takes."""
     return await windowed_answer(
         api, question, max_tokens, window=window, num_sinks=num_sinks, compare=compare
     )

@@ -25,7 +25,7 @@ from quire.programs.sdk import Context, inferlet
 
 
 async def compress(ctx: Context, *, budget: int, window: int = 8) -> list[int]:
-    """Evict pages of the prompt in ``ctx`` until ``budget`` are left; returns the indices of the
+    """Evict pages of the prompt in ``ctx`` until ``budget`` are left; return the indices of the
     kept ones.
 
     The pages of the last ``window`` tokens are always kept. The next token is filled.

@@ -28,8 +28,8 @@ from quire.programs.sdk import Context, StreamingWindow, inferlet
 async def streaming(
     api: Api, text: str, max_tokens: int = 256, num_sinks: int = 4, window: int = 128
 ) -> dict[str, object]:
-    """Continue a text for any number of tokens, past the model's context length; the pages that
-    this takes."""
+    """Continue a text for any number of tokens, past the model's context length, and count the
+    pages that this takes."""
     async with Context(api) as ctx:
         stream = StreamingWindow(ctx, size=window, num_sinks=num_sinks)
         await stream.read(text)

@@ -87,7 +87,8 @@ async def windowed_answer(
 async def windowed_attention(
     api: Api, question: str, max_tokens: int = 64, window: int = 48, *, compare: Compare = False
 ) -> dict[str, object]:
-    """Answer greedily with attention to the last tokens only; the pages that this takes."""
+    """Answer greedily with attention to the last tokens only, and count the pages that this
+    takes."""
     return await windowed_answer(
         api, question, max_tokens, window=window, num_sinks=0, compare=compare
     )

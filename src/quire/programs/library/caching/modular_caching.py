@@ -51,7 +51,7 @@ class Module:
 
     @property
     def export_name(self) -> str:
-        """Derived from the tokens and their position."""
+        """The name of its export, derived from the tokens and their position."""
         content = json.dumps([self.position, *self.tokens]).encode()
         return f"module/{hashlib.sha256(content).hexdigest()}"
 
@@ -121,8 +121,8 @@ Schema = Annotated[dict[str, str], 'Texts by name, e.g. {"begin": "Read this: "}
 
 @inferlet("modular_caching", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def modular_caching(api: Api, schema: Schema, *prompts: str) -> list[dict[str, object]]:
-    """Answer prompts (``NAME NAME: question``) after modules of a schema (JSON: name to text); how
-    many tokens of each prompt were imported."""
+    """Answer prompts (``NAME NAME: question``) after modules of a schema (JSON: name to text), and
+    count the tokens of each prompt that were imported."""
     modules = place(api, schema)
     answers: list[dict[str, object]] = []
     for prompt in prompts:

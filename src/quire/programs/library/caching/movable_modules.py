@@ -65,7 +65,8 @@ async def compose(
 
 @inferlet("movable_modules", traits={"Reposition": 1, "Decode": 1, "Tokenize": 1}, restartable=True)
 async def movable_modules(api: Api, schema: Schema, *prompts: str) -> list[dict[str, object]]:
-    """Answer prompts (``NAME NAME: question``) after modules in any order; the tokens reused."""
+    """Answer prompts (``NAME NAME: question``) after modules in any order, and count the reused
+    tokens."""
     modules = {name: Module(tuple(api.tokenize(text)), 0) for name, text in schema.items()}
     answers: list[dict[str, object]] = []
     for prompt in prompts:

@@ -23,7 +23,7 @@ from quire.programs.sdk import Context, inferlet
 
 @inferlet("prefix_caching", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def prefix_caching(api: Api, prefix: str, *questions: str) -> list[dict[str, Any]]:
-    """Answer questions after one prefix; for each, how many tokens came from the cache."""
+    """Answer questions after one prefix, and count the tokens of each that came from the cache."""
     answers = []
     for question in questions:
         messages = [{"role": "system", "content": prefix}, {"role": "user", "content": question}]

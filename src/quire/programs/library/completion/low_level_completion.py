@@ -22,8 +22,8 @@ from quire.programs.sdk import inferlet
 async def low_level_completion(
     api: Api, prompt: str = "Hello,", max_tokens: int = 32
 ) -> dict[str, object]:
-    """Continue a prompt with ``embed_txt``, ``forward`` and ``get_next_dist``; the probability of
-    the least likely token."""
+    """Continue a prompt with ``embed_txt``, ``forward`` and ``get_next_dist``, and report the
+    probability of the least likely token."""
     tokens = api.tokenize(prompt)
     limit = len(tokens) + max_tokens
     model = api.available_models()[0]

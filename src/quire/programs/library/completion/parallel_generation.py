@@ -24,8 +24,8 @@ from quire.programs.sdk import Context, inferlet
 
 @inferlet("parallel_generation", traits={"Decode": 1, "Tokenize": 1}, restartable=True)
 async def parallel_generation(api: Api, prompt: str, *branches: str) -> dict[str, object]:
-    """Continue ``prompt`` after each branch; the texts, separate and joined, and the pages that
-    this took, and would have taken without forks."""
+    """Continue ``prompt`` after each branch. Returns the texts, separate and joined, and the pages
+    that this took, and would have taken without forks."""
     ctx = Context(api).fill(prompt)
     await ctx.prefill()
     forks = [ctx.fork().fill(branch) for branch in branches]

@@ -128,7 +128,7 @@ async def beam_search(
     *,
     compare: Compare = False,
 ) -> dict[str, object]:
-    """Answer a question in several ways, the most likely first; for comparison also greedily."""
+    """Answer a question in several ways, the most likely first, and for comparison greedily."""
     ctx = Context(api).fill_chat([{"role": "user", "content": question}])
     compared = {}
     if compare:

@@ -33,8 +33,8 @@ Check = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class ValidatedText:
-    """``num_rejected``: pieces that were taken back. ``is_valid``: whether the text has passed its
-    check."""
+    """A text and the result of its checks. ``num_rejected``: pieces that were taken back.
+    ``is_valid``: whether the text has passed its check."""
 
     text: str
     tokens: list[int]
@@ -77,8 +77,8 @@ def _text(ctx: Context, start: int) -> str:
 async def output_validation(
     api: Api, question: str, forbidden: str, max_tokens: int = 64, *, compare: Compare = False
 ) -> dict[str, object]:
-    """Answer without any of the words between ``|``, in upper or lower case; how many pieces were
-    taken back."""
+    """Answer without any of the words between ``|``, in upper or lower case, and count the pieces
+    that were taken back."""
     words = [word for word in forbidden.casefold().split("|") if word]
     if not words:
         raise InvalidArgument(f"{forbidden[:80]!r} forbids nothing: give words separated by |")

@@ -43,7 +43,7 @@ def continuations(vocabulary: Sequence[bytes], text: bytes) -> list[int]:
 
 async def heal(ctx: Context, vocabulary: Sequence[bytes], num_taken: int = 1) -> list[int]:
     """Replace the last ``num_taken`` tokens of ``ctx`` by tokens that spell the same text or more;
-    returns these. A special token has no text: it stays, and so do the tokens before it."""
+    return these. A special token has no text: it stays, and so do the tokens before it."""
     start = len(ctx)
     while start > max(1, len(ctx) - num_taken) and vocabulary[ctx.tokens[start - 1]]:
         start -= 1
@@ -60,7 +60,8 @@ async def heal(ctx: Context, vocabulary: Sequence[bytes], num_taken: int = 1) ->
 async def token_healing(
     api: Api, prompt: str, max_tokens: int = 32, num_taken: int = 2, *, compare: Compare = False
 ) -> dict[str, object]:
-    """Continue a prompt that may end within a word; the tokens that replaced its last ones."""
+    """Continue a prompt that may end within a word, and report the tokens that replaced its last
+    ones."""
     async with Context(api) as ctx:
         before = ctx.fill(prompt).tokens
         compared = await plain_text(ctx, max_tokens, compare)

@@ -86,7 +86,7 @@ async def watermarking(
     api: Api, question: str, max_tokens: int = 96, bias: float = 2.0, heat: float = 0.7,
     key: str = "quire", *, compare: Compare = False,
 ) -> dict[str, object]:  # fmt: skip
-    """Answer with a watermark, and measure it; for comparison also without a bias."""
+    """Answer with a watermark, and measure it; for comparison, measure an answer without a bias."""
     mark = Watermark(key)
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])

@@ -54,7 +54,7 @@ class ThoughtGraph:
         self._num_candidates = num_candidates
 
     async def best(self, problem: str) -> Vertex:
-        """Generate and score candidates; returns the best."""
+        """Generate and score candidates; return the best."""
         candidates = await asyncio.gather(
             *(self._generate(problem, seed) for seed in range(self._num_candidates))
         )

@@ -101,7 +101,7 @@ class Recursion:
         return await self._ask(f"{max(first, second)} - {-min(first, second)}")
 
     async def _ask(self, problem: str) -> int:
-        """The smallest part: one question in one context."""
+        """Solve a smallest part: one question in one context."""
         if problem not in self._known:
             self._known[problem] = asyncio.ensure_future(self._asked(problem))
         return await asyncio.shield(self._known[problem])

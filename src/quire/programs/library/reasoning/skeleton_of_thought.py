@@ -71,8 +71,8 @@ async def skeleton_of_thought(
     common: str = "",
     max_tokens: int = 128,
 ) -> dict[str, Any]:
-    """Outline an answer, then expand all points concurrently; the number of steps of the model, and
-    the number without concurrency.
+    """Outline an answer, then expand all points concurrently, and count the steps of the model, and
+    those without concurrency.
 
     ``expand``: the question for each point, with ``{question}``, ``{point}`` and ``{number}``.
     ``common``: a system text for the points.

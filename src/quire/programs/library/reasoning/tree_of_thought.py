@@ -140,7 +140,8 @@ async def tree_of_thought(
     *,
     compare: Compare = False,
 ) -> dict[str, Any]:
-    """Answer a question by the best of several chains of thought; how many of them were checked."""
+    """Answer a question by the best of several chains of thought, and count those that were
+    checked."""
     checked: list[str] = []
 
     async def check(text: str) -> bool:

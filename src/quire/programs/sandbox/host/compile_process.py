@@ -3,8 +3,8 @@
 A separate process, because a compiler is large code that reads untrusted input: the process has a
 memory limit here and a time limit from its caller, and a crash affects nothing else. Each line of
 standard input is a JSON array ``[kind, source, target]``; each is answered by a line of JSON on
-standard output: ``null``, or the reason why there is no target. When standard input ends, nobody
-waits for an answer, and the process ends in the middle of its work.
+standard output: ``null``, or the reason why there is no target. When standard input ends, the
+caller is gone, and the process ends in the middle of its work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COMPILERS = {"component": compile_component, "module": compile_module}
 
 
 def compile_one(kind: str, source: str, target: str) -> str | None:
-    """Compile one file; returns the reason if it does not compile, else None."""
+    """Compile one file; return the reason if it does not compile, else None."""
     try:
         compiled = _COMPILERS[kind](Path(source).read_bytes())
     except QuireError as exc:

@@ -12,7 +12,8 @@ _KEPT_IDLE = 1024
 
 
 class FamilyCpu:
-    """``limit_ms``: for all of its guests together, including ended ones."""
+    """The processor time of one family. ``limit_ms``: that of all of its guests together, including
+    ended ones."""
 
     __slots__ = ("limit_ms", "num_living", "spent_ns")
 
@@ -38,7 +39,7 @@ class FamilyCpus:
         return len(self._families)
 
     def enter(self, number: int, limit_ms: int) -> FamilyCpu:
-        """A guest of the family starts."""
+        """Note that a guest of the family starts."""
         family = self._families.get(number)
         if family is None:
             family = self._families[number] = FamilyCpu(limit_ms)
@@ -47,7 +48,7 @@ class FamilyCpus:
         return family
 
     def leave(self, number: int) -> None:
-        """A guest of the family has ended."""
+        """Note that a guest of the family has ended."""
         family = self._families[number]
         family.num_living -= 1
         if family.num_living == 0:

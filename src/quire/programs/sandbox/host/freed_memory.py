@@ -36,7 +36,8 @@ def find_trim() -> Callable[[], object] | None:
 
 
 class FreedMemory:
-    """``trim`` returns all free memory to the system; with ``None`` nothing happens."""
+    """Calls ``trim``, which returns all free memory to the system, after a wave of guests; with
+    ``None`` nothing happens."""
 
     def __init__(self, loop: DelayedCalls, trim: Callable[[], object] | None) -> None:
         self._loop = loop

@@ -23,7 +23,7 @@ class GuestHttp(ProgramService):
         self._closing: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
-        """The guest has ended: close its streams."""
+        """Close all streams: the guest has ended."""
         while self._streams:
             stream = self._streams.popitem()[1]
             task = asyncio.get_running_loop().create_task(stream.close())

@@ -33,7 +33,7 @@ class GuestRunner(Protocol):
     def memory_bytes(self) -> int | None: ...
 
     def attach(self, answers: Answers) -> None:
-        """Set who answers its questions, before the first call."""
+        """Set the object that answers its questions, before the first call."""
         ...
 
     def begin(self, launch: m.GuestLaunch, limit_s: float) -> m.Turn: ...
@@ -90,11 +90,11 @@ class Guest:
         return self._network
 
     def join(self, number: int, family: FamilyCpu) -> None:
-        """Count its processor time for ``family``, too."""
+        """Count its processor time towards that of ``family``, too."""
         self.family_number, self.family = number, family
 
     def note_cpu(self) -> None:
-        """Called after a turn: add its processor time to the family's."""
+        """Add its processor time to that of the family; called after a turn."""
         if self.family is not None and self.runner is not None:
             spent_ns = self.runner.cpu_ns
             self.family.spent_ns += spent_ns - self._noted_ns
@@ -102,13 +102,14 @@ class Guest:
 
     @property
     def own_left_ms(self) -> float:
-        """What is left of its own processor time."""
+        """The rest of its own processor time, in milliseconds."""
         spent_ns = 0 if self.runner is None else self.runner.cpu_ns
         return self.limits.cpu_ms - spent_ns / 1e6
 
     @property
     def turn_s(self) -> float:
-        """The limit of the next turn: its turn limit, or the processor time that is left."""
+        """The limit of the next turn in seconds: its turn limit, or the processor time that is
+        left."""
         left_ms = self.own_left_ms
         if self.family is not None:
             left_ms = min(left_ms, self.family.left_ms)
@@ -137,7 +138,7 @@ class GuestIo:
         return await self._services.call(question.name, question.arguments)
 
     def drop(self, number: int) -> bool:
-        """Cancel a question; returns False if it is not one of this host's."""
+        """Cancel a question; return False if it is not one of this host's."""
         if number not in self._under_way:
             return False
         self._questions.drop(number)

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _CALLS = msgspec.msgpack.Encoder()
 ROUND_S = 0.003
-"""After this time the loop sends what guests asked for, and handles sockets and timers."""
+"""After this time the loop sends the calls of guests, and handles sockets and timers."""
 _OTHERS_S = 0.0005
 """The part of a round that is reserved for guests that have started, however many are starting."""
 
@@ -194,7 +194,7 @@ class GuestHost:
         return runner.begin(launch, limit_s)
 
     def _turn(self, guest: Guest, call: Callable[[float], m.Turn]) -> None:
-        """One call into the guest; an error of it or of its answer ends the guest."""
+        """Call into the guest once; an error of the call or of its answer ends the guest."""
         try:
             limit_s = guest.turn_s
             if limit_s <= 0:

@@ -1,5 +1,5 @@
-"""The memory that the machine or this process's container has left. Guests are refused before it
-runs out.
+"""Reads how much memory the machine or this process's container has left. Guests are refused before
+it runs out.
 
 A container's limit is that of its control group (cgroups(7)), version 1 or 2, and of every group
 above it that is visible from here. Files are found and opened once, because that takes several
@@ -28,14 +28,15 @@ _MAX_FILE_BYTES = 1 << 16
 
 
 class MachineRoom:
-    """Whether the machine has memory for one more guest; shared by all guests of a process."""
+    """Checks whether the machine has memory for one more guest; shared by all guests of a
+    process."""
 
     def __init__(self, available: Callable[[], int | None] | None = None) -> None:
         self._available = available or MachineMemory().available_bytes
         self._num_until_check = 0
 
     def check(self) -> None:
-        """Called when a guest starts.
+        """Check the memory; called when a guest starts.
 
         Raises:
             CapacityError: the machine has hardly any memory left.
@@ -55,7 +56,8 @@ class MachineRoom:
 
 
 class MachineMemory:
-    """``root``: the directory that contains ``proc`` and ``sys``. Used by one thread."""
+    """Reads the system's files. ``root``: the directory that contains ``proc`` and ``sys``. Used by
+    one thread."""
 
     def __init__(self, root: Path = _ROOT) -> None:
         self._root = root
@@ -108,7 +110,8 @@ class _Group:
         self._cache = version.cache
 
     def left_bytes(self) -> int | None:
-        """``None`` if the group has no limit now, or does not exist."""
+        """The memory that the group may still use; ``None`` if it has no limit now, or does not
+        exist."""
         limit = self._limit.number()
         if limit is None or limit >= _UNLIMITED:
             return None

@@ -19,7 +19,7 @@ from quire.programs.sandbox import messages as m
 logger = logging.getLogger(__name__)
 
 MAX_QUESTIONS = 256
-"""Pending questions of one guest."""
+"""The most pending questions of one guest."""
 
 
 class ServiceQuestions:
@@ -56,23 +56,23 @@ class ServiceQuestions:
             task.add_done_callback(self._unanswered.discard)
 
     def drop(self, number: int) -> None:
-        """The program no longer waits for it; no effect if the answer was sent."""
+        """Cancel a question for which the program no longer waits; do nothing if it is answered."""
         task = self._under_way.get(number)
         if task is not None:
             task.cancel()
 
     @property
     def num_unanswered(self) -> int:
-        """Pending questions that need no answer, such as putting a message back."""
+        """The number of pending questions that need no answer, such as putting a message back."""
         return len(self._unanswered)
 
     async def settled(self, limit_s: float) -> None:
-        """Wait until these are done, at most ``limit_s``."""
+        """Wait until the questions that need no answer are done, at most ``limit_s``."""
         if self._unanswered:
             await asyncio.wait(self._unanswered, timeout=limit_s)
 
     def close(self) -> None:
-        """The guest has ended."""
+        """Cancel all questions: the guest has ended."""
         for task in (*self._under_way.values(), *self._unanswered):
             task.cancel()
 

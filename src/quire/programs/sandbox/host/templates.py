@@ -89,7 +89,7 @@ class Templates:
         self._processes.end()
 
     def close(self) -> None:
-        """Every runner must have been closed."""
+        """Free everything. Every runner must have been closed."""
         self.abandon()
         if self._runners is not None:
             self._runners.close()
@@ -97,7 +97,7 @@ class Templates:
         self._compiler.close()
 
     def is_ready(self, code: bytes, digest: str) -> bool:
-        """Whether ``runner_of`` may be called; else call ``prepare`` first. ``digest``: of
+        """Whether ``runner_of`` may be called; else call ``prepare`` first. ``digest``: that of
         ``code``, passed because hashing a module takes long."""
         return digest in (self._modules if is_module(code) else self._compiled)
 
@@ -143,8 +143,8 @@ class Templates:
 
     def _compile_source(self, code: bytes) -> str:
         """Compile in a guest in which none of the source runs, so that the result is valid for
-        everyone who uploads this source. Returns an empty text if it takes too much; each launch
-        then compiles on its own account."""
+        every tenant that uploads this source. Return an empty text if it takes too much; each
+        launch then compiles within its own limits."""
         assert self._runners is not None, "load() comes first"
         guest = self._runners.take(_SOURCE_MEMORY_BYTES)
         try:
@@ -219,7 +219,8 @@ class CompiledSources:
         return digest in self._texts
 
     def get(self, digest: str) -> str:
-        """Empty if it is not known (any more); the source is then compiled again."""
+        """The compiled text; empty if it is not known (any more): the source is then compiled
+        again."""
         if digest not in self._texts:
             return ""
         self._texts.move_to_end(digest)

@@ -27,15 +27,15 @@ FLAG_LAST = 1
 """Flag of an event: the command's last event."""
 
 MAX_RING = 1 << 16
-"""Entries of one ring."""
+"""The most entries of one ring."""
 
 HOST_IDS = 1 << 32
 """Ids from here on are for commands whose answers the guest does not want."""
 
 
 class GuestOp(IntEnum):
-    """Named as the calls and commands of ``core``; another layout of one adds what it brings
-    (``FORWARD_WITH``, ``EMBED_SLOTS``)."""
+    """The operations, named like the calls and commands of ``core``. The name of another layout of
+    one ends with what it adds (``FORWARD_WITH``, ``EMBED_SLOTS``)."""
 
     SEND = 1
     RECEIVE = 2

@@ -39,7 +39,7 @@ _COPY = struct.Struct("<5I")
 _EXPORT_TEXT = struct.Struct("<2I")
 
 _MAX_IDS = 1 << 16
-"""Ids of one command: more than any pool has, so that a wrong count cannot fill memory."""
+"""The most ids of one command: more than any pool has; a wrong count cannot fill memory."""
 
 
 def queue_call(entry: RingCommand, models: Sequence[ModelId]) -> QueueCall | None:

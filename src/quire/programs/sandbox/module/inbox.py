@@ -10,7 +10,8 @@ from quire.programs.sandbox.module.events import RingEvent, failed
 
 
 class ModuleInbox:
-    """Each method returns the events for the guest that result, in order."""
+    """The messages and waiting commands. Each method returns the events for the guest that result,
+    in order."""
 
     __slots__ = ("_is_closed", "_messages", "_num_read", "_receives")
 
@@ -34,7 +35,7 @@ class ModuleInbox:
         return self._passed()
 
     def close(self) -> list[RingEvent]:
-        """The client sends no further messages."""
+        """Note that the client sends no further messages."""
         self._is_closed = True
         return self._passed()
 

@@ -26,7 +26,7 @@ returns nothing."""
 
 @dataclass(frozen=True, slots=True)
 class InstanceLimits:
-    """The limits of one instance. ``table_elements``: of each table."""
+    """The limits of one instance. ``table_elements``: the size of each table."""
 
     memory_bytes: int
     table_elements: int = MAX_TABLE_ELEMENTS
@@ -38,10 +38,10 @@ class Instance(Protocol):
     import's own error."""
 
     def allow(self, num_ticks: int) -> None:
-        """Let it compute until ``num_ticks`` epoch ticks from now.
+        """Let the instance compute until ``num_ticks`` epoch ticks from now.
 
         Raises:
-            ValueError: it was closed.
+            ValueError: the instance was closed.
         """
         ...
 
@@ -50,12 +50,12 @@ class Instance(Protocol):
         ...
 
     def call(self, name: str, *arguments: int) -> int:
-        """Call an export of ``Functions``; returns its result as an unsigned number, 0 if it has
+        """Call an export of ``Functions``; return its result as an unsigned number, 0 if it has
         none."""
         ...
 
     def memory_size(self) -> int:
-        """In bytes. It never decreases."""
+        """The size of its memory in bytes. It never decreases."""
         ...
 
     def memory_base(self) -> int:

@@ -16,8 +16,8 @@ from quire.programs.sandbox.module.memory import GuestMemory
 
 
 class ModuleOutbox:
-    """Bounds are those of ``launch``. Each method returns the events for the guest that result, in
-    order."""
+    """The unread messages and waiting sends, within the bounds of ``launch``. Each method returns
+    the events for the guest that result, in order."""
 
     __slots__ = ("_client_gone", "_launch", "_num_untaken", "_waiting")
 
@@ -36,7 +36,7 @@ class ModuleOutbox:
     def send(
         self, entry: RingCommand, memory: GuestMemory
     ) -> tuple[m.Send | None, list[RingEvent]]:
-        """The message, or None if it is refused."""
+        """Take a message of the guest; return it, or None if it is refused, and the events."""
         error: QuireError | None = None
         if self._client_gone is not None:
             error = MailboxClosed(self._client_gone.message)
@@ -57,12 +57,12 @@ class ModuleOutbox:
         return m.Send(text), self._passed()
 
     def taken(self, count: int) -> list[RingEvent]:
-        """The client has read ``count`` messages."""
+        """Note that the client has read ``count`` messages."""
         self._num_untaken -= count
         return self._passed()
 
     def close(self, error: ErrorRecord) -> list[RingEvent]:
-        """The client reads no further messages."""
+        """Note that the client reads no further messages."""
         self._client_gone = error
         waiting, self._waiting = self._waiting, []
         return [failed(GuestOp.SEND, command, error) for command in waiting if command]

@@ -47,7 +47,7 @@ class ModuleRings:
         memory.check(io.inbox, io.inbox_bytes)
 
     def put_arguments(self, args: Sequence[str]) -> tuple[int, int]:
-        """Write the arguments; returns their address and length in bytes."""
+        """Write the arguments; return their address and length in bytes."""
         arguments = b"".join(arg.encode("utf-8", "replace") + b"\0" for arg in args)
         io = self._io
         if len(arguments) > io.inbox_bytes:
@@ -74,8 +74,8 @@ class ModuleRings:
     def put_events(
         self, events: deque[RingEvent], undelivered: Callable[[RingEvent], object]
     ) -> int:
-        """Write events from the front of ``events`` while there is room; returns their number. An
-        event that can never fit is passed to ``undelivered``, and the guest is told its size."""
+        """Write events from the front of ``events`` while there is room; return their number. An
+        event that can never fit is passed to ``undelivered``, and the guest gets its size."""
         io, memory = self._io, self._guest.memory()
         used, number = 0, 0
         while events and number < io.max_events:

@@ -40,7 +40,7 @@ from quire.programs.sandbox.module.wasm_module import ModuleGuest
 REQUIRED_EXPORTS = {abi.ABI_EXPORT: 0, abi.START_EXPORT: 2, abi.POLL_EXPORT: 1}
 _MAX_MANIFEST_BYTES = 1 << 14
 _POLLS = 4
-"""Calls of the guest in one turn, at most."""
+"""The most calls of the guest in one turn."""
 
 
 class ModuleRunner:
@@ -106,8 +106,8 @@ class ModuleRunner:
         return manifest
 
     def _manifest(self, has_manifest: bool) -> bytes | None:
-        """The bytes of the manifest and behind; ``None`` for a module without one, which is only
-        started."""
+        """The bytes of the manifest and those after it; ``None`` for a module without one, which is
+        only started."""
         if not has_manifest:
             return None
         address = self._guest.call(abi.MANIFEST_EXPORT)
@@ -161,7 +161,7 @@ class ModuleRunner:
         return m.Turn(calls, 0.0 if self._events else self._sleeps.next_s())
 
     def _carry_out_all(self, entries: Sequence[RingCommand], calls: list[m.GuestCalls]) -> bool:
-        """Execute the entries, appending calls to others to ``calls``. Returns True if the program
+        """Execute the entries, appending calls to others to ``calls``. Return True if the program
         has ended."""
         memory = GuestMemory(self._guest.memory())
         calls += self._own_calls()

@@ -23,7 +23,7 @@ _TAKING = frozenset({"queue.pull", "topic.take", "child.receive"})
 
 
 class ModuleServices:
-    """``numbers``: for the guest's questions to its host."""
+    """The service calls of one guest. ``numbers``: the numbers of its questions to its host."""
 
     def __init__(self, numbers: Iterator[int]) -> None:
         self._numbers = numbers
@@ -36,7 +36,8 @@ class ModuleServices:
         return len(self._asked)
 
     def start(self, entry: RingCommand, memory: GuestMemory) -> AskService:
-        """Raises ``InvalidArgument``: not a valid call, or its command id is in use."""
+        """The call of ``entry``. Raises ``InvalidArgument`` if it is not valid, or its command id
+        is in use."""
         call = service_call(entry, next(self._numbers) if entry.id else 0, memory)
         if entry.id:
             if self._number_of(entry.id) is not None:
@@ -45,9 +46,8 @@ class ModuleServices:
         return call
 
     def drop(self, command: int) -> DropAnswer | None:
-        """The guest no longer wants the answer of ``command``; ``None`` if it is not a service
-        call. An answer still follows: the service's result, or that it was cancelled without
-        effect."""
+        """The call that drops the answer of ``command``; ``None`` if that is not a service call. An
+        answer still follows: the service's result, or that it was cancelled without effect."""
         number = self._number_of(command)
         return None if number is None else DropAnswer(number)
 
@@ -65,7 +65,7 @@ class ModuleServices:
         )
 
     def undelivered(self, event: RingEvent) -> None:
-        """``event`` is larger than the guest's inbox."""
+        """Put back what ``event`` has taken: it is larger than the guest's inbox."""
         if event.undo is not None:
             self._put_back.append(event.undo)
 

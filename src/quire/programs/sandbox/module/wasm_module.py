@@ -58,7 +58,7 @@ def compile_module(wasm: bytes) -> bytes:
 
 @lru_cache(maxsize=256)
 def _store_limits(memory_bytes: int) -> InstanceLimits:
-    """Cached, because many guests have the same limits."""
+    """Limits with this memory; cached, because many guests have the same."""
     return InstanceLimits(memory_bytes)
 
 
@@ -106,8 +106,9 @@ class ModuleTemplate:
         self._pooled = self._linked_in_pool(compiled)
 
     def _linked_in_pool(self, compiled: Path) -> LinkedModule | None:
-        """The same machine code, loaded by the pool's engine. While loading it the runtime compares
-        the settings with which it was compiled, and the module's needs with the size of a slot."""
+        """The same machine code, loaded by the pool's engine; ``None`` if it does not fit. While
+        loading it the runtime compares the settings with which it was compiled, and the module's
+        needs with the size of a slot."""
         pool = self.engine.pool
         if pool is None:
             return None
@@ -222,7 +223,7 @@ class ModuleGuest:
             self.call(INITIALISE)
 
     def call(self, name: str, *arguments: int) -> int:
-        """Call an export; returns its result as an unsigned number, 0 if it has none."""
+        """Call an export; return its result as an unsigned number, 0 if it has none."""
         assert self._template.engine.current is self, "within a turn"
         result: int = self._instance.call(name, *arguments)
         self.look()
@@ -256,7 +257,7 @@ _NO_MEMORY = memoryview(b"")
 
 
 def _unheard(level: str, text: str) -> None:
-    """Output that is written before ``log`` is set."""
+    """Drop output that is written before ``log`` is set."""
 
 
 def _call_wasi(engine: WasmEngine, function: WasiFunction, *arguments: int) -> int:

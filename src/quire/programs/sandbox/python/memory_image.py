@@ -54,7 +54,7 @@ def with_immortal_objects(component: bytes) -> bytes:
 
 
 def _changed_module(module: bytes) -> bytes | None:
-    """``None`` if it is not the module with the image."""
+    """The module with immortal objects; ``None`` if it is not the one with the image."""
     data = next(((start, end) for kind, start, end in _sections(module) if kind == _DATA), None)
     if data is None or module.find(mark(), *data) < 0:
         return None
@@ -75,7 +75,7 @@ def _changed_module(module: bytes) -> bytes | None:
 
 
 def _make_immortal(base: int, image: bytearray) -> None:
-    """``image`` is the memory from the address ``base`` on."""
+    """Make the listed objects immortal. ``image`` is the memory from the address ``base`` on."""
     addresses, immortal = _listing(image)
     for address in addresses:
         (count,) = struct.unpack_from("<I", image, address - base)

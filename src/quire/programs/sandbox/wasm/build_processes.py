@@ -15,7 +15,8 @@ from quire.core.errors import Draining
 
 
 class BuildProcesses:
-    """``start`` and ``ended`` are called by the builders; ``end`` may be called by any thread."""
+    """The running builds. ``start`` and ``ended`` are called by the builders; ``end`` may be called
+    by any thread."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
@@ -36,7 +37,7 @@ class BuildProcesses:
             return process
 
     def ended(self, process: subprocess.Popen[str]) -> None:
-        """The process has ended and was waited for."""
+        """Note that the process has ended and was waited for."""
         with self._lock:
             self._running.discard(process)
 

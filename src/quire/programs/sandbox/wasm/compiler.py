@@ -23,8 +23,8 @@ COMPILE_COMMAND = (sys.executable, "-P", "-m", "quire.programs.sandbox.host.comp
 
 
 class Compiler:
-    """``command`` starts the process, through ``processes``. ``compile`` may be called from any
-    thread; it blocks, and compiles one file at a time."""
+    """Compiles files in a process that ``command`` starts, through ``processes``. ``compile`` may
+    be called from any thread; it blocks, and compiles one file at a time."""
 
     def __init__(
         self,

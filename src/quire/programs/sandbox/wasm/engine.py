@@ -140,7 +140,7 @@ class WasmEngine:
                 self._busy.set()  # a call or close() came after the check and found it set
 
     def advance_epoch(self) -> None:
-        """One tick, for every instance."""
+        """Advance the epoch by one tick, for every instance."""
         self._engine.increment_epoch()
         if self.pool is not None:
             self.pool.engine.increment_epoch()
@@ -160,13 +160,13 @@ class WasmEngine:
         self.current = None
 
     def answer(self, question: str) -> str:
-        """Implements the import ``ask``: only one guest runs at a time, and it is the one that
+        """Implement the import ``ask``. Only one guest runs at a time, and it is the one that
         asks."""
         guest: PythonGuest = self.current  # set, because a guest asks only within a call
         return guest.ask(question)
 
     def close(self) -> None:
-        """Idempotent; every guest must have been closed."""
+        """End the ticking thread; every guest must have been closed. Idempotent."""
         self._closed = True
         self._busy.set()
         self._ticker.join()

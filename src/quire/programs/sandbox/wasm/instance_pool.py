@@ -46,14 +46,14 @@ class InstancePool:
         self.num_free = num_places
 
     def take(self) -> bool:
-        """Use a slot; returns False if all are used."""
+        """Use a slot; return False if all are used."""
         if self.num_free == 0:
             return False
         self.num_free -= 1
         return True
 
     def give_back(self) -> None:
-        """The instance in a slot was freed."""
+        """Free a slot: its instance was freed."""
         self.num_free += 1
 
 

@@ -1,4 +1,4 @@
-"""The shipped applications, and those of a developer's file, by name."""
+"""The shipped applications and those of a developer's file, by name."""
 
 from quire.programs.workflow.applications.advanced_rag import advanced_rag
 from quire.programs.workflow.applications.agent import agent

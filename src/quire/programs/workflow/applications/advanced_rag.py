@@ -7,7 +7,7 @@
     question ─► expand ─► embed_queries ──────────┴─► search ─► rank ─► answer
 
 The model writes three queries, each finds 16 chunks, a cross-encoder chooses three, and the answer
-is refined with one after the other. The node needs an embedding model and a cross-encoder.
+is refined with one chunk after the other. The node needs an embedding model and a cross-encoder.
 """
 
 from __future__ import annotations

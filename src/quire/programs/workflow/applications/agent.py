@@ -1,4 +1,4 @@
-"""Agent: the model plans calls of tools, which run side by side, and goes on from their results
+"""Agent: the model plans calls of tools, which run side by side, and continues from their results
 until it answers.
 
 ::
@@ -6,8 +6,8 @@ until it answers.
     question ─► plan ─► act ┬─► answer
                             └─► tools, all at once ─► plan ─► act ┬─► ...
 
-``act`` is a growth: nobody knows before how many calls and rounds there are. The beginning of the
-next prompt is computed while the tools run. The format of the calls is that of the model's chat
+``act`` is a growth, because the number of calls and rounds is not known before. The beginning of
+the next prompt is computed while the tools run. The format of the calls is that of the model's chat
 template.
 """
 
@@ -54,8 +54,8 @@ def agent(
     effects: Iterable[str] = (),
 ) -> App:
     """An agent with ``tools``, functions or ``Tool``s. ``effects``: names of what they change;
-    tools with effects run one after the other in the order of their calls. The error of a tool is
-    told to the model.
+    tools with effects run one after the other in the order of their calls. The model receives the
+    error of a tool as its result.
 
     Raises:
         InvalidArgument: a tool that has no name or whose parameters have no types.
@@ -80,7 +80,7 @@ def agent(
 
 
 class _Acting:
-    """What comes behind each turn of the model."""
+    """Makes the components that follow each turn of the model."""
 
     def __init__(self, toolbox: Toolbox, effects: tuple[str, ...], max_rounds: int) -> None:
         self._toolbox, self._effects, self._max_rounds = toolbox, list(effects), max_rounds
@@ -100,8 +100,8 @@ class _Acting:
         return Node("growth", inputs, {"answer": "text"}, None, config, name="act")
 
     def act(self, question: str, turn: str, history: str = "[]", **results: str) -> str | Growth:
-        """``history``: the turns so far, as JSON, in which the contents of the last tools' messages
-        stand in ``results``."""
+        """The answer, or the tools and the next turn. ``history``: the turns so far, as JSON; the
+        contents of the last tools' messages are in ``results``."""
         said = json.loads(turn)
         calls: list[dict[str, str]] = said["calls"]
         if not calls:

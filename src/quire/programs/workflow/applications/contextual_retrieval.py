@@ -1,4 +1,4 @@
-"""Contextual retrieval: each chunk is told apart by its surroundings before it is indexed
+"""Contextual retrieval: each chunk gets a sentence about its surroundings before it is indexed
 (Anthropic, "Introducing Contextual Retrieval", 2024; the fifth application of Ayo's section 7).
 
 ::
@@ -6,8 +6,8 @@
     documents ─► chunk ─► situate ─► join ─► embed ─► ingest ┐
     question ─► embed_question ──────────────────────────────┴─► search ─► rank ─► answer
 
-A light model reads each chunk within its four neighbours and says in a sentence what it is about;
-the sentence stands before the chunk when it is embedded, ranked and read. 32 chunks are found, a
+A light model reads each chunk within its four neighbours and writes a sentence about its subject;
+the sentence precedes the chunk when it is embedded, ranked and read. 32 chunks are found, a
 cross-encoder chooses three, and they are read together.
 """
 

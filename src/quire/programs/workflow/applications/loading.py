@@ -34,17 +34,17 @@ APPLICATIONS: Mapping[str, Callable[[], App]] = MappingProxyType(
         "agent": agent,
     }
 )
-"""What makes each shipped application; an application is made for each node that serves it."""
+"""The functions that make the shipped applications, each for every node that serves it."""
 
 
 def find_application(name: str) -> App:
-    """The shipped application ``name``; for ``FILE.py:NAME`` that of a file: an ``App``, a
+    """Find the shipped application ``name``; for ``FILE.py:NAME`` that of a file: an ``App``, a
     function that makes one, or LangGraph's ``StateGraph``; for ``FILE.yaml``, or several joined by
     ``+``, that of Haystack's pipelines.
 
     Raises:
-        InvalidArgument: there is none, the file cannot be executed, its application has no
-            template, or a pipeline has no counterpart.
+        InvalidArgument: there is no such application, the file cannot be executed, its application
+            has no template, or a component of a pipeline has no counterpart.
     """
     if name.endswith((".yaml", ".yml")):
         paths = [Path(one) for one in name.split("+")]
@@ -64,7 +64,7 @@ def find_application(name: str) -> App:
 
 
 def find_applications(names: Sequence[str]) -> dict[str, App]:
-    """Several by their own names.
+    """Find several applications; return them by their own names.
 
     Raises:
         InvalidArgument: see ``find_application``; or two of them have one name.

@@ -5,7 +5,7 @@
     documents ─► chunk ─► embed ─► ingest ┐
     question ─► embed_question ───────────┴─► search ─► answer
 
-Chunks of 256 tokens that share 30; the three nearest are read. ``answer.synthesis`` is ``tree``
+Chunks have 256 tokens and share 30; the three nearest are read. ``answer.synthesis`` is ``tree``
 (each is read on its own, then the answers are combined), ``one_shot`` (read together) or
 ``refine``.
 """

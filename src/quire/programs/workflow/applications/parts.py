@@ -1,4 +1,4 @@
-"""What several applications share: engines, the index of the query's documents, and synthesis."""
+"""Parts that applications share: engines, the index of the query's documents, and synthesis."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ SYNTHESIS: Mapping[str, str] = MappingProxyType(
 )
 """Prompts of the form that quire-reader was trained with; any model that follows instructions
 understands them. The question comes first, so that its prefill waits for nothing, and again last,
-where a small model looks for what it is to answer."""
+where a small model expects it."""
 
 
 def rag_engines() -> list[Engine]:
-    """The node's model and encoders, and the embedded collection."""
+    """Engines for the node's model and encoders, and the query's collection."""
     return [
         Engine("chunker"),
         Engine("embedding", profile=ASSUMED_EMBEDDING),
@@ -34,7 +34,8 @@ def rag_engines() -> list[Engine]:
 
 
 def index_nodes() -> tuple[Node, Node, Node]:
-    """Documents to chunks to vectors in the query's collection."""
+    """The nodes that cut documents into chunks and store their vectors in the query's
+    collection."""
     chunk = Node(
         "chunker", {"documents": "documents"}, {"chunks": "texts"}, None,
         {"chunk_size": 256, "overlap": 30}, name="chunk",
@@ -43,7 +44,7 @@ def index_nodes() -> tuple[Node, Node, Node]:
 
 
 def stored_nodes(texts: str) -> tuple[Node, Node]:
-    """The texts named ``texts`` to vectors in the query's collection."""
+    """The nodes that store vectors of the value ``texts`` in the query's collection."""
     embed = Node(
         "embedding", {texts: "texts"}, {"vectors": "vectors"}, "batchable", {"truncate": True},
         name="embed",
@@ -56,7 +57,7 @@ def stored_nodes(texts: str) -> tuple[Node, Node]:
 
 
 def question_node() -> Node:
-    """The vector that is searched for."""
+    """The node for the vector of the question."""
     return Node(
         "embedding", {"question": "text"}, {"wanted": "vectors"}, None, {"truncate": True},
         name="embed_question",
@@ -64,7 +65,7 @@ def question_node() -> Node:
 
 
 def rank_node() -> Node:
-    """The three texts of ``found`` that fit ``question`` best."""
+    """The node that chooses the three texts of ``found`` that fit ``question`` best."""
     return Node(
         "rerank", {"question": "text", "found": "texts"}, {"context": "texts"}, None,
         {"top_n": 3, "truncate": True}, name="rank",
@@ -72,7 +73,7 @@ def rank_node() -> Node:
 
 
 def synthesis_node(mode: str, prompts: Mapping[str, str]) -> Node:
-    """The answer to ``question`` from the texts ``context``."""
+    """The node that answers ``question`` from the texts ``context``."""
     config = {**prompts, "synthesis": mode, "separator": " ", "max_tokens": 128}
     return Node(
         "llm", {"question": "text", "context": "texts"}, {"answer": "text"}, None, config,

@@ -6,9 +6,9 @@
     question ─► proxy ─► judge ─► needs_search ─► search ─┐
         └───────────┴─────────────────────────────────────┴─► answer
 
-A small model (the proxy) answers from what it knows and judges whether that is enough. If not, the
-node's search engine finds four texts. The core model answers from what was found and from the
-proxy's answer. Both models are the node's first unless the application or the query names others.
+A small model (the proxy) answers from its own knowledge and judges whether that is enough. If not,
+the node's search engine finds four texts. The core model answers from these texts and the proxy's
+answer. Both models are the node's first unless the application or the query names others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOP_K = 4
 
 
 def search_generation(proxy_model: str | None = None, core_model: str | None = None) -> App:
-    """``proxy_model`` and ``core_model``: models of the node; None: its first."""
+    """The application. ``proxy_model`` and ``core_model``: models of the node; None: its first."""
     app = App(
         "search-generation",
         [

@@ -1,4 +1,4 @@
-"""``Applications``: the applications that a node serves, with the graphs that were built before.
+"""``Applications``: the applications that a node serves, with the graphs that were built earlier.
 
 Made with the node's server; belongs to its loop.
 """
@@ -19,7 +19,7 @@ from quire.programs.workflow.template import App
 
 
 class ServedApplication:
-    """One of them. ``program`` answers queries that come as arguments."""
+    """One served application. ``program`` answers queries that come as arguments."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -37,7 +37,7 @@ class ServedApplication:
         name: QueryId | None = None,
         speculate: bool = False,
     ) -> Query:
-        """A query of it, not prepared yet."""
+        """A query of the application, not prepared yet."""
         return Query(
             self.app,
             query,
@@ -52,8 +52,8 @@ class ServedApplication:
 
 
 class Applications(Mapping[str, ServedApplication]):
-    """By name. ``makers``: what makes each application, when it is first asked for (default: all
-    that are shipped)."""
+    """Applications by name. ``makers``: the functions that make them, called at the first access
+    (default: those of all shipped applications)."""
 
     def __init__(self, makers: Mapping[str, Callable[[], App]] = APPLICATIONS) -> None:
         self._makers = makers
@@ -75,7 +75,7 @@ class Applications(Mapping[str, ServedApplication]):
         return len(self._makers)
 
     def find(self, name: str) -> ServedApplication:
-        """Raises ``UnknownHandle`` if the node does not serve it."""
+        """The application ``name``. Raises ``UnknownHandle`` if the node does not serve it."""
         if name not in self._makers:
             raise UnknownHandle(
                 f"this node serves no workflow {name[:80]!r}; it serves "

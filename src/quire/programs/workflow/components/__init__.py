@@ -1,4 +1,4 @@
-"""What the nodes of a template become: one module per theme, one class per kind."""
+"""The components that nodes of a template become: one module per theme, one class per kind."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -26,6 +26,6 @@ COMPONENTS: Mapping[str, Component] = MappingProxyType(
         "condition": Condition(),
     }
 )
-"""By kind of engine; conditions have none."""
+"""Components by kind of engine; a condition has no engine."""
 
 __all__ = ["COMPONENTS", "Component", "ComponentSite", "Value"]

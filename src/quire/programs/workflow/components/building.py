@@ -16,8 +16,8 @@ DONE_MARK = "done."
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A named value of the template: where it comes from, and its number of elements if that is
-    known before the graph runs. ``guard``: it is empty unless this is true."""
+    """A named value of the template: its source, and its number of elements if that is known before
+    the graph runs. ``guard``: the value is empty unless this is true."""
 
     ref: Ref
     kind: ValueType
@@ -25,18 +25,18 @@ class Value:
     guard: Ref | None = None
 
     def seen_from(self, guard: Ref | None) -> Value:
-        """The same value for a component that runs only if ``guard`` is true. How many elements it
-        has is certain only on its own branch."""
+        """The same value for a component that runs only if ``guard`` is true. Its number of
+        elements is certain only on its own branch."""
         certain = self.guard in (None, guard)
         return self if certain else Value(self.ref, self.kind)
 
 
 @dataclass(slots=True)
 class ComponentSite:
-    """``inputs``: the component's inputs by name; ``outputs``: the types that it promises.
-    ``measured``: the sizes of outputs that the query itself tells. ``stored``: per engine, how many
-    rows the query has put into it so far, or None if that is unknown. ``whole_calls``: the engine
-    is a model that is asked over HTTP."""
+    """``inputs``: the component's inputs by name; ``outputs``: the types of its outputs.
+    ``measured``: the sizes of outputs that follow from the query itself. ``stored``: per engine,
+    the number of rows that the query has put into it so far, or None if that is unknown.
+    ``whole_calls``: the engine is a model behind HTTP."""
 
     node: str
     engine: str | None
@@ -74,24 +74,24 @@ class ComponentSite:
         return made
 
     def defer(self) -> Mapping[str, Value]:
-        """Build the component when its inputs are there, because its primitives depend on numbers
-        that are not known before."""
+        """Build the component later, when its inputs have arrived, because its primitives depend on
+        numbers that are not known before."""
         made = self.add(
             Op.GROWTH, "", {name: one.ref for name, one in self.inputs.items()}, self.outputs
         )
         return {name: Value(Ref(made.id, name), kind) for name, kind in self.outputs.items()}
 
     def by_type(self) -> dict[str, Ref]:
-        """The inputs named by their types, for a component that has one of each. What is only
-        waited for keeps its own name behind ``done.``."""
+        """The inputs named by their types, for a component that has one of each. An input that only
+        gives the order keeps its own name, after ``done.``."""
         return {
             f"{DONE_MARK}{name}" if one.kind is ValueType.DONE else str(one.kind): one.ref
             for name, one in self.inputs.items()
         }
 
     def arguments(self) -> dict[str, Ref]:
-        """The inputs by name, for a function. What is only waited for has ``done.`` before its
-        name."""
+        """The inputs by name, for a function. An input that only gives the order has ``done.``
+        before its name."""
         return {
             f"{DONE_MARK}{name}" if one.kind is ValueType.DONE else name: one.ref
             for name, one in self.inputs.items()

@@ -1,4 +1,4 @@
-"""``Component``: what a node of one kind may look like, and the primitives that it becomes.
+"""``Component``: the rules for nodes of one kind, and the primitives that they become.
 
 One subclass per kind. Components have no state.
 """
@@ -17,7 +17,7 @@ from quire.programs.workflow.values import ValueType
 
 
 class NodeShape(Protocol):
-    """What a component sees of a ``Node``."""
+    """The part of a ``Node`` that a component reads."""
 
     @property
     def name(self) -> str: ...
@@ -46,14 +46,14 @@ class Component(ABC):
     splittable: ClassVar[bool] = False
 
     def changeable(self, node: NodeShape) -> frozenset[str]:
-        """The configuration of ``node`` that a query may change; the rest is the developer's."""
+        """The configuration of ``node`` that a query may change; only a developer sets the rest."""
         return self.config
 
     def check(self, node: NodeShape, engine: Engine | None) -> None:
-        """Refuse what can never become primitives, whatever the query.
+        """Refuse a node that can never become primitives, whatever the query.
 
         Raises:
-            InvalidArgument: configuration, types or an annotation that the component has not.
+            InvalidArgument: configuration, types or an annotation that the component does not have.
         """
         check_keys(f"the configuration of {node.name}", node.config, self.config)
         if node.annotation == "splittable" and not self.splittable:
@@ -74,8 +74,8 @@ class Component(ABC):
                 )
 
     def check_given(self, node: NodeShape, given: Mapping[str, Any]) -> None:
-        """Refuse inputs that come with the query and that the engine could never take. ``given``:
-        those inputs of the node by name, of the right types.
+        """Refuse inputs of the query that the engine could never process. ``given``: these inputs
+        of the node by name, of the right types.
 
         Raises:
             InvalidArgument: the message names the input.
@@ -84,4 +84,4 @@ class Component(ABC):
 
     @abstractmethod
     def build(self, site: ComponentSite) -> Mapping[str, Value]:
-        """Make the primitives of one query in ``site``; returns the outputs by name."""
+        """Make the primitives of one query in ``site``; return the outputs by name."""

@@ -13,14 +13,15 @@ from quire.programs.workflow.values import Ref, ValueType
 
 CHUNK_TOKENS, OVERLAP_TOKENS, NEIGHBOURS = 256, 30, 4
 MAX_REPEATED = 16
-"""Chunks that a token may be in: all together are that much longer than the documents."""
+"""The most chunks that share a token: all chunks are together at most this many times as long as
+the documents."""
 MAX_NEIGHBOURS = 16
-"""The texts that surround all chunks are that much longer than the documents."""
+"""The most neighbours; the texts around all chunks grow with their number."""
 
 
 class Parsing(Component):
-    """Documents to their texts. They are read before the graph is built, because its size depends
-    on them; this hands them on."""
+    """Passes the texts of documents on. Documents are read before the graph is built, because its
+    size depends on them."""
 
     config = frozenset[str]()
     shape = Shape(("documents",), ("documents",))
@@ -36,10 +37,9 @@ class Parsing(Component):
 
 
 class Chunking(Component):
-    """Documents to overlapping chunks of their texts, and with a second output to the text that
-    surrounds each chunk, ``neighbours`` other chunks long. How many there are is told by the
-    query's documents, so that the graph of a query has its final size before any engine is
-    asked."""
+    """Cuts the texts of documents into overlapping chunks; a second output has the text around each
+    chunk, ``neighbours`` other chunks long. The number of chunks follows from the query's
+    documents, so that the graph of a query has its final size before any engine is called."""
 
     config = frozenset({"chunk_size", "overlap", "neighbours"})
     shape = Shape(("documents",))
@@ -79,7 +79,7 @@ class Chunking(Component):
 
 
 def chunking_of(site: ComponentSite) -> tuple[int, int]:
-    """Tokens of a chunk, and those that it shares with the one before."""
+    """The number of tokens of a chunk, and of those that it shares with the one before."""
     size = site.count("chunk_size", CHUNK_TOKENS)
     overlap = site.count("overlap", OVERLAP_TOKENS, least=0)
     assert size is not None, "it has a default"

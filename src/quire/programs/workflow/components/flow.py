@@ -17,8 +17,8 @@ from quire.programs.workflow.values import LISTS, Ref, ValueType
 
 class Condition(Component):
     """Whether a text ``equals`` another one, without regard to case, outer spaces and a full
-    stop. ``likely``: what it is supposed to be until it is decided (``passes.speculate``); if it is
-    absent, what it mostly was."""
+    stop. ``likely``: the outcome that is assumed until it is decided (``passes.speculate``); if it
+    is absent, the most frequent earlier outcome."""
 
     config = frozenset({"equals", "likely"})
     shape = Shape(("text",), ("boolean",))
@@ -50,8 +50,8 @@ class Condition(Component):
 class Tooling(Component):
     """A function of the engine, called with the inputs by name; it returns the one output. If the
     component is batchable the function is called with parts of its lists, and returns an element
-    for each of theirs. ``effects``: names of what it changes; tools with a common effect keep the
-    order that ``>>`` gives them. ``pure``: what it returns depends on its inputs alone, and it
+    for each of their elements. ``effects``: names of what it changes; tools with a common effect
+    keep the order that ``>>`` gives them. ``pure``: its result depends on its inputs alone, and it
     changes nothing."""
 
     config = frozenset({"function", "effects", "pure"})
@@ -152,7 +152,8 @@ def _check_pure(node: NodeShape) -> None:
 
 
 def check_parameters(node: str, function: Callable[..., Any], given: list[str]) -> None:
-    """The function can be called with the inputs ``given``, as far as Python can tell.
+    """Check that the function can be called with the inputs ``given``, as far as its signature
+    shows.
 
     Raises:
         InvalidArgument: it cannot.

@@ -1,4 +1,4 @@
-"""Growth: a component that decides while its query runs which components come in its place."""
+"""Growth: a component that decides, while its query runs, which components replace it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MAX_ROUNDS = 16
 
 class GrowingComponent(Component):
     """A function of the engine, called with the inputs by name. It returns the outputs, or a
-    ``Growth``: components that give them.
+    ``Growth``: components that produce them.
 
-    ``max_rounds``: how often a component of this name may stand inside its own growth.
-    ``effects``: what its components may change, names of tools' effects and of engines of kind
-    vectors; what it does not declare is refused.
+    ``max_rounds``: how deep growths of a component of this name may be nested. ``effects``: what
+    its components may change, as names of tools' effects and of engines of kind vectors; other
+    effects are refused.
     """
 
     config = frozenset({"function", "max_rounds", "effects"})

@@ -1,9 +1,9 @@
-"""A language model: its prompt, its synthesis mode, and what its answer becomes.
+"""A language model: its prompt, its synthesis mode, and the outputs of its answer.
 
 One call is a prefilling and a decoding, or one primitive for a model behind HTTP. ``refine`` chains
-a call for each element of the context, ``tree`` asks about each element on its own and combines the
-answers. A batchable model is asked once for each element of its lists, and its output has an answer
-for each.
+one call for each element of the context; ``tree`` makes a call for each element on its own and
+combines the answers. A batchable model is called once for each element of its lists, and its output
+has an answer for each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from quire.programs.workflow.values import Ref, ValueType
 MODES = ("one_shot", "refine", "tree")
 MAX_TOKENS = 256
 ANSWER, ANSWERS = "answer", "answers"
-"""The parts that stand for the answer so far (refine) and for all answers (tree)."""
+"""The prompt parts for the answer so far (refine) and for all answers (tree)."""
 _OWN_PARTS: Mapping[str, tuple[str, ...]] = {
     "prompt": (),
     "refine_prompt": (ANSWER,),
@@ -39,7 +39,7 @@ _OWN_PARTS: Mapping[str, tuple[str, ...]] = {
 _OF_ONE_CALL = (
     "refine_prompt", "combine_prompt", "synthesis", "context", "schema", "tools", "turns"
 )  # fmt: skip
-"""Configuration that a batchable model has not: each element has one call of its own."""
+"""Configuration that a batchable model does not have: each element has one call of its own."""
 
 
 class LanguageModel(Component):
@@ -86,7 +86,8 @@ class LanguageModel(Component):
         self._check_prompts(node)
 
     def _check_prompts(self, node: NodeShape) -> None:
-        """Every part is an input or stands for answers, and every input is a part of a prompt."""
+        """Check that every part is an input or stands for answers, and that every input is a part
+        of a prompt."""
         used = set[str]()
         for field, own in _OWN_PARTS.items():
             text = node.config.get(field)
@@ -141,8 +142,8 @@ class ComponentCalls:
         return self._call("", self._prompt("prompt"), {})
 
     def refine(self) -> Primitive | None:
-        """``n`` chained calls: each sees one element and the answer so far. None if ``n`` is not
-        known yet."""
+        """Make ``n`` chained calls: each reads one element and the answer so far. None if ``n`` is
+        not known yet."""
         first, later = self._prompt("prompt"), self._prompt("refine_prompt")
         self._needs(later, "refine_prompt", ANSWER)
         context, num = self._context()
@@ -155,8 +156,8 @@ class ComponentCalls:
         return answer
 
     def tree(self) -> Primitive | None:
-        """``n`` calls that see one element each, and one more that combines their answers. None if
-        ``n`` is not known yet."""
+        """Make ``n`` calls that read one element each, and one more that combines their answers.
+        None if ``n`` is not known yet."""
         leaf, combine = self._prompt("prompt"), self._prompt("combine_prompt")
         self._needs(combine, "combine_prompt", ANSWERS)
         context, num = self._context()
@@ -169,9 +170,9 @@ class ComponentCalls:
         return self._call("combine", combine, {}, answers)
 
     def each(self) -> Mapping[str, Value]:
-        """A call for each element, which sees the element of every list, and an Aggregate of their
-        answers, so that each answer can be handed on as soon as it is complete. Deferred if their
-        number is not known yet."""
+        """Make a call for each index, which reads that element of every list, and an Aggregate of
+        the answers, so that each answer can be passed on as soon as it is complete. Deferred if the
+        number of elements is not known yet."""
         prompt = self._prompt("prompt")
         lists = [name for name, one in self._site.inputs.items() if one.kind is ValueType.TEXTS]
         sizes = {name: self._site.inputs[name].size for name in lists}
@@ -207,7 +208,7 @@ class ComponentCalls:
         given: Mapping[str, Value],
         answers: Sequence[Primitive] = (),
     ) -> Primitive:
-        """``given``: values of parts in place of the component's inputs."""
+        """Make one call. ``given``: values of parts in place of the component's inputs."""
         parts: list[PromptPart] = []
         inputs: dict[str, Ref] = {}
         turns = turn_parts(turn_prompts(self._site.node, self._site.config))
@@ -263,7 +264,7 @@ class ComponentCalls:
     def _add(
         self, name: str, given: Value | None, parts: list[PromptPart], inputs: dict[str, Ref]
     ) -> None:
-        """The part ``name``; of a list of known size each element is a part of its own, because its
+        """Add the part ``name``. Each element of a list of known size is a part of its own, because
         elements may be ready one after the other."""
         value = given or self._site.inputs[name]
         if value.kind is ValueType.TEXT or value.size is None:
@@ -298,7 +299,7 @@ class ComponentCalls:
             raise self._site.error(field, f"does not use {{{name}}}: put it into the prompt")
 
     def _context(self) -> tuple[str, int | None]:
-        """The list whose elements are asked about one by one, and how many there are, if that is
+        """The list whose elements get a call each, and the number of its elements, if that is
         known."""
         lists = [name for name, one in self._site.inputs.items() if one.kind is ValueType.TEXTS]
         name = self._site.option("context", str, lists[0] if len(lists) == 1 else None)
@@ -312,7 +313,7 @@ class ComponentCalls:
         return Value(self._site.inputs[name].ref.element(index), ValueType.TEXT)
 
     def _elements(self) -> tuple[int | None, Mapping[str, Any] | None]:
-        """How many elements the answer has, if its schema says so, and the schema."""
+        """The number of elements of the answer, if its schema determines it, and the schema."""
         schema: dict[str, Any] | None = self._site.option("schema", dict)
         if schema is None:
             return None, None

@@ -1,4 +1,4 @@
-"""Retrieval: vectors of texts, storing and searching them, and ranking what was found."""
+"""Retrieval: vectors of texts, storing and searching them, and ranking the found texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOP_K = 3
 
 
 class Embedding(Component):
-    """Texts, or one text, to a vector each."""
+    """Computes a vector for each of several texts, or for one text."""
 
     config = frozenset({"truncate"})
 
@@ -93,7 +93,7 @@ class Vectors(Component):
         if len(certain) > 1:
             told = " and ".join(map(str, certain))
             raise site.error("inputs", f"have {told} elements: give a vector for each text")
-        size = None if None in sizes else certain[0]  # else the store compares
+        size = None if None in sizes else certain[0]  # otherwise the store compares
         assert site.engine is not None, "components other than conditions have an engine"
         known = site.stored.get(site.engine, 0)
         is_certain = known is not None and size is not None and site.when is None
@@ -128,7 +128,7 @@ class Reranking(Component):
     """The ``top_n`` texts that are most relevant to a query, best first. A text that was found
     twice is ranked once; it is repeated only if there are fewer than ``top_n`` others.
 
-    A score depends on its own text alone, so that texts are scored as they are found."""
+    A score depends on its own text alone, so that texts can be scored as they are found."""
 
     config = frozenset({"top_n", "truncate"})
     shape = Shape(("text", "texts"), ("texts",))

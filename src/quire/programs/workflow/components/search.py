@@ -15,15 +15,15 @@ from quire.programs.workflow.primitives import Op
 from quire.programs.workflow.values import Ref, ValueType
 
 TOP_K = 4
-"""Ayo's search-empowered generation hands four texts to the model."""
+"""Ayo's search-empowered generation gives four texts to the model."""
 FIELDS: Mapping[str, ValueType] = dict.fromkeys(("title", "address", "text"), ValueType.TEXT)
 """The parts of ``result``."""
 
 
 class Search(Component):
-    """The texts that the node's search engine finds for a query, or for each of several, best
-    first. How many there are is known when they are found: at most ``top_k`` for each query.
-    ``result``: the form of one, with the parts ``{title}``, ``{address}`` and ``{text}``."""
+    """Finds texts for a query, or for each of several, with the node's search engine, best first.
+    Their number, at most ``top_k`` for each query, is known when they are found. ``result``: the
+    form of one result, with the parts ``{title}``, ``{address}`` and ``{text}``."""
 
     config = frozenset({"top_k", "result"})
 

@@ -1,4 +1,4 @@
-"""What follows the prompt in a conversation with a model: its own turns and the results of its
+"""The turns after the prompt in a conversation with a model: its own turns and the results of its
 calls.
 
 Owns the configuration ``tools`` and ``turns`` of a model.
@@ -50,7 +50,7 @@ def turn_prompts(node: str, config: Mapping[str, Any]) -> list[Prompt]:
 
 
 def turn_parts(prompts: list[Prompt]) -> list[PromptPart]:
-    """Their parts; each says to which turn it belongs, the first behind the prompt is 1."""
+    """The parts of the turns, each with the number of its turn; the first after the prompt is 1."""
     return [
         replace(part, turn=number)
         for number, prompt in enumerate(prompts, 1)

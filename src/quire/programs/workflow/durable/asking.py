@@ -23,12 +23,12 @@ async def checked_inputs(
     config: Mapping[str, Mapping[str, Any]],
     read: Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]],
 ) -> Inputs:
-    """The inputs, with the texts of documents, and the configuration of the query. Given ones are
+    """The inputs, with the texts of documents, and the configuration of the query. Those given are
     compared with the stored ones, or stored if there are none. ``query``: None for the stored
     inputs. ``read``: reads the documents.
 
     Raises:
-        AlreadyExists: the id stands for another query.
+        AlreadyExists: another query has this id.
         CapacityError, QuotaExceeded: the inputs cannot be stored.
     """
     if query is None:

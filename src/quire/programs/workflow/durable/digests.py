@@ -1,4 +1,4 @@
-"""Digests of everything that defines a query, so that an id stands for one query only.
+"""Digests of everything that defines a query, so that an id belongs to one query only.
 
 They do not cover the code of functions: functions with the same name count as equal.
 """
@@ -29,7 +29,7 @@ def digest(*values: Any) -> str:
 def digests_of_query(
     app: App, query: Mapping[str, Any], config: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
-    """The digests of a ``Head``. ``query``: as the client gave it."""
+    """The digests of a ``QueryHead``. ``query``: the inputs as the client gave them."""
     settings = {name: dict(changes) for name, changes in config.items() if changes}
     return digests_of_template(app) | {"config": digest(settings), "inputs": digest(dict(query))}
 
@@ -42,7 +42,7 @@ def digests_of_template(app: App) -> dict[str, str]:
 async def digests_of_graph(
     api: Api, graph: PrimitiveGraph, engines: Sequence[Engine]
 ) -> dict[str, str]:
-    """The digests of a ``Planned``. ``engines``: the engines that the graph may use."""
+    """The digests of a ``QueryPlanned``. ``engines``: the engines that the graph may use."""
     primitives = [_primitive(graph.primitives[one]) for one in graph.order]
     results = {name: str(ref) for name, ref in graph.results.items()}
     return {"graph": digest(primitives, results), "models": digest(await _models(api, engines))}

@@ -54,7 +54,8 @@ class PrimitiveEnded(QueryEntry, frozen=True):
 
 
 class GraphGrew(QueryEntry, frozen=True):
-    """A growth has returned components (``growth``); with them the query has ``num_primitives``."""
+    """A growth has returned components (``growth``), with which the query has
+    ``num_primitives``."""
 
     primitive: str
     growth: bytes

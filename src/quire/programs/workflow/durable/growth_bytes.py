@@ -24,14 +24,14 @@ class _Component(msgspec.Struct, frozen=True):
 
 
 class _Growth(msgspec.Struct, frozen=True):
-    """``values``: as JSON."""
+    """A ``Growth``; ``values`` are JSON."""
 
     components: list[_Component]
     values: str
 
 
 def growth_bytes(where: str, growth: Growth) -> bytes:
-    """``where``: the component that has grown, for errors.
+    """``growth`` as bytes. ``where``: the component that has grown, for errors.
 
     Raises:
         InvalidArgument: a value that JSON cannot represent.
@@ -54,7 +54,7 @@ def growth_bytes(where: str, growth: Growth) -> bytes:
 
 
 def growth_of(content: bytes) -> Growth:
-    """The ``Growth`` that ``growth_bytes`` was given."""
+    """The ``Growth`` from the result of ``growth_bytes``."""
     kept = msgspec.msgpack.decode(content, type=_Growth)
     nodes = {
         one.name: Node(

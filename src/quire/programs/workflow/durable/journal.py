@@ -37,12 +37,12 @@ _CHANGED: Mapping[str, str] = {
     "graph": "another graph: other passes, profiles, or another release of Quire",
     "models": "other models or encoders",
 }
-"""What has changed if a digest differs, for the error."""
+"""The change behind each digest that differs, for the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryId:
-    """How a client names its query. ``resume``: continue with the stored inputs and results.
+    """A client's name for its query. ``resume``: continue with the stored inputs and results.
     ``repeat_interrupted``: call tools again that were cut off."""
 
     key: str
@@ -162,7 +162,7 @@ class Journal:
     # -- what is added -----------------------------------------------------------------------------
 
     async def add(self, entry: AnyEntry) -> None:
-        """Returns when it is on disk.
+        """Store ``entry``; return when it is on disk.
 
         Raises:
             CapacityError, QuotaExceeded: the entry cannot be stored.
@@ -172,7 +172,7 @@ class Journal:
             self._note(entry)
 
     async def finish(self, results: bytes, num_primitives: int) -> None:
-        """The query has ended: keep its results, and delete its inputs and values."""
+        """Store the results of the query, which has ended, and delete its inputs and values."""
         assert self.head is not None, "it has begun"
         head = msgspec.structs.replace(self.head, query="{}")
         entries = [encoded(head), encoded(QueryFinished(results, num_primitives))]

@@ -55,21 +55,21 @@ class OpenQuery:
         self._file.append(content, self._kept.now_s())
 
     def finish(self, contents: Sequence[bytes]) -> None:
-        """The query has ended: keep only these frames."""
+        """Keep only these frames: the query has ended."""
         assert self._file is not None, "a finished query does nothing more"
         write_whole(self._file.path.with_suffix(_FINISHED), contents, self._kept.now_s())
         self._file.path.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the file. Idempotent."""
         if self._file is not None:
             self._file.close()
 
 
 class KeptQueries:
-    """``directory``: the node's data directory; None: queries cannot be stored. ``now_s``: Unix
-    time."""
+    """The files of all tenants. ``directory``: the node's data directory; None: queries cannot be
+    stored. ``now_s``: Unix time."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class KeptQueries:
             )
 
     def _path(self, place: QueryPlace) -> Path:
-        """Files are named by hashes, because names may contain any characters."""
+        """The file of a query, named by hashes, because names may contain any characters."""
         if self._directory is None:
             raise InvalidArgument(
                 "this node keeps no queries, because it has no data directory: start it with "
@@ -196,7 +196,7 @@ class KeptQueries:
 
 
 def _files(folder: Path) -> list[tuple[float, int, Path]]:
-    """Time of the last change, size and path, the oldest first."""
+    """The files of a tenant: time of the last change, size and path, the oldest first."""
     found: list[tuple[float, int, Path]] = []
     with suppress(FileNotFoundError):
         for path in folder.iterdir():
@@ -207,7 +207,7 @@ def _files(folder: Path) -> list[tuple[float, int, Path]]:
 
 
 def _remove(path: Path) -> None:
-    """Raises ``CapacityError`` if the query is being answered."""
+    """Delete a file. Raises ``CapacityError`` if the query is being answered."""
     if path.suffix == _OPEN:
         with suppress(InvalidArgument):  # damaged, which does not matter any more
             QueryFile(path, path.stat().st_mtime).close()

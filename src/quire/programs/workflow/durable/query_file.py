@@ -38,7 +38,7 @@ class QueryFile:
 
     Raises:
         CapacityError: the file is open elsewhere, or the disk fails.
-        Damaged: a frame is not what was written, or the file is of another release.
+        DamagedQuery: a frame is not what was written, or the file is of another release.
     """
 
     def __init__(self, path: Path, now_s: float) -> None:
@@ -56,14 +56,14 @@ class QueryFile:
             raise
 
     def append(self, content: bytes, now_s: float) -> None:
-        """Returns when the frame is on disk. Raises ``CapacityError`` if it cannot be written; then
-        nothing of it is in the file."""
+        """Append a frame; return when it is on disk. Raises ``CapacityError`` if it cannot be
+        written; then nothing of it is in the file."""
         with self._lock:
             self._write(_frame(self._num_frames, content), now_s)
             self._num_frames += 1
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close and unlock the file. Idempotent."""
         with self._lock:
             file, self._file = self._file, None
             if file is not None:

@@ -1,8 +1,8 @@
 """``KeptRecord``: the record of a query that continues where it was cut off.
 
-Owns which primitives do not run again. These are the primitives with stored outputs. Some outputs
-are never stored, because they live in the node (the pages of a prompt, the rows of the query's
-collection) or cost nothing; such a primitive runs again only if another one needs it.
+Decides which primitives do not run again: those with stored outputs. Some outputs are never
+stored, because they live in the node (the pages of a prompt, the rows of the query's collection)
+or cost nothing; such a primitive runs again only if another one needs it.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class KeptQueryService(ProgramService):
 
     @operation("queries.open")
     async def open(self, workflow: str, key: str, must_exist: bool) -> dict[str, Any]:
-        """Returns a ``number`` for the other operations, and the stored ``frames``."""
+        """Open a query: a ``number`` for the other operations, and the stored ``frames``."""
         place = QueryPlace(self._tenant, workflow, key)
         opening = asyncio.ensure_future(
             asyncio.to_thread(self._kept.open, place, must_exist=must_exist)

@@ -1,7 +1,7 @@
 """The outputs of primitives as bytes.
 
-Owns which values can be stored: JSON values and vectors. A value that would come back changed is
-refused. ``state`` is not stored: the pages of a prompt are computed again.
+Owns which values can be stored: JSON values and vectors. It refuses a value that would differ when
+read back. ``state`` is not stored: the pages of a prompt are computed again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DECODER = msgspec.msgpack.Decoder(_Stored)
 
 
 def stored(where: str, kinds: Mapping[str, ValueType], values: Mapping[str, Any]) -> bytes:
-    """``values`` by port, of these ``kinds``. ``where``: their component, for errors.
+    """Encode ``values``, by port, of these ``kinds``. ``where``: their component, for errors.
 
     Raises:
         InvalidArgument: JSON cannot represent a value; the error names the port and the type.
@@ -54,7 +54,7 @@ def stored(where: str, kinds: Mapping[str, ValueType], values: Mapping[str, Any]
 
 
 def restored(content: bytes) -> dict[str, Any]:
-    """The values that ``stored`` was given, without states."""
+    """Return the values that ``stored`` received, without states."""
     ports = _DECODER.decode(content).ports
     return {
         port: json.loads(one) if isinstance(one, str) else _unpacked(one)
@@ -63,12 +63,12 @@ def restored(content: bytes) -> dict[str, Any]:
 
 
 def json_of(where: str, name: str, value: Any) -> str:
-    """``value`` as JSON. Raises as ``stored``."""
+    """Encode ``value`` as JSON; raise as ``stored`` does."""
     return _json(where, name, value)
 
 
 def _packed(rows: Any) -> _Vectors | None:
-    """None if the value is not a list of rows of floats of one length."""
+    """Pack ``rows``, or return None if they are not a list of equally long rows of floats."""
     if not rows or not all(isinstance(row, list) and row for row in rows):
         return None
     if len(set(map(len, rows))) > 1:
@@ -100,7 +100,7 @@ def _json(where: str, port: str, value: Any) -> str:
 
 
 def _odd(value: Any, depth: int) -> str | None:
-    """The part of ``value`` that JSON cannot represent; None: there is none."""
+    """Describe the part of ``value`` that JSON cannot represent, or return None."""
     if type(value) in _PLAIN:
         return None
     if not depth:

@@ -1,7 +1,7 @@
 """Pipelines of Haystack as applications.
 
-Owns what each component becomes. An indexing pipeline and one that asks may be imported together:
-documents come with the query here, and what the first writes, the second finds.
+Owns what each component becomes. An indexing pipeline and a query pipeline may be imported
+together: documents come with the query here, and the second finds what the first writes.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _GREEDY: Mapping[str, tuple[Any, ...]] = {
 
 
 def import_pipelines(paths: Sequence[Path], name: str) -> App:
-    """One application of all pipelines in the files. What is not done as they say is logged.
+    """Make one application of all pipelines in the files, and log what it does differently.
 
     A component's input that nothing is connected to is an input of the query, by its own name, as
     in ``Pipeline.run({"question": ...})``; the documents that a converter reads are ``documents``.
 
     Raises:
-        InvalidArgument: something that has no counterpart, named with the remedy.
+        InvalidArgument: something without a counterpart; the error names it and the remedy.
     """
     pipeline = _joined([read_pipeline(path) for path in paths])
     building = Building(pipeline)
@@ -183,7 +183,7 @@ def _prompt(building: Building, part: HaystackComponent) -> None:
 
 
 def _messages(template: list[Any], where: str) -> tuple[str, str | None]:
-    """The text of the user's message, and that of a system message before it."""
+    """Return the text of the user's message, and that of a system message before it."""
     roles: list[str] = []
     texts: list[str] = []
     for one in template:
@@ -230,7 +230,7 @@ def _generator(building: Building, part: HaystackComponent) -> None:
 
 
 def _model(building: Building, part: HaystackComponent) -> str:
-    """The engine of a generator: the node's model, or the endpoint that it names."""
+    """Name the engine of a generator: the node's model, or the endpoint that it names."""
     url, model = part.used.get("api_base_url"), part.used.get("model")
     if url is None:
         if model is not None:
@@ -255,7 +255,7 @@ def _model(building: Building, part: HaystackComponent) -> str:
 
 
 def _is_last(pipeline: Pipeline, part: HaystackComponent) -> bool:
-    """Whether the replies of ``part``, and of no other generator, go into no prompt."""
+    """Whether ``part`` is the only generator whose replies go into no prompt."""
     asked = {
         sender.component
         for receiver, sender in pipeline.senders.items()

@@ -1,5 +1,4 @@
-"""The application of a pipeline while it is made: the values of its sockets, its nodes, engines and
-stores."""
+"""``Building``: the unfinished application of a pipeline: its values, nodes, engines and stores."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ class TemplateOutput:
     name: str
     kind: str
     vectors: str = ""
-    """Of embedded documents the name of their vectors."""
+    """The name of the vectors of embedded documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Building:
 def input_of(
     building: Building, part: HaystackComponent, socket: str, kind: str, asked: str = ""
 ) -> TemplateOutput:
-    """What the socket takes: what is connected to it, or the query's input of that name."""
+    """Return the output that is connected to the socket, or the query's input of that name."""
     sender = building.pipeline.senders.get(Socket(part.name, socket))
     if sender is None:
         return TemplateOutput(asked or socket, kind)
@@ -92,7 +91,7 @@ def add(
 
 
 def store_of(building: Building, part: HaystackComponent) -> str:
-    """The engine of the store that a writer or retriever names."""
+    """Return the engine of the store that a writer or retriever names."""
     store = part.used.get("document_store")
     store = store if isinstance(store, dict) else {}
     shown = str(store.get("type", "none"))
@@ -112,7 +111,7 @@ def store_of(building: Building, part: HaystackComponent) -> str:
 
 
 def order_stores(building: Building) -> None:
-    """What is written is found: a store's writers come before its retrievers."""
+    """Order a store's writers before its retrievers, so that these find what was written."""
     for store, readers in building.readers.items():
         for reader in readers:
             writers = building.writers.get(store, [])

@@ -1,5 +1,4 @@
-"""Files of ``haystack.Pipeline.dump``: what stands in them, within bounds, every field accounted
-for.
+"""Reads files of ``haystack.Pipeline.dump``, within bounds; it refuses fields it does not know.
 
 Nothing that a file names is imported or executed.
 """
@@ -27,7 +26,7 @@ _FIELDS = {
     "components", "connections", "metadata", "max_runs_per_component", "connection_type_validation",
     "max_loops_allowed",
 }  # fmt: skip
-"""The last four shape nothing here: no component runs twice, and every connection is checked."""
+"""The last four have no effect here: no component runs twice, and every connection is checked."""
 
 
 class Socket(NamedTuple):
@@ -47,8 +46,8 @@ class HaystackComponent:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """``senders``: of each connected input the output that it takes. ``notes``: what the import
-    does not do as the file says."""
+    """``senders``: the output that each connected input takes. ``notes``: what the import does
+    differently from the file."""
 
     parts: Mapping[str, HaystackComponent]
     senders: Mapping[Socket, Socket]
@@ -56,8 +55,11 @@ class Pipeline:
 
 
 def read_pipeline(path: Path) -> Pipeline:
-    """Raises ``InvalidArgument`` for a file, type, parameter or connection that has no
-    counterpart."""
+    """Read the pipeline in a file.
+
+    Raises:
+        InvalidArgument: a file, type, parameter or connection that has no counterpart.
+    """
     found = _loaded(path)
     if not isinstance(found, dict) or not isinstance(found.get("components"), dict):
         raise InvalidArgument(f"{path} is no pipeline: it needs 'components', as Pipeline.dump has")

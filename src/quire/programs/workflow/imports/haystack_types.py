@@ -1,4 +1,4 @@
-"""The component types of Haystack that have a counterpart, and what happens to each parameter.
+"""The component types of Haystack that have a counterpart, and the treatment of each parameter.
 
 A type is known by the last name of its class: packages have moved between releases. Nothing is
 imported by that name.
@@ -20,8 +20,8 @@ PREFIXES = ("haystack.components.", "haystack_integrations.components.")
 
 @dataclass(frozen=True, slots=True)
 class KnownComponent:
-    """``used``: parameters that shape the component. ``told``: those in whose place the node's own
-    is used, which the import says. ``harmless``: those without a meaning here. ``fixed``: those
+    """``used``: parameters that shape the component. ``told``: those that the node's own setting
+    replaces, which the import notes. ``harmless``: those without a meaning here. ``fixed``: those
     that may only have these values."""
 
     role: Role
@@ -44,7 +44,7 @@ _SERVICE = frozenset(
         "encode_kwargs", "normalize_embeddings", "truncate_dim", "revision",
     }
 )  # fmt: skip
-"""How a service or a library is reached, which the node does in its own way."""
+"""Parameters of the way to a service or library, for which the node has its own."""
 _EMBEDDER: Mapping[str, tuple[Any, ...]] = {
     "prefix": ("",), "suffix": ("",), "meta_fields_to_embed": ([], None), "dimensions": (None,),
     "api_base_url": (None,),
@@ -64,7 +64,7 @@ def _embedder(role: Role) -> KnownComponent:
 
 
 def _generator_of_openai() -> KnownComponent:
-    """With ``api_base_url`` it is asked there; else the node's model stands for it."""
+    """A generator whose model is at ``api_base_url``, or by default the node's model."""
     used = _ENDPOINT | {"generation_kwargs", "system_prompt"}
     fixed = {key: values for key, values in _GENERATOR.items() if key not in _ENDPOINT}
     return KnownComponent("generator", used=used, harmless=_SERVICE - _ENDPOINT, fixed=fixed)

@@ -1,6 +1,6 @@
 """Prompts that are written in Jinja, as prompts with named parts.
 
-Owns the small part of Jinja that a prompt with named parts can say: text, ``{{ name }}``,
+Owns the small part of Jinja that a prompt with named parts can express: text, ``{{ name }}``,
 ``{{ name[0] }}`` and a loop over a list that writes ``{{ one.content }}``. Nothing of a template is
 executed.
 """
@@ -21,9 +21,8 @@ MAX_CHARS = 1 << 16
 
 @dataclass(slots=True)
 class JinjaPrompt:
-    """``pieces``: texts and named parts. ``texts``: the names of the parts that are a text,
-    ``firsts``: that are the first of a list, ``lists``: that are a list, whose elements
-    ``separator`` joins."""
+    """``pieces``: texts and named parts. ``texts``, ``firsts``, ``lists``: the names of the parts
+    that are a text, the first element of a list, and a list, whose elements ``separator`` joins."""
 
     pieces: list[str | PromptPart] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
@@ -32,7 +31,7 @@ class JinjaPrompt:
     separator: str | None = None
 
     def prompt(self, names: Mapping[str, str]) -> str:
-        """With named parts; ``names``: what each part is called."""
+        """Return the prompt with named parts. ``names``: the name of each part in the result."""
         return "".join(
             f"{{{names[one.name or '']}}}" if isinstance(one, PromptPart) else _literal(one)
             for one in self.pieces
@@ -40,7 +39,7 @@ class JinjaPrompt:
 
 
 def read_template(template: str, where: str) -> JinjaPrompt:
-    """Raises ``InvalidArgument`` for what a prompt with named parts cannot say, with its line."""
+    """Read a template; ``InvalidArgument`` names the line that named parts cannot express."""
     if len(template) > MAX_CHARS:
         raise InvalidArgument(
             f"{where} has {len(template)} characters; at most {MAX_CHARS} are read: shorten it"
@@ -77,8 +76,8 @@ def _add(one: nodes.Node, asked: JinjaPrompt, where: str) -> None:
 
 
 def _add_loop(loop: nodes.For, asked: JinjaPrompt, where: str) -> None:
-    """``before + content + after`` for each element is ``before``, the elements with ``after +
-    before`` between them, and ``after``."""
+    """Add the loop as ``before``, the elements joined by ``after + before``, and ``after``: the
+    same text as ``before + content + after`` for each element."""
     plain = isinstance(loop.target, nodes.Name) and isinstance(loop.iter, nodes.Name)
     if not plain or loop.else_ or loop.test is not None or loop.recursive:
         raise _refused(loop, where)
@@ -114,14 +113,14 @@ def _pieces(loop: nodes.For, where: str) -> Iterator[nodes.Node]:
 
 
 def _is_content(piece: nodes.Node, target: str) -> bool:
-    """``one.content`` of the loop over ``one``."""
+    """Whether ``piece`` is ``one.content`` of the loop over ``one``."""
     if not isinstance(piece, nodes.Getattr) or piece.attr != "content":
         return False
     return isinstance(piece.node, nodes.Name) and piece.node.name == target
 
 
 def _first(piece: nodes.Node) -> str | None:
-    """The name of ``name[0]`` or ``name[0].text``."""
+    """Return the name in ``name[0]`` or ``name[0].text``, or None."""
     if isinstance(piece, nodes.Getattr) and piece.attr in ("content", "text"):
         piece = piece.node
     if not isinstance(piece, nodes.Getitem) or not isinstance(piece.node, nodes.Name):

@@ -2,7 +2,7 @@
 
 Owns the way from nodes and edges to tools that wait for each other. LangGraph runs in supersteps:
 all nodes of a step end before one of the next begins. Here a node begins when those before it have
-ended. LangGraph is not imported; its graph is read as what it is.
+ended. LangGraph is not imported; the attributes of its graph object are read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNUSED: Mapping[str, Any] = {
     "retry_policy": None, "cache_policy": None, "defer": False, "timeout": None,
     "is_error_handler": False, "error_handler_node": None, "ends": (),
 }  # fmt: skip
-"""Of a node; what it must be, because nothing here acts on it."""
+"""The fields of a node that nothing here acts on, with the only value that each may have."""
 _COMPILED: Mapping[str, Any] = {
     "interrupt_before_nodes": [], "interrupt_after_nodes": [], "checkpointer": None, "store": None,
     "cache": None, "step_timeout": None,
@@ -46,11 +46,14 @@ def is_state_graph(found: object) -> bool:
 
 
 def import_state_graph(found: Any, name: str) -> App:
-    """The application of a ``StateGraph``, or of one that was compiled: its one input ``state`` is
-    the graph's input, its result ``result`` the graph's output. Each node runs at most once.
+    """Make the application of a ``StateGraph``, compiled or not.
+
+    Its one input ``state`` is the graph's input, its result ``result`` the graph's output. Each
+    node runs at most once.
+
 
     Raises:
-        InvalidArgument: a loop, or something that nothing here acts on, named with the remedy.
+        InvalidArgument: a loop, or something that nothing here acts on; the error names the remedy.
     """
     if hasattr(found, "builder"):
         _check_compiled(found)
@@ -91,11 +94,11 @@ class _Branch:
     path: Any
     ends: Mapping[Any, str]
     keys: frozenset[str]
-    """What its path sees."""
+    """The keys of the state that its path function sees."""
 
 
 class _Graph:
-    """A graph as far as it is run here."""
+    """The nodes, edges and branches of a graph, and the functions that run its nodes."""
 
     def __init__(self, built: Any) -> None:
         self._built = built
@@ -161,7 +164,7 @@ class _Graph:
     # -- running -------------------------------------------------------------------------------
 
     def runner(self, one: str) -> Callable[..., Awaitable[EndedNode]]:
-        """The function of the tool that carries out the node ``one``."""
+        """Return the function of the tool that runs the node ``one``."""
 
         async def run(state: Any, **ended: EndedNode) -> EndedNode:
             before = {name: ended[_ended(name)] for name in self.before[one]}
@@ -191,7 +194,8 @@ class _Graph:
             )
 
     def _is_reached(self, one: str, before: Mapping[str, EndedNode]) -> bool:
-        """By an edge or branch of one that has run, or by an edge for which several had to."""
+        """Whether an edge or branch of a node that ran, or a joint edge of several, leads to
+        ``one``."""
         ran = {name for name, ended in before.items() if ended.ran}
         return any(one in before[name].goes_to for name in ran) or any(
             end == one and starts <= ran for starts, end in self._joins
@@ -229,7 +233,7 @@ class _Graph:
         return {branch.ends[choice] for choice in picked}
 
     async def finish(self, state: Any, **ended: EndedNode) -> dict[str, Any]:
-        """The graph's output, as JSON can hold it."""
+        """Return the graph's output as JSON values."""
         whole = state_of(self._keys, state, joined(ended.values()))
         shown = self._schema(self._built.output_schema)
         return {name: _plain(name, one) for name, one in whole.items() if name in shown}
@@ -278,7 +282,7 @@ def _check_compiled(found: Any) -> None:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Messages and models of pydantic as objects."""
+    """Convert ``value`` to JSON values; messages and models of pydantic become objects."""
     if isinstance(value, Mapping):
         return {str(key): _plain(name, one) for key, one in value.items()}
     if isinstance(value, list | tuple | set):

@@ -1,7 +1,7 @@
-"""The state that the nodes of a graph share: what each has seen, and how updates become one state.
+"""The state that the nodes of a graph share: the updates that each has seen, and their result.
 
-A node sees the updates of those before it, in an order in which each stands behind those that it
-has seen itself. A key is overwritten, or joined by its reducer.
+A node sees the updates of the nodes before it; each update comes after those that its node had
+seen. An update overwrites a key, or the key's reducer joins it to the value so far.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ MISSING = object()
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """``join``: of the value so far and an update; None: an update takes its place. ``first``: what
-    it is before any update."""
+    """``join``: the reducer of the value so far and an update; None: an update overwrites the
+    value. ``first``: the value before any update."""
 
     join: Callable[[Any, Any], Any] | None = None
     first: Any = MISSING
@@ -27,8 +27,8 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """``place``: of the node in the graph's order. ``seen``: the places of those whose updates it
-    has seen."""
+    """``place``: the node's place in the graph's order. ``seen``: the places of the nodes whose
+    updates it has seen."""
 
     place: int
     node: str
@@ -38,8 +38,8 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class EndedNode:
-    """A node that ``ran``, or was passed over. ``goes_to``: the nodes that its edges and branches
-    lead to. ``updates``: its own and all that it has seen."""
+    """A node that ``ran`` or was skipped. ``goes_to``: the nodes that its edges and branches lead
+    to. ``updates``: its own and all that it has seen."""
 
     ran: bool
     goes_to: frozenset[str]
@@ -47,7 +47,7 @@ class EndedNode:
 
 
 def joined(ended: Iterable[EndedNode]) -> dict[int, Update]:
-    """The updates that several have seen, each once, in their order."""
+    """Return the updates that several nodes have seen, each once, in the graph's order."""
     found: dict[int, Update] = {}
     for one in ended:
         found.update(one.updates)
@@ -57,7 +57,7 @@ def joined(ended: Iterable[EndedNode]) -> dict[int, Update]:
 def state_of(
     keys: Mapping[str, Key], given: Mapping[str, Any], updates: Mapping[int, Update]
 ) -> dict[str, Any]:
-    """The state after ``given`` and ``updates``; keys without a value are not in it.
+    """Return the state after ``given`` and ``updates``, without the keys that have no value.
 
     Raises:
         InvalidArgument: an update of a key that is not there, or two nodes of which neither has

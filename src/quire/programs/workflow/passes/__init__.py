@@ -33,7 +33,7 @@ class OptPass:
     """
 
     def __init__(self, names: Iterable[str] | None = None) -> None:
-        """``names``: those of ours to begin with (default: the standard four)."""
+        """``names``: the built-in passes to begin with (default: the standard four)."""
         known = dict(KNOWN)
         wanted = list(dict(STANDARD)) if names is None else list(names)
         for name in wanted:
@@ -54,7 +54,7 @@ class OptPass:
         self._passes[name] = rule
 
     def speculating(self) -> OptPass:
-        """The same passes, and the one that lets primitives run ahead, behind all others."""
+        """Return the same passes, followed by the one that lets primitives run ahead."""
         made = OptPass([])
         made._passes = {**self._passes, SPECULATE[0]: SPECULATE[1]}
         return made

@@ -1,4 +1,4 @@
-"""``Pass``: one rule of the optimiser, and what it tells about a graph."""
+"""``Pass``: one rule of the optimiser, and its notes about a graph."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Note:
 
 
 def folded(notes: Iterable[Note]) -> list[Note]:
-    """``notes``, of which those that tell the same about several primitives of one component are
-    one: ``situate.0.prefill and 27 more``."""
+    """Merge the ``notes`` that are the same for several primitives of one component:
+    ``situate.0.prefill and 27 more``."""
     places: dict[tuple[object, ...], list[Note]] = {}
     for note in notes:
         component = note.where.partition(".")[0]
@@ -39,7 +39,7 @@ class Rewritten(NamedTuple):
 
 
 Profiles = Mapping[str, Profile]
-"""By name of the engine."""
+"""Profiles by the name of the engine."""
 
 Pass = Callable[[PrimitiveGraph, Profiles], Rewritten]
 """Returns the same graph object if there is nothing to do. It may not change what a graph

@@ -1,9 +1,9 @@
-"""Pass 4: each element of a model's answer is handed on as soon as it is complete.
+"""Pass 4: passes on each element of a model's answer as soon as it is complete.
 
 The answer is JSON that a schema holds to an array of a known number of elements. The decoding
 becomes a chain of partial ones, one for each element, and batchable primitives behind it take one
-element each. The answers of a batchable model are elements as well: who needs some of them waits
-for their calls alone.
+element each. The answers of a batchable model are elements as well: a primitive that needs some of
+them waits only for their calls.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pipeline(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
     draft, notes = Draft(graph), list[Note]()
     for one in graph.order:
         primitive = draft.primitives.get(one)
-        if primitive is None:  # an Aggregate that nobody needs any more
+        if primitive is None:  # an Aggregate that is not used any more
             continue
         if primitive.op is Op.DECODING and primitive.config["splittable"]:
             why_not = _why_not(graph, primitive)
@@ -59,8 +59,8 @@ def pipeline(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
 
 
 def _hand_on(graph: PrimitiveGraph, draft: Draft, gathered: Primitive) -> bool:
-    """Whoever uses some elements of ``gathered`` waits for those alone. Returns whether anybody
-    did."""
+    """Let the users of some elements of ``gathered`` wait only for those; return whether there
+    were any."""
     users = (draft.primitives.get(user) for user in graph.users[gathered.id])
     refs = (ref for user in users if user is not None for ref in user.refs())
     if all(ref.whole for ref in refs if ref.primitive == gathered.id):
@@ -73,8 +73,8 @@ def _hand_on(graph: PrimitiveGraph, draft: Draft, gathered: Primitive) -> bool:
 def _cuts_of_each(
     graph: PrimitiveGraph, draft: Draft, primitive: Primitive, profiles: Profiles
 ) -> set[int]:
-    """Between all elements, if each element of ``primitive`` can begin when one call has ended. An
-    engine with an efficient batch takes stages instead, which pass 2 makes."""
+    """Return the cuts between all elements, if each element of ``primitive`` can begin when one
+    call has ended. An engine with an efficient batch gets the stages of pass 2 instead."""
     if profiles.get(primitive.engine or "", NO_PROFILE).max_efficient_batch is not None:
         return set()
     refs = [primitive.inputs[name] for name in primitive.batched]

@@ -1,8 +1,8 @@
-"""Pass 3: a prompt whose beginning is ready before its end is prefilled in steps.
+"""Pass 3: prefills a prompt in steps if its beginning is ready before its end.
 
 Attention is causal: the pages of a prefix do not depend on what follows. Each step takes the parts
 that are ready together; it begins as soon as they are, while what the later parts need still runs.
-A step is a message more for the engine, during which others wait: it must save at least as much.
+Each step costs the engine one more message, during which others wait; it must save at least that.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from quire.programs.workflow.values import Ref, ValueType
 
 NAME = "prefill"
 MIN_PREFIX_CHARS = 12
-"""For an engine without a profile: literal text that is too short to be worth a step of its own, a
-few tokens."""
+"""Literal text shorter than this, a few tokens, is not worth a step of its own on an engine without
+a profile."""
 
 
 def prefill(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
@@ -79,7 +79,7 @@ class _Worth:
 
 
 def _steps(graph: PrimitiveGraph, primitive: Primitive, worth: _Worth) -> list[list[PromptPart]]:
-    """The parts, cut before each part that waits for what the parts before it do not wait for."""
+    """Cut the parts before each one that waits for something that those before do not wait for."""
     state = primitive.inputs.get("state")
     ready = _needs(graph, state) if state is not None else frozenset[str]()
     for other in (*primitive.after, *([primitive.when.primitive] if primitive.when else [])):
@@ -95,14 +95,14 @@ def _steps(graph: PrimitiveGraph, primitive: Primitive, worth: _Worth) -> list[l
 
 
 def _needs(graph: PrimitiveGraph, ref: Ref) -> frozenset[str]:
-    """Every primitive that must have ended before the value is there."""
+    """Return every primitive that must have ended before the value exists."""
     if ref.from_query:
         return frozenset()
     return graph.ancestors[ref.primitive] | {ref.primitive}
 
 
 def _replace(draft: Draft, whole: Primitive, steps: Sequence[Sequence[PromptPart]]) -> None:
-    """A chain of partial prefillings and the full one, which keeps the id."""
+    """Replace ``whole`` by a chain of partial prefillings and the full one, which keeps its id."""
     state = whole.inputs.get("state")
     unused = (n for n in count() if f"{whole.id}.{n}" not in draft.primitives)
     for place, parts in enumerate(steps):

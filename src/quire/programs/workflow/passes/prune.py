@@ -1,6 +1,6 @@
-"""Pass 1: an order that carries neither data nor a declared effect is dropped.
+"""Pass 1: drops an order that carries neither data nor a declared effect.
 
-The template orders whole components. What remains is what each primitive really waits for, so that
+The template orders whole components. The remaining order is what each primitive needs, so that
 independent ones run side by side.
 """
 
@@ -15,8 +15,8 @@ NAME = "prune"
 
 
 def prune(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
-    """An effect that was ordered before another only through a third primitive is now ordered
-    before it directly."""
+    """Drop needless orders; two effects that were ordered only through a third primitive are then
+    ordered directly."""
     draft, notes, changed = Draft(graph), list[Note](), False
     with_effects = [one for one in graph.primitives.values() if one.reads or one.writes]
     for primitive in graph.primitives.values():
@@ -40,8 +40,8 @@ def prune(graph: PrimitiveGraph, profiles: Profiles) -> Rewritten:
 
 
 def _nearest(graph: PrimitiveGraph, ids: set[str]) -> set[str]:
-    """Those of ``ids`` that are not ancestors of another one by effects that conflict, which orders
-    them already."""
+    """Return ``ids`` without those that another one of them already follows because their effects
+    conflict."""
     primitives = graph.primitives
     return {
         one

@@ -1,8 +1,8 @@
-"""A pass of ours: what may run before it is known that it must, in spare time.
+"""A fifth pass: marks what may run in spare time before it is known to be needed.
 
 It changes no edge. It notes of which primitives the outputs may be supposed (``Primitive.guess``),
 and which may run on supposed values (``Primitive.ahead``): those behind them that have no effect
-and whose engine gives way to everybody else. What is run ahead is decided while the query runs.
+and whose engine serves all other work first. What runs ahead is decided while the query runs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _is_when(user: Primitive, condition: Primitive) -> bool:
 
 
 def _why_not(primitive: Primitive, supposed: set[str]) -> str | None:
-    """None if it may run on supposed values."""
+    """Return why ``primitive`` may not run on supposed values, or None if it may."""
     op = primitive.op
     if primitive.after & supposed:
         return f"waits for the end of {min(primitive.after & supposed)}"

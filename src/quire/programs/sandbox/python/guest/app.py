@@ -52,9 +52,9 @@ def _refuse_socket(*_: object, **__: object) -> None:
 
 
 def _seed_later() -> None:
-    """componentize-py calls ``random.seed`` before a guest's first call, which reads 2,496 random
-    bytes and takes longer than all the rest of a launch. A session seeds with its program's own
-    seed."""
+    """Do nothing. componentize-py calls ``random.seed`` before a guest's first call, which reads
+    2,496 random bytes and takes longer than all the rest of a launch. A session seeds with its
+    program's own seed."""
     random.seed = _seed
 
 

@@ -91,7 +91,7 @@ class GuestLoop:
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Called by asyncio; a cancelled timer is dropped when it becomes the first."""
+        """Do nothing; called by asyncio. A cancelled timer is dropped when it becomes the first."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self.as_loop)
@@ -124,7 +124,7 @@ class GuestLoop:
             traceback.print_exception(error, file=sys.stderr)
 
     async def shutdown_asyncgens(self) -> None:
-        """Nothing to do: a guest ends with its memory."""
+        """Do nothing: a guest ends with its memory."""
 
     def get_debug(self) -> bool:
         return False

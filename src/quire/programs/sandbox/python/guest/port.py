@@ -113,11 +113,12 @@ class GuestPort:
             future.set_exception(from_record(error))
 
     def close(self, reason: str = "finished") -> None:
-        """Nothing to do: the host closes the real port when the program has ended in any way."""
+        """Do nothing: the host closes the real port when the program has ended in any way."""
 
 
 def _by_name(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """``Inferlet`` values are replaced by their names, by which the node finds programs."""
+    """The arguments with ``Inferlet`` values replaced by names, by which the node finds
+    programs."""
     return {
         key: value.name if isinstance(value, Inferlet) else value
         for key, value in arguments.items()
@@ -173,7 +174,7 @@ class ToClient:
 
 
 class FromClient(MailboxChannel):
-    """The incoming half: tells the host how many messages were read, so that it sends more."""
+    """The incoming half: reports to the host how many messages were read, so that it sends more."""
 
     def __init__(self, say: Say, name: str, limits: MailboxLimits) -> None:
         super().__init__(name, limits)

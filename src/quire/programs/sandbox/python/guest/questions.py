@@ -68,7 +68,7 @@ class HostTokenizer:
         return self._bytes[block][offset]
 
     def render(self, arguments: Mapping[str, Any]) -> str:
-        """For ``chat_template``: a conversation rendered with the model's own template."""
+        """A conversation rendered with the model's own template, for ``chat_template``."""
         text: str = question(self._ask, "render", self._model, dict(arguments))
         return text
 
@@ -106,8 +106,8 @@ class LogStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Nothing to do: whole lines are written at once; an incomplete line waits for its end, or
-        for the program's."""
+        """Do nothing: whole lines are written at once; an incomplete line waits for its end, or
+        that of the program."""
 
     def finish(self) -> None:
         if self._rest:

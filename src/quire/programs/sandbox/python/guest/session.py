@@ -39,7 +39,7 @@ MODULE_NAME = "uploaded"
 
 
 class GuestSession:
-    """``ask`` sends a question to the host and returns its answer."""
+    """One program in its guest. ``ask`` sends a question to the host and returns its answer."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -86,7 +86,7 @@ class GuestSession:
             return ""
 
     def load(self, source: str, compiled: str, launch: str) -> str:
-        """Start the program; returns its first ``Turn`` as JSON."""
+        """Start the program; return its first ``Turn`` as JSON."""
         given: m.GuestLaunch = msgspec.json.decode(launch, type=m.GuestLaunch)
         # replaces the state from the component's build; random bytes are expensive
         random.seed(given.seed)
@@ -102,7 +102,7 @@ class GuestSession:
             return self._broken(exc)
 
     def wake(self, events: str) -> str:
-        """Process the events and run the loop; returns the ``Turn`` as JSON."""
+        """Process the events and run the loop; return the ``Turn`` as JSON."""
         try:
             for event in msgspec.json.decode(events, type=list[m.GuestEvents]):
                 self._take(event)
@@ -215,7 +215,7 @@ class GuestSession:
         return self._answer(None)
 
     def _broken(self, error: Exception) -> str:
-        """The runner itself has failed, or the program's calls cannot be encoded."""
+        """End the program: the runner itself has failed, or its calls cannot be encoded."""
         self._calls.clear()
         if isinstance(error, QuireError):
             return self._failed(error)

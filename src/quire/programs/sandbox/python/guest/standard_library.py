@@ -50,7 +50,7 @@ class StandardLibrary:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Raises ``ModuleNotFoundError`` for a module that a sandbox cannot have."""
+        """Find a kept module. Raises ``ModuleNotFoundError`` for one that a sandbox cannot have."""
         kept = self._kept.get(name)
         if kept is not None:
             return spec_from_loader(name, self, is_package=kept.is_package)  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ class StandardLibrary:
         return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Returns None: the default module is used."""
+        """Return None: the default module is used."""
 
     def exec_module(self, module: ModuleType) -> None:
         kept = self._kept[module.__name__]

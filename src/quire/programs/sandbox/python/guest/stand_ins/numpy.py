@@ -1,6 +1,6 @@
 """The names of numpy with which messages between control and engines are defined.
 
-Programs see none of those messages, but the module that defines them also describes engines.
+Programs get none of those messages, but the module that defines them also describes engines.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ int32 = int64 = uint64 = uint8 = float32 = object
 
 
 def empty(shape: object, dtype: object) -> ndarray:
-    """The default of a message's field."""
+    """An array for the default of a message's field."""
     return ndarray()

@@ -13,7 +13,7 @@ Message = Mapping[str, Any]
 
 
 class Renderer(Protocol):
-    """What the guest's tokenizer offers in addition: it knows its model."""
+    """The additional interface of the guest's tokenizer, which knows its model."""
 
     @property
     def dialect(self) -> Dialect: ...

@@ -87,7 +87,7 @@ def _exactly(kind: type) -> Convert:
 
 
 def _float(value: Any) -> float:
-    """JSON has no infinity: the only one that is sent, a log probability, is encoded as null."""
+    """A float; null is minus infinity, which JSON lacks and which only log probabilities have."""
     if value is None:
         return float("-inf")
     if type(value) not in (float, int):
