@@ -164,7 +164,7 @@ class NodeConnection(asyncio.Protocol):
             self._transport.abort()
 
     def close_lane(self) -> None:
-        """Give up the lane, if there is one: the exchange is over, or its answer does not use it."""
+        """Give up the lane, if there is one: the exchange is over, or does not use it."""
         lane, self._lane = self._lane, None
         self._is_over_lane = False
         if lane is not None:

@@ -84,7 +84,7 @@ class AllEngines:
 
         Raises:
             CapacityError: no node is alive.
-            HttpError: 400; ``limit`` is no number from 1 to 100.
+            HttpError: 400; no item has the id ``after``, or ``limit`` is not from 1 to 100.
         """
         query = {
             name: values[-1] for name, values in parse_qs(request.target.partition("?")[2]).items()

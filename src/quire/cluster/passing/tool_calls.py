@@ -32,7 +32,7 @@ _MARKS = {
 
 
 class ToolCalls:
-    """Calls ``idle`` of strategies after answers that call tools, for at most 16 answers at once."""
+    """Calls ``idle`` of strategies after answers that call tools, of at most 16 at once."""
 
     def __init__(self) -> None:
         self._working: set[asyncio.Task[None]] = set()

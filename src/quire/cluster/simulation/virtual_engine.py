@@ -102,7 +102,7 @@ class VirtualAnswer:
         self._rest = asyncio.create_task(self._come(way_s))
 
     async def _come(self, way_s: float) -> None:
-        """The rest has been generated, and has come."""
+        """Wait until the rest has been generated, and has arrived."""
         await self._generation.whole()
         await _passed(way_s)
 
