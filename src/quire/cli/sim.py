@@ -1,4 +1,4 @@
-"""``quire sim``: programs in virtual time, through the scheduler that a node runs."""
+"""``quire sim``: plays programs in virtual time, through the scheduler of a node."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sim(options: SimOptions) -> None:
 def _play_cluster(
     options: SimOptions, num_nodes: int, schedulers: Sequence[SchedulerConfig]
 ) -> None:
-    from quire.cli.sim_nodes import NodesAsked, play_cluster  # late: routers, servers, nodes
+    from quire.cli.sim_nodes import NodesAsked, play_cluster  # late: it imports routers and servers
 
     played, cluster = options.played, options.cluster
     measured = options.engines.measured()
@@ -92,7 +92,7 @@ def _play(options: SimOptions, study: Study, schedulers: Sequence[SchedulerConfi
 
 
 def _examine(study: Study, scheduler: SchedulerConfig) -> StudyResult:
-    """Play it under one policy."""
+    """Play the study under one policy."""
     progress = SimProgress(scheduler.policy, study.num_programs, "programs")
     found = examine(study, scheduler, progress=progress.callback)
     progress.end(

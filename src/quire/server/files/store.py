@@ -202,8 +202,10 @@ class IncomingFile:
         self._file: BinaryIO = path.open("xb")
 
     def write(self, content: bytes) -> None:
-        """Raises:
-        NeverWithinQuota, QuotaExceeded: the file, or all of the tenant's, become too large.
+        """Append ``content``.
+
+        Raises:
+            NeverWithinQuota, QuotaExceeded: the file, or all of the tenant's, become too large.
         """
         self._num_bytes += len(content)
         if self._num_bytes > self._limits.max_file_bytes:
