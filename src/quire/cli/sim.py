@@ -22,7 +22,7 @@ def sim(options: SimOptions) -> None:
 
     The scheduler is the one that 'quire serve' runs; engines are models that take the time that
     --cost says. Lengths, arrivals and tools come from the workload. The same options give the same
-    results, to the byte; what control itself takes is measured and told on stderr.
+    results, to the byte; the time of control itself is measured and printed on stderr.
 
     Examples:
 
