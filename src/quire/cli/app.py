@@ -23,7 +23,7 @@ from quire.core.errors import ConfigError, ModelError, QuireError
 
 
 def build_app() -> typer.Typer:
-    """The command line as a typer application. Only the command that is used is imported."""
+    """Return the command line as a typer application. Only the command that is used is imported."""
     app = typer.Typer(
         name="quire",
         help="Quire serves LLM programs, not prompts.",
@@ -41,7 +41,7 @@ def build_app() -> typer.Typer:
 
 
 def _unloaded() -> None:
-    """Never called: the command itself is loaded in its place."""
+    """Stand in for a command that is not loaded; never called."""
     raise AssertionError("UnloadedCommand has made no context of the command's own")
 
 
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _options(given: Sequence[str]) -> dict[str, str]:
-    """The options of the command in ``given``, by the names of their parameters."""
+    """Return the options of the command in ``given``, by the names of their parameters."""
     name = next((one for one in given if one in SUBCOMMANDS), None)
     if name is None:
         return {}

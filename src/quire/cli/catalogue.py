@@ -18,7 +18,7 @@ class CatalogueRow(NamedTuple):
 
 
 def shipped() -> list[CatalogueRow]:
-    """The library of this installation, in the order of its catalogue."""
+    """Return the library of this installation, in the order of its catalogue."""
     return [CatalogueRow(theme_of(name), name, summary_of(LIBRARY[name])) for name in LIBRARY]
 
 

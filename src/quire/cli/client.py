@@ -30,7 +30,7 @@ class NodeClient:
     """A connection to one node. A context manager; not shared between threads."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        """Connects at the first request.
+        """Make a client, which connects at the first request.
 
         Raises:
             ConfigError: ``url`` is no HTTP address.
@@ -51,30 +51,31 @@ class NodeClient:
         self._http.close()
 
     def models(self) -> list[dict[str, Any]]:
-        """The models that the node serves, the default model first."""
+        """Return the models that the node serves, the default model first."""
         return list(self._call("GET", "/v1/models")["data"])
 
     def is_ready(self) -> bool:
-        """Whether the node accepts new work; also False while nothing listens yet."""
+        """Return whether the node accepts new work; also False while nothing listens yet."""
         try:
             return self._http.get("/ready").status_code == httpx.codes.OK
         except httpx.TransportError:
             return False
 
     def programs(self) -> list[dict[str, Any]]:
-        """The programs of this caller, sessions included."""
+        """Return the programs of this caller, sessions included."""
         return list(self._call("GET", "/v1/programs")["data"])
 
     def changes(self, since: str) -> dict[str, Any]:
-        """What has changed of the process table since ``next`` of an earlier answer; empty: all."""
+        """Return what has changed of the process table since ``since``, the ``next`` of an earlier
+        answer; with an empty text the whole table."""
         path = f"/v1/programs/changes?since={since}" if since else "/v1/programs/changes"
         return self._call("GET", path)
 
     def full_id(self, beginning: str) -> str:
-        """The id of the one program whose id begins with ``prefix``.
+        """Return the id of the one program whose id begins with ``beginning``.
 
         Raises:
-            UnknownHandle: none does, or several do.
+            UnknownHandle: no id does, or several do.
         """
         found = [p["id"] for p in self.programs() if p["id"].startswith(beginning)]
         if len(found) == 1 or beginning in found:
@@ -86,11 +87,11 @@ class NodeClient:
         raise UnknownHandle(f"{len(found)} programs begin with {beginning!r}: write more of the id")
 
     def library(self) -> list[dict[str, Any]]:
-        """The programs that the node can launch by name."""
+        """Return the programs that the node can launch by name."""
         return list(self._call("GET", "/v1/programs/library")["data"])
 
     def workflows(self) -> list[dict[str, Any]]:
-        """The workflows that the node serves."""
+        """Return the workflows that the node serves."""
         return list(self._call("GET", "/v1/workflows")["data"])
 
     def launch(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +103,7 @@ class NodeClient:
         return self._call("POST", "/v1/programs/uploads", code_body(code), CODE_TIMEOUT)
 
     def uploads(self) -> list[dict[str, Any]]:
-        """The programs that this caller has uploaded, newest first."""
+        """Return the programs that this caller has uploaded, newest first."""
         return list(self._call("GET", "/v1/programs/uploads")["data"])
 
     def delete_upload(self, name: str) -> dict[str, Any]:
@@ -110,19 +111,19 @@ class NodeClient:
         return self._call("DELETE", upload_path(name))
 
     def program(self, public_id: str) -> dict[str, Any]:
-        """The record of one launched program."""
+        """Return the record of one launched program."""
         return self._call("GET", program_path(public_id))
 
     def trace(self, name: str, *, family: bool) -> dict[str, Any]:
-        """What a program or session did, with ``family`` those below it too."""
+        """Return the trace of a program or session, with ``family`` those below it too."""
         return self._call("GET", f"{program_path(name)}/trace?family={str(family).lower()}")
 
     def logs(self, public_id: str) -> list[dict[str, Any]]:
-        """The program's log, oldest entry first."""
+        """Return the program's log, oldest entry first."""
         return list(self._call("GET", f"{program_path(public_id)}/logs")["data"])
 
     def terminate(self, public_id: str, *, node: str | None = None) -> dict[str, Any]:
-        """``node``: behind a router, the one that has it."""
+        """End a program. ``node``: behind a router, the node that has it."""
         return self._call("DELETE", program_path(public_id), headers=_at(node))
 
     def end_session(self, public_id: str, *, node: str | None = None) -> dict[str, Any]:

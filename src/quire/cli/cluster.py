@@ -38,7 +38,7 @@ StateDir = Annotated[
 
 
 class _Progress:
-    """Prints each step and each change as a line. Fulfils ``DeploymentWatcher``."""
+    """Prints each step and each change as a line. Implements ``DeploymentWatcher``."""
 
     def ray(self, words: str) -> None:
         messages().print(escaped(words))

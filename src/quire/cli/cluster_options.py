@@ -1,6 +1,5 @@
-"""What ``cluster.yaml`` may say about ``quire serve`` and ``quire router``: their own options, read
-from the commands themselves.
-"""
+"""The options of ``quire serve`` and ``quire router`` that ``cluster.yaml`` may set, read from the
+commands themselves."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ _ANY_NODE = "--node=http://127.0.0.1:1"
 
 
 def cluster_commands() -> Commands:
-    """Both commands, as the file may configure them."""
+    """Return the options of both commands."""
     return Commands(
         _options("serve", serve, _OF_SERVE, ()),
         _options("router", router, _OF_ROUTER, (_ANY_NODE,)),

@@ -1,4 +1,4 @@
-"""The subcommands of ``quire``: where each is, and its line in the overview.
+"""The subcommands of ``quire``: the module of each, and its line in the overview.
 
 A command's module is imported when the command is used: ``quire --help`` and a shell's completion
 should not wait for the import of servers and models.
@@ -22,14 +22,14 @@ _ENVIRONMENT = (
 
 @dataclass(frozen=True, slots=True)
 class Subcommand:
-    """``module`` has a function named ``name``, whose docstring begins with ``summary``."""
+    """A command: ``module`` has a function ``name``, whose docstring begins with ``summary``."""
 
     name: str
     module: str
     summary: str
 
     def load(self) -> Any:
-        """The command with its options and arguments. Imports its module."""
+        """Return the command with its options and arguments. Imports its module."""
         alone = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
         )
@@ -39,8 +39,8 @@ class Subcommand:
 
 
 class _Command(TyperCommand):
-    """Its ``--help`` fits into 80 columns: names of environment variables, which would be cut
-    there, are told once and stand in the reference."""
+    """A command whose ``--help`` fits into 80 columns: the names of environment variables, which
+    would be cut, are explained once and listed in the reference."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         named = [one for one in self.params if one.envvar and hasattr(one, "show_envvar")]
@@ -183,6 +183,6 @@ PANELS = {
         ),
     ),
 }
-"""The commands under the headings of the overview."""
+"""The commands, by the headings of the overview."""
 
 SUBCOMMANDS = {one.name: one for commands in PANELS.values() for one in commands}

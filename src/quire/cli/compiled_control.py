@@ -1,5 +1,5 @@
-"""Whether this command runs control compiled or as Python, by the environment; and how that is
-reported.
+"""Decides from the environment whether this command runs control compiled or as Python, and reports
+it.
 
 The choice is made before a command's own modules are imported, so there are environment variables
 for it and no options.
@@ -39,7 +39,7 @@ def compiled_directory() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """``reason``: which compiled code is used, or why none is."""
+    """The form of control. ``reason``: which compiled code is used, or why none is."""
 
     is_compiled: bool
     reason: str
@@ -49,7 +49,7 @@ class Form:
 
 
 def form_of_nodes(directory: Path | None = None) -> Form:
-    """What a node that is started now would run."""
+    """Return the form in which a node that is started now would run."""
     if _is_off():
         return Form(False, f"{COMPILED_VARIABLE}={os.environ[COMPILED_VARIABLE]} says so")
     try:

@@ -1,4 +1,4 @@
-"""From command line values to the configuration objects of the node and the server.
+"""Turns command line values into the configuration objects of the node and the server.
 
 Owns the tenants file and the checks that need more than one option. The defaults are in
 ``quire.core.config``.
@@ -55,8 +55,8 @@ def engine_configs(
     shared: EngineConfig | None = None,
     adapters: Sequence[str] = (),
 ) -> tuple[EngineConfig, ...]:
-    """One engine per model. ``shared`` gives every setting but source and name; ``adapters`` are
-    ``NAME=DIRECTORY``, or with several models ``MODEL:NAME=DIRECTORY``.
+    """Return one engine per model. ``shared`` gives every setting but source and name; ``adapters``
+    are ``NAME=DIRECTORY``, or with several models ``MODEL:NAME=DIRECTORY``.
 
     Raises:
         ConfigError: ``model_name`` is given for several models, or an adapter names no model.
@@ -103,11 +103,11 @@ def _with_adapters(
 def with_replicas(
     configs: Sequence[EngineConfig], replicas: Sequence[str]
 ) -> tuple[EngineConfig, ...]:
-    """``configs`` with their numbers of engines: each of ``replicas`` is ``N``, for all models that
-    no other names, or ``NAME=N``.
+    """Return ``configs`` with their numbers of engines: each of ``replicas`` is ``NAME=N``, or
+    ``N`` for all models that no other one names.
 
     Raises:
-        ConfigError: no such model, or no number of engines.
+        ConfigError: there is no such model, or it is no number of engines.
     """
     counts = _counts("--replicas", "model", replicas, [str(config.name) for config in configs])
     return tuple(
@@ -125,12 +125,11 @@ def encoder_configs(
     dtype: DTypeName = "auto",
     token_cache_bytes: int = TOKEN_CACHE_BYTES,
 ) -> tuple[EncoderConfig, ...]:
-    """One encoder per ``SOURCE`` or ``NAME=SOURCE``, where the source may follow
-    ``late-interaction:``; of ``instances`` each is ``N``, for all that no other names, or
-    ``NAME=N``.
+    """Return one encoder per ``SOURCE`` or ``NAME=SOURCE``; ``late-interaction:`` may precede the
+    source. Each of ``instances`` is ``NAME=N``, or ``N`` for all encoders that no other one names.
 
     Raises:
-        ConfigError: no such encoder, or no number of instances.
+        ConfigError: there is no such encoder, or it is no number of instances.
     """
     configs = []
     for text in encoders:
@@ -156,7 +155,7 @@ def encoder_configs(
 
 
 def _counts(option: str, kind: str, texts: Sequence[str], names: Sequence[str]) -> dict[str, int]:
-    """How many of each of ``names``; under no name: of all others."""
+    """Return the number for each of ``names``; under the empty name, that for all others."""
     if texts and not names:
         raise ConfigError(f"{option} {texts[0]}: there is no {kind}; name one, or leave it out")
     counts: dict[str, int] = {}
@@ -174,12 +173,13 @@ def _counts(option: str, kind: str, texts: Sequence[str], names: Sequence[str]) 
 
 
 def data_address(host: str) -> str:
-    """Where the engines of a node receive K and V: a free port of ``host`` for each."""
+    """Return where the engines of a node receive K and V: a free port of ``host`` for each."""
     return f"tcp://[{host}]:0" if ":" in host else f"tcp://{host}:0"
 
 
 def tenants(api_keys: Sequence[str], api_keys_file: Path | None) -> tuple[TenantConfig, ...]:
-    """The tenants of a node: those of the file, and ``default`` with the keys of the command line.
+    """Return the tenants of a node: those of the file, and ``default`` with the keys of the command
+    line.
 
     Raises:
         ConfigError: the file cannot be read, or two tenants share a key.
@@ -230,7 +230,7 @@ def _read_tenants(path: Path) -> list[TenantConfig]:
 
 
 def _search(path: Path, search: str) -> str:
-    """A directory is relative to the tenants file."""
+    """Return the setting with its path; a directory is relative to the tenants file."""
     return search if search.startswith(SERVERS) else str(path.parent / search)
 
 

@@ -23,13 +23,13 @@ _FILE_WIDTH = 100
 """Width in columns when stdout is not a terminal."""
 
 _CONTROL = re.compile(r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-"""Control characters that a terminal would execute; line ends and tabs are allowed."""
+"""Control characters that a terminal would obey; line ends and tabs are allowed."""
 
 
 def output(width: int | None = None) -> Console:
-    """The console for results.
+    """Return the console for results.
 
-    ``width``: columns, for tables that must not be cut; by default those of the terminal.
+    ``width``: in columns, for tables that must not be cut; by default that of the terminal.
     """
     console = _console(stderr=False)
     if width is not None or not console.is_terminal:
@@ -38,24 +38,24 @@ def output(width: int | None = None) -> Console:
 
 
 def messages() -> Console:
-    """The console for progress and errors."""
+    """Return the console for progress and errors."""
     return _console(stderr=True)
 
 
 def live() -> Console:
-    """The console for output on stderr that is redrawn in place. It wraps lines at the width of the
-    terminal, so that rich erases the right number of them."""
+    """Return the console for output on stderr that is redrawn in place. It wraps lines at the width
+    of the terminal, so that rich erases the right number of them."""
     return _console(stderr=True, soft_wrap=False)
 
 
 def _console(*, stderr: bool, soft_wrap: bool = True) -> Console:
-    """Escape text of programs, models and clients, so that rich does not interpret ``[x]`` and
-    ``:x:``."""
+    """Return a console. It escapes text of programs, models and clients, so that rich does not
+    interpret ``[x]`` and ``:x:``."""
     return Console(stderr=stderr, highlight=False, soft_wrap=soft_wrap, markup=False, emoji=False)
 
 
 def table(*columns: str, right: tuple[str, ...] = (), wrap: tuple[str, ...] = ()) -> Table:
-    """A table that reads well in a terminal and in a file.
+    """Return a table that reads well in a terminal and in a file.
 
     ``right``: columns of figures. ``wrap``: columns of text that may take several lines.
     """
@@ -71,7 +71,7 @@ def table(*columns: str, right: tuple[str, ...] = (), wrap: tuple[str, ...] = ()
 
 
 def natural_width(shown: Table) -> int:
-    """The columns that ``shown`` takes where no line of it is folded."""
+    """Return how many columns ``shown`` takes if no line of it is folded."""
     wide = Console(width=1 << 16)
     return wide.measure(shown).maximum
 
@@ -83,8 +83,8 @@ def show_message(text: str) -> None:
 
 @contextmanager
 def shown(stream: bool) -> Iterator[Callable[[str], None]]:
-    """A function that prints a program's messages: each on its own lines, or (``stream``) without
-    line ends, as pieces of one text."""
+    """Yield a function that prints a program's messages: each on its own lines, or (``stream``)
+    without line ends, as pieces of one text."""
     if not stream:
         yield show_message
         return
@@ -104,8 +104,8 @@ def shown(stream: bool) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def waiting(text: str, quiet_s: float = 2.0) -> Iterator[None]:
-    """A spinner with ``text`` on stderr while the block runs. Without a terminal ``text`` is
-    printed as a line once the block has run for ``quiet_s``."""
+    """Show a spinner with ``text`` on stderr while the block runs. Without a terminal, print
+    ``text`` as a line once the block has run for ``quiet_s``."""
     console = messages()
     if not console.is_terminal:
         timer = Timer(quiet_s, console.print, (f"{text} ...",))
@@ -121,12 +121,12 @@ def waiting(text: str, quiet_s: float = 2.0) -> Iterator[None]:
 
 
 def counted(number: int, noun: str) -> str:
-    """``number`` and ``noun``, in the plural unless it is one."""
+    """Return ``number`` and ``noun``, in the plural unless it is one."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def print_result(result: Any) -> None:
-    """A program's result: strings as for ``show_message``, other values as JSON."""
+    """Print a program's result: strings as ``show_message`` does, other values as JSON."""
     if result is None:
         return
     text = result if isinstance(result, str) else json.dumps(result, indent=2, ensure_ascii=False)
@@ -134,11 +134,11 @@ def print_result(result: Any) -> None:
 
 
 def print_error(error: QuireError) -> None:
-    """An error as one line with the remedy that the message contains, never a traceback."""
+    """Print an error as one line with the remedy that the message contains, never a traceback."""
     messages().print(Text.assemble(("error: ", "bold red"), escaped(error.message)))
 
 
 def escaped(text: str) -> str:
-    """``text`` of a program or a model with control characters escaped: ESC becomes ``\\u001b``.
-    JSON uses the same escapes, so JSON stays valid."""
+    """Return ``text`` of a program or a model with control characters escaped: ESC becomes
+    ``\\u001b``. JSON uses the same escapes, so JSON stays valid."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -26,23 +26,23 @@ class LaunchedProgram(Protocol):
     """A launched program, in this process or on a node."""
 
     def messages(self) -> AsyncIterator[str]:
-        """Its mailbox messages to the client, until it ends."""
+        """Yield its mailbox messages to the client, until it ends."""
         ...
 
     async def send(self, message: str) -> None:
-        """Raises ``MailboxClosed`` when the program has ended."""
+        """Send a message. Raises ``MailboxClosed`` when the program has ended."""
         ...
 
     async def end_input(self) -> None:
-        """The client will send nothing more."""
+        """Announce that the client sends nothing more."""
         ...
 
     async def cancel(self) -> None:
-        """Ask it to end; ``messages`` then ends too."""
+        """Ask the program to end; ``messages`` then ends too."""
         ...
 
     async def result(self) -> Any:
-        """Its result; raises the ``QuireError`` that it ended with."""
+        """Return its result; raises the ``QuireError`` with which it ended."""
         ...
 
 
@@ -63,7 +63,7 @@ async def converse(
     ``cancels`` the first interrupt stops waiting and the program keeps running.
 
     Raises:
-        QuireError: what the program ended with; ``ProgramCancelled`` after an interrupt.
+        QuireError: the program's own error; ``ProgramCancelled`` after an interrupt.
         KeyboardInterrupt: interrupted twice, or once without ``cancels``.
     """
     listening = asyncio.create_task(_listen(program, show))
@@ -99,10 +99,10 @@ async def _feed(
         if ends_input:
             await program.end_input()
     except MailboxClosed:
-        return  # the program has ended; ``result`` tells how
+        return  # the program has ended; ``result`` shows how
     except InvalidArgument:
-        with suppress(QuireError):  # it may have ended meanwhile
-            await program.cancel()  # without this it would wait for input for ever
+        with suppress(QuireError):  # the program may have ended meanwhile
+            await program.cancel()  # without this the program would wait for input for ever
         raise
 
 
@@ -139,12 +139,12 @@ class _InterruptHandler:
             self._waiting.cancel()
 
     async def _cancel(self) -> None:
-        with suppress(QuireError):  # it has ended, or its node: ``messages`` says which
+        with suppress(QuireError):  # the program or its node has ended: ``messages`` shows which
             await self._program.cancel()
 
 
 async def read_lines(stream: TextIO) -> AsyncIterator[str]:
-    """The lines of ``stream``, without line ends, as they arrive.
+    """Yield the lines of ``stream``, without line ends, as they arrive.
 
     A thread reads, because a terminal, a pipe and a file all block in their own way. It is a daemon
     thread, so that a pending read does not keep the process alive. It reads at most a few lines
@@ -181,7 +181,7 @@ def _post(
     arrived: asyncio.Queue[str | Exception | None],
     line: str | Exception | None,
 ) -> bool:
-    """Hand ``line`` over; False when the loop is closed."""
+    """Hand ``line`` over; return False if the loop is closed."""
     try:
         loop.call_soon_threadsafe(arrived.put_nowait, line)
     except RuntimeError:

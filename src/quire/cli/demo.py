@@ -32,7 +32,7 @@ _STYLES = {"chat": "cyan", "agent": "magenta"}
 
 
 def next_steps() -> tuple[tuple[str, str], ...]:
-    """The commands to try next, spelled as they can be typed here."""
+    """Return the commands to try next, spelled as they can be typed here."""
     installed = Path(sys.executable).with_name("quire")
     quire = "quire" if shutil.which("quire") else os.path.relpath(installed)
     return (
@@ -86,7 +86,7 @@ async def _demo(console: Console) -> Demonstration:
 
 @contextlib.contextmanager
 def _waiting(console: Console, text: str) -> Iterator[None]:
-    """A spinner in a terminal, a line elsewhere."""
+    """Show a spinner in a terminal, print a line elsewhere."""
     if console.is_terminal:
         with live().status(Text(text)):
             yield
@@ -96,7 +96,8 @@ def _waiting(console: Console, text: str) -> Iterator[None]:
 
 
 def _teller(console: Console) -> Tell:
-    """Prints what each voice does as it happens, with the time since the start."""
+    """Return a function that prints what each client does as it happens, with the time since the
+    start."""
     started_s = time.monotonic()
 
     def tell(voice: str, text: str) -> None:
@@ -109,7 +110,7 @@ def _teller(console: Console) -> Tell:
 
 
 def report(console: Console, shown: Demonstration) -> None:
-    """Prints the questions and answers, the cost of the chat, the process table, and what to try
+    """Print the questions and answers, the cost of the chat, the process table, and what to try
     next."""
     _heading(console, "What was asked and answered")
     asked = table("voice", "question", "answer", wrap=("question", "answer"))

@@ -46,15 +46,15 @@ class StreamedCall:
 
     @property
     def tokens_per_s(self) -> float:
-        """Over the whole call. The time between the first and the last token says little for a
-        short answer, because an engine may send several tokens at once."""
+        """Return the rate over the whole call. The time between the first and the last token means
+        little for a short answer, because an engine may send several tokens at once."""
         return self.num_generated_tokens / self.elapsed_s
 
 
 @dataclass(frozen=True, slots=True)
 class AgentRun:
-    """One launched program. ``calls``: tool calls and what they gave. ``programs``: the process
-    table at the last look that found the agent running, else as it was after the launch."""
+    """One launched program. ``calls``: tool calls with their results. ``programs``: the process
+    table at the last look that found the agent running, or else after the launch."""
 
     question: str
     answer: str
@@ -64,14 +64,14 @@ class AgentRun:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """All that happened. ``overlap_s``: how long both clients were active."""
+    """The whole demonstration. ``overlap_s``: how long both clients were active."""
 
     turns: tuple[StreamedCall, ...]
     agent: AgentRun
     overlap_s: float
 
     def failures(self) -> list[str]:
-        """The checks that failed; empty if none did."""
+        """Return the checks that failed; empty if none did."""
         found = [f"no answer to {turn.question!r}" for turn in self.turns if not turn.answer]
         if self.agent.answer != AGENT_ANSWER:
             found.append(f"the agent answered {self.agent.answer!r}, right is {AGENT_ANSWER!r}")
@@ -88,7 +88,7 @@ async def demonstrate(url: str, model: str, tell: Tell) -> Demonstration:
     """Run both clients on the node at ``url``.
 
     Raises:
-        QuireError, openai.OpenAIError: one of them was refused or failed.
+        QuireError, openai.OpenAIError: one of the clients was refused or failed.
     """
     with NodeClient(url) as node:
         (turns, chat_span), (agent, agent_span) = await asyncio.gather(
@@ -105,7 +105,7 @@ async def _timed(work: Any) -> tuple[Any, tuple[float, float]]:
 
 
 async def _chat(url: str, model: str, tell: Tell) -> tuple[StreamedCall, ...]:
-    """A conversation of several turns; each request repeats the earlier turns, as chat clients
+    """Run a conversation of several turns; each request repeats the earlier turns, as chat clients
     do."""
     conversation: list[ChatCompletionMessageParam] = []
     turns = []
@@ -158,7 +158,7 @@ async def _stream(
 
 
 async def _agent(node: NodeClient, tell: Tell) -> AgentRun:
-    """The ReAct program, from launch to result, with its steps as they come."""
+    """Run the ReAct program from launch to result, and report its steps as they arrive."""
     tell("agent", f"asks: {AGENT_QUESTION}")
     request = {"program": AGENT_PROGRAM, "args": [AGENT_QUESTION]}
     launched = await asyncio.to_thread(node.launch, request)

@@ -1,7 +1,7 @@
 """``quire doctor``: reports this machine, the backends that will be used, and what to install for
 more.
 
-Owns the report. ``machine`` collects the values.
+Owns the report; ``machine`` collects the values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PURPOSES = {
 
 
 _NUM_NAMED = 4
-"""Packages that are named of an extra that lacks more."""
+"""How many missing packages of an extra are named."""
 
 
 def doctor(
@@ -70,7 +70,7 @@ def doctor(
 
 
 def problems(machine: Machine) -> list[str]:
-    """The problems that prevent serving, each with its remedy; empty if there are none."""
+    """Return the problems that prevent serving, each with its remedy; empty if there are none."""
     found = []
     if isinstance(machine.torch, str):
         found.append(f"torch: {machine.torch}")
@@ -82,7 +82,7 @@ def problems(machine: Machine) -> list[str]:
 
 
 def report(machine: Machine, failures: list[str]) -> RenderableType:
-    """The whole report as one renderable."""
+    """Return the whole report as one renderable."""
     verdict = (
         Text("\n".join(f"missing: {failure}" for failure in failures), style="bold red")
         if failures
@@ -121,7 +121,7 @@ def _facts(machine: Machine) -> Table:
 
 
 def _engine_facts(torch: TorchBuild | str) -> list[tuple[str, str]]:
-    """torch and the backends that an engine will choose with ``--device auto``."""
+    """Return torch and the backends that an engine chooses with ``--device auto``."""
     if isinstance(torch, str):
         return [("torch", torch)]
     cuda = f"CUDA {torch.cuda_version}" if torch.cuda_version else "no CUDA in this build"
@@ -134,7 +134,7 @@ def _engine_facts(torch: TorchBuild | str) -> list[tuple[str, str]]:
 
 
 def _kernel(torch: TorchBuild) -> str:
-    """Which kernel library engines will use, and why no faster one."""
+    """Return which kernel library engines will use, and why no faster one."""
     problems = [f"{isa}: {problem}" for isa, problem in torch.kernel_problems.items()]
     if torch.kernel_isa is None:
         return "\n".join(["none: engines fall back to PyTorch, several times slower", *problems])
@@ -158,7 +158,8 @@ def _extras(extras: tuple[Extra, ...]) -> Table:
 
 
 def _pip() -> str:
-    """How a shell calls the pip of this environment, which need not be the one on its path."""
+    """Return how a shell calls the pip of this environment, which need not be the one on its
+    path."""
     found, folder = which("pip"), Path(sys.executable).parent
     if found is not None and Path(found).parent == folder:
         return "pip"

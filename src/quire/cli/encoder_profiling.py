@@ -1,7 +1,7 @@
 """The load under which ``quire profile --encoder`` measures an encoder.
 
-Owns the sequences of one measurement and how often it is repeated. What is timed is what a workflow
-waits for: the way to the encoder and back, and its batches.
+Owns the sequences of one measurement and how often it is repeated. It measures the time for which a
+workflow waits: the way to the encoder and back, and its batches.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from quire.programs.services.encoding import MAX_TEXTS
 from quire.programs.workflow.profiles import doubled
 
 NUM_TOKENS = 256
-"""Of a sequence, unless the model reads fewer: about a chunk of a document."""
+"""Tokens of a sequence, unless the model reads fewer: about a chunk of a document."""
 NUM_REPEATS = 5
 
 
 async def encoder_times(
     node: Node, encoder: EncoderService, tell: Callable[[int, float], None]
 ) -> tuple[int, tuple[tuple[int, float], ...]]:
-    """Tokens of each sequence, and the seconds of 1, 2, 4 and more of them at once, each the median
-    of several. ``tell``: after each size, with its sequences per second.
+    """Return the tokens of each sequence, and the seconds of 1, 2, 4 and more of them at once, each
+    the median of several. ``tell`` receives the size and its sequences per second after each
+    measurement.
 
     Raises:
         QuireError: the encoder was lost.
@@ -42,7 +43,7 @@ async def encoder_times(
         return perf_counter() - started_s
 
     async def measure(num: int) -> float:
-        await seconds(num)  # the first of a size may allocate
+        await seconds(num)  # the first batch of a size may allocate
         time_s = median([await seconds(num) for _ in range(NUM_REPEATS)])
         tell(num, num / time_s)
         return time_s
@@ -51,7 +52,7 @@ async def encoder_times(
 
 
 def _sequence(random: Random, encoder: EncoderService, num_tokens: int) -> EncodedText:
-    """Tokens by chance; for a cross-encoder a short question and a long text."""
+    """Return random tokens; for a cross-encoder a short question and a long text."""
     info = encoder.info
     tokens = tuple(random.randrange(info.vocab_size) for _ in range(num_tokens))
     is_pair = info.kind == "cross_encoder" and info.num_types > 1

@@ -24,7 +24,7 @@ _DEFAULTS = EngineConfig(source="", name=ModelId(""))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """What is served."""
+    """The models and encoders to serve."""
 
     models: o.Sources = None
     model_name: o.ModelName = None
@@ -37,7 +37,7 @@ class ModelOptions:
     shared_results_bytes: o.SharedResultsBytes = SHARED_RESULTS_BYTES
 
     def engines(self, shared: EngineConfig, replicas: sco.Replicas) -> tuple[EngineConfig, ...]:
-        """One for each model; ``shared`` gives all but its source, name and adapters.
+        """Return one engine for each model; ``shared`` gives all but its source, name and adapters.
 
         Raises:
             ConfigError: an option names no model, or no number.
@@ -46,7 +46,8 @@ class ModelOptions:
         return with_replicas(named, replicas or ())
 
     def encoders(self) -> tuple[EncoderConfig, ...]:
-        """
+        """Return the configurations of the encoders.
+
         Raises:
             ConfigError: an option names no encoder, or no number.
         """
@@ -79,8 +80,8 @@ class EngineOptions:
     max_sequences: o.MaxSequences = _DEFAULTS.max_sequences
 
     def shared(self, receives_at: str | None, kv_transport: KVTransportName) -> EngineConfig:
-        """What the engines of all models have in common. ``receives_at``: where they receive K and
-        V; None: they exchange none.
+        """Return what the engines of all models have in common. ``receives_at``: where they receive
+        K and V; None: they exchange none.
 
         Raises:
             ConfigError: an option that no engine can have.
@@ -111,21 +112,22 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeOptions:
-    """How engines give K and V to others."""
+    """How engines exchange K and V with others."""
 
     cluster_key_file: ho.ClusterKeyFile = None
     data_host: ho.DataHost = "127.0.0.1"
     kv_transport: ho.KVTransport = "tcp"
 
     def cluster_key(self) -> str | None:
-        """
+        """Return the cluster's key, if there is one.
+
         Raises:
             ConfigError: the file cannot be read.
         """
         return read_key(self.cluster_key_file, "--cluster-key-file")
 
     def receives_at(self, replicas: sco.Replicas) -> str | None:
-        """Where engines receive K and V; None: from nobody."""
+        """Return where engines receive K and V; None if they receive none."""
         if self.cluster_key_file is None and not replicas:
             return None
         return data_address(self.data_host)

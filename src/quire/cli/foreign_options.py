@@ -1,6 +1,6 @@
 """Options that people bring to ``quire serve`` from vLLM, SGLang and llama.cpp.
 
-Owns what each is called here, or why there is none. Must not know how the command is parsed.
+Owns the name of each here, or why there is none. Must not know how the command is parsed.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ _ADVICE = {
 
 
 def refuse_foreign(arguments: Sequence[str]) -> None:
-    """``arguments``: those of ``quire serve``.
+    """Refuse options of other servers. ``arguments``: those of ``quire serve``.
 
     Raises:
-        InvalidArgument: one is an option of another server; it says ours.
+        InvalidArgument: one is an option of another server; the message names ours.
     """
     for argument in arguments:
         if argument == "--":

@@ -16,7 +16,7 @@ _DEFAULTS = ServerConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitOptions:
-    """How much of requests and connections there may be."""
+    """Limits on requests and connections."""
 
     max_requests: ho.MaxRequests = _DEFAULTS.max_requests
     max_body_bytes: ho.MaxBodyBytes = _DEFAULTS.max_body_bytes
@@ -27,7 +27,7 @@ class LimitOptions:
     write_timeout: ho.WriteTimeout = _DEFAULTS.write_timeout_s
 
     def settings(self) -> Mapping[str, Any]:
-        """The fields of ``ServerConfig`` that they give."""
+        """Return the fields of ``ServerConfig`` that these options set."""
         return {
             "max_requests": self.max_requests,
             "max_body_bytes": self.max_body_bytes,
@@ -41,18 +41,18 @@ class LimitOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessOptions:
-    """Who is served."""
+    """The clients that are served."""
 
     api_key: ho.ServerApiKeys = None
     api_keys_file: ho.ApiKeysFile = None
     no_auth: ho.Unauthenticated = False
 
     def tenants_at(self, host: str) -> tuple[TenantConfig, ...]:
-        """The tenants of a server that listens on ``host``.
+        """Return the tenants of a server that listens on ``host``.
 
         Raises:
-            ConfigError: the file cannot be read, two tenants share a key, or everybody would be
-                served where others can reach ``host``.
+            ConfigError: the file cannot be read, two tenants share a key, or others can reach
+                ``host`` and no key is needed.
         """
         known = tenants(self.api_key or (), self.api_keys_file)
         check_exposure(host, known, no_auth=self.no_auth)

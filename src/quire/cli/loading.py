@@ -15,9 +15,9 @@ ShowProgress = Callable[[str, float], None]
 
 @contextmanager
 def loading_progress() -> Iterator[ShowProgress]:
-    """The progress callback for ``Node.start``. The bars disappear at the end, and there are none
-    if stderr is not a terminal. Later stages, such as building the sandbox for the first program,
-    are printed as lines."""
+    """Yield the progress callback for ``Node.start``. The bars disappear at the end, and there are
+    none if stderr is not a terminal. Later stages, such as building the sandbox for the first
+    program, are printed as lines."""
     shown = _Shown()
     console = live()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
@@ -33,7 +33,7 @@ def loading_progress() -> Iterator[ShowProgress]:
 
 
 class _Shown:
-    """Stages as bars of ``progress``, and as lines once ``is_over``."""
+    """Shows stages as bars of ``progress``, and as lines once ``is_over``."""
 
     def __init__(self) -> None:
         self.progress: Progress | None = None

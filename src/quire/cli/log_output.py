@@ -1,4 +1,4 @@
-"""Log output of a serving process.
+"""The log output of a serving process.
 
 One JSON line per finished request on stdout, everything else as text on stderr, so that the two can
 be collected separately.
@@ -36,7 +36,7 @@ def configure_logging(level: str, *, log_requests: bool) -> None:
 
 @contextmanager
 def errors_of_starting_raised_only() -> Iterator[None]:
-    """Suppresses a duplicate while the node starts: an engine or encoder that is given up ends the
+    """Suppress duplicates while the node starts: an engine or encoder that is given up ends the
     command with its error, so the log record of that error is dropped. Records with a traceback,
     which are bugs, are kept."""
     loggers = [logging.getLogger(name) for name in STARTING_LOGGERS]

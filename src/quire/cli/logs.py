@@ -43,10 +43,10 @@ def logs(
 
 
 def _lines_of(node: NodeClient, public_id: str) -> Iterator[dict[str, Any]]:
-    """The lines of a program's log as they arrive, until the program has ended."""
+    """Yield the lines of a program's log as they arrive, until the program has ended."""
     seen: list[dict[str, Any]] = []
     while True:
-        has_ended = node.program(public_id)["ended"] is not None  # before the lines: none is missed
+        has_ended = node.program(public_id)["ended"] is not None  # first, so that no line is missed
         lines = node.logs(public_id)
         yield from behind(seen, lines)
         if has_ended:
@@ -56,8 +56,8 @@ def _lines_of(node: NodeClient, public_id: str) -> Iterator[dict[str, Any]]:
 
 
 def behind(seen: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lines of ``lines`` that follow ``seen``. A node keeps only the newest, so the oldest of
-    ``seen`` may be missing."""
+    """Return the lines of ``lines`` that follow ``seen``. A node keeps only the newest, so the
+    oldest of ``seen`` may be missing."""
     for dropped in range(len(seen)):
         kept = seen[dropped:]
         if lines[: len(kept)] == kept:

@@ -1,7 +1,8 @@
-"""What this machine has, as plain values: processor, memory, compiler, torch, optional packages.
+"""Collects what this machine has, as plain values: processor, memory, compiler, torch, optional
+packages.
 
-Collects; ``doctor`` reports. Knows no engine. torch is queried in a child process, so that a broken
-installation is a finding and not a crash.
+``doctor`` reports the values. Knows no engine. torch is queried in a child process, so that a
+broken installation is a finding and not a crash.
 """
 
 from __future__ import annotations
@@ -123,25 +124,26 @@ def inspect_machine() -> Machine:
 
 
 def as_json(machine: Machine) -> dict[str, Any]:
-    """``machine`` as JSON values, for bug reports."""
+    """Return ``machine`` as JSON values, for bug reports."""
     built: dict[str, Any] = msgspec.to_builtins(machine)
     return built
 
 
 def num_usable_cores() -> int:
-    """Cores that this process may run on; a container may limit them."""
+    """Return how many cores this process may run on; a container may limit them."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def processor_name() -> str:
-    """And how many cores of it may be used."""
+    """Return the processor's name, and how many of its cores may be used."""
     return f"{_processor()[0]}, {num_usable_cores()} cores"
 
 
 def _processor() -> tuple[str, tuple[str, ...]]:
-    """Name and known features of the processor. Linux reports both, other systems the name."""
+    """Return name and known features of the processor. Linux reports both, other systems the
+    name."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -154,7 +156,7 @@ def _processor() -> tuple[str, tuple[str, ...]]:
 
 
 def _memory() -> tuple[int | None, int | None]:
-    """Total and free memory in bytes, or ``None`` if the system does not report it."""
+    """Return total and free memory in bytes, or ``None`` if the system does not report it."""
     try:
         page = os.sysconf("SC_PAGE_SIZE")
         return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
@@ -163,7 +165,7 @@ def _memory() -> tuple[int | None, int | None]:
 
 
 def _compiler() -> str | None:
-    """The first C++ compiler on the path, with the first line of its version output."""
+    """Return the first C++ compiler on the path, with the first line of its version output."""
     for name in COMPILERS:
         if (path := shutil.which(name)) is None:
             continue
@@ -194,7 +196,7 @@ def _torch() -> TorchBuild | str:
 
 
 def _extras() -> tuple[Extra, ...]:
-    """The extras of the installed package, with their missing dependencies."""
+    """Return the extras of the installed package, with their missing dependencies."""
     wanted: dict[str, list[str]] = {}
     for requirement in requires("quire") or []:
         package = re.match(r"[A-Za-z0-9._-]+", requirement)

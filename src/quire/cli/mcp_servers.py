@@ -17,7 +17,7 @@ _DEFAULTS = McpServerConfig("default", "command")
 
 
 class ServerEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One ``[servers.NAME]`` table. ``directory``: relative to the file."""
+    """One ``[servers.NAME]`` table. ``directory`` is relative to the file."""
 
     command: str
     args: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class ServersFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_mcp_servers(
     path: Path | None, tenants: Collection[TenantId]
 ) -> tuple[McpServerConfig, ...]:
-    """The servers of ``path``, none for ``None``. ``tenants``: those that the node has.
+    """Return the servers of ``path``; none if it is ``None``. ``tenants``: those that the node has.
 
     Raises:
         ConfigError: the file cannot be read, or names a tenant that does not exist.

@@ -1,6 +1,6 @@
 """``quire models``: the models that can be served here, and those of a running node.
 
-Reads configuration files only. Which model can be served is decided by the engine package.
+Reads configuration files only. The engine package decides which model can be served.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quire.node import SHIPPED_MODEL, SHIPPED_READER, resolve_source
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """What ``config.json`` and the files say about a model; ``None`` if they do not say.
+    """What ``config.json`` and the files contain about a model; ``None`` if they lack it.
 
     ``served``: the option that serves it, or ``no``. ``notes``: the reason, or configuration keys
     that are not known.
@@ -111,7 +111,7 @@ def _list_served(url: str, api_key: str | None) -> None:
 
 
 def default_name(source: str) -> ModelId:
-    """The default name of a model: that of its directory, or the hub id as typed."""
+    """Return the default name of a model: that of its directory, or the hub id as typed."""
     path = Path(source).expanduser()
     return ModelId(path.resolve().name if path.is_dir() else source)
 
@@ -125,7 +125,7 @@ def summarise(directory: Path, *, is_known: bool = False) -> ModelSummary:
     """
     config = ModelDirectory(directory).read_config()
     text = config.get("text_config")
-    if isinstance(text, dict):  # of a model that sees images, too
+    if isinstance(text, dict):  # also in the configuration of a model that sees images
         config = {**text, **config}
     served, notes = ("--model", ()) if is_known else _judge(directory)
     return ModelSummary(
@@ -141,7 +141,7 @@ def summarise(directory: Path, *, is_known: bool = False) -> ModelSummary:
 
 
 def _judge(directory: Path) -> tuple[str, tuple[str, ...]]:
-    """Which option serves it, and what is to be said of it."""
+    """Return the option that serves a model, and notes about it."""
     from quire.engine.inspection import inspect  # late: it imports torch, which takes seconds
 
     finding = inspect(directory)

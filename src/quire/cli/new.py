@@ -64,7 +64,7 @@ def new(
 
 
 def scaffold(name: str, template: TemplateName) -> dict[str, str]:
-    """The files of a new program by name.
+    """Return the files of a new program by name.
 
     Raises:
         InvalidArgument: ``name`` cannot be this program's name; the message says why.
@@ -83,7 +83,7 @@ def scaffold(name: str, template: TemplateName) -> dict[str, str]:
 
 
 def _fault(name: str, template: str, used: set[str]) -> str | None:
-    """The problem with ``name``, or ``None``."""
+    """Return the problem with ``name``, or ``None``."""
     if not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
         return (
             "it must begin with a lower-case letter and go on with lower-case letters, digits and "
@@ -103,7 +103,7 @@ def _fault(name: str, template: str, used: set[str]) -> str | None:
 
 
 def _names_used(template_text: str) -> set[str]:
-    """Every name that occurs in a template's code, except the program's own."""
+    """Return every name that occurs in a template's code, except the program's own."""
     used: set[str] = set()
     for node in ast.walk(ast.parse(Template(template_text).substitute(name="the_program"))):
         match node:

@@ -1,5 +1,5 @@
-"""Whether a command starts a node of its own or uses a running one: the options of both, as groups
-(``option_groups``), and the refusal of one kind beside the other."""
+"""Options of commands that start a node of their own or use a running one, as groups
+(``option_groups``), and the refusal of the two kinds together."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class OwnNodeOptions:
         encoder_dtype: o.DTypeOption = "auto",
         **others: Any,
     ) -> NodeConfig:
-        """``default_model``: in place of quire-mini. ``others``: further fields.
+        """Return the configuration of the node. ``default_model`` replaces quire-mini. ``others``:
+        further fields.
 
         Raises:
             ConfigError: an option names no model, no encoder or no number, or the file of MCP
@@ -61,17 +62,17 @@ class RunningNodeOptions:
     api_key: o.ApiKey = None
 
     def client(self) -> NodeClient | None:
-        """None: the command starts its own node.
+        """Return a client of the running node; None if the command starts its own node.
 
         Raises:
-            ConfigError: the address is no HTTP address.
+            ConfigError: --url is no HTTP address.
         """
         return None if self.url is None else NodeClient(self.url, self.api_key)
 
 
 def refuse_beside_url(context: typer.Context, own: type, url: str) -> None:
-    """Refuse the options of ``own``, a group, beside --url. Environment variables are set for all
-    commands, so they are allowed.
+    """Refuse the options of ``own``, a group, together with --url. Environment variables are set
+    for all commands, so they are allowed.
 
     Raises:
         InvalidArgument: one is given on the command line.

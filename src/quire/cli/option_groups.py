@@ -16,11 +16,11 @@ import typer
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """``command`` with the fields of its parameters that are dataclasses in place of these; other
-    parameters stay.
+    """Return ``command`` with the fields of its parameters that are dataclasses in place of these;
+    other parameters stay.
 
-    A field is annotated as an option of typer's is, and its default is the option's; or it is a
-    group itself.
+    A field is annotated like an option of typer, and its default is the option's; or it is a group
+    itself.
     """
     hints = get_type_hints(command, include_extras=True)
     parameters = signature(command).parameters.values()
@@ -43,13 +43,13 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def names_of(*groups: type) -> frozenset[str]:
-    """The names of all options of ``groups``, as ``given_options`` takes them."""
+    """Return the names of all options of ``groups``, as ``given_options`` takes them."""
     return frozenset(one.name for group in groups for one in _options(group))
 
 
 def given_options(context: typer.Context, names: Collection[str]) -> dict[str, str]:
-    """Those of ``names`` that stand on the command line, in the command's order, with their
-    spelling there; environment variables are not counted."""
+    """Return those of ``names`` that were given on the command line, in the command's order, with
+    their spelling there; environment variables are not counted."""
     given = {}
     for one in context.command.params:
         source = context.get_parameter_source(one.name or "")
@@ -63,7 +63,7 @@ def _is_group(hint: Any) -> bool:
 
 
 def _options(group: type) -> Iterator[Parameter]:
-    """Those of a group and of the groups in it, in order."""
+    """Yield the options of a group and of the groups in it, in order."""
     hints = get_type_hints(group, include_extras=True)
     for one in fields(group):
         hint = hints[one.name]
@@ -80,7 +80,7 @@ def _default(option: Field[Any]) -> Any:
 
 
 def _made(group: type, given: dict[str, Any]) -> Any:
-    """The group with its values, which are taken out of ``given``."""
+    """Return the group with its values, which are taken out of ``given``."""
     hints = get_type_hints(group, include_extras=True)
     values = {
         one.name: _made(hints[one.name], given)

@@ -1,6 +1,6 @@
-"""The words of an error in the spelling that the user of a command has typed.
+"""Rewrites the words of an error in the spelling that the user of a command has typed.
 
-Configurations name their fields, as programs in Python write them; on the command line the same
+Configurations name their fields as programs in Python write them; on the command line the same
 field is an option: ``kv_cache_bytes`` is ``--kv-cache-bytes``.
 """
 
@@ -24,19 +24,19 @@ _RENAMED = {
     "num_requests": "--programs",
     "record_path": "--record",
 }
-"""Fields whose options are not called after them."""
+"""Fields whose options have other names."""
 
 _PLAIN = ("backend", "device", "replicas", "weights", "width")
-"""Fields that are words of other meanings, too: they are meant only before a value."""
+"""Fields whose names are also ordinary words: they are replaced only before a value."""
 
 _BESIDE = r"[\w./'-]"
-"""What a path or a quoted value has beside a word."""
+"""Characters of a path or a quoted value, in which a word is not replaced."""
 
 
 def in_options(message: str, options: Mapping[str, str]) -> str:
-    """``message`` with the options of a command in place of the fields that they set.
+    """Return ``message`` with the options of a command in place of the fields that they set.
 
-    ``options``: of the command, by the names of their fields.
+    ``options``: those of the command, by the names of their fields.
     """
     known = {field: option for field, option in options.items() if "_" in field}
     known |= {field: option for field, option in _RENAMED.items() if option in options.values()}

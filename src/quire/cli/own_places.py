@@ -1,4 +1,4 @@
-"""Errors of code that was sent to a node, with the file's name here in place of the name there."""
+"""Errors of code that was sent to a node, with the local file's name in place of the node's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ _THERE = re.compile(
                           | the\ uploaded\ source ) (?=")
       | \b uploaded\.py (?= ,\ line\ \d+\) )"""
 )
-"""In the lines of a traceback, and behind the message of a syntax error."""
+"""The node's name in the lines of a traceback, and after the message of a syntax error."""
 
 
 def with_own_places(text: str, program: str) -> str:
-    """``text`` of an error of ``program``; the name of a program of the node changes nothing."""
+    """Return ``text``, an error of ``program``, with the local file's name; unchanged if
+    ``program`` is the name of a program of the node."""
     if not Path(program).exists():
         return text
     return _THERE.sub(lambda found: f"{program.rstrip('/')}{found['inside'] or ''}", text)
@@ -26,7 +27,7 @@ def with_own_places(text: str, program: str) -> str:
 
 @contextmanager
 def own_places(program: str) -> Iterator[None]:
-    """An error that is raised within names lines of the file or folder ``program``."""
+    """Make an error that is raised within name the file or folder ``program``."""
     try:
         yield
     except QuireError as exc:

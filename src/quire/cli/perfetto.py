@@ -2,7 +2,7 @@
 
 Owns the tracks. A program is a process of the format, in the order of its family's tree, with
 tracks for itself, its calls, its waits and its transfers; an engine is one with its messages.
-Slices of one track must not overlap, so what overlaps is laid on several.
+Slices of one track must not overlap, so slices that overlap are spread over several tracks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Slice:
 
 
 def trace_file(trace: ProgramTrace) -> dict[str, Any]:
-    """The file's content. Times count in microseconds from the first of all; ``otherData`` has that
-    one as Unix time."""
+    """Return the file's content. Times count in microseconds from the first of all, which
+    ``otherData`` has as Unix time."""
     programs = in_tree_order(trace.programs)
     start_s = min([one.start for one in trace.programs], default=0.0)
     start_s = min([start_s, *(message.sent for message in trace.messages)])
@@ -62,7 +62,7 @@ def trace_file(trace: ProgramTrace) -> dict[str, Any]:
 
 
 def in_tree_order(programs: Sequence[TracedProgram]) -> list[tuple[TracedProgram, int]]:
-    """Each parent before what stands below it; with the depth of each."""
+    """Return the programs with the depth of each, each parent before those below it."""
     known = {program.process for program in programs}
     below: dict[int | None, list[TracedProgram]] = {}
     for program in programs:
@@ -113,7 +113,7 @@ def _state(call: TraceCall) -> str:
 
 
 def _carrier_slices(program: TracedProgram, trace: ProgramTrace) -> Iterator[Slice]:
-    """The messages that carried its calls."""
+    """Yield the messages that carried the program's calls."""
     carried = {
         (call.engine, number)
         for call in program.calls
@@ -149,7 +149,7 @@ def _track_events(
 
 
 def _rows(slices: Iterable[Slice]) -> list[list[Slice]]:
-    """``slices`` on as few rows as there are at a time."""
+    """Distribute ``slices`` over rows, as many as overlap at a time."""
     rows: list[list[Slice]] = []
     for one in sorted(slices, key=lambda one: (one.start, one.end)):
         row = next((row for row in rows if row[-1].end <= one.start), None)

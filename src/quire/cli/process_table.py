@@ -30,7 +30,7 @@ _COLUMNS = {
 _FIGURES = ("age", "took", *_COLUMNS.values())
 _LEFT_OUT_FIRST = ("encoded", "cached", "took", "computed", "form", "pages", "generated", "age")
 _MAX_NAME_CHARS = 24
-"""Columns are left out until names of this length stand in one line."""
+"""Columns are left out until names of this length fit on one line."""
 
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
@@ -38,7 +38,7 @@ _UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 def chosen(
     programs: Sequence[Program], state: str | None = None, name: str | None = None
 ) -> list[Program]:
-    """Those in ``state`` that are called ``name``, newest first."""
+    """Return the programs in ``state`` that are called ``name``, newest first."""
     found = [
         one
         for one in programs
@@ -50,7 +50,8 @@ def chosen(
 def process_table(
     programs: Sequence[Program], now_s: float, *, long: bool = False, width: int | None = None
 ) -> Table:
-    """``programs`` in their order, each child below its parent. ``now_s``: Unix time.
+    """Return a table of ``programs`` in their order, each child below its parent. ``now_s``: Unix
+    time.
 
     An ended program holds no pages. A session without a client's name (its name is its id) is shown
     without a name. A column for encoders is shown if a program has used one, one for nodes if a
@@ -81,7 +82,7 @@ def _table(rows: Sequence[_Row], columns: Sequence[str]) -> Table:
 
 
 def _row(program: Program, depth: int, now_s: float, *, long: bool) -> _Row:
-    """The cells of ``program`` by column."""
+    """Return the cells of ``program`` by column."""
     name = "" if program["name"] == program["id"] else escaped(program["name"])
     age, took = _times(program, now_s)
     figures = _figures(program)
@@ -102,7 +103,8 @@ def _figures(program: Program) -> dict[str, Any]:
 
 
 def _tree(programs: Sequence[Program]) -> Iterator[tuple[Program, int]]:
-    """Each program with its depth in the tree; a program whose parent is not listed has depth 0."""
+    """Yield each program with its depth in the tree; a program whose parent is not listed has depth
+    0."""
     children: dict[str, list[Program]] = {}
     listed = {one["id"] for one in programs}
     roots = []
@@ -120,7 +122,7 @@ def _tree(programs: Sequence[Program]) -> Iterator[tuple[Program, int]]:
 
 
 def _times(program: Program, now_s: float) -> tuple[str, str]:
-    """Time since the launch; and the duration, once the program has ended."""
+    """Return the time since the launch; and the duration, once the program has ended."""
     created, ended = program.get("created"), program.get("ended")
     if created is None:
         return "", ""
@@ -128,7 +130,7 @@ def _times(program: Program, now_s: float) -> tuple[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """In the largest fitting unit: ``3 min``; below ten seconds with a decimal."""
+    """Return a time in the largest fitting unit: ``3 min``; below ten seconds with a decimal."""
     seconds = max(seconds, 0.0)
     if seconds < 10.0:
         return f"{seconds:.1f} s"

@@ -1,5 +1,5 @@
-"""``quire profile``: what messages cost on a real engine, for ``quire sim --profile``, and how many
-texts an encoder does well at once, for workflows."""
+"""``quire profile``: measures what messages cost on a real engine, for ``quire sim --profile``, and
+how many texts an encoder should take at once, for workflows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from quire.simulation.profile import EngineProfile, encode_profile, fit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileOptions:
-    """All of them, in the order of ``quire profile --help``."""
+    """All options, in the order of ``quire profile --help``."""
 
     model: Annotated[
         str | None,
@@ -63,7 +63,8 @@ class ProfileOptions:
     log_level: o.LogLevel = "warning"
 
     def check(self) -> None:
-        """
+        """Check that the options fit together.
+
         Raises:
             InvalidArgument: two things are to be measured.
             ConfigError: the profile could not be written.
@@ -122,7 +123,7 @@ def profile(options: ProfileOptions) -> None:
 
 
 def _measured(model: str | None) -> MessageTimes:
-    """Those of an engine that is started for them."""
+    """Return the message times of an engine that is started for the measurement."""
     engines = engine_configs([] if model is None else [model], None)
     with ScratchDirectory("profile") as folder:
         path = folder.path / "events.log"
@@ -177,7 +178,7 @@ async def _measure_encoder(config: NodeConfig) -> EncoderProfile:
 
 
 async def measure_encoder(node: Node) -> EncoderProfile:
-    """The profile of the node's only encoder, with a line on stderr for each size."""
+    """Return the profile of the node's only encoder; print a line on stderr for each size."""
     [encoder] = node.encoders()
     console = messages()
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from quire.core.errors import ConfigError
 
 MAX_PROFILE_BYTES = 1 << 20
-"""A profile has a few thousand."""
+"""The most bytes that are read; a profile has a few thousand."""
 
 
 def profile_text(path: Path) -> str:
-    """Raises ``ConfigError``: it cannot be read, or is far too long for a profile."""
+    """Return the content of the file. Raises ``ConfigError`` if it cannot be read, or is far too
+    long for a profile."""
     try:
         with path.open("rb") as file:
             read = file.read(MAX_PROFILE_BYTES + 1)

@@ -1,7 +1,7 @@
 """The load under which ``quire profile`` measures an engine.
 
 Owns which requests run together: every size of batch with short and long prompts, so that each cost
-of a message shows in some of them. Knows nothing of what is measured.
+of a message shows in some of them. Must not know what is measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from quire.programs.builtin import CompletionRequest, complete
 NUM_OUTPUT = 48
 PROMPTS = (16, 128, 512)
 MAX_SHARE = 0.75
-"""Of the cache that one round may take: beyond it the scheduler would hold requests back."""
+"""The share of the cache that one round may take: beyond it the scheduler would hold requests
+back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class Round:
 
 
 def rounds(max_sequences: int, num_slots: int, max_model_len: int) -> Iterator[Round]:
-    """``num_slots``: of the engine's cache. Batches double up to ``max_sequences``."""
+    """Yield the rounds. Batches double up to ``max_sequences``. ``num_slots``: those of the
+    engine's cache."""
     num_requests = 1
     while num_requests <= max_sequences:
         for num_prompt in PROMPTS:
@@ -41,8 +43,8 @@ def rounds(max_sequences: int, num_slots: int, max_model_len: int) -> Iterator[R
 
 
 async def play(node: Node, wanted: list[Round], tell: Callable[[int, Round], None]) -> None:
-    """Run ``wanted`` one after the other on the node's only model. ``tell``: before each, its
-    number. No prompt begins like another one.
+    """Run ``wanted`` one after the other on the node's only model. ``tell`` receives the number of
+    each round before it begins. No prompt begins like another one.
 
     Raises:
         QuireError: a request failed.

@@ -24,13 +24,14 @@ class GivenArguments(NamedTuple):
 
     @property
     def body(self) -> dict[str, Any]:
-        """In the form of a launch request."""
+        """Return the arguments in the form of a launch request."""
         return {"args": self.args, "named_args": self.named}
 
 
 def split(texts: Sequence[str]) -> GivenArguments:
-    """``--NAME VALUE`` and ``--NAME=VALUE`` give an argument by name, ``--NAME`` alone gives it
-    ``true``. After a further ``--`` every word is a positional argument.
+    """Split the words into arguments. ``--NAME VALUE`` and ``--NAME=VALUE`` give an argument by
+    name, ``--NAME`` alone gives it ``true``. After a further ``--`` every word is a positional
+    argument.
 
     Raises:
         InvalidArgument: a name was given twice.
@@ -73,8 +74,8 @@ def show_help(
     *,
     restartable: bool,
 ) -> None:
-    """A program's description, what becomes of it when its engine is lost, and its parameters;
-    ``parameters`` is ``None`` if the program does not declare them."""
+    """Print a program's description, what happens to it when its engine is lost, and its
+    parameters; ``parameters`` is ``None`` if the program does not declare them."""
     console = output()
     console.print(escaped(description or program))
     console.print()

@@ -1,5 +1,5 @@
-"""What a word on the command line names: a program of the library, a file, a folder, or a name that
-a node knows; and its code."""
+"""Resolves the word that names a program on the command line: a program of the library, a file, a
+folder, or a name that a node knows; and reads its code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from quire.programs.package import package_code
 
 
 def named_program(program: str, sandbox: bool) -> Inferlet | bytes:
-    """The native program that is named, or code for the sandbox.
+    """Return the native program that is named, or code for the sandbox.
 
     Raises:
         InvalidArgument: there is no such program.
@@ -34,7 +34,8 @@ def named_program(program: str, sandbox: bool) -> Inferlet | bytes:
 
 
 def request_code(program: str) -> dict[str, Any]:
-    """The program of a launch request: the code of a file, or a name for the node to look up.
+    """Return the program of a launch request: the code of a file, or a name for the node to look
+    up.
 
     Raises:
         InvalidArgument: the file cannot be read, or is not a program.
@@ -54,10 +55,10 @@ def request_code(program: str) -> dict[str, Any]:
 
 
 def read_program(path: Path) -> bytes:
-    """The code of a file, or of a folder with a ``main.py``.
+    """Return the code of a file, or of a folder with a ``main.py``.
 
     Raises:
-        InvalidArgument: it cannot be read, or what is in the folder is no program.
+        InvalidArgument: it cannot be read, or the folder has no program.
     """
     try:
         if path.is_dir():
@@ -68,5 +69,5 @@ def read_program(path: Path) -> bytes:
 
 
 def first_build(program: object) -> str:
-    """What a client waits for that uploads code."""
+    """Return what a client that uploads code waits for, for a message."""
     return f"{program} is checked; a node's first program waits until a sandbox is built"

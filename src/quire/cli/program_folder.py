@@ -1,7 +1,7 @@
-"""A folder on this machine as a program: its files, those of its wheels, what it requires.
+"""A folder on this machine as a program: its files, those of its wheels, and its requirements.
 
-Owns what of a folder is part of the program. Nothing of it runs here, but for ``load_folder``,
-which is for programs that are trusted.
+Owns which files of a folder are part of the program. Nothing of it runs here, except in
+``load_folder``, which is for programs that are trusted.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from quire.programs.package import MAIN, MAX_FILES, check_files, module_parts
 
 REQUIREMENTS = "requirements.txt"
 MAX_BYTES = 16 << 20
-"""Of all files together; what a node takes is bounded by its own ``--max-upload-bytes``."""
+"""The most bytes of all files together; a node limits uploads by its own ``--max-upload-bytes``."""
 _NATIVE = {".so", ".pyd", ".dylib", ".dll"}
 _LEFT_OUT = {"__pycache__", "tests", "test", "node_modules"}
 _PURE = "-none-any.whl"
 
 
 def files_in(folder: Path) -> dict[str, str]:
-    """The texts of the program in ``folder``, by path: its modules, and those of the wheels that
-    lie there or that its ``requirements.txt`` names.
+    """Return the texts of the program in ``folder``, by path: its modules, and those of the wheels
+    that lie there or that its ``requirements.txt`` names.
 
-    Hidden files, ``__pycache__`` and tests are no part of it, nor is what is no Python.
+    Hidden files, ``__pycache__``, tests and files that are no Python are left out.
 
     Raises:
         InvalidArgument: it has no ``main.py``, a module hides one of the standard library, it is
@@ -54,8 +54,8 @@ def files_in(folder: Path) -> dict[str, str]:
 
 
 def load_folder(folder: Path) -> Inferlet:
-    """The program in ``folder`` as a trusted one: its ``main.py``, which imports its other modules
-    as under ``python main.py``; what it requires must be installed.
+    """Load the program in ``folder`` as a trusted one: its ``main.py``, which imports its other
+    modules as under ``python main.py``; its requirements must be installed.
 
     Raises:
         InvalidArgument: see ``files_in`` and ``load_inferlet``.
@@ -79,7 +79,8 @@ def load_folder(folder: Path) -> Inferlet:
 
 
 class GatheredTexts:
-    """Texts of a program, bounded in number and size. ``where``: what errors call the whole."""
+    """The texts of a program, bounded in number and size. ``where``: the name of the whole in
+    errors."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -88,11 +89,12 @@ class GatheredTexts:
 
     @property
     def room(self) -> int:
-        """Bytes that may still come."""
+        """Number of bytes that may still be added."""
         return MAX_BYTES - self._num_bytes
 
     def add(self, path: str, content: bytes) -> None:
-        """Raises ``InvalidArgument``: there are too many, or it is no UTF-8, or it is there."""
+        """Add a file. Raises ``InvalidArgument`` if there are too many, if it is no UTF-8, or if
+        its path is there already."""
         self._num_bytes += len(content)
         if self._num_bytes > MAX_BYTES or len(self.texts) >= MAX_FILES:
             raise InvalidArgument(
@@ -108,7 +110,7 @@ class GatheredTexts:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Files of the program, in order; a link leads nowhere else."""
+    """Yield the files of the program, in order; links are not followed."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith(".") or path.name in _LEFT_OUT or path.is_symlink():
             continue
@@ -129,7 +131,7 @@ def _add_wheel(found: GatheredTexts, wheel: Path) -> None:
                     raise _native(f"{wheel.name}/{name}")
                 if name.suffix != ".py" or name.parts[0].endswith((".dist-info", ".data")):
                     continue
-                with archive.open(entry) as file:  # never more than there is room, whatever it says
+                with archive.open(entry) as file:  # never more than fits, whatever size it states
                     found.add(entry.filename, file.read(found.room + 1))
     except (zipfile.BadZipFile, OSError, RuntimeError) as exc:
         raise InvalidArgument(f"{wheel.name} is no wheel that can be read: {exc}") from exc
@@ -148,7 +150,8 @@ def _native(what: str) -> InvalidArgument:
 
 
 def _download(folder: Path, target: Path) -> None:
-    """The wheels of what ``folder`` requires, and of what that requires, by pip of this Python."""
+    """Download the wheels of what ``folder`` requires, and of what that requires, with the pip of
+    this Python."""
     command = [
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
         "--only-binary=:all:", "--platform=any", "--implementation=py", "--abi=none",

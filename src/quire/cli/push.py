@@ -56,7 +56,7 @@ def push(
 
 
 def upload_table(uploads: list[dict[str, Any]]) -> Table:
-    """``/v1/programs/uploads`` as a table."""
+    """Return the answer of ``/v1/programs/uploads`` as a table."""
     listed = table(
         "program", "kind", "bytes", "id", "what it does", right=("bytes",), wrap=("what it does",)
     )

@@ -1,4 +1,5 @@
-"""Event logs of nodes, read for simulations: what messages took, and which programs were served."""
+"""Reads event logs of nodes for simulations: the times of messages, and the programs that were
+served."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from quire.simulation.workloads.recorded import RecordedLoad, RecordedPrograms
 
 
 def read_times(log: Path) -> MessageTimes:
-    """The messages of an event log.
+    """Return the times of the messages of an event log.
 
     Raises:
-        InvalidArgument: not a log, of another release that decided otherwise, or without messages.
+        InvalidArgument: it is no log, has no messages, or another release decided otherwise.
     """
     times = MessageTimes()
     _watch(log, times.observe)
@@ -27,11 +28,11 @@ def read_times(log: Path) -> MessageTimes:
 
 
 def read_load(log: Path) -> RecordedLoad:
-    """The programs of an event log.
+    """Return the programs of an event log.
 
     Raises:
-        InvalidArgument: not a log, of another release that decided otherwise, cut off, or without
-            calls that a simulation could play.
+        InvalidArgument: it is no log, is cut off, has no calls that a simulation could play, or
+            another release decided otherwise.
     """
     programs = RecordedPrograms()
     _watch(log, programs.observe)

@@ -25,7 +25,7 @@ carried out (the line on stderr says why and what to do); 130 interrupted.
 
 
 def reference() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     return "\n".join([_HEADER, *(_section(name, one.load()) for name, one in SUBCOMMANDS.items())])
 
 
@@ -44,7 +44,7 @@ def _section(name: str, command: Any) -> str:
 
 
 def split_examples(callback: Callable[..., Any]) -> tuple[str, list[str]]:
-    """The docstring's text and the commands behind ``Examples:``."""
+    """Return the docstring's text, and the commands after ``Examples:``."""
     text, _, examples = (inspect.getdoc(callback) or "").partition("Examples:")
     return text.strip(), [line.strip() for line in examples.splitlines() if line.strip()]
 

@@ -1,4 +1,4 @@
-"""``quire replay``: a recorded event log through a fresh controller."""
+"""``quire replay``: runs a recorded event log through a fresh controller."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _TIMES = WatchTimes()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterLogOptions:
-    """What the router tells."""
+    """The log output of the router."""
 
     log_level: o.LogLevel = "info"
     log_requests: ho.LogRequests = True
@@ -29,7 +29,7 @@ class RouterLogOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterOptions:
-    """All of them, in the order of ``quire router --help``."""
+    """All options, in the order of ``quire router --help``."""
 
     node: ro.Nodes
     strategy: ro.StrategyOption = "least_used"
@@ -49,9 +49,10 @@ class RouterOptions:
     log: RouterLogOptions
 
     def configs(self) -> tuple[RouterConfig, ServerConfig]:
-        """
+        """Return the configurations of the router and its listener.
+
         Raises:
-            ConfigError, InvalidArgument: options that make no router.
+            ConfigError, InvalidArgument: the options describe no router.
         """
         return self._router(self.access.tenants_at(self.host)), self._server()
 

@@ -99,7 +99,7 @@ AdminKeyFile = Annotated[
 
 
 def strategy_options(texts: Sequence[str]) -> dict[str, Any]:
-    """The options by name; a value that is JSON is read as such, any other is a text.
+    """Return the options by name; a value that is JSON is read as such, any other is a text.
 
     Raises:
         ConfigError: one is not of the form NAME=VALUE, or a name occurs twice.

@@ -94,7 +94,7 @@ def run(context: typer.Context, options: RunOptions) -> None:
 def _run_there(
     node: NodeClient, program: str, given: GivenArguments, launch: LaunchOptions
 ) -> None:
-    """On a running node."""
+    """Run the program on a running node."""
     request = {**request_code(program), **given.body}
     if launch.seed is not None:
         request["seed"] = launch.seed
@@ -107,7 +107,7 @@ def _run_there(
 def _run_here(
     wanted: RunNodeOptions, program: str, given: GivenArguments, launch: LaunchOptions
 ) -> None:
-    """On a node of this command."""
+    """Run the program on a node of this command."""
     if launch.detach:
         raise InvalidArgument("--detach leaves a program on a running node: name it with --url")
     config, code = wanted.config(), named_program(program, wanted.sandbox)
@@ -116,7 +116,7 @@ def _run_here(
 
 
 def _follow(start: Callable[[Show], Coroutine[Any, Any, Any]], program: str, stream: bool) -> None:
-    """Show ``program``, which ``start`` launches, until its end."""
+    """Show the messages of ``program``, which ``start`` launches, until its end."""
     try:
         with own_places(program), shown(stream) as show:
             result = asyncio.run(start(show))
@@ -133,7 +133,7 @@ def _leave(node: NodeClient, request: dict[str, Any], *, interactive: bool) -> N
     """Launch a program, and print only its id.
 
     Raises:
-        InvalidArgument: an option asks for its messages.
+        InvalidArgument: an option asks for the program's messages.
     """
     if interactive:
         raise InvalidArgument("--detach shows and sends nothing: 'quire attach' does both")
@@ -149,7 +149,7 @@ async def _run_embedded(
     launch: LaunchOptions,
     show: Show,
 ) -> Any:
-    """``program``: a name, or code for the sandbox."""
+    """Run ``program`` in this process: a native program, or code for the sandbox."""
     node = Node(config)
     with errors_of_starting_raised_only(), loading_progress() as progress:
         await node.start(progress)
@@ -205,7 +205,7 @@ def _lines(interactive: bool) -> AsyncIterator[str] | None:
 
 
 def _listed(node: NodeClient) -> list[catalogue.CatalogueRow]:
-    """The library of a running node, which may be of another release."""
+    """Return the library of a running node, which may be of another release."""
     with node:
         programs = node.library()
     return [catalogue.CatalogueRow(p["theme"], p["name"], p["summary"]) for p in programs]

@@ -14,7 +14,7 @@ from quire.programs import library
 
 
 def _names(beginning: str) -> list[str]:
-    """Shell completion: programs of the library."""
+    """Return the programs of the library for shell completion."""
     return [name for name in library.LIBRARY if name.startswith(beginning)]
 
 
@@ -32,16 +32,17 @@ class RunNodeOptions:
     ] = False
 
     def config(self) -> NodeConfig:
-        """
+        """Return the configuration of the node.
+
         Raises:
-            ConfigError: options that make no node.
+            ConfigError: the options describe no node.
         """
         return self.own.config(record_path=self.record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """How the program is launched, and what passes between it and the terminal."""
+    """How the program is launched, and its input and output in the terminal."""
 
     interactive: o.Interactive = False
     stream: o.Stream = False
@@ -57,7 +58,7 @@ class LaunchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """All of them, in the order of ``quire run --help``."""
+    """All options, in the order of ``quire run --help``."""
 
     program: Annotated[
         str | None,

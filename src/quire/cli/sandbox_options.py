@@ -16,7 +16,7 @@ from quire.core.sizes import format_size
 _DEFAULTS = SandboxConfig()
 _PANEL = "Sandbox"
 _LEAST_MEMORY_BYTES = 24 << 20
-"""What Python itself takes before a program starts."""
+"""The memory that Python itself takes before a program starts."""
 
 
 def _memory(value: object) -> int:
@@ -145,7 +145,7 @@ UploadBytes = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxOptions:
-    """Whether clients' programs are run, and within which bounds."""
+    """Whether clients' programs are run, and their limits."""
 
     sandbox: Sandbox = True
     sandbox_processes: Processes = _DEFAULTS.processes
@@ -162,7 +162,7 @@ class SandboxOptions:
     allow_upload: AllowUpload = False
 
     def config(self) -> SandboxConfig:
-        """The bounds."""
+        """Return the limits."""
         return SandboxConfig(
             processes=self.sandbox_processes,
             cache_dir=self.sandbox_cache_dir,

@@ -153,7 +153,7 @@ MaxHold = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelsOptions:
-    """The queues of policies that have some."""
+    """The queues of the policies that have queues."""
 
     policy_thresholds: PolicyThresholds = None
     policy_quanta: PolicyQuanta = None
@@ -161,11 +161,11 @@ class LevelsOptions:
     policy_beta: PolicyBeta = None
 
     def config(self, policies: Sequence[str]) -> LevelsConfig:
-        """The queues, for those of ``policies`` that have any.
+        """Return the queues for those of ``policies`` that have queues.
 
         Raises:
-            ConfigError: a list that cannot be read, figures that make no queues, or an option
-                beside policies that have none.
+            ConfigError: a list cannot be read, the figures describe no queues, or none of the
+                policies has queues.
         """
         queues = {
             "--policy-thresholds": self.policy_thresholds,
@@ -203,16 +203,17 @@ class PausingOptions:
     max_hold: MaxHold = _PAUSING.max_hold_s
 
     def config(self) -> PausingConfig:
-        """
+        """Return when programs are paused.
+
         Raises:
-            ConfigError: shares that are none, or in the wrong order, or no time.
+            ConfigError: a figure is no share or no time, or the shares are in the wrong order.
         """
         return PausingConfig(self.pause_above, self.resume_below, self.max_pause, self.max_hold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingOptions:
-    """All of them."""
+    """All options about scheduling."""
 
     policy: Policy = "fcfs"
     levels: LevelsOptions
@@ -220,9 +221,10 @@ class SchedulingOptions:
     pausing: PausingOptions
 
     def config(self) -> SchedulerConfig:
-        """
+        """Return the configuration of the scheduler.
+
         Raises:
-            ConfigError: options that make no scheduler, or none for the policy.
+            ConfigError: the options describe no scheduler, or do not fit the policy.
         """
         return SchedulerConfig(
             policy=self.policy,
@@ -236,7 +238,7 @@ class SchedulingOptions:
 def _require(
     policies: Sequence[str], having: tuple[str, ...], given: Mapping[str, str | float | None]
 ) -> None:
-    """At least one of ``policies`` is among those that have the options."""
+    """Check that at least one of ``policies`` is among those that have the options."""
     named = [option for option, value in given.items() if value is not None]
     if named and not set(policies) & set(having):
         raise ConfigError(

@@ -1,8 +1,7 @@
 """The options of ``quire serve``, as groups (``option_groups``) that make the configurations of
 node and server.
 
-Groups that are about engines, scheduling, the sandbox or the limits of HTTP have modules of their
-own.
+Groups about engines, scheduling, the sandbox and the limits of HTTP have modules of their own.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _KEPT = KeptQueriesConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramOptions:
-    """What the programs of the node find there beside models, and what is kept of them."""
+    """What programs find on the node beside models, and what is kept of them."""
 
     record: o.Record = None
     data_dir: po.DataDir = None
@@ -44,7 +43,7 @@ class ProgramOptions:
     mcp_servers: po.McpServers = None
 
     def settings(self, tenants: Sequence[TenantConfig]) -> Mapping[str, Any]:
-        """The fields of ``NodeConfig`` that they give.
+        """Return the fields of ``NodeConfig`` that these options set.
 
         Raises:
             ConfigError: the file of MCP servers cannot be read.
@@ -61,16 +60,16 @@ class ProgramOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowOptions:
-    """Which workflows are served."""
+    """The workflows that are served."""
 
     workflow: po.Workflows = None
     profile: po.Profiles = None
 
     def applications(self, node: NodeConfig) -> Applications | None:
-        """None: all that are shipped, as they are.
+        """Return the workflows; None for all that are shipped, unchanged.
 
         Raises:
-            ConfigError, InvalidArgument: no such workflow, or a profile of another model.
+            ConfigError, InvalidArgument: a workflow does not exist, or a profile does not fit.
         """
         if not self.workflow and not self.profile:
             return None
@@ -83,7 +82,7 @@ class WorkflowOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenOptions:
-    """Where the node listens, and for whom."""
+    """Where the node listens, and for which clients."""
 
     host: ho.Host = _SERVER.host
     port: ho.Port = _SERVER.port
@@ -91,7 +90,7 @@ class ListenOptions:
     cors_origin: ho.CorsOrigins = None
 
     def settings(self) -> Mapping[str, Any]:
-        """The fields of ``ServerConfig`` that they give."""
+        """Return the fields of ``ServerConfig`` that these options set."""
         return {
             "host": self.host,
             "port": self.port,
@@ -111,7 +110,7 @@ class KeepingOptions:
     drain_timeout: ho.DrainTimeout = _SERVER.drain_timeout_s
 
     def settings(self) -> Mapping[str, Any]:
-        """The fields of ``ServerConfig`` that they give."""
+        """Return the fields of ``ServerConfig`` that these options set."""
         return {
             "session_ttl_s": self.session_ttl,
             "max_session_ttl_s": self.max_session_ttl,
@@ -123,7 +122,7 @@ class KeepingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """What the node tells, and to whom."""
+    """What the node logs, and where it sends traces."""
 
     otlp_endpoint: o.OtlpEndpoint = None
     log_level: o.LogLevel = "info"
@@ -132,7 +131,7 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """All of them, in the order of ``quire serve --help``."""
+    """All options, in the order of ``quire serve --help``."""
 
     models: ModelOptions
     engines: EngineOptions
@@ -148,9 +147,10 @@ class ServeOptions:
     log: LogOptions
 
     def configs(self) -> tuple[NodeConfig, ServerConfig]:
-        """
+        """Return the configurations of the node and its server.
+
         Raises:
-            ConfigError: options that make no node.
+            ConfigError: the options describe no node.
         """
         tenants = self.access.tenants_at(self.listen.host)
         cluster_key = self.exchange.cluster_key()

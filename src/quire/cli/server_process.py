@@ -33,7 +33,7 @@ class ServerProcess:
     said: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
 
     def died(self) -> EngineLost:
-        """The error of a child that ended by itself."""
+        """Return the error for a child that has ended by itself."""
         said = "\n  ".join(self.said) or "(it said nothing)"
         return EngineLost(
             f"the server process ended with status {self.process.returncode}; it last said:\n  "
@@ -45,12 +45,13 @@ class ServerProcess:
 async def server_process(
     arguments: Sequence[str] = (), *, timeout_s: float = 120.0
 ) -> AsyncIterator[ServerProcess]:
-    """A server on a free loopback port, ready for work; ended when the block ends.
+    """Run a server on a free loopback port; yield it when it is ready for work, and end it with the
+    block.
 
-    Ignores the environment: ``arguments`` alone decide what it serves.
+    Ignores the environment: only ``arguments`` decide what it serves.
 
     Raises:
-        EngineLost: it ended or was not ready within ``timeout_s``.
+        EngineLost: it ended, or was not ready within ``timeout_s``.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("QUIRE_")}
     command = [sys.executable, "-m", "quire.cli", "serve", "--port", "0", "--no-log-requests"]

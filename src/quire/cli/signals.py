@@ -1,7 +1,7 @@
-"""SIGTERM, and SIGHUP of a closed terminal, end a command as Ctrl-C does.
+"""Lets SIGTERM, and SIGHUP of a closed terminal, end a command as Ctrl-C does.
 
-By default they end Python at once: a terminal in another mode stays so, temporary directories and
-processes are left. Commands that serve have handlers of their own for SIGTERM.
+By default they end Python at once: the terminal stays in another mode, and temporary directories
+and processes are left behind. Commands that serve have handlers of their own for SIGTERM.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def ended_like_ctrl_c() -> Iterator[None]:
-    """While entered, both signals are one Ctrl-C. What ignores them (``nohup``) goes on ignoring
-    them. Elsewhere than on the main thread, where Python takes no handlers, nothing changes."""
+    """Treat both signals as one Ctrl-C until the context is left. If they are ignored (``nohup``),
+    they stay so. On other threads than the main one, where Python has no handlers, nothing
+    changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -33,7 +34,7 @@ def ended_like_ctrl_c() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    # a shell lets the commands that it starts with & ignore SIGINT
+    # commands that a shell starts with & ignore SIGINT
     if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.SIG_DFL):
         raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)

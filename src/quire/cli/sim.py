@@ -1,4 +1,4 @@
-"""``quire sim``: programs in virtual time, through the scheduler that a node runs."""
+"""``quire sim``: plays programs in virtual time, through the scheduler of a node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sim(options: SimOptions) -> None:
 
     The scheduler is the one that 'quire serve' runs; engines are models that take the time that
     --cost says. Lengths, arrivals and tools come from the workload. The same options give the same
-    results, to the byte; what control itself takes is measured and told on stderr.
+    results, to the byte; the time of control itself is measured and printed on stderr.
 
     Examples:
 
@@ -51,7 +51,7 @@ def sim(options: SimOptions) -> None:
 def _play_cluster(
     options: SimOptions, num_nodes: int, schedulers: Sequence[SchedulerConfig]
 ) -> None:
-    from quire.cli.sim_nodes import NodesAsked, play_cluster  # late: routers, servers, nodes
+    from quire.cli.sim_nodes import NodesAsked, play_cluster  # late: it imports routers and servers
 
     played, cluster = options.played, options.cluster
     measured = options.engines.measured()
@@ -92,7 +92,7 @@ def _play(options: SimOptions, study: Study, schedulers: Sequence[SchedulerConfi
 
 
 def _examine(study: Study, scheduler: SchedulerConfig) -> StudyResult:
-    """Play it under one policy."""
+    """Play the study under one policy."""
     progress = SimProgress(scheduler.policy, study.num_programs, "programs")
     found = examine(study, scheduler, progress=progress.callback)
     progress.end(

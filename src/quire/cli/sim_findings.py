@@ -1,4 +1,4 @@
-"""What ``quire sim`` has found, as a table and as JSON."""
+"""The findings of ``quire sim``, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _row(summary: Summary) -> tuple[str, ...]:
 
 
 def _study(study: Study) -> dict[str, object]:
-    """Its settings; programs that were recorded stand in their log."""
+    """Return the settings of a study; recorded programs are in their log."""
     values = asdict(study)
     del values["recorded"]
     return values

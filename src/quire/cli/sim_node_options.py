@@ -1,7 +1,7 @@
-"""The options of ``quire sim --nodes``, and what cannot stand beside them.
+"""The options of ``quire sim --nodes``, and the options that exclude them.
 
-Apart from what plays them (``sim_nodes``), which imports routers and servers: that takes a second,
-and most simulations have no nodes.
+Separate from ``sim_nodes``, which imports routers and servers: that takes a second, and most
+simulations have no nodes.
 """
 
 from __future__ import annotations
@@ -64,10 +64,11 @@ class ClusterOptions:
     def refuse_beside(
         self, asked: Mapping[str, object], engines: int, policies: Sequence[str]
     ) -> None:
-        """``asked``: options of programs, with what was given; ``engines`` of a node.
+        """Refuse options that exclude ``--nodes``. ``asked``: the options of programs with the
+        given values; ``engines``: those of a node.
 
         Raises:
-            ConfigError: one of them cannot stand beside ``--nodes``.
+            ConfigError: one of them excludes ``--nodes``.
         """
         given = [f"--{name} {value}" for name, value in asked.items() if value is not None]
         if given:
@@ -81,9 +82,10 @@ class ClusterOptions:
             )
 
     def refuse_alone(self) -> None:
-        """
+        """Refuse the options of nodes without ``--nodes``.
+
         Raises:
-            ConfigError: an option of nodes is given, and no number of them.
+            ConfigError: an option of nodes is given, and ``--nodes`` is not.
         """
         asked = {"strategy": self.strategy, "requests": self.requests, "link": self.link}
         given = [name for name, value in asked.items() if value is not None]

@@ -1,4 +1,4 @@
-"""``quire sim --nodes``: requests to a cluster in virtual time, under each strategy."""
+"""``quire sim --nodes``: plays requests to a cluster in virtual time, under each strategy."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _SHAPE = ("num_layers", "token_bytes")
 
 @dataclass(frozen=True, slots=True)
 class NodesAsked:
-    """What ``quire sim --nodes`` was given. ``load``: a share of the capacity instead of
-    ``rate``; ``profile_lacks``: what ``profile``, from which ``engine`` is, does not say of K and
-    V."""
+    """The values of ``quire sim --nodes``. ``load``: a share of the capacity, instead of ``rate``;
+    ``profile_lacks``: the figures of K and V that ``profile``, which describes ``engine``,
+    lacks."""
 
     num_nodes: int
     strategies: Sequence[str]
@@ -60,9 +60,10 @@ class NodesAsked:
     json_file: Path | None
 
     def study(self) -> ClusterStudy:
-        """
+        """Return the study that the options describe.
+
         Raises:
-            ConfigError: an option that makes no cluster.
+            ConfigError: the options describe no cluster.
         """
         link = self._link()
         study = ClusterStudy(
@@ -85,7 +86,8 @@ class NodesAsked:
         return _named("--link", self.link, {**_LINK, **shape})
 
     def assumed(self) -> list[str]:
-        """What neither the profile nor --link says of K and V, with the values that stand in."""
+        """Return the figures of K and V that neither the profile nor --link gives, with the values
+        used instead."""
         said = {part.partition("=")[0] for part in (self.link or "").split(",")}
         return [
             f"{name}={getattr(self.engine, name)}"
@@ -111,10 +113,10 @@ class NodesAsked:
 
 
 def play_cluster(asked: NodesAsked) -> None:
-    """Play the requests under each strategy, and show what came of them.
+    """Play the requests under each strategy, and show the outcome.
 
     Raises:
-        ConfigError, InvalidArgument: an option, or a strategy, that cannot be.
+        ConfigError, InvalidArgument: an option or a strategy is invalid.
         typer.Exit: a request has failed.
     """
     sources = [_source(text) for text in dict.fromkeys(asked.strategies)]
@@ -143,7 +145,7 @@ def _source(text: str) -> StrategySource:
 
 
 def _named(option: str, text: str | None, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """``defaults`` with what ``text`` says, each of the type that it has there."""
+    """Return ``defaults`` with the values of ``text``, each of the type of its default."""
     found = dict(defaults)
     for part in text.split(",") if text else ():
         name, _, value = part.partition("=")

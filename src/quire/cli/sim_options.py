@@ -25,7 +25,7 @@ _ENGINES = EngineSpec()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedOptions:
-    """Which programs are played, when they come, and under which policies."""
+    """Which programs are played, when they arrive, and under which policies."""
 
     workload: Annotated[
         str | None,
@@ -73,7 +73,7 @@ class PlayedOptions:
     ] = None
 
     def policies(self) -> Sequence[str]:
-        """Each once.
+        """Return the policies, each once.
 
         Raises:
             ConfigError: there is no such policy.
@@ -89,12 +89,12 @@ class PlayedOptions:
 
     @property
     def num(self) -> int:
-        """How many programs, or requests, are played where no log says it."""
+        """Number of programs or requests to play, if no log determines it."""
         return 300 if self.programs is None else self.programs
 
     @property
     def share(self) -> float | None:
-        """The load as a share of the capacity; None: it is given as a rate, or has none.
+        """Return the load as a share of the capacity; None if it is given as a rate, or not at all.
 
         Raises:
             ConfigError: it is given both ways.
@@ -107,7 +107,7 @@ class PlayedOptions:
         return 0.8 if is_poisson and self.load is None and self.rate is None else self.load
 
     def study(self, engines: EngineSpec) -> Study:
-        """What is played on ``engines``.
+        """Return the study of these programs on ``engines``.
 
         Raises:
             ConfigError: options that exclude one another, or a log that cannot be read.
@@ -210,7 +210,8 @@ class VirtualEngineOptions:
     ] = False
 
     def measured(self) -> EngineProfile | None:
-        """
+        """Return the profile, if one is given.
+
         Raises:
             ConfigError: the profile cannot be read.
         """
@@ -219,10 +220,11 @@ class VirtualEngineOptions:
         return decode_profile(profile_text(self.profile), str(self.profile))
 
     def spec(self) -> EngineSpec:
-        """
+        """Return the specification of the engines.
+
         Raises:
-            ConfigError: options that exclude one another, a profile that cannot be read, or
-                engines that cannot be.
+            ConfigError: options exclude one another, the profile cannot be read, or the options
+                describe no engine.
         """
         if self.identical_steps and (self.cost or self.profile is not None):
             other = "--cost" if self.cost else "--profile"
@@ -247,7 +249,7 @@ class VirtualEngineOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimOptions:
-    """All of them, in the order of ``quire sim --help``."""
+    """All options, in the order of ``quire sim --help``."""
 
     played: PlayedOptions
     engines: VirtualEngineOptions
@@ -261,10 +263,10 @@ class SimOptions:
     ] = None
 
     def schedulers(self) -> list[SchedulerConfig]:
-        """One for each policy.
+        """Return one configuration for each policy.
 
         Raises:
-            ConfigError: a policy that there is not, or figures that make no scheduler.
+            ConfigError: there is no such policy, or the figures describe no scheduler.
         """
         policies = self.played.policies()
         levels, pausing = self.levels.config(policies), self.pausing.config()
@@ -274,9 +276,10 @@ class SimOptions:
         ]
 
     def check_file(self) -> None:
-        """
+        """Check that the file of the findings can be written.
+
         Raises:
-            ConfigError: what is found could not be written.
+            ConfigError: it cannot be written.
         """
         if self.json_file is not None and not self.json_file.parent.is_dir():
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""What ``quire sim`` tells while it plays: a line on stderr now and then, on a terminal alone."""
+"""Progress of ``quire sim``: a line on stderr now and then, if it is a terminal."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from time import monotonic
 from quire.cli.console import messages
 
 _SILENT_S = 5.0
-"""Real seconds between two lines."""
+"""Real time between two lines."""
 
 
 class SimProgress:
-    """From its making on. ``label``: the policy or strategy; ``num`` programs or requests
-    (``kind``) are played."""
+    """The progress of one simulation, which begins when this is made. ``label``: the policy or
+    strategy; ``num`` programs or requests (``kind``) are played."""
 
     def __init__(self, label: str, num: int, kind: str) -> None:
         self._label, self._num, self._kind = label, num, kind
@@ -22,11 +22,11 @@ class SimProgress:
 
     @property
     def callback(self) -> Callable[[int, float], None] | None:
-        """For ``examine``: called with the number that is over and the virtual time."""
+        """The callback of ``examine``: it takes the number that has ended, and the virtual time."""
         return self._on_progress if self._console.is_terminal else None
 
     def end(self, num: str, rest: str = "") -> None:
-        """A line that says what was played (``num``), and how long it took."""
+        """Print a line that says what was played (``num``), and how long it took."""
         took_s = monotonic() - self._began_s
         self._console.print(f"{self._label}: {num} in {took_s:.1f} s{rest}")
 

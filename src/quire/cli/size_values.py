@@ -1,4 +1,4 @@
-"""The parsers of options whose values are sizes. What they refuse names the option."""
+"""The parsers of options whose values are sizes. Their errors name the option."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from quire.core.sizes import parse_size
 
 
 def size_value(value: object) -> int:
-    """Bytes. typer gives it the default, a number, as well.
+    """Return a size in bytes. typer also passes the default, which is a number.
 
     Raises:
         typer.BadParameter: it is no size.
@@ -21,7 +21,7 @@ def size_value(value: object) -> int:
 
 
 def size_or_nothing(value: object) -> int:
-    """Bytes of something that may be left out: 0 is a size, too.
+    """Return a size in bytes that may be 0.
 
     Raises:
         typer.BadParameter: it is no size.

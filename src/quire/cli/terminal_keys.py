@@ -1,4 +1,4 @@
-"""Keys of a terminal, one by one and without echo, and the terminal as it was afterwards.
+"""Reads the keys of a terminal one by one and without echo, and restores the terminal afterwards.
 
 Owns the terminal's mode while it is open. Must not know what a key means.
 """
@@ -27,7 +27,7 @@ _SAME = {
 
 
 def keys_of(text: str) -> list[str]:
-    """The keys in what a terminal has sent; an arrow is one key, in one spelling."""
+    """Return the keys in what a terminal has sent; an arrow is one key, in one spelling."""
     return [_SAME.get(key, key) for key in _KEY.findall(text)]
 
 
@@ -51,8 +51,8 @@ class TerminalKeys:
         termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
 
     def read(self, timeout_s: float) -> list[str] | None:
-        """The keys that were pressed, as soon as there are some; none after ``timeout_s``. None:
-        the terminal is gone."""
+        """Return the keys that were pressed, as soon as there are some; none after ``timeout_s``.
+        None if the terminal is gone."""
         ready, _, _ = select.select([self._descriptor], [], [], timeout_s)
         if not ready:
             return []

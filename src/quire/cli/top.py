@@ -65,7 +65,7 @@ def top(
 
 
 def look(node: NodeClient, known: Snapshot) -> Snapshot:
-    """``known``, and what has changed since."""
+    """Return ``known`` with what has changed since."""
     more = True
     while more:
         answer = node.changes(known.next)
@@ -110,7 +110,7 @@ def _watch(node: NodeClient, view: View, console: Console, interval_s: float) ->
 
 
 def _kill(node: NodeClient, kill: Kill) -> str:
-    """What came of it; a program that is gone meanwhile ends no ``top``."""
+    """End the program; return the outcome. A program that has ended meanwhile is no error."""
     try:
         end = node.end_session if kill.is_session else node.terminate
         return f"ended {end(kill.program, node=kill.node)['id']}"

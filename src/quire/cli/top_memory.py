@@ -1,6 +1,6 @@
-"""What ``quire top`` shows of memory: each engine's blocks by tier, and its messages in flight.
+"""The memory view of ``quire top``: each engine's blocks by tier, and its messages in flight.
 
-Draws given values; must not know how they were got.
+Draws given values; must not know where they come from.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ HELD, CACHED, FREE = "█", "▒", "·"
 
 
 def memory_table(snapshot: Snapshot, width: int) -> Table:
-    """A bar for each tier of each engine: blocks that programs hold, cached ones, free ones."""
+    """Return a bar for each tier of each engine: blocks that programs hold, cached ones, free
+    ones."""
     listed = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in ("engine", "tier"):
         listed.add_column(column, no_wrap=True, overflow="ellipsis", max_width=20)
@@ -36,7 +37,8 @@ def memory_table(snapshot: Snapshot, width: int) -> Table:
 
 
 def _tiers(engine: Row) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    """Name, and held, cached and all blocks; a tier that the engine does not have is left out."""
+    """Yield name, and held, cached and all blocks; a tier that the engine does not have is left
+    out."""
     yield "device", (engine["num_held_blocks"], engine["num_cached_blocks"], engine["num_blocks"])
     for tier in ("host", "disk"):
         num_blocks = engine[f"num_{tier}_blocks"]
@@ -47,7 +49,8 @@ def _tiers(engine: Row) -> Iterator[tuple[str, tuple[int, int, int]]]:
 
 
 def bar(amounts: Sequence[int], num_chars: int) -> str:
-    """Of held, cached and free blocks; what there is has at least one character."""
+    """Return a bar of held, cached and free blocks; each amount above 0 has at least one
+    character."""
     total = max(1, sum(amounts))
     chars = [max(1, amount * num_chars // total) if amount > 0 else 0 for amount in amounts]
     chars[chars.index(max(chars))] += num_chars - sum(chars)
@@ -56,7 +59,7 @@ def bar(amounts: Sequence[int], num_chars: int) -> str:
 
 
 def messages_of(engine: Row) -> str:
-    """What stands in the messages that the engine has now."""
+    """Return the content of the messages that the engine has now."""
     said = [
         f"decodes {one['num_decodes']}, chunks {one['num_chunks']}, tokens {one['num_tokens']}"
         for one in engine["messages"]

@@ -1,6 +1,6 @@
-"""What ``quire top`` shows: engines and the node's health above, programs below, or one program.
+"""The screen of ``quire top``: engines and the node's health above, programs below, or one program.
 
-Draws given values; must not know how they were got.
+Draws given values; must not know where they come from.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FRAME = 2
 """Lines around the pairs of one program."""
 
 WIDE = 110
-"""From so many columns on, all figures are shown."""
+"""With at least so many columns, all figures are shown."""
 
 _KEYS = (
     ("up, down", "mark a program; also Page Up, Page Down, Home, End"),
@@ -39,7 +39,7 @@ _STYLES = {"running": "green", "idle": "dim", "memory": "red", "engine": "red"}
 
 
 def screen(snapshot: Snapshot, view: View, width: int, height: int) -> Group:
-    """At most ``height`` lines of ``width`` columns, the last one about the keys."""
+    """Return at most ``height`` lines of ``width`` columns; the last line is about the keys."""
     head = list(_head(snapshot, view))
     foot = _foot(view, snapshot)
     num_lines = height - len(head) - 1
@@ -67,7 +67,7 @@ def screen(snapshot: Snapshot, view: View, width: int, height: int) -> Group:
 
 
 def printed(snapshot: Snapshot, view: View, width: int) -> Group:
-    """All programs, for where no key is pressed."""
+    """Return all programs, for output without keys."""
     num_lines = len(snapshot.rows) + 1
     return Group(*_head(snapshot, view), programs_table(snapshot, view, width, num_lines))
 
@@ -115,7 +115,7 @@ def _foot(view: View, snapshot: Snapshot) -> Text:
 
 
 def state_of(row: Row) -> str:
-    """What it waits for, or that it runs."""
+    """Return what the program waits for, or that it runs."""
     wait = row["wait"]
     if wait is None:
         return "running"
@@ -123,7 +123,8 @@ def state_of(row: Row) -> str:
 
 
 def programs_table(snapshot: Snapshot, view: View, width: int, num_lines: int) -> Table:
-    """The programs in their order, ``num_lines`` with the heading; the marked one is among them."""
+    """Return the programs in their order, in ``num_lines`` with the heading; the marked one is
+    among them."""
     is_wide = width >= WIDE
     listed = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     where = ["node"] if any(row.get("node") for row in snapshot.rows.values()) else []
@@ -150,16 +151,16 @@ def programs_table(snapshot: Snapshot, view: View, width: int, num_lines: int) -
 
 
 def _window(found: list[tuple[Row, int]], view: View, num_rows: int) -> tuple[int, int]:
-    """The first row to show and the one behind the last: as many as there is room for, around the
-    marked one."""
+    """Return the first row to show and the one after the last: as many as fit, around the marked
+    one."""
     order = [row["process"] for row, _ in found]
     index = order.index(view.selected) if view.selected in order else 0
     return _part(index - num_rows // 2, num_rows, len(found))
 
 
 def _part(wanted: int, room: int, num: int) -> tuple[int, int]:
-    """The first of ``num`` lines to show and the one behind the last, from ``wanted`` on if so many
-    are there."""
+    """Return the first of ``num`` lines to show and the one after the last, from ``wanted`` on if
+    so many are there."""
     first = max(0, min(wanted, num - room))
     return first, min(num, first + max(1, room))
 
@@ -191,7 +192,7 @@ def _cells(row: Row, depth: int, snapshot: Snapshot, columns: Sequence[str]) -> 
 
 
 def seconds(amount_s: float) -> str:
-    """With as many digits as mean something: ``0.12``, ``4.3``, ``812``."""
+    """Return a time with as many digits as are significant: ``0.12``, ``4.3``, ``812``."""
     digits = 2 if amount_s < 1 else 1 if amount_s < 100 else 0
     return f"{amount_s:.{digits}f}"
 

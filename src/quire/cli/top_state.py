@@ -1,4 +1,4 @@
-"""The state of ``quire top``: what is known of a node, what is chosen, and what a key does.
+"""The state of ``quire top``: what is known of a node, what is selected, and the effect of a key.
 
 Pure functions over values, without a terminal and without a node.
 """
@@ -23,13 +23,13 @@ PAGE_UP, PAGE_DOWN, HOME, END = "\x1b[5~", "\x1b[6~", "\x1b[H", "\x1b[F"
 _PAGE = 10
 _ALL = 1 << 30
 _STEPS = {UP: -1, DOWN: 1, PAGE_UP: -_PAGE, PAGE_DOWN: _PAGE, HOME: -_ALL, END: _ALL}
-"""Lines that a key moves by."""
+"""By how many lines a key moves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A node as its answers have told it so far. ``rates``: tokens per second of each engine, of
-    which two answers are known. ``next``: where the next look begins."""
+    """A node as its answers have described it so far. ``rates``: tokens per second of each engine
+    of which two answers are known. ``next``: where the next look begins."""
 
     rows: Mapping[int, Row] = field(default_factory=dict)
     engines: tuple[Row, ...] = ()
@@ -39,7 +39,7 @@ class Snapshot:
 
 
 def told(known: Snapshot, answer: Row) -> Snapshot:
-    """``known`` and what ``answer`` says."""
+    """Return ``known`` with the changes of ``answer``."""
     rows = {} if answer["whole"] else dict(known.rows)
     for row in answer["programs"]:
         rows[row["process"]] = row
@@ -55,7 +55,8 @@ def told(known: Snapshot, answer: Row) -> Snapshot:
 
 
 def _rates(known: Snapshot, answer: Row) -> dict[str, float]:
-    """An engine that was replaced meanwhile counts from 0 again, and has no rate yet."""
+    """Return the rates. An engine that was replaced meanwhile counts from 0 again, and has no rate
+    yet."""
     passed_s = answer["node"]["time"] - known.node.get("time", answer["node"]["time"])
     if passed_s <= 0:
         return dict(known.rates)
@@ -69,9 +70,9 @@ def _rates(known: Snapshot, answer: Row) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is chosen. ``typed``: of a filter that is being written. ``selected``: the ``process``
-    of the marked row. ``scrolled``: lines of its details that have moved out above. ``message``:
-    the last line."""
+    """What is selected. ``typed``: the text of a filter that is being written. ``selected``: the
+    ``process`` of the marked row. ``scrolled``: how many lines of its details are above the screen.
+    ``message``: the last line."""
 
     sort: Sort = "service"
     filter: str = ""
@@ -85,8 +86,8 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """The program or session with this public id is to be ended. ``node``: behind a router, the
-    one that has it."""
+    """The effect to end the program or session with this public id. ``node``: behind a router, the
+    node that has it."""
 
     program: str
     is_session: bool = False
@@ -95,21 +96,22 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """The command is to end."""
+    """The effect to end the command."""
 
 
 Effect = Kill | Quit | None
 
 
 def waiting_s(row: Row, now_s: float) -> float:
-    """How long it has waited in all, up to now; waiting for its own code does not count."""
+    """Return how long a program has waited in all, up to now; waiting for its own code does not
+    count."""
     wait = row["wait"]
     now = 0.0 if wait is None or wait["reason"] == "program" else max(0.0, now_s - wait["since"])
     return float(row["waiting_s"]) + now
 
 
 def lines(snapshot: Snapshot, view: View) -> list[tuple[Row, int]]:
-    """The rows to show, in order, each with its depth in the tree."""
+    """Return the rows to show, in order, each with its depth in the tree."""
     now_s = float(snapshot.node.get("time", 0.0))
     found = [row for row in snapshot.rows.values() if _matches(row, view.filter)]
     found.sort(key=lambda row: (_order(row, view.sort, now_s), row["process"]))
@@ -132,7 +134,8 @@ def _matches(row: Row, text: str) -> bool:
 
 
 def _order(row: Row, sort: Sort, now_s: float) -> tuple[float, str]:
-    """The largest figure first, the oldest program first, names in their order."""
+    """Return the sort key: the largest figure first, the oldest program first, names in their
+    order."""
     figures = {
         "service": row["service_s"],
         "waiting": waiting_s(row, now_s),
@@ -145,7 +148,7 @@ def _order(row: Row, sort: Sort, now_s: float) -> tuple[float, str]:
 
 
 def _tree(rows: list[Row]) -> Iterator[tuple[Row, int]]:
-    """Each below its parent, in their order; one whose parent is not shown is a root."""
+    """Yield each row below its parent, in their order; one whose parent is not shown is a root."""
     shown = {row["process"] for row in rows}
     children: dict[int | None, list[Row]] = {}
     for row in rows:
@@ -160,7 +163,7 @@ def _tree(rows: list[Row]) -> Iterator[tuple[Row, int]]:
 
 
 def pressed(view: View, key: str, snapshot: Snapshot) -> tuple[View, Effect]:
-    """``view`` after ``key``, and what is to be done."""
+    """Return ``view`` after ``key``, and the effect that is to follow."""
     if view.mode == "filter":
         return _typed(view, key), None
     if view.mode == "kill":
@@ -204,7 +207,7 @@ def _chosen(view: View, mode: Mode, snapshot: Snapshot) -> View:
 
 
 def selected(view: View, snapshot: Snapshot) -> Row | None:
-    """The marked row, if it is still there."""
+    """Return the marked row, if it is still there."""
     return None if view.selected is None else snapshot.rows.get(view.selected)
 
 

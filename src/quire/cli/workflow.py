@@ -108,7 +108,7 @@ def _explain(name: str, options: WorkflowCommandOptions) -> None:
 
 
 def _run_there(name: str, options: WorkflowCommandOptions, url: str) -> None:
-    """On a running node."""
+    """Run the query on a running node."""
     config, inputs = options.asked.config(), _inputs(options)
     node = Client(url, options.running.api_key)
     kept = options.kept.kept_as()
@@ -116,7 +116,7 @@ def _run_there(name: str, options: WorkflowCommandOptions, url: str) -> None:
 
 
 def _run_here(name: str, options: WorkflowCommandOptions) -> None:
-    """On a node of this command."""
+    """Run the query on a node of this command."""
     config, inputs, kept = options.asked.config(), _inputs(options), options.kept.kept_as()
     node = options.node.config()
     app = use_keys(find_application(name), os.environ)
@@ -127,7 +127,7 @@ def _run_here(name: str, options: WorkflowCommandOptions) -> None:
 
 
 def _inputs(options: WorkflowCommandOptions) -> dict[str, Any] | None:
-    """The inputs of a query; None: those that are kept."""
+    """Return the inputs of a query; None if those that are kept are used."""
     query = options.asked.query()
     return None if options.kept.resume is not None and not query else query
 
@@ -135,7 +135,7 @@ def _inputs(options: WorkflowCommandOptions) -> dict[str, Any] | None:
 def _ask(
     node: NodeConfig, query: Query, inputs: Mapping[str, Any] | None, svg: Path | None
 ) -> None:
-    """``inputs``: of the query; None if they are kept."""
+    """Run ``query`` on a node of this command. ``inputs``: None if they are kept."""
     if inputs is not None:
         require_inputs(query.app, inputs)
     query.prepare()
@@ -149,7 +149,7 @@ def _ask(
 
 
 def _shipped() -> Iterator[tuple[str, list[str], str]]:
-    """Name, components and description of each."""
+    """Yield name, components and description of each shipped workflow."""
     for name, make in APPLICATIONS.items():
         app = make()
         yield name, [node.name for node in app.nodes], app.description

@@ -1,4 +1,4 @@
-"""What ``quire workflow`` shows of a query's graphs: notes of the passes, times and drawings."""
+"""The graphs of a query that ``quire workflow`` shows: notes of the passes, times and drawings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _draw(svg: Path, graph: Graph, steps: Sequence[PrimitiveStep] = ()) -> None:
 
 
 def draw_measured(svg: Path, asked: Query) -> None:
-    """The graph of a query that has run, with a line on stderr about the whole."""
+    """Draw the graph of a query that has run; print a line on stderr about the whole."""
     assert asked.graph is not None, "a query that has ended has a graph"
     graph, steps = asked.graph.e_graph, asked.log.steps
     _draw(svg, asked.graph, steps)

@@ -1,4 +1,4 @@
-"""What ``quire workflow`` is given on the command line, as a query's inputs and configuration."""
+"""Turns the values of ``quire workflow`` into a query's inputs and configuration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAMPLE_WORDS = 256 * 24
 def query_inputs(
     given: list[str], question: str | None, documents: list[Path] | None
 ) -> dict[str, Any]:
-    """The query's inputs by name, as far as they are given."""
+    """Return the query's inputs by name, as far as they are given."""
     found: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -44,7 +44,7 @@ _OPTIONS = {"question": "--question TEXT", "documents": "--documents PATH"}
 
 
 def require_inputs(app: App, query: Mapping[str, Any]) -> None:
-    """Raises InvalidArgument for an input that was not given, with the option that gives it."""
+    """Raise ``InvalidArgument`` for an input that was not given, with the option that gives it."""
     for name in app.query_inputs:
         if name not in query:
             option = _OPTIONS.get(name, f"--input {name}=VALUE")
@@ -52,7 +52,7 @@ def require_inputs(app: App, query: Mapping[str, Any]) -> None:
 
 
 def example_inputs(app: App) -> dict[str, Any]:
-    """Inputs for a drawing."""
+    """Return inputs for a drawing."""
     samples: Mapping[ValueType, Any] = {
         ValueType.TEXT: "Who?",
         ValueType.TEXTS: ["Who?"],
@@ -64,7 +64,7 @@ def example_inputs(app: App) -> dict[str, Any]:
 
 
 def settings_by_component(given: list[str]) -> dict[str, dict[str, Any]]:
-    """``COMPONENT.KEY=VALUE`` as changes by component."""
+    """Return ``COMPONENT.KEY=VALUE`` as changes by component."""
     config: dict[str, dict[str, Any]] = {}
     for setting in given:
         place, equals, text = setting.partition("=")
@@ -78,7 +78,7 @@ def settings_by_component(given: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    """The value of a setting; what is JSON is read as JSON."""
+    """Return the value of a setting; JSON is read as JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -86,8 +86,8 @@ def _value(text: str) -> Any:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """The documents of ``folder`` in the order of their names. Hidden files and folders are passed
-    over; files of other kinds are named on stderr.
+    """Return the documents of ``folder`` in the order of their names. Hidden files and folders are
+    skipped; files of other kinds are named on stderr.
 
     Raises:
         InvalidArgument: there is no document.
@@ -115,7 +115,7 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def _documents(paths: list[Path]) -> list[dict[str, str]]:
-    """The files, in their order, with those of folders."""
+    """Return the files, in their order, with those of folders."""
     files = [one for path in paths for one in (_files_of(path) if path.is_dir() else [path])]
     found: list[dict[str, str]] = []
     for file in files:

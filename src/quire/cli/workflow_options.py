@@ -1,5 +1,5 @@
-"""The options of ``quire workflow``, as groups (``option_groups``), and refusals of those that an
-action would not read."""
+"""The options of ``quire workflow``, as groups (``option_groups``), and the refusal of options that
+an action does not read."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Action = Literal["list", "run", "explain"]
 
 
 def _names(beginning: str) -> list[str]:
-    """Shell completion: shipped workflows."""
+    """Return the shipped workflows for shell completion."""
     return [name for name in APPLICATIONS if name.startswith(beginning)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputOptions:
-    """What is asked, and the components' configuration for it."""
+    """The inputs of a query, and the configuration of components for it."""
 
     documents: Annotated[
         list[Path] | None,
@@ -60,7 +60,7 @@ class InputOptions:
     ] = None
 
     def query(self) -> dict[str, Any]:
-        """The inputs by name, as far as they are given.
+        """Return the inputs by name, as far as they are given.
 
         Raises:
             InvalidArgument: a file cannot be read, or an input has no name.
@@ -68,7 +68,7 @@ class InputOptions:
         return query_inputs(self.inputs or [], self.question, self.documents)
 
     def config(self) -> dict[str, dict[str, Any]]:
-        """Changes by component.
+        """Return changes by component.
 
         Raises:
             InvalidArgument: a setting names no component or no key.
@@ -78,7 +78,7 @@ class InputOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundOptions:
-    """How long and how widely a query may run."""
+    """Limits on a query's time, tokens and parallelism."""
 
     deadline_s: Annotated[
         float | None,
@@ -129,10 +129,10 @@ class KeepOptions:
     ] = False
 
     def kept_as(self) -> QueryId | None:
-        """As what the query is kept; None: it is not.
+        """Return the id under which the query is kept; None if it is not kept.
 
         Raises:
-            InvalidArgument: two ids, or a permission without one.
+            InvalidArgument: two ids are given, or a permission without an id.
         """
         given, resume = self.query_id, self.resume
         if given is not None and resume not in (None, given):
@@ -164,7 +164,8 @@ class GraphOptions:
     ] = None
 
     def optimiser(self) -> OptPass:
-        """
+        """Return the passes of the optimiser.
+
         Raises:
             InvalidArgument: there is no such pass.
         """
@@ -177,7 +178,7 @@ class GraphOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowNodeOptions:
-    """The node that 'run' starts. By the profiles 'explain' divides batches, too."""
+    """The node that 'run' starts. 'explain' also divides batches by the profiles."""
 
     own: OwnNodeOptions
     encoder_dtype: o.EncoderDType = "auto"
@@ -186,9 +187,10 @@ class WorkflowNodeOptions:
     profile: po.Profiles = None
 
     def config(self) -> NodeConfig:
-        """
+        """Return the configuration of the node.
+
         Raises:
-            ConfigError: options that make no node.
+            ConfigError: the options describe no node.
         """
         return self.own.config(
             default_model=SHIPPED_READER,
@@ -200,7 +202,7 @@ class WorkflowNodeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowCommandOptions:
-    """All of them, in the order of ``quire workflow --help``."""
+    """All options, in the order of ``quire workflow --help``."""
 
     action: Annotated[Action, typer.Argument(help="list, run or explain.")]
     name: Annotated[
@@ -221,7 +223,8 @@ class WorkflowCommandOptions:
     log_level: o.LogLevel = "warning"
 
     def workflow_name(self) -> str:
-        """
+        """Return the name of the workflow.
+
         Raises:
             InvalidArgument: it is missing.
         """
@@ -242,10 +245,10 @@ _READ_BY: Mapping[Action, frozenset[str]] = {
 
 
 def refuse_unread(context: typer.Context, action: Action) -> None:
-    """Refuse what the action does not read, unless it stands in the environment.
+    """Refuse options that the action does not read, unless they come from the environment.
 
     Raises:
-        InvalidArgument: an option stands on the command line in vain.
+        InvalidArgument: the command line has an option that the action does not read.
     """
     for name, option in given_options(context, _ALL - _READ_BY[action]).items():
         shown = "a name" if name == "name" else option

@@ -1,7 +1,7 @@
 """``--profile`` of ``quire serve`` and ``quire workflow``: files of ``quire profile`` for the
 engines of workflows.
 
-Owns what a file of either kind says about the primitives of a workflow.
+Owns how a file of either kind is applied to the primitives of a workflow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quire.programs.workflow.profiles import (
 from quire.simulation.profile import EngineProfile, decode_profile
 
 PROMPT_TOKENS = (1, 64, 256, 1024, 4096)
-"""Lengths of prompts whose times stand for all."""
+"""Lengths of prompts whose times represent all lengths."""
 
 
 def read_profiles(
@@ -31,13 +31,13 @@ def read_profiles(
     engines: Sequence[EngineConfig] | None = None,
     encoders: Sequence[EncoderConfig] = (),
 ) -> list[ServedProfile]:
-    """Those of ``FILE`` or ``NAME=FILE``, NAME a served model that the file does not name itself.
-    ``engines`` and ``encoders``: what the node serves; None: nothing is known of it, and the order
-    of ``texts`` stands for that of the models.
+    """Return the profiles of ``FILE`` or ``NAME=FILE``, where NAME is a served model that the file
+    does not name itself. ``engines`` and ``encoders``: those that the node serves; None: nothing is
+    known of the node, and the order of ``texts`` is that of the models.
 
     Raises:
-        ConfigError: a file that is no profile, of a model that is not served, or two of one model;
-            or some of several encoders have one and others not.
+        ConfigError: a file is no profile, or of a model that is not served; a model has two; or
+            some encoders have one and others do not.
     """
     found: dict[str, ServedProfile] = {}
     for text in texts:
@@ -54,7 +54,8 @@ def _ordered(
     engines: Sequence[EngineConfig],
     encoders: Sequence[EncoderConfig],
 ) -> list[ServedProfile]:
-    """As the node serves them; a model without a profile has an empty one."""
+    """Return the profiles in the order of the served models; a model without one has an empty
+    one."""
     served = {str(one.name): "llm" for one in engines} | {str(one.name): "" for one in encoders}
     for name, one in found.items():
         if name not in served:
@@ -96,7 +97,7 @@ def _is_of_an_encoder(text: str) -> bool:
 
 
 def model_profile(profile: EngineProfile) -> Profile:
-    """What a prompt and a token take on an engine that does nothing else."""
+    """Return the times of a prompt and a token on an engine that does nothing else."""
     cost, scheduler = profile.step_cost(), SchedulerConfig()
     message_s = cost.message_s + cost.gap_s + cost.gap_row_s
     step_s = cost.step_s + cost.row_s

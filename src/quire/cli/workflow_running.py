@@ -25,7 +25,7 @@ from quire.programs.workflow.speculation import SpeculationFigures
 
 
 class Bounds(TypedDict):
-    """Of one query."""
+    """The limits of one query."""
 
     deadline_s: float | None
     max_generated_tokens: int | None
@@ -33,7 +33,7 @@ class Bounds(TypedDict):
 
 
 class ShownLog(StepLog):
-    """Tells on stderr that a query goes on."""
+    """Reports on stderr that a query goes on."""
 
     async def resumed(self, num_kept: int, num_primitives: int) -> None:
         await super().resumed(num_kept, num_primitives)
@@ -52,8 +52,8 @@ def _show_kept(num_kept: int, num_primitives: int) -> None:
 
 
 def finish(running: Coroutine[Any, Any, dict[str, Any]]) -> None:
-    """Wait for the results of a query and print its answer, or all of them if it has none of that
-    name."""
+    """Wait for the results of a query and print its answer, or all results if none is called
+    "answer"."""
     try:
         results = asyncio.run(running)
     except ProgramCancelled as exc:

@@ -1,10 +1,9 @@
-"""A client of a running node: launch programs there, exchange messages with them, end them; and
-tell the node which calls of other clients belong together.
+"""A client of a running node: launches programs there, exchanges messages with them, ends them; and
+marks which calls of other clients belong together.
 
 Uses only the routes under ``/v1/programs``, ``/v1/sessions`` and ``/v1/microserving``
-(docs/reference/http.md); to
-generate text use the clients of OpenAI and Anthropic, which ``track`` tags. To import this package
-changes nothing. Must not know the node, the server or the CLI.
+(docs/reference/http.md); to generate text use the clients of OpenAI and Anthropic, which ``track``
+tags. Importing this package changes nothing. Must not know the node, the server or the CLI.
 """
 
 from quire.client.attachment import Attachment

@@ -26,7 +26,7 @@ from quire.core.errors import (
 )
 
 _MAX_FRAME_BYTES = 64 << 20
-"""The result of a sandboxed program may have 8 MiB, which is up to six times as long as JSON."""
+"""The result of a sandboxed program may have 8 MiB, and up to six times as many as JSON."""
 
 
 class Attachment:
@@ -68,7 +68,7 @@ class Attachment:
         await self._connection.close()
 
     async def messages(self) -> AsyncIterator[str]:
-        """The program's mailbox messages until it ends.
+        """Yield the program's mailbox messages until it ends.
 
         Raises:
             EngineLost: the connection to the node was lost.
@@ -91,18 +91,19 @@ class Attachment:
         raise self._lost()
 
     async def send(self, message: str) -> None:
-        """Raises ``MailboxClosed`` when the program has ended."""
+        """Send a message. Raises ``MailboxClosed`` when the program has ended."""
         await self._send({"type": "message", "text": message})
 
     async def end_input(self) -> None:
-        """Nothing more will be sent: ``receive`` raises in the program."""
+        """Announce that nothing more will be sent: ``receive`` then raises in the program."""
         await self._send({"type": "end_of_input"})
 
     async def cancel(self) -> None:
         await self._send({"type": "cancel"})
 
     async def result(self) -> Any:
-        """The program's result, or its error raised; available once ``messages`` has ended."""
+        """Return the program's result, or raise its error; available once ``messages`` has
+        ended."""
         if self._ended is None:
             raise InvalidArgument("result of an attachment: read messages() to its end first")
         return result_of(self._ended)
@@ -120,7 +121,7 @@ class Attachment:
 
 
 def result_of(ended: Mapping[str, Any]) -> Any:
-    """The result in the record of an ended program; raises the program's error."""
+    """Return the result in the record of an ended program, or raise the program's error."""
     if ended["state"] == "finished":
         return ended["result"]
     error = ended["error"] or {"code": ProgramCancelled.code, "message": "cancelled"}

@@ -1,7 +1,7 @@
 """``Microserving``: the three calls by which K and V move between engines, on one node.
 
 A router is written with these: ``prep_recv`` on the node that is to receive, ``remote_send`` on the
-one that has or computes the K and V, ``start_generate`` where the answer is to come from.
+node that has or computes the K and V, ``start_generate`` on the node that is to answer.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Microserving:
     """The microserving calls of the node at ``url``, as a member of its cluster. An async context
     manager; belongs to one event loop.
 
-    ``cluster_key``: that of the node's ``--cluster-key-file``; ``api_key``: the tenant's. Every
+    ``cluster_key``: the key in the node's ``--cluster-key-file``; ``api_key``: the tenant's. Every
     method raises an error response as an exception of ``quire.core.errors``, and ``EngineLost`` if
     no node answers.
     """
 
     def __init__(self, url: str, cluster_key: str, api_key: str | None = None) -> None:
-        """Connects at the first request.
+        """Make a client, which connects at the first request.
 
         Raises:
             ConfigError: ``url`` is no HTTP address.
@@ -64,9 +64,9 @@ class Microserving:
         await self._http.aclose()
 
     async def prep_recv(self, prompt: Prompt, end: int = -1, **fields: Any) -> dict[str, Any]:
-        """Make ready to receive the K and V of ``prompt[:end]``: ``kv_addr_info``,
+        """Prepare to receive the K and V of ``prompt[:end]``. Returns ``kv_addr_info``,
         ``matched_len`` (how many tokens are there already), ``num_tokens`` (how many are to come),
-        ``end``, ``expires_in_s``, ``rank``.
+        ``end``, ``expires_in_s`` and ``rank``.
 
         ``fields``: ``model``, ``images``, ``ttl_s``, ``request_id`` and those of sessions.
         """
@@ -77,9 +77,9 @@ class Microserving:
     async def remote_send(
         self, prompt: Prompt, kv_addr_info: str, begin: int, end: int = -1, **fields: Any
     ) -> dict[str, Any]:
-        """Send the K and V of ``prompt[begin:end]`` to the lease of ``kv_addr_info``; returns when
-        all has arrived: ``num_tokens``, ``num_bytes``, ``elapsed_s``. What the node does not have
-        is computed.
+        """Send the K and V of ``prompt[begin:end]`` to the lease of ``kv_addr_info``; what the node
+        does not have is computed. Returns ``num_tokens``, ``num_bytes`` and ``elapsed_s`` when
+        everything has arrived.
 
         ``fields``: ``model``, ``images``, ``recv_rank``, ``request_id`` and those of sessions.
         """
@@ -95,8 +95,8 @@ class Microserving:
         num_generated: int = 0,
         **fields: Any,
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Compute ``prompt[begin:]`` and generate: the chunks of a streamed completion. What is
-        before ``begin`` comes from the lease, or from the prefix cache.
+        """Compute ``prompt[begin:]`` and generate; yield the chunks of a streamed completion. The
+        tokens before ``begin`` come from the lease, or from the prefix cache.
 
         ``num_generated``: how many of the prompt's last tokens were sampled before. ``fields``:
         ``images``, and all of ``/v1/completions``.
@@ -107,7 +107,7 @@ class Microserving:
         return streamed(self._http, self._url, "/start_generate", body)
 
     async def renew(self, kv_addr_info: str, ttl_s: float) -> dict[str, Any]:
-        """Let the lease end ``ttl_s`` seconds from now: a new ``kv_addr_info``,
+        """Let the lease end ``ttl_s`` seconds from now. Returns a new ``kv_addr_info``, and
         ``expires_in_s``."""
         body = {"kv_addr_info": kv_addr_info, "ttl_s": ttl_s}
         return await self._call("POST", "/leases/renew", body)
@@ -120,14 +120,15 @@ class Microserving:
     async def pin(
         self, prompt: Prompt, price: float, ttl_s: float, **fields: Any
     ) -> dict[str, Any]:
-        """Have what the node has cached of ``prompt`` evicted after all that has a lower ``price``,
-        for ``ttl_s`` seconds; 0 takes the price back. ``num_tokens`` have it: those that are
-        cached, as far as the share for prices goes."""
+        """Have what the node has cached of ``prompt`` evicted after everything that has a lower
+        ``price``, for ``ttl_s`` seconds; 0 takes the price back. Returns ``num_tokens``, the number
+        of tokens that have it: those that are cached, up to the share for prices."""
         body = {"prompt": _sent(prompt), "price": price, "ttl_s": ttl_s}
         return await self._call("POST", "/pin", body | fields)
 
     async def engines(self) -> list[dict[str, Any]]:
-        """The node's engines: what their K and V are, how much is free, how busy they are."""
+        """Return the node's engines: the kind of their K and V, their free memory, and their
+        load."""
         return list((await self._call("GET", "/engines"))["engines"])
 
     async def _call(

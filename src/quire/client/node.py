@@ -36,7 +36,7 @@ class Client:
     """
 
     def __init__(self, url: str = "http://127.0.0.1:8000", api_key: str | None = None) -> None:
-        """Connects at the first request.
+        """Make a client, which connects at the first request.
 
         Raises:
             ConfigError: ``url`` is no HTTP address.
@@ -61,7 +61,7 @@ class Client:
         await self._http.aclose()
 
     async def library(self) -> list[dict[str, Any]]:
-        """The programs that are shipped with the node: name, theme, summary."""
+        """Return the programs that are shipped with the node: name, theme, summary."""
         return list((await self._call("GET", "/v1/programs/library"))["data"])
 
     async def push(self, code: str | bytes | Path) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Client:
         return await self._call("POST", "/v1/programs/uploads", body, CODE_TIMEOUT)
 
     async def uploads(self) -> list[dict[str, Any]]:
-        """The uploads of this caller's tenant, newest first."""
+        """Return the uploads of this caller's tenant, newest first."""
         return list((await self._call("GET", "/v1/programs/uploads"))["data"])
 
     async def delete_upload(self, name: str) -> None:
@@ -97,8 +97,8 @@ class Client:
         text, a module, or a file's path. ``args`` are arguments by position, ``named`` by name:
         strings or other JSON values.
 
-        ``priority``: lower runs first. ``seed``: of ``api.random`` in the program. ``client_id``: a
-        name of your own in the process table.
+        ``priority``: lower runs first. ``seed``: that of ``api.random`` in the program.
+        ``client_id``: a name of your own in the process table.
 
         Raises:
             InvalidArgument: neither or both of ``program`` and ``code`` are given, or an argument
@@ -132,7 +132,7 @@ class Client:
         return result_of(await self._call("POST", "/v1/programs", body | {"wait": True}, FOR_EVER))
 
     async def workflows(self) -> list[dict[str, Any]]:
-        """The workflows that the node serves, with the schemas of their queries."""
+        """Return the workflows that the node serves, with the schemas of their queries."""
         return list((await self._call("GET", "/v1/workflows"))["data"])
 
     async def query(
@@ -152,17 +152,18 @@ class Client:
     ) -> dict[str, Any]:
         """Ask ``workflow``, and return the results by name. ``query``: its inputs by name;
         ``config``: changes to its components. ``deadline_s`` and ``max_generated_tokens``: the
-        query ends with an error if it needs more. ``speculate``: what is likely to be needed runs
-        in spare time before it is known that it is. If this call is cancelled, so is the query.
+        query ends with an error if it needs more. ``speculate``: primitives that will probably be
+        needed run in spare time. If this call is cancelled, so is the query.
 
-        ``query_id``: the node keeps what the query has done, and asked again under this id it goes
-        on; with ``resume`` the inputs are those that are kept, and ``query`` and ``config`` are
-        left out. ``repeat_interrupted``: tools that were cut off are called again.
+        ``query_id``: the node keeps what the query has done, and goes on from there when it is
+        asked again under this id; with ``resume`` the inputs are those that are kept, and ``query``
+        and ``config`` are left out. ``repeat_interrupted``: tools that were interrupted are called
+        again.
 
         Raises:
             UnknownHandle: the node serves no such workflow, or keeps nothing to resume.
-            InvalidArgument: an input or a setting that the workflow does not take, or nobody knows
-                what a tool that was cut off has done.
+            InvalidArgument: an input or a setting that the workflow does not take, or it is not
+                known what an interrupted tool has done.
             AlreadyExists: something else was asked under the id.
         """
         body = _query_body(
@@ -188,8 +189,9 @@ class Client:
         resume: bool = False,
         repeat_interrupted: bool = False,
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Like ``query``, but yields what happens: ``started``, the primitives, the text of results
-        (``delta``), and ``ended``, which has the results. Closing it cancels the query."""
+        """Like ``query``, but yield the events: ``started``, the primitives, the text of results
+        (``delta``), and ``ended``, which has the results. Closing the generator cancels the
+        query."""
         body = _query_body(
             query, config, priority, client_id, deadline_s, max_generated_tokens,
             speculate, query_id, resume, repeat_interrupted,
@@ -197,15 +199,16 @@ class Client:
         return streamed(self._http, self._url, query_path(workflow), body | {"stream": True})
 
     async def forget_query(self, workflow: str, query_id: str) -> None:
-        """Delete what the node keeps of a query. Raises ``UnknownHandle`` if that is nothing."""
+        """Delete what the node keeps of a query. Raises ``UnknownHandle`` if it keeps nothing."""
         await self._call("DELETE", kept_query_path(workflow, query_id))
 
     async def programs(self) -> list[dict[str, Any]]:
-        """The records of this caller's programs, sessions included."""
+        """Return the records of this caller's programs, sessions included."""
         return list((await self._call("GET", "/v1/programs"))["data"])
 
     def program(self, public_id: str) -> RemoteProgram:
-        """A program that was launched earlier, by anyone with the same key. Sends no request."""
+        """Return a program that was launched earlier, by anyone with the same key. Sends no
+        request."""
         return RemoteProgram(self, public_id)
 
     async def _call(
@@ -233,12 +236,12 @@ class RemoteProgram:
         self.id = public_id
 
     def attach(self, after: int = 0) -> Attachment:
-        """A connection: ``async with program.attach() as attached``. Messages up to sequence number
-        ``after`` are skipped."""
+        """Return a connection: ``async with program.attach() as attached``. Messages up to sequence
+        number ``after`` are skipped."""
         return self._client._attachment(self.id, after)
 
     async def record(self) -> dict[str, Any]:
-        """Its name, state and figures, and after its end its result or error."""
+        """Return its name, state and figures, and after its end its result or error."""
         return await self._client._call("GET", program_path(self.id))
 
     async def result(self) -> Any:
@@ -259,7 +262,7 @@ class RemoteProgram:
         await self._signal({"signal": "message", "message": message})
 
     async def end_input(self) -> None:
-        """Nothing more will be sent: ``receive`` raises in the program."""
+        """Announce that nothing more will be sent: ``receive`` then raises in the program."""
         await self._signal({"signal": "end_of_input"})
 
     async def cancel(self) -> None:
@@ -267,7 +270,7 @@ class RemoteProgram:
         await self._signal({"signal": "cancel"})
 
     async def logs(self) -> list[dict[str, Any]]:
-        """Its log entries, its output, and the node's notes about it, oldest first."""
+        """Return its log entries, its output, and the node's notes about it, oldest first."""
         return list((await self._client._call("GET", f"{program_path(self.id)}/logs"))["data"])
 
     async def _signal(self, body: dict[str, Any]) -> None:

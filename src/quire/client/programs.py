@@ -1,12 +1,12 @@
-"""Which program and which thread of it the running code belongs to, by context variables.
+"""Finds the program and the thread of it to which the running code belongs, by context variables.
 
-Owns the programs of this process and the names of their threads. Sends nothing; ``tracking`` puts
-what is found here into requests and tells the server of beginnings and ends.
+Owns the programs of this process and the names of their threads. Sends nothing; ``tracking`` adds
+them to requests and reports beginnings and ends to the server.
 
 A context is copied by ``asyncio.create_task``, ``asyncio.gather``, ``asyncio.to_thread`` and by the
-executors of LangChain; a plain ``threading.Thread`` begins with an empty one, see ``carried``.
-Whoever makes a request in a copied context gets a thread of its own then, forked from the thread
-that the context was copied from.
+executors of LangChain; a plain ``threading.Thread`` begins with an empty one, see ``carried``. Code
+that makes a request in a copied context gets a thread of its own then, forked from the thread of
+the original context.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ MAIN = "main"
 
 
 class ProgramScope:
-    """One program: ``id`` names its session. ``around``: the thread that it began in, of the
+    """One program: ``id`` names its session. ``around``: the thread in which it began, of the
     program around it. ``settings``: fields of ``POST /v1/sessions``.
 
-    ``servers``: what ``tracking`` keeps for each server that it has told of this program.
+    ``servers``: what ``tracking`` keeps for each server that knows this program.
     """
 
     def __init__(self, name: str, around: ThreadScope | None, settings: dict[str, Any]) -> None:
@@ -47,11 +47,11 @@ class ProgramScope:
 
     @property
     def parent(self) -> ProgramScope | None:
-        """The program around it."""
+        """The program around it, if there is one."""
         return None if self.around is None else self.around.program
 
     def lineage(self) -> list[ProgramScope]:
-        """The programs around it, the outermost first, and itself."""
+        """Return the programs around it, the outermost first, and itself."""
         above = [] if self.parent is None else self.parent.lineage()
         return [*above, self]
 
@@ -71,7 +71,7 @@ class ThreadScope:
 
 
 _current: ContextVar[ThreadScope | None] = ContextVar("quire_thread", default=None)
-"""A context variable has to be global: it is each context that has its own value."""
+"""A context variable has to be global; each context has a value of its own."""
 
 
 def enter(name: str, settings: dict[str, Any]) -> ProgramScope:
@@ -82,13 +82,13 @@ def enter(name: str, settings: dict[str, Any]) -> ProgramScope:
 
 
 def leave(program: ProgramScope) -> None:
-    """``program`` ends. Contexts that still have it are in the one around it from now on."""
+    """End ``program``. Contexts that still have it belong to the program around it from now on."""
     program.over = True
     _current.set(_living(_current.get()))
 
 
 def current_thread() -> ThreadScope | None:
-    """The thread of the running code; None outside of all programs."""
+    """Return the thread of the running code; None outside of all programs."""
     thread, owner = _living(_current.get()), _owner()
     if thread is not None and thread.owner() is not owner:
         program = thread.program
@@ -98,7 +98,7 @@ def current_thread() -> ThreadScope | None:
 
 
 def carried(function: Callable[P, R]) -> Callable[P, R]:
-    """``function``, to be called on any thread in the program of now:
+    """Return ``function``, so that it runs in the present program on any thread:
     ``threading.Thread(target=carried(work))``, ``executor.submit(carried(work), ...)``."""
     context = copy_context()
 

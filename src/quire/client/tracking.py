@@ -1,9 +1,9 @@
-"""``track`` and ``program``: every call of an OpenAI client says which program it belongs to.
+"""``track`` and ``program``: every call of an OpenAI client carries the program that it belongs to.
 
-Owns the request hook of tracked HTTP clients, and the sessions' begin and end on the servers that
-were called (docs/reference/http.md). Who is running is found in ``programs``. A hook of the HTTP
+Owns the request hook of tracked HTTP clients, and the begin and end of sessions on the servers that
+were called (docs/reference/http.md). ``programs`` finds the running program. A hook of the HTTP
 client sees every request as it is sent: retries, streams and copies of the client included. Nothing
-here makes a call fail: what goes wrong is logged, and the call goes on.
+here makes a call fail: a failure is logged, and the call goes on.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 C = TypeVar("C")
 
 TIMEOUT_S = 5.0
-"""Bounds each request of its own: a call does not wait longer for its session."""
+"""Limits each request about sessions: a call does not wait longer for its session."""
 
 _KEYS = ("authorization", "x-api-key", "api-key")
 _RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
 def track(client: C) -> C:
-    """``client`` itself, whose calls are tagged from now on wherever a ``program`` is running.
+    """Return ``client`` itself, whose calls are tagged from now on while a ``program`` is running.
 
     ``client`` is a client of the packages openai or anthropic, sync or async, or an HTTP client of
     httpx or httpx2 that is given to one (``http_client=``). Its copies (``with_options``) share the
@@ -56,7 +56,7 @@ def track(client: C) -> C:
 
 
 class program:  # noqa: N801 - it reads as a statement: with program("name")
-    """The calls of this block are one program, which ends with it.
+    """A context whose calls are one program, which ends with it.
 
     A program inside another is its child. Programs of one ``name`` are of one kind: their lengths
     are learned together. ``priority`` (lower runs first) and ``deadline_s`` are
@@ -66,7 +66,7 @@ class program:  # noqa: N801 - it reads as a statement: with program("name")
     def __init__(
         self, name: str, *, priority: int | None = None, deadline_s: float | None = None
     ) -> None:
-        """Raises ``InvalidArgument``: ``name`` cannot stand in a header."""
+        """Raises ``InvalidArgument`` if a header cannot contain ``name``."""
         if not 1 <= len(name) <= 128 or not name.isascii() or not name.isprintable():
             raise InvalidArgument(
                 f"the program's name {name!r} must be 1 to 128 printable ASCII characters"
@@ -127,7 +127,7 @@ class program:  # noqa: N801 - it reads as a statement: with program("name")
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """Where a tracked client has sent a call: ``url`` is that of its ``/v1/sessions``."""
+    """A server that a tracked client has called: ``url`` is that of its ``/v1/sessions``."""
 
     url: str
     keys: dict[str, str]
@@ -182,7 +182,8 @@ class _AsyncHook:
 
 
 def _thread_of(request: Any) -> ThreadScope | None:
-    """Whose ``request`` it is, if it is a call of a program that says nothing of its own."""
+    """Return the thread of ``request``, if it is a call of a program and names no program
+    itself."""
     if request.method != "POST" or "x-quire-program-id" in request.headers:
         return None
     if request.url.path.endswith("/v1/sessions"):
@@ -210,8 +211,9 @@ def _server_of(request: Any, http: Any) -> _Server | None:
 
 
 def _untold(thread: ThreadScope, server: _Server | None) -> list[tuple[ProgramScope, _Server]]:
-    """The programs that ``server`` has yet to hear of, the outermost first: a parent must be known
-    before its child. Two threads may both tell of one: the second time changes nothing."""
+    """Return the programs that ``server`` does not know yet, the outermost first: a parent must be
+    known before its child. If two threads report the same one, the second report changes
+    nothing."""
     if server is None:
         return []
     return [(one, server) for one in thread.program.lineage() if server.url not in one.servers]
@@ -228,7 +230,7 @@ def _told(scope: ProgramScope, server: _Server, answer: Any) -> None:
         scope.servers[server.url] = server
         return
     if answer.status_code not in _RETRIED:
-        scope.servers[server.url] = None  # it has no sessions: there is nothing to end
+        scope.servers[server.url] = None  # the server has no sessions: there is nothing to end
     _failed("begin", scope, server, f"{answer.status_code} {answer.text[:500]}")
 
 
@@ -261,5 +263,5 @@ async def _end_async(scope: ProgramScope) -> None:
 
 
 def _ended(scope: ProgramScope, server: _Server, answer: Any) -> None:
-    if not answer.is_success and answer.status_code != 404:  # 404: it was idle for too long
+    if not answer.is_success and answer.status_code != 404:  # 404: it has expired
         _failed("end", scope, server, f"{answer.status_code} {answer.text[:500]}")

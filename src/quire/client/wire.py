@@ -1,6 +1,5 @@
-"""What every HTTP client of a node needs: its address, code as a request body, errors as
-exceptions.
-"""
+"""What every HTTP client of a node needs: its address, code as a request body, and errors as
+exceptions."""
 
 from __future__ import annotations
 
@@ -26,13 +25,13 @@ CODE_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
 """Timeout of requests with code: the first of them builds the node's sandbox, which takes half a
 minute on an idle machine."""
 FOR_EVER = httpx.Timeout(None, connect=5.0)
-"""Timeout of requests that return when a program ends."""
+"""Timeout of requests that return when a program ends: none."""
 
 _WASM_MAGIC = b"\0asm"
 
 
 def node_url(url: str) -> str:
-    """The base URL of a node's routes; ``url`` may be the base URL of OpenAI clients.
+    """Return the base URL of a node's routes; ``url`` may be the base URL of OpenAI clients.
 
     Raises:
         ConfigError: ``url`` is no HTTP address.
@@ -68,7 +67,7 @@ def kept_query_path(workflow: str, query_id: str) -> str:
 
 
 def code_body(code: bytes) -> dict[str, Any]:
-    """A program's code in the form of a request.
+    """Return a program's code in the form of a request.
 
     Raises:
         InvalidArgument: it is neither WebAssembly nor UTF-8 text.
@@ -82,7 +81,7 @@ def code_body(code: bytes) -> dict[str, Any]:
 
 
 def unreachable(url: str, reason: Exception) -> QuireError:
-    """The error for a node that cannot be reached."""
+    """Return the error for a node that cannot be reached."""
     return EngineLost(
         f"no node answers at {url} ({reason}): start one with 'quire serve' or name another "
         "with --url"
@@ -90,7 +89,7 @@ def unreachable(url: str, reason: Exception) -> QuireError:
 
 
 def answer_of(url: str, response: httpx.Response) -> dict[str, Any]:
-    """The body of a response; an error response is raised."""
+    """Return the body of a response; raise an error response."""
     if not response.is_success:
         raise error_of_body(url, response.status_code, response.content)
     answer: dict[str, Any] = response.json() if response.content else {}
@@ -98,7 +97,7 @@ def answer_of(url: str, response: httpx.Response) -> dict[str, Any]:
 
 
 def event_of(url: str, line: str) -> dict[str, Any]:
-    """The JSON of a streamed event; an error is raised."""
+    """Return the JSON of a streamed event; raise an error."""
     event: dict[str, Any] = json.loads(line)
     if "error" in event:
         raise error_of_body(url, 500, line.encode())
@@ -108,10 +107,10 @@ def event_of(url: str, line: str) -> dict[str, Any]:
 async def streamed(
     http: httpx.AsyncClient, url: str, path: str, body: Mapping[str, Any]
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """The events of an answer to ``body``. Closing it ends the request.
+    """Yield the events of the answer to ``body``. Closing the generator ends the request.
 
     Raises:
-        QuireError: the node refuses it, cannot be reached, or says in an event that it failed.
+        QuireError: the node refuses it, cannot be reached, or reports a failure in an event.
     """
     try:
         async with http.stream("POST", path, json=body, timeout=FOR_EVER) as answer:
@@ -125,7 +124,7 @@ async def streamed(
 
 
 def error_of_body(url: str, status: int, body: bytes | None) -> QuireError:
-    """The exception for an error response."""
+    """Return the exception for an error response."""
     try:
         error = json.loads(body or b"")["error"]
         record = ErrorRecord(str(error["code"]), str(error["message"]))

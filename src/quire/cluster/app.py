@@ -1,4 +1,4 @@
-"""A router's application and everything behind it, put together."""
+"""A router's application and all its parts, put together."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from quire.server.security import Authenticator, EdgeMiddleware, KeyMiddleware, 
 
 
 class Router:
-    """An ASGI application over the nodes of ``config``. Use as a context manager: inside it, the
-    nodes are watched and the strategy's file is followed. ``try_apart``: as for its strategies."""
+    """An ASGI application over the nodes of ``config``. In the context of ``running`` the nodes are
+    watched and the strategy's file is followed. ``try_apart``: what later strategies must pass."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Router:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Router]:
-        """The nodes have been asked once when this is entered."""
+        """Run the router's tasks. The nodes have been probed once when this is entered."""
         loop = asyncio.get_running_loop()
         guard = LoopGuard(
             post=loop.call_soon_threadsafe,
@@ -159,7 +159,7 @@ class Router:
 async def make_router(
     config: RouterConfig, server: ServerConfig, try_apart: Try | None = None
 ) -> Router:
-    """The router of ``config``, whose strategy has been tried.
+    """Return the router of ``config``, whose strategy has been tried.
 
     Raises:
         InvalidArgument: the strategy is refused.

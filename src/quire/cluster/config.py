@@ -15,12 +15,12 @@ from quire.core.ids import TenantId
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
-    """``tenants``: whose keys clients need; without any key all requests pass, and the nodes check
-    them. ``node_key``: sent to nodes in place of the client's key. ``admin_key``: for ``/router``;
-    without it the strategy cannot be exchanged over HTTP. ``cluster_key``: shared with the nodes,
-    for the three calls and the engines' figures. ``max_block_s``: a strategy that keeps the event
-    loop for longer is reported. ``resumes``: a streamed completion whose node is lost goes on at
-    another one; it needs the cluster's key."""
+    """``tenants``: the tenants whose keys clients need; without any key all requests pass, and the
+    nodes check them. ``node_key``: sent to nodes in place of the client's key. ``admin_key``:
+    needed for ``/router``; without it the strategy cannot be exchanged over HTTP. ``cluster_key``:
+    shared with the nodes, for the three calls and the engines' figures. ``max_block_s``: a strategy
+    that blocks the event loop for longer is reported. ``resumes``: a streamed completion whose node
+    is lost goes on at another node; this needs the cluster's key."""
 
     nodes: tuple[NodeAddress, ...]
     strategy: StrategySource = field(default_factory=lambda: StrategySource("least_used"))

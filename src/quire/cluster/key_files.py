@@ -1,4 +1,4 @@
-"""Keys in files: one line each."""
+"""Keys in files of one line each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from quire.core.errors import ConfigError
 
 
 def read_key(path: Path | None, what: str) -> str | None:
-    """The key in the file ``path``; ``what`` names the option or setting that gives it.
+    """Return the key in the file ``path``, None without a path; ``what`` is the name of the option
+    or setting in messages.
 
     Raises:
         ConfigError: it cannot be read, or has no key.

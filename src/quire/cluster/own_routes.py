@@ -1,6 +1,6 @@
 """The router's own routes: its health, its metrics, its nodes and its strategy.
 
-Owns who may see and change them. Must not know how requests are placed.
+Owns who may read and change them. Must not know how requests are placed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _PREFIX = "/router/"
 
 
 class StrategyChange(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of ``PUT /router/strategy``: ``name`` of a shipped strategy, or ``source`` with the
-    ``name`` of what in it is the strategy. ``options`` are those of its class."""
+    """The body of ``PUT /router/strategy``: the ``name`` of a shipped strategy, or a ``source``
+    with the ``name`` of the function or class in it. ``options`` are arguments of the class."""
 
     name: str | None = None
     source: str | None = None
@@ -52,20 +52,20 @@ class StrategyChange(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NodesChange(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of ``PUT /router/nodes``: each as for ``--node``."""
+    """The body of ``PUT /router/nodes``: each node is written as for ``--node``."""
 
     nodes: list[str]
 
 
 class AdminKey:
-    """Who may use ``/router``: with a key, whoever sends it; without one, everyone may look and
-    nobody may change anything."""
+    """Decides who may use ``/router``. With a key: those who send it. Without one: everyone may
+    read, and nobody may change anything."""
 
     def __init__(self, key: str | None) -> None:
         self._digest = None if key is None else _digest(key)
 
     def check(self, headers: Headers, *, changes: bool) -> None:
-        """Raises ``Forbidden``, ``Unauthorized``."""
+        """Raise ``Forbidden`` or ``Unauthorized`` if the request may not be made."""
         if self._digest is None:
             if changes:
                 raise Forbidden(
@@ -149,7 +149,7 @@ class OwnRoutes:
         return JSONResponse(self._described_strategy())
 
     async def _change_nodes(self, body: bytes) -> dict[str, Any]:
-        """What of the leaving nodes' work can go on elsewhere does so now."""
+        """Change the nodes; work of those that leave moves to other nodes now, where it can."""
         gone = await self._fleet.change(_addresses(body))
         num_moved = sum([await self._moves.empty(engine) for engine in gone])
         left = [await self._program_moves.empty(engine) for engine in gone]
@@ -167,7 +167,8 @@ class OwnRoutes:
         }
 
     async def _drain(self, name: str, *, is_on: bool) -> Response:
-        """With ``is_on`` the node gets no new work, and what can leaves it now."""
+        """Give the node no new work if ``is_on``, and move away now what can move; else end
+        this."""
         engine = self._fleet.named(name)
         if engine is None:
             raise UnknownHandle(f"no node {name[:100]!a} here: GET /router/engines lists them")
@@ -184,7 +185,8 @@ class OwnRoutes:
         return JSONResponse({**_described(engine), "num_moved": num_moved, **programs})
 
     def _health(self, *, is_ready_wanted: bool) -> Response:
-        """A router is alive as long as it answers; it is ready while a node is."""
+        """Answer whether the router is alive, which it is while it answers, or ready: it is ready
+        while a node takes work."""
         engines = self._fleet.engines
         num_ready = sum(engine.node.takes_work for engine in engines)
         num_alive = sum(engine.node.liveness.is_alive for engine in engines)

@@ -1,4 +1,4 @@
-"""Answers with an error in the form of the API that was asked."""
+"""Answers with an error, in the form of the API in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.server.refusals import note
 
 
 async def refuse(error: QuireError | HttpError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with ``error``; nothing has been sent yet."""
+    """Answer with ``error``. Nothing of the answer may have been sent."""
     if isinstance(error, QuireError):
         note(scope, error.code, error.message)
         response = response_of(error)

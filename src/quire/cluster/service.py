@@ -1,6 +1,6 @@
-"""Runs a router behind HTTP: start, a clean exit.
+"""Runs a router behind HTTP, from its start to a clean exit.
 
-Owns the order of its life. SIGTERM or SIGINT stop the listener: requests that run have the drain
+Owns the order of these steps. SIGTERM or SIGINT stop the listener: running requests have the drain
 time to end, a second signal cuts them.
 """
 
@@ -25,7 +25,7 @@ from quire.server.stop_request import StopRequest, url_of
 logger = logging.getLogger(__name__)
 
 _CONNECTIONS_EACH = 2
-"""A request of a router has a connection on either side."""
+"""A request through a router has a connection on either side."""
 
 
 class RouterService:
@@ -42,7 +42,7 @@ class RouterService:
         return url_of(self._sock)
 
     async def run(self, on_ready: Callable[[], None] | None = None) -> None:
-        """Serve until ``request_stop``. ``on_ready`` is called when requests can come.
+        """Serve until ``request_stop``. ``on_ready`` is called when requests can arrive.
 
         Raises:
             QuireError: the strategy is refused.

@@ -68,8 +68,8 @@ def create_app(
     tenants: Sequence[TenantConfig] = (TenantConfig(TenantId("default")),),
     workflows: Applications | None = None,
 ) -> FastAPI:
-    """The ASGI application of ``node``. Without any API key every client is the first tenant.
-    ``workflows``: those that it serves (default: the shipped ones)."""
+    """Return the ASGI application of ``node``. Without any API key every client is the first
+    tenant. ``workflows``: the workflows that it serves (default: the shipped ones)."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -108,7 +108,8 @@ def create_app(
 
 
 def _build_routes(app: FastAPI) -> None:
-    """FastAPI builds a route when a request first passes it; here, so that no request waits."""
+    """Build the routes now. FastAPI builds a route only when a request first passes it, and that
+    request would wait."""
     scope = {"type": "http", "method": "GET", "path": "/-", "root_path": "", "headers": []}
     for route in app.routes:
         route.matches(scope)
@@ -158,7 +159,7 @@ def _response_store(node: Node, config: ServerConfig) -> ResponseStore:
 
 
 def _add_layers(app: FastAPI, context: ServerContext, tenants: Sequence[TenantConfig]) -> None:
-    """Adds the middleware; the last one added is the outermost."""
+    """Add the middleware; the last one added is the outermost."""
     config = context.config
     app.add_middleware(ErrorBoundary)
     app.add_middleware(KeyMiddleware, authenticator=Authenticator(tenants))

@@ -1,4 +1,4 @@
-"""What an engine has room for, as one line of the log at the start."""
+"""The capacity of an engine, as one line of the log at the start."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from quire.core.sizes import format_size
 
 
 def capacity_line(info: EngineInfo, num_engines: int = 1) -> str:
-    """Memory and bounds of one of ``num_engines`` engines alike, for whoever sizes a deployment.
+    """Return memory and bounds of one of ``num_engines`` equal engines, to size a deployment by.
 
-    A context is of the model's full length. Layers with a window hold less of a long context, so
-    the groups without one bound how many tokens fit.
+    A context has the model's full length. Layers with a window hold less of a long context, so the
+    groups without one determine how many tokens fit.
     """
     pool = info.pool
     full = [group for group in pool.groups if not group.window] or list(pool.groups)

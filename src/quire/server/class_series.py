@@ -1,4 +1,4 @@
-"""Waiting against service by class of program, as Prometheus series."""
+"""Waiting in relation to service, by class of program, as Prometheus series."""
 
 from __future__ import annotations
 

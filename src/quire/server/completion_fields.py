@@ -1,7 +1,8 @@
-"""From the fields of a text completion to the work behind it, for the routes that take them.
+"""Translates the fields of a text completion into the work behind it, for the routes that take
+them.
 
-Owns what such a request means: its prompts as tokens, its grammar, what it wants to see. Must not
-know where the K and V of its prompt come from.
+Owns the meaning of such a request: its prompts as tokens, its grammar, the output that it asks for.
+Must not know where the K and V of its prompt come from.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ async def completion_work(
     num_generated: int = 0,
     change: Change = lambda asked: asked,
 ) -> GenerationPlan:
-    """The work that ``body`` asks for. ``num_generated``: so many of its tokens were sampled
-    before. ``change``: what else each of its requests is to say.
+    """Return the work for ``body``. ``num_generated``: how many of its tokens were sampled before.
+    ``change``: changes each of its requests.
 
     Raises:
-        QuireError: the model cannot do it; the message says why.
+        QuireError: the model cannot do the work; the message says why.
     """
     model = context_of(request).node.model(body.model)
     texts = body.prompts()
@@ -96,7 +97,7 @@ def _request(
 
 
 def _left(body: CompletionsRequest, num_generated: int) -> int:
-    """How many tokens may still be sampled of those that ``body`` asks for."""
+    """Return how many tokens may still be sampled of those that ``body`` asks for."""
     most = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     if num_generated >= most:
         raise InvalidArgument(
@@ -123,7 +124,7 @@ def _options(body: CompletionsRequest) -> CompletionsOptions:
 def _prompts(
     model: ServedModel, texts: Sequence[str | list[int]], add_special_tokens: bool | None
 ) -> list[EchoedPrompt]:
-    """Tokenised prompts. Runs in a thread, because a long text takes time."""
+    """Return the tokenised prompts. Runs in a thread, because a long text takes time."""
     return [_prompt(model, text, add_special_tokens) for text in texts]
 
 
@@ -140,7 +141,7 @@ def _prompt(
 
 
 def _known_prompt(model: ServedModel, token_ids: list[int]) -> EchoedPrompt:
-    """A prompt that was sent as tokens; its text is needed for echoes only."""
+    """Return a prompt that was sent as tokens; its text is needed for echoes only."""
     unknown = max(token_ids, default=0)
     if unknown >= model.info.vocab_size:
         raise InvalidArgument(

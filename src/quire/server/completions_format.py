@@ -1,4 +1,4 @@
-"""From chunks to ``/v1/completions`` bodies, whole or as events.
+"""Formats chunks as ``/v1/completions`` bodies, whole or as events.
 
 Owns the format of text completions: echoed prompts, parallel lists of log probabilities, choices
 numbered over several prompts. Must not know how chunks are produced or sent.
@@ -24,7 +24,7 @@ from quire.server.usage import UsageCounter
 
 @dataclass(frozen=True, slots=True)
 class CompletionsOptions:
-    """The output options of the client. ``num_logprobs`` ``None``: no log probabilities."""
+    """The output options of the client. ``num_logprobs``: ``None`` for no log probabilities."""
 
     num_choices: int = 1
     echo: bool = False
@@ -100,7 +100,7 @@ class CompletionsFormatter:
         ]
 
     def _text_event(self, prompt: int, chunk: ChoiceChunk) -> bytes:
-        """The event of a chunk with nothing but text, which almost every chunk is."""
+        """Return the event of a chunk with nothing but text; almost every chunk is one."""
         index = prompt * self._options.num_choices + chunk.index
         choice = self._choices[index]
         choice.texts.append(chunk.text)
@@ -126,8 +126,8 @@ class CompletionsFormatter:
         return body.to_json()
 
     def _in_order(self, prompt: int, chunk: ChoiceChunk) -> list[ChoiceChunk]:
-        """Chunks that may be sent now: the figures of an echo come with choice 0, the other choices
-        wait for it."""
+        """Return the chunks that may be sent now: the figures of an echo come with choice 0, and
+        the other choices wait for it."""
         if not self._options.echo or self._options.num_logprobs is None:
             return [chunk]
         if prompt in self._scores:

@@ -19,7 +19,8 @@ _LOG_INTERVAL_S = 10.0
 
 
 class Connection(Protocol):
-    """``give_up`` closes it at once; ``ConnectionTable.closed`` may be called for it again."""
+    """A connection in the table. ``give_up`` closes it at once; ``ConnectionTable.closed`` may be
+    called for it again."""
 
     def give_up(self) -> None: ...
 
@@ -35,7 +36,7 @@ class ConnectionTable:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        # insertion order is age; the values mean nothing
+        # ordered by age; the values are not used
         self._silent: dict[Connection, None] = {}
         self._idle: dict[Connection, None] = {}
         self._busy: dict[Connection, None] = {}
@@ -55,19 +56,19 @@ class ConnectionTable:
             self._give_up(self._idle, now_s)
 
     def asked(self, connection: Connection) -> None:
-        """The head of a request is complete."""
+        """Note that the head of a request is complete."""
         self._forget(connection)
         self._busy[connection] = None
 
     def answered(self, connection: Connection) -> None:
-        """It waits for its client's next request. A connection that is no longer in the table is
-        not added again."""
+        """Note that the connection waits for its client's next request. A connection that is no
+        longer in the table is not added again."""
         if connection in self._busy:
             self._forget(connection)
             self._idle[connection] = None
 
     def closed(self, connection: Connection) -> None:
-        """It is closed, or no longer HTTP. Idempotent."""
+        """Note that the connection is closed, or no longer HTTP. Idempotent."""
         self._forget(connection)
 
     def _forget(self, connection: Connection) -> None:

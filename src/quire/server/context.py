@@ -28,7 +28,7 @@ from quire.server.responses.store import ResponseStore
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """One per application. ``started_unix_s`` is the ``created`` of the models."""
+    """The context of one application. ``started_unix_s`` is the ``created`` of the models."""
 
     node: Node
     config: ServerConfig
@@ -53,7 +53,7 @@ def context_of(connection: HTTPConnection) -> ServerContext:
 
 
 def caller_of(connection: HTTPConnection) -> TenantId:
-    """The tenant that ``KeyMiddleware`` found."""
+    """Return the tenant that ``KeyMiddleware`` found."""
     return cast(TenantId, connection.state.tenant)
 
 

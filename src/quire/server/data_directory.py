@@ -1,5 +1,5 @@
-"""The directory in which a node keeps files: whether it can, asked before anything starts, and
-that no other server works with what it keeps there."""
+"""The directory in which a node keeps files: checks before anything starts that it can be written,
+and that no other server uses it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _LOCK = "server.lock"
 
 
 def check_data_directory(path: Path | None) -> None:
-    """Make the directory if need be, and write to it; ``None``: nothing is kept.
+    """Make the directory if it is missing, and check that it can be written. ``None``: no files are
+    kept.
 
     Raises:
         ConfigError: it cannot be made, or nothing can be written there.
@@ -37,8 +38,8 @@ def check_data_directory(path: Path | None) -> None:
 
 @contextmanager
 def sole_server(path: Path | None) -> Iterator[None]:
-    """No other server has this data directory while the block runs: two would both run the batches
-    that are unfinished there. The lock ends with the process, however that ends.
+    """Lock the data directory while the block runs: two servers would both run its unfinished
+    batches. The lock ends with the process, however that ends.
 
     Raises:
         ConfigError: another server has it.
@@ -65,5 +66,6 @@ def sole_server(path: Path | None) -> Iterator[None]:
 
 
 def _holder(written: str) -> str:
-    """Who holds the lock, if it has written its id by now."""
+    """Return the process id of the server that has the lock, for a message, if the lock file has it
+    by now."""
     return f" (pid {written})" if written.isdecimal() else ""

@@ -30,16 +30,16 @@ class Formatter(Protocol):
     """Turns the chunks of one request into bodies. It receives every chunk, in order."""
 
     def feed(self, item: PromptChunk) -> Sequence[bytes]:
-        """The events of ``item`` for a streaming client (none for a whole answer), framed later by
-        the API's ``EventStyle``."""
+        """Return the events of ``item`` for a streaming client (none for a whole answer); the API's
+        ``EventStyle`` frames them later."""
         ...
 
     def last_events(self) -> Sequence[bytes]:
-        """The events after the last chunk: the usage, if it was requested."""
+        """Return the events after the last chunk: the usage, if it was requested."""
         ...
 
     def whole(self) -> bytes:
-        """The JSON body of an answer that is not streamed."""
+        """Return the JSON body of an answer that is not streamed."""
         ...
 
 
@@ -92,9 +92,9 @@ class GenerationResponse(Response):
     ``write_timeout_s`` limits each write: the server buffers 64 KiB per connection and then makes
     the writer wait, so a slow reader delays the calls, and after this time ends them.
     ``on_finished`` is called after a complete answer, before its last bytes are sent. ``style``:
-    how the formatter's events are framed. ``telling``: tells other nodes' routers of each chunk
-    what they need to go on; the last chunk comes with the end of the stream, or not at all. With it
-    a whole answer is sent as ``told_whole`` says.
+    how the formatter's events are framed. ``telling``: adds, after each chunk but the last, what a
+    router needs to continue the answer at another node; a whole answer is then sent as
+    ``told_whole`` describes.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class GenerationResponse(Response):
             headers={**EVENT_HEADERS, **headers} if is_told else headers,
             media_type="text/event-stream" if is_told else "application/json",
         )
-        del self.headers["content-length"]  # of the empty body; the real length is set later
+        del self.headers["content-length"]  # that of the empty body; the real length is set later
         self._generation = generation
         self._formatter = formatter
         self._observer = observer
@@ -126,7 +126,7 @@ class GenerationResponse(Response):
         self._telling = telling
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Deliver; raises the call's ``QuireError`` if nothing has been sent yet."""
+        """Deliver the answer. Raises the call's ``QuireError`` if nothing has been sent yet."""
         # a token's event need not pass the middlewares, which look at the start of a response alone
         self._send_body: Send = scope.get("state", {}).get("send_body", send)
         if self._stream or self._telling is not None:
@@ -182,7 +182,7 @@ class GenerationResponse(Response):
                     events = self._events(self._formatter.feed(item))
                     if telling is not None:
                         num_running -= item.chunk.finish_reason is not None
-                        if num_running:  # the last chunk comes with the end
+                        if num_running:  # the last chunk is sent with the end of the stream
                             events += telling.comment(item, is_first=not started)
                     await self._write(send, events, headers=None if started else self.raw_headers)
                     started = True
@@ -199,7 +199,7 @@ class GenerationResponse(Response):
             await self._write(send, failure, more=False)
 
     def _events(self, payloads: Sequence[bytes]) -> bytes:
-        """``payloads`` for a streaming client, framed; nothing for others."""
+        """Return ``payloads`` framed for a streaming client; nothing for others."""
         return b"".join(map(self._style.frame, payloads)) if self._stream else b""
 
     def _last(self) -> bytes:

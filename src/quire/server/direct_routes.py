@@ -31,20 +31,20 @@ Endpoint = Callable[[Request, Any], Awaitable[Response]]
 
 MSGPACK = "application/msgpack"
 _MSGPACK_PATHS = "/v1/microserving/"
-"""Routes for programs, not for people: their bodies may be msgpack."""
+"""The bodies of these routes may be msgpack: programs send them, not people."""
 
 _NO_BODY = {"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}
 
 
 class DirectRoute:
-    """``endpoint`` with a body of type ``model``."""
+    """A route that is called directly: ``endpoint`` with a body of type ``model``."""
 
     def __init__(self, endpoint: Endpoint, model: type[BaseModel]) -> None:
         self._endpoint = endpoint
         self._model = model
 
     async def __call__(self, request: StrictRequest) -> Response:
-        """The route's response.
+        """Return the route's response.
 
         Raises:
             RequestValidationError: the body is not JSON, or does not match the model.
@@ -81,7 +81,7 @@ def _is_json(content_type: str) -> bool:
 
 
 def direct_routes(routes: Iterable[APIRoute]) -> dict[str, DirectRoute]:
-    """The routes of ``routes`` that answer a POST and take only a request and a body, by path."""
+    """Return those of ``routes`` that answer a POST and take only a request and a body, by path."""
     found = {}
     for route in routes:
         model = _body_alone(route.endpoint)
@@ -91,7 +91,7 @@ def direct_routes(routes: Iterable[APIRoute]) -> dict[str, DirectRoute]:
 
 
 def _body_alone(endpoint: Callable[..., Any]) -> type[BaseModel] | None:
-    """The body's model, if ``endpoint`` takes (request, body) and nothing else."""
+    """Return the body's model if ``endpoint`` takes (request, body) and nothing else."""
     hints = get_type_hints(endpoint, include_extras=True)
     kinds = [hints.get(name) for name in inspect.signature(endpoint).parameters]
     if len(kinds) != 2 or kinds[0] is not Request:

@@ -1,4 +1,5 @@
-"""Encoders in /metrics: what waits for each, and what each of its instances has done."""
+"""Encoders in /metrics: the requests that wait for each, and the work that each instance has
+done."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ _COUNTERS: tuple[tuple[str, str, Callable[[InstanceStatistics], float]], ...] = 
 
 
 def encoder_series(encoders: Sequence[EncoderStatistics]) -> Iterator[Metric]:
-    """One series per encoder, or per instance, and name."""
+    """Yield one series for each figure, by encoder or by instance."""
     for name, help_, waiting in _WAITING:
         gauge = GaugeMetricFamily(f"quire_encoder_{name}", help_, labels=["model_name"])
         for encoder in encoders:
@@ -65,7 +66,8 @@ def encoder_series(encoders: Sequence[EncoderStatistics]) -> Iterator[Metric]:
 
 
 def kept_row_series(kept: KeptRowsStatistics) -> Iterator[Metric]:
-    """How programs had the rows that they asked encoders for, and what is kept of these."""
+    """Yield the series of rows that programs asked encoders for: how each was obtained, and how
+    many are kept."""
     counter = CounterMetricFamily(
         "quire_encoder_rows",
         "Vectors and scores that programs asked for: computed, kept from an equal text, or "

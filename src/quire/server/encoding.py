@@ -27,7 +27,7 @@ from quire.server.schemas.generation import IdentityFields
 async def rows_of(
     request: Request, encoder: EncoderService, sequences: Sequence[EncodedText]
 ) -> F32:
-    """A row for each of ``sequences``.
+    """Return a row for each of ``sequences``.
 
     Raises:
         HttpError: the client has disconnected; sequences that have not run yet are dropped.

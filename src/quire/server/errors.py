@@ -109,22 +109,24 @@ class HttpError(HTTPException):
 
 
 def status_of(error: QuireError) -> int:
-    """The HTTP status of ``error``: that of the first class in the table that it is an instance
-    of."""
+    """Return the HTTP status of ``error``: that of the first class in the table of which it is an
+    instance."""
     return next(status for kind, status in _STATUS if isinstance(error, kind))
 
 
 MAX_MESSAGE_CHARS = 16 << 10
-"""A message may quote what the client has sent, which may be as long as a body."""
+"""The most characters of a message: it may quote what the client has sent, which may be as long as
+a body."""
 _NUM_LAST_CHARS = 1024
-"""Where the remedy stands."""
+"""How many characters at the end of a long message are kept: the remedy stands there."""
 _MAX_PARAM_CHARS = 200
 
 
 def error_body(
     status: int, message: str, *, code: str | None = None, param: str | None = None
 ) -> dict[str, Any]:
-    """The middle of a ``message`` that is too long is left out; what UTF-8 cannot say, escaped."""
+    """Return the error object. The middle of a ``message`` that is too long is left out; characters
+    that UTF-8 cannot encode are escaped."""
     if len(message) > MAX_MESSAGE_CHARS:
         first, last = message[: MAX_MESSAGE_CHARS - _NUM_LAST_CHARS], message[-_NUM_LAST_CHARS:]
         message = f"{first} ... {last}"
@@ -145,7 +147,7 @@ def _sayable(text: str) -> str:
 
 
 def body_of(error: QuireError) -> dict[str, Any]:
-    """The error object, for responses and for ``data:`` lines of streams."""
+    """Return the error object, for responses and for ``data:`` lines of streams."""
     param = error.details.get("param")
     return error_body(
         status_of(error),
@@ -177,7 +179,7 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
     async def on_quire_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, QuireError)
         note(request.scope, error.code, error.message)
-        if isinstance(error, ConfigError):  # the message has the remedy: the place says nothing
+        if isinstance(error, ConfigError):  # the message has the remedy; the location adds nothing
             logger.error("request failed: %s", error.message)
         elif status_of(error) == 500:
             logger.error("request failed: %s", error.message, exc_info=error)
@@ -212,8 +214,8 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
 
 
 def no_route(otherwise: ASGIApp) -> ASGIApp:
-    """The fallback for unknown paths: WebSockets get a 404 like other requests (the framework
-    refuses their handshake with a bare 403), ``otherwise`` answers the rest."""
+    """Return the fallback for unknown paths: WebSockets get a 404 like other requests (the
+    framework refuses their handshake with a bare 403), ``otherwise`` answers the rest."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket" or "websocket.http.response" not in scope["extensions"]:
@@ -231,11 +233,11 @@ def no_route(otherwise: ASGIApp) -> ASGIApp:
 
 
 _NOT_OURS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
-"""Exceptions that end the process."""
+"""Exceptions that end a task or the process."""
 
 
 class ErrorBoundary:
-    """Around the routes: an unexpected exception is logged and becomes a 500 in the usual
+    """The layer around the routes: an unexpected exception is logged and becomes a 500 in the usual
     format."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,6 +1,6 @@
 """A response of server-sent events whose client may disconnect, or read too slowly.
 
-Owns the life of such a response. Must not know what the events say.
+Owns the life of such a response. Must not know what the events mean.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from quire.server.events import EVENT_HEADERS
 class EventStream(Response, ABC):
     """Sends ``events`` until there are no more of them or the client disconnects.
 
-    ``write_timeout_s``: longest time of one write. Nothing is buffered beyond the connection's own
-    64 KiB: the events of a slow reader are made when it can take them.
+    ``write_timeout_s``: the longest time of one write. Nothing is buffered beyond the connection's
+    own 64 KiB: an event is only made when the client can take it.
     """
 
     media_type = "text/event-stream"
 
     def __init__(self, write_timeout_s: float) -> None:
         super().__init__(headers=EVENT_HEADERS)
-        del self.headers["content-length"]  # of the empty body
+        del self.headers["content-length"]  # that of the empty body
         self._writes = WriteLimit(write_timeout_s)
 
     @abstractmethod
     def events(self) -> AsyncGenerator[bytes, None]:
-        """The framed events. Closed when the client has gone."""
+        """Yield the framed events. Closed when the client has disconnected."""
 
     def opened(self) -> None:
-        """Called before anything is sent; what it raises is the answer. Without an own version it
-        does nothing."""
+        """Called before anything is sent; an exception becomes the answer. Does nothing by
+        default."""
 
     def closed(self) -> None:
-        """Called once, however the response ends, unless ``opened`` raised. Without an own version
-        it does nothing."""
+        """Called once, however the response ends, unless ``opened`` raised. Does nothing by
+        default."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # an event need not pass the middlewares, which look at the start of a response alone

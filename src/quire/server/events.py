@@ -36,7 +36,7 @@ def named_event(name: str, payload: bytes) -> bytes:
 
 
 def as_it_is(event: bytes) -> bytes:
-    """For formatters that frame their events themselves."""
+    """Return ``event`` unchanged, for formatters that frame their events themselves."""
     return event
 
 
@@ -45,4 +45,4 @@ def _data_errors(error: QuireError) -> list[bytes]:
 
 
 DATA_EVENTS = EventStyle(data_event, b"data: [DONE]\n\n", _data_errors)
-"""Chat completions and completions."""
+"""The framing of chat completions and completions."""

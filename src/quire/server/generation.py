@@ -1,4 +1,4 @@
-"""The calls behind one HTTP request, as one stream of chunks that can be cancelled at any time.
+"""The calls of one HTTP request, as one stream of chunks that can be cancelled at any time.
 
 Owns starting the built-in program once per prompt, merging the streams with back-pressure, and
 ending them all together. Must not know HTTP or how chunks are formatted.
@@ -17,7 +17,7 @@ from quire.node import SessionCall, SessionHandle
 from quire.programs.builtin import ChoiceChunk, CompletionRequest, complete
 
 MAX_MERGED_CHUNKS = 16
-"""Chunks that may wait between the calls and a slow reader; beyond it the calls wait."""
+"""The most chunks that wait between the calls and a slow reader; beyond it the calls wait."""
 
 
 class PromptChunk(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class GenerationStream:
 
     @property
     def num_choices(self) -> int:
-        """Each ends with a chunk that has a finish reason."""
+        """Number of choices; each ends with a chunk that has a finish reason."""
         return sum(request.num_choices for request in self._requests)
 
     def __aiter__(self) -> AsyncGenerator[PromptChunk, None]:
@@ -131,6 +131,6 @@ async def _pump(
         async with aclosing(chunks):
             async for chunk in chunks:
                 await arrived.put(chunk)
-    except Exception as exc:  # raised again by the one who reads
+    except Exception as exc:  # the reader of the stream raises it again
         error = exc
     await arrived.put(_End(error))

@@ -1,12 +1,13 @@
-"""Answers that outlive their node: what is told of one beside its events, and how another goes on.
+"""Answers that outlive their node: how their tokens are sent to a router, and how another node
+continues them.
 
-A router that may have to go on elsewhere asks for it (``x-quire-tells``, beside the cluster key).
-Behind the events of each chunk, but the last, then stands a comment with the chunk's tokens and, if
-the client asked for them, their log probabilities. An answer that is not streamed has no events:
-``told_whole`` says how it ends.
-Another node gets the same request with all that was told, before its body (``x-quire-generated``
-says how many bytes of it): it reads the tokens as if it had sampled them, tells nothing of them
-again, and samples what follows. Owns both forms. Must not know what events look like.
+A router that may have to continue an answer elsewhere asks for its tokens (``x-quire-tells``, with
+the cluster key). After the events of each chunk but the last, the node then sends a comment with
+the chunk's tokens and, if the client asked for them, their log probabilities. An answer that is not
+streamed has no events: ``told_whole`` describes how it ends. Another node receives the same request
+with everything that was sent so far before its body (``x-quire-generated`` has the number of
+bytes): it reads the tokens as if it had sampled them, does not send them again, and samples what
+follows. Owns both forms. Must not know the form of events.
 """
 
 from __future__ import annotations
@@ -39,18 +40,19 @@ from quire.server.told_logprobs import (
 TELLS_HEADER = "x-quire-tells"
 COMMENT = b": quire "
 MAX_TOKENS = 1 << 20
-"""Of all choices of a stream; of a longer one, nobody goes on."""
+"""The most tokens of all choices of a stream; a longer one cannot continue at another node."""
 
 _SEED_BITS = 62
 
 
 class ToldChunk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a comment says: ``tokens`` of the chunk before it, of choice ``index``, with their log
-    probabilities, packed; how that has ended, if it has. The rest is that of the answer; ``prompt``
-    stands in its first comment alone, and not where there are several prompts, or images are among
-    its tokens. Choices of several prompts are counted on from prompt to prompt. Log probabilities
-    of a prompt stand in the first comment of its first choice. ``history``: in the first comment,
-    what the request refers to and its node alone has, in the form of the API."""
+    """The content of a comment: the ``tokens`` of the chunk before it, of choice ``index``, with
+    their packed log probabilities, and how the choice has ended, if it has. The other fields belong
+    to the answer. ``prompt`` is in the answer's first comment only; it is left out if there are
+    several prompts, or if the tokens of images are among it. Choices are numbered on from prompt to
+    prompt. The log probabilities of a prompt are in the first comment of its first choice.
+    ``history``: in the first comment, what the request refers to and only its node has, in the form
+    of the API."""
 
     key: str
     created: int
@@ -66,8 +68,8 @@ class ToldChunk(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToldChoice(msgspec.Struct, array_like=True):
-    """All that was told of one choice. ``tokens``: compressed, four bytes each; ``logprobs``:
-    compressed."""
+    """Everything that was received of one choice. ``tokens``: compressed, four bytes each;
+    ``logprobs``: compressed."""
 
     tokens: bytes
     finish_reason: FinishReason | None = None
@@ -76,9 +78,9 @@ class ToldChoice(msgspec.Struct, array_like=True):
 
 
 class PartialAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """What another node has told of an answer that goes on here. ``choices``: up to the last one of
-    which something was told. ``prompt_logprobs``: of a prompt, compressed, by its first choice.
-    ``history``: see ``ToldChunk``."""
+    """An answer as far as its former node has sent it, to be continued here. ``choices``: up to the
+    last one of which something was received. ``prompt_logprobs``: compressed, for each prompt, by
+    the number of its first choice. ``history``: see ``ToldChunk``."""
 
     key: str
     created: int
@@ -89,7 +91,8 @@ class PartialAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ToldTokens:
-    """What an answer has told by now: four bytes for each token, and the log probabilities."""
+    """What was received of an answer so far: its tokens, four bytes each, and their log
+    probabilities."""
 
     def __init__(self) -> None:
         self.first: ToldChunk | None = None
@@ -120,11 +123,12 @@ class ToldTokens:
         return self.num_tokens > MAX_TOKENS or self._num_logprob_bytes > MAX_LOGPROBS_BYTES
 
     def running(self) -> list[Sequence[int]]:
-        """The tokens of each choice that has not ended, of those that have any."""
+        """Return the tokens of each choice that has not ended, up to the last choice of which
+        something was received."""
         return [one for index, one in enumerate(self._tokens) if index not in self._ends]
 
     def packed(self) -> bytes | None:
-        """What another node needs to go on; None: nothing was told, or too much."""
+        """Return what another node needs to go on; None if nothing was received, or too much."""
         first = self.first
         if first is None or self._is_too_much():
             return None
@@ -144,7 +148,8 @@ class ToldTokens:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedChoice:
-    """One choice, as far as another node has told it. ``logprobs``: none, or one of each token."""
+    """One choice, as far as the former node has generated it. ``logprobs``: empty, or one for each
+    token."""
 
     tokens: tuple[int, ...] = ()
     finish_reason: FinishReason | None = None
@@ -154,10 +159,11 @@ class GeneratedChoice:
 
 @dataclass(frozen=True, slots=True)
 class ResumableAnswer:
-    """An answer of ``frame`` that can go on elsewhere. ``choices``: what another node has told of
-    them, counted on from prompt to prompt, each of which has ``num_choices``. ``prompt``: see
-    ``ToldChunk``. ``running``: the choice of each request that goes on. ``prompt_logprobs``: of a
-    prompt, if they were told, by its first choice. ``history``: see ``ToldChunk``."""
+    """An answer of ``frame`` that can go on at another node. ``choices``: what a former node has
+    generated, numbered on from prompt to prompt, with ``num_choices`` for each prompt. ``prompt``:
+    see ``ToldChunk``. ``running``: for each request that goes on, the number of its choice.
+    ``prompt_logprobs``: those of a prompt, if they were sent, by the number of its first choice.
+    ``history``: see ``ToldChunk``."""
 
     frame: Frame
     seed: int
@@ -169,7 +175,7 @@ class ResumableAnswer:
     history: bytes = b""
 
     def comment(self, item: PromptChunk, *, is_first: bool = False) -> bytes:
-        """What stands behind the events of ``item``."""
+        """Return the comment that follows the events of ``item``."""
         chunk = item.chunk
         told = ToldChunk(
             self.frame.key,
@@ -187,7 +193,8 @@ class ResumableAnswer:
         return COMMENT + msgspec.json.encode(told) + b"\n\n"
 
     def placed(self, item: PromptChunk) -> PromptChunk:
-        """``item`` of a request that goes on, as one of the requests that all belong to."""
+        """Return ``item``, a chunk of a request that goes on, with the prompt and choice that it
+        has in the whole answer."""
         if not self.running:
             return item
         chunk, number = item.chunk, self.running[item.prompt]
@@ -200,8 +207,9 @@ class ResumableAnswer:
     def continued(
         self, asked: Sequence[CompletionRequest]
     ) -> tuple[ResumableAnswer, list[CompletionRequest]]:
-        """The choices of ``asked``, one request for each prompt, that have not ended, each behind
-        the tokens that were sampled before. What was never asked elsewhere stays as it is."""
+        """Return the requests for the choices that have not ended, each after the tokens that were
+        sampled before; ``asked`` has one request for each prompt. Without earlier tokens the
+        requests get a seed, and nothing else changes."""
         telling = replace(self, num_choices=asked[0].num_choices)
         if not self.choices:
             return telling, [
@@ -220,23 +228,24 @@ class ResumableAnswer:
             prompt, index = divmod(number, telling.num_choices)
             seed = telling._seed_of(asked[prompt], prompt) + index
             behind = _behind(asked[prompt], known[number].tokens, seed)
-            if index or number in self.prompt_logprobs:  # choice 0 tells them, and tells them once
+            if index or number in self.prompt_logprobs:  # only choice 0 reports them, once
                 behind = replace(behind, num_prompt_logprobs=None)
             requests.append(behind)
         return replace(telling, running=tuple(running)), requests
 
     def _seed_of(self, asked: CompletionRequest, prompt: int) -> int:
-        """Of the first choice of a prompt: the client's, else another one for each prompt."""
+        """Return the seed of the first choice of a prompt: the client's, else a different one for
+        each prompt."""
         own = asked.sampler.seed
         return self.seed + prompt * self.num_choices if own is None else own
 
     def before(
         self, asked: Sequence[CompletionRequest], model: ServedModel
     ) -> Iterator[PromptChunk]:
-        """What was told of the tokens before, each as a chunk.
+        """Yield the tokens that were generated before, each as a chunk.
 
         Raises:
-            InvalidArgument: log probabilities are asked for, and not as many as tokens were told.
+            InvalidArgument: log probabilities are wanted, and their number is not that of tokens.
         """
         for number in range(len(self.choices)):
             prompt, index = divmod(number, self.num_choices)
@@ -291,7 +300,7 @@ def _seeded(asked: CompletionRequest, seed: int) -> CompletionRequest:
 
 
 def _behind(asked: CompletionRequest, tokens: tuple[int, ...], seed: int) -> CompletionRequest:
-    """One choice of ``asked``, behind its first ``tokens``."""
+    """Return a request for one choice of ``asked``, after its first ``tokens``."""
     num_before = len(tokens)
     if num_before >= asked.max_tokens:
         raise InvalidArgument(
@@ -309,10 +318,11 @@ def _behind(asked: CompletionRequest, tokens: tuple[int, ...], seed: int) -> Com
 
 
 def telling_of(request: Request, model: ServedModel) -> ResumableAnswer | None:
-    """How ``request``, which comes from a member of the cluster, wants its answer told.
+    """Return the answer that a router may continue at another node, as ``request`` asks; None if it
+    does not. The request must come from the cluster.
 
     Raises:
-        InvalidArgument: what it says was generated cannot be read.
+        InvalidArgument: what was generated before cannot be read.
     """
     if request.headers.get(GENERATED_HEADER) is not None:
         return _going_on(generated_of(request), model)

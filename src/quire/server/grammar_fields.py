@@ -10,10 +10,10 @@ from quire.server.context import caller_of, context_of
 
 
 async def check_grammar(request: Request, grammar: GrammarSpec, param: str) -> None:
-    """Return if ``grammar``, from the field ``param``, can be used.
+    """Check that ``grammar``, from the field ``param``, can be used.
 
     Raises:
-        GrammarError: it cannot.
+        GrammarError: it cannot be used.
         QuotaExceeded: too many grammars of the caller wait to be checked.
     """
     try:

@@ -1,4 +1,4 @@
-"""Counts in fixed buckets in Prometheus' form."""
+"""Histograms with fixed buckets in Prometheus' form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 
 def buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Cumulative; ``counts`` has one entry more than ``bounds``, those above all of them."""
+    """Return the cumulative counts by upper bound. ``counts`` has one entry more than ``bounds``,
+    for values above all of them."""
     total = 0
     found = []
     for bound, count in zip((*bounds, float("inf")), counts, strict=True):

@@ -18,7 +18,7 @@ from quire.server.connections import ConnectionTable
 from quire.server.gathered_writes import GatheredTransport, GatheredWrites
 
 MAX_HEAD_BYTES = 64 << 10
-"""Request line, headers and trailers of one request."""
+"""The most bytes of request line, headers and trailers of one request."""
 
 _PIECE_BYTES = 16 << 10
 """A read is parsed in pieces of this size, so that a head is checked before it is complete."""
@@ -27,7 +27,8 @@ _FRAMING_PER_BODY_BYTE = 8
 """How much larger than the body its chunked framing may be."""
 
 MAX_DROPPED_BYTES = 64 << 20
-"""Bytes that are read of a body that was answered early; beyond it the connection is closed."""
+"""The most bytes that are read of a body that was answered early; beyond it the connection is
+closed."""
 
 HEAD_TIMEOUT = b"The head of a request did not come in time."
 
@@ -67,8 +68,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._table.opened(self, self.loop.time())
 
     def give_up(self) -> None:
-        """Close at once: the connection's place is needed, and no request of it is being
-        answered."""
+        """Close at once: the connection's place is needed, and it has no running request."""
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -96,7 +96,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        self._table.closed(self)  # its own protocol owns the connection from here on
+        self._table.closed(self)  # the WebSocket protocol owns the connection from here on
         super().handle_websocket_upgrade()
 
     def on_body(self, body: bytes) -> None:
@@ -114,11 +114,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.cycle.response_complete:  # a pipelined request is not this one
+        if self.cycle.response_complete:  # else a pipelined request has begun
             self._table.answered(self)
         if not (self._in_message and self.cycle.response_complete):
             return
-        if self.expect_100_continue and not self._num_body:  # it may leave the body out now
+        if self.expect_100_continue and not self._num_body:  # the client need not send the body now
             self.transport.close()
         elif not self.transport.is_closing():
             self._stop_dropping = self.loop.call_later(_DROP_S, self.transport.close)
@@ -138,8 +138,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._stop_waiting = None
 
     def _head_is_late(self) -> None:
-        """A client that has begun a request gets an error; one that has sent nothing does not.
-        While an earlier request of the connection is being answered the time is not limited."""
+        """Close the connection. A client that has begun a request gets an error first. The time is
+        not limited while an earlier request of the connection is being answered."""
         if self.transport.is_closing():
             return
         if self.cycle is not None and not self.cycle.response_complete:

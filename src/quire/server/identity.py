@@ -1,4 +1,5 @@
-"""Whose program a call is part of: headers and body fields of many clients, one ``CallIdentity``.
+"""Reads which program a call belongs to: headers and body fields of many clients become one
+``CallIdentity``.
 
 Owns the order in which they are read and the sign of ``priority``. Must not know sessions or the
 process table. An identity carries no privilege: it groups calls within the caller's own tenant.
@@ -44,7 +45,7 @@ NAMING_HEADERS = frozenset(
         "x-litellm-session-id",
     }
 )
-"""Those that name the session of a call: without one of them, and without the body's
+"""Headers that name the session of a call. Without one of them, and without the body's
 ``session_id``, it has no name."""
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
@@ -89,7 +90,7 @@ def identify(headers: Headers, body: IdentityFields) -> CallIdentity:
 
 
 class _Reader:
-    """Headers as validated names and flags; of a repeated header the first counts."""
+    """Reads headers as validated names and flags; of a repeated header the first counts."""
 
     def __init__(self, headers: Headers) -> None:
         self._headers = dict(reversed(headers.items()))
@@ -114,7 +115,8 @@ class _Reader:
 def _session(
     reader: _Reader, body: IdentityFields
 ) -> tuple[str | None, str | None, str | None, str | None]:
-    """(client_id, thread, parent, parent_thread), in the order of the module's docstring."""
+    """Return (client_id, thread, parent, parent_thread), from the sources in the order of the
+    module's docstring."""
     thread = reader.name("x-quire-thread-id")
     parent = reader.name("x-quire-parent-id") or reader.name("x-parent-session-id")
     if own := reader.name("x-quire-program-id"):
@@ -131,7 +133,7 @@ def _session(
 
 
 def priority_of(body: IdentityFields) -> int:
-    """The request's priority, higher first; no header sets one."""
+    """Return the request's priority; requests with a higher one run first. No header sets it."""
     if body.nvext is not None and body.nvext.agent_hints is not None:
         hinted = body.nvext.agent_hints.priority
         if hinted is not None:

@@ -44,9 +44,9 @@ def make_listener(
     has_lifespan: bool = True,
     close_timeout_s: float = _CLOSE_TIMEOUT_S,
 ) -> Listener:
-    """Serves ``app`` once its ``serve`` is called with a bound socket. ``has_lifespan``: ``app``
-    wants to know its start and its end. Once told to stop, connections may stay open for
-    ``close_timeout_s``."""
+    """Return a listener that serves ``app`` once its ``serve`` is called with a bound socket.
+    ``has_lifespan``: ``app`` handles the events of its start and end. After a stop, connections may
+    stay open for ``close_timeout_s``."""
     limit = min(server.max_connections or MAX_CONNECTIONS, max_connections())
     protocol: Any = partial(
         SimpleClientsProtocol,

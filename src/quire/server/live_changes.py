@@ -1,8 +1,8 @@
 """``/v1/programs/changes`` as server-sent events: readers that follow the process table.
 
-Owns when readers look, and that those of one tenant share a look. Nothing is kept for a reader: the
-feed tells what has changed since its number, however late it comes, so a slow reader only gets
-fewer and fuller events.
+Owns when readers look, and that the readers of one tenant share a look. Nothing is kept for a
+reader: the feed returns what has changed since the reader's number, however old that is, so a slow
+reader only gets fewer and fuller events.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ from quire.server.events import DATA_EVENTS, data_event
 from quire.server.process_rows import changes_body
 
 INTERVAL_S = 0.5
-"""Between two looks of a reader."""
+"""Time between two looks of a reader."""
 
 HEARTBEAT_S = 10.0
-"""After so much silence a comment is sent, by which the other side knows that the node lives."""
+"""After this time without an event a comment is sent, by which the reader knows that the node
+lives."""
 
 MAX_READERS = 32
-"""Of one tenant."""
+"""The most readers of one tenant."""
 
 HEARTBEAT = b": nothing has changed\n\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """``event``: of all that has changed. ``standing``: what it says about the node beside
-    programs; a reader that has been told the same, and has no program to be told of, is spared."""
+    """All that has changed since one number. ``event``: the event about it. ``standing``: its part
+    about the node, without programs; a reader that has received the same part gets no event unless
+    there are programs."""
 
     number: int
     event: bytes
@@ -45,8 +47,9 @@ class Look:
 
 
 class LiveChanges:
-    """``changes`` and ``is_over`` (whether the node has stopped) are the node's. ``started_unix_s``
-    stands in the numbers of the answers. Belongs to the loop that serves."""
+    """The readers of one node. ``changes`` and ``is_over`` (whether the node has stopped) are
+    functions of the node. ``started_unix_s`` is part of the answers' numbers. Belongs to the loop
+    that serves."""
 
     def __init__(
         self,
@@ -68,10 +71,10 @@ class LiveChanges:
         self._looks: dict[tuple[TenantId, int], Look] = {}
 
     def enter(self, tenant: TenantId) -> None:
-        """One reader more of ``tenant``.
+        """Count one more reader of ``tenant``.
 
         Raises:
-            QuotaExceeded: it has too many.
+            QuotaExceeded: the tenant has too many.
         """
         if self._readers[tenant] >= self._max_readers:
             raise QuotaExceeded(
@@ -88,11 +91,11 @@ class LiveChanges:
             self._looks.clear()
 
     async def events(self, since: int, tenant: TenantId) -> AsyncGenerator[bytes, None]:
-        """What changes behind number ``since``, until the node has stopped."""
+        """Yield what changes after number ``since``, until the node has stopped."""
         told: tuple[object, ...] = ()
         spoke_s = self._now_s()
         while True:
-            is_over = self._is_over()  # asked first: what changed until then is told
+            is_over = self._is_over()  # read first, so that the last look includes all changes
             look = self._look(since, tenant)
             if look.has_programs or look.standing != told:
                 yield look.event
@@ -109,8 +112,8 @@ class LiveChanges:
         yield DATA_EVENTS.done
 
     def _look(self, since: int, tenant: TenantId) -> Look:
-        """Readers wait for the same ticks, so that those of a tenant who have read as much as each
-        other ask for the same: it is looked up and written once."""
+        """Return what has changed since ``since``. Readers wait for the same ticks, so those of a
+        tenant that have read equally far ask for the same: it is made once."""
         tick = int(self._now_s() / INTERVAL_S)
         if tick != self._tick:
             self._tick = tick
@@ -122,7 +125,7 @@ class LiveChanges:
 
     def _made(self, since: int, tenant: TenantId) -> Look:
         body = changes_body(changes := self._changes(since, tenant), self._started_unix_s)
-        # a reader at the beginning is told of the whole table again and again while it is empty
+        # while the table is empty, every answer to a new reader is whole
         is_reset = body.whole and since > 0
         return Look(
             number=changes.number,
@@ -134,7 +137,7 @@ class LiveChanges:
 
 
 class ChangesStream(EventStream):
-    """Follows what changes of ``tenant``'s programs behind number ``since``."""
+    """The changes of ``tenant``'s programs after number ``since``, as an event stream."""
 
     def __init__(
         self, live: LiveChanges, since: int, tenant: TenantId, write_timeout_s: float

@@ -20,7 +20,7 @@ LOWEST = -9999.0
 
 
 def spelled(tokenizer: Tokenizer, token_id: int) -> tuple[str, bytes]:
-    """Text and bytes of one token; for a special token those of its name."""
+    """Return text and bytes of one token; for a special token those of its name."""
     raw = tokenizer.token_bytes(token_id)
     if not raw:
         name = tokenizer.decode([token_id])
@@ -35,7 +35,8 @@ def finite(logprob: float) -> float:
 def chat_logprobs(
     tokenizer: Tokenizer, tokens: Iterable[TokenLogprobs], num_top: int
 ) -> ChoiceLogprobs:
-    """``num_top`` alternatives per token."""
+    """Return the log probabilities of ``tokens`` in the form of chats, with ``num_top``
+    alternatives per token."""
     content = []
     for token in tokens:
         best = zip(token.top_ids[:num_top], token.top_logprobs[:num_top], strict=True)
@@ -54,8 +55,8 @@ def chat_logprobs(
 def prompt_logprobs(
     tokenizer: Tokenizer, scores: Sequence[TokenLogprobs]
 ) -> list[dict[str, PromptLogprob] | None]:
-    """vLLM's format: null for the first token, then each token and the best ones at its place, by
-    id."""
+    """Return vLLM's form: null for the first token, then each token and the best ones at its place,
+    by id."""
     shown: list[dict[str, PromptLogprob] | None] = [None]
     for score in scores:
         best = zip(score.top_ids, score.top_logprobs, strict=True)
@@ -78,7 +79,7 @@ def _top(tokenizer: Tokenizer, token_id: int, logprob: float) -> TopLogprob:
 
 
 class CompletionLogprobsWriter:
-    """The parallel lists of one choice, part by part; text offsets continue over the parts.
+    """Writes the parallel lists of one choice, part by part; text offsets continue over the parts.
 
     ``shows_special``: the text of the answer contains the names of special tokens. An echoed prompt
     always contains them, except for the tokens that were put before it.
@@ -94,8 +95,8 @@ class CompletionLogprobsWriter:
     def prompt(
         self, token_ids: Sequence[int], scores: Sequence[TokenLogprobs], num_added: int = 0
     ) -> CompletionLogprobs:
-        """An echoed prompt: ``scores`` has no entry for its first token; its text lacks the first
-        ``num_added`` tokens."""
+        """Return the lists of an echoed prompt: ``scores`` has no entry for its first token; its
+        text lacks the first ``num_added`` tokens."""
         assert len(scores) == len(token_ids) - 1, "one score per prompt token after the first"
         lists = _empty()
         assert lists.top_logprobs is not None
@@ -107,7 +108,7 @@ class CompletionLogprobsWriter:
         return lists
 
     def part(self, tokens: Iterable[TokenLogprobs]) -> CompletionLogprobs:
-        """The next tokens of the answer."""
+        """Return the lists of the next tokens of the answer."""
         lists = _empty()
         for token in tokens:
             self._add(lists, token, has_name=self._shows_special)
@@ -120,7 +121,8 @@ class CompletionLogprobsWriter:
         lists.top_logprobs.append(self._alternatives(token))
 
     def _place(self, lists: CompletionLogprobs, token_id: int, *, has_name: bool) -> None:
-        """``has_name``: the text contains the token's name, if it is a special token."""
+        """Append the text and offset of a token. ``has_name``: the text contains the token's name,
+        if it is a special token."""
         text, raw = spelled(self._tokenizer, token_id)
         lists.tokens.append(text)
         lists.text_offset.append(self._offset)
@@ -128,8 +130,8 @@ class CompletionLogprobsWriter:
             self._offset += len(self._decoder.decode(raw))
 
     def _alternatives(self, token: TokenLogprobs) -> dict[str, float]:
-        """The best tokens by text, and the token itself; of equal texts the more likely one is
-        kept."""
+        """Return the best tokens by text, and the token itself; of equal texts the more likely one
+        is kept."""
         best = zip(token.top_ids[: self._num_top], token.top_logprobs[: self._num_top], strict=True)
         found: dict[str, float] = {}
         for token_id, logprob in (*best, (token.token_id, token.logprob)):

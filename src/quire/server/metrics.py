@@ -1,7 +1,7 @@
 """The content of ``/metrics``: Prometheus series under ``quire_*`` and the ``vllm:*`` aliases.
 
-Owns its own registry. Figures of requests are counted here as requests end; the node's figures are
-read from its snapshots at each scrape. Must not know routes.
+Owns its own registry. Figures of requests are counted as requests end; the node's figures are read
+from its snapshots at each scrape. Must not know routes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class LabelledRequest(Protocol):
 
 
 class RequestMetrics:
-    """Figures of generating requests, as their clients saw them. The node measures the latencies of
-    all forms of programs (see ``NodeCollector``)."""
+    """Figures of generating requests, as their clients saw them. The node itself measures the
+    latencies of all forms of programs (see ``NodeCollector``)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, help_: str, labels: tuple[str, ...] = (MODEL_LABEL,)) -> Counter:
@@ -91,5 +91,5 @@ class ServerMetrics:
         self._registry.register(NodeCollector(node))
 
     def exposition(self) -> bytes:
-        """All series in Prometheus' text format."""
+        """Return all series in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -44,7 +44,7 @@ class NodeCollector(Collector):
         self._node = node
 
     def describe(self) -> list[Metric]:
-        """Empty: the node cannot be read before it has started."""
+        """Return nothing: the node cannot be read before it has started."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -280,7 +280,7 @@ def _usage(pool: PoolStatistics) -> float:
 
 
 def _engine_series(engines: Sequence[EngineStatistics]) -> Iterator[Metric]:
-    """One series per engine and name; an engine that is down shows its last figures."""
+    """Yield one series per engine and name; an engine that is down shows its last figures."""
     for prefixes, kind, series in (
         (PREFIXES, GaugeMetricFamily, _GAUGES),
         (PREFIXES, CounterMetricFamily, _COUNTERS),
@@ -296,7 +296,8 @@ def _engine_series(engines: Sequence[EngineStatistics]) -> Iterator[Metric]:
 
 
 def _cache_sizes(engines: Sequence[EngineStatistics], models: Sequence[ServedModel]) -> Metric:
-    """What load balancers for vLLM read the sizes of an engine's cache from: they are labels."""
+    """Return the metric from whose labels load balancers for vLLM read the sizes of an engine's
+    cache."""
     family = GaugeMetricFamily(
         "vllm:cache_config_info",
         "Sizes of the KV cache: tokens per block, and blocks of the device",

@@ -60,7 +60,7 @@ class RequestObserver:
         self._ended = False
 
     def on_chunk(self, chunk: ChoiceChunk) -> None:
-        """A chunk of any choice has arrived."""
+        """Note that a chunk of any choice has arrived."""
         self.num_cached_tokens += chunk.num_cached_tokens
         if chunk.finish_reason is not None:
             self._finish_reasons[chunk.finish_reason] += 1
@@ -71,7 +71,7 @@ class RequestObserver:
             self._first_s = self._now_s()
 
     def end(self, outcome: Outcome, error: QuireError | None = None, reason: str = "") -> None:
-        """The request is over. Idempotent: the first call counts."""
+        """Note that the request is over. Idempotent: the first call counts."""
         if self._ended:
             return
         self._ended = True

@@ -18,11 +18,11 @@ MAX_CONNECTIONS = 16384
 """An upper bound, whatever the system's limit: each connection takes some kilobytes."""
 
 _NUM_OWN = 256
-"""Files that are not clients' connections; of a small limit, a quarter."""
+"""Files that are not clients' connections; under a small limit, a quarter of it."""
 
 
 def max_connections() -> int:
-    """The number of clients that may be connected under this process's limit of open files."""
+    """Return how many clients may be connected under this process's limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
@@ -30,7 +30,7 @@ def max_connections() -> int:
 
 
 def allow_connections(num_requests: int) -> None:
-    """Raise the limit as far as ``num_requests`` at once require and the system allows."""
+    """Raise the limit as far as ``num_requests`` at a time require and the system allows."""
     wanted = num_requests + _NUM_OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -38,7 +38,7 @@ def allow_connections(num_requests: int) -> None:
     granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
-    except (OSError, ValueError):  # some systems have a limit below the hard one
+    except (OSError, ValueError):  # some systems do not grant the hard limit
         granted = soft
     if granted < wanted:
         logger.warning(

@@ -1,4 +1,4 @@
-"""The files of the page ``/ui``, and the headers they are served with.
+"""The files of the page ``/ui``, and their headers.
 
 Owns which files there are: those of ``quire/assets/ui``, read once. The page gets its data from the
 API, like any other client.
@@ -13,7 +13,8 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 
 PAGE_PATH = "/ui"
-"""Of the page; its other files are below. They need no API key: what they show does."""
+"""The path of the page; its other files are below it. They need no API key: the data that they show
+does."""
 
 POLICY = "; ".join(
     (
@@ -29,7 +30,7 @@ POLICY = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""Nothing comes from elsewhere, and no text can become markup or script."""
+"""Nothing is loaded from elsewhere, and no text can become markup or script."""
 
 _KINDS = {
     ".html": "text/html; charset=utf-8",
@@ -49,7 +50,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """``headers`` without the length of the body."""
+    """A file of the page. ``headers``: without the length of the body."""
 
     body: bytes
     media_type: str
@@ -61,12 +62,12 @@ class PageFile:
 
 
 def is_of_page(path: str) -> bool:
-    """Whether ``path`` is that of the page or of one of its files, there or not."""
+    """Return whether ``path`` is that of the page or of a file below it, which need not exist."""
     return path == PAGE_PATH or path.startswith(f"{PAGE_PATH}/")
 
 
 def read_page_files() -> dict[str, PageFile]:
-    """All files by name."""
+    """Return all files by name."""
     folder = files("quire") / "assets" / "ui"
     return {one.name: _page_file(one.name, one.read_bytes()) for one in folder.iterdir()}
 

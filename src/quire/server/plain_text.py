@@ -12,9 +12,9 @@ from quire.core.interfaces import ServedModel
 
 
 def text_tokens(model: ServedModel, text: str, add_special_tokens: bool | None) -> list[int]:
-    """The tokens of ``text``, after the tokens that the model's tokenizer puts before a text: for
-    many models a BOS, without which they answer much worse. They are not added to a text that
-    begins with them already, as a rendered template does. ``add_special_tokens``: the client's
+    """Return the tokens of ``text``, after the tokens that the model's tokenizer puts before a
+    text: for many models a BOS, without which they answer much worse. They are not added to a text
+    that begins with them already, as a rendered template does. ``add_special_tokens``: the client's
     field, true by default."""
     token_ids = model.tokenizer.encode(text)
     return [*added_start(model, token_ids, add_special_tokens), *token_ids]
@@ -23,7 +23,7 @@ def text_tokens(model: ServedModel, text: str, add_special_tokens: bool | None) 
 def added_start(
     model: ServedModel, token_ids: Sequence[int], add_special_tokens: bool | None
 ) -> tuple[int, ...]:
-    """The tokens that ``text_tokens`` puts before a text."""
+    """Return the tokens that ``text_tokens`` puts before a text."""
     start = () if add_special_tokens is False else model.text_start
     has_start = tuple(token_ids[: len(start)]) == start
     return () if has_start else start

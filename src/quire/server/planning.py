@@ -1,7 +1,7 @@
-"""From validated request fields to ``CompletionRequest``s, and the start of their generation.
+"""Turns validated request fields into ``CompletionRequest``s, and starts their generation.
 
 Owns the limits that depend on the model: context length, vocabulary, number of choices. Contains
-what chat and completions share; the rest is in their routes.
+what chat and completions have in common; the rest is in their routes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from quire.server.schemas.generation import GenerationFields
 from quire.server.strict_json import GENERATED_HEADER
 
 MAX_CHOICES_IN_ALL = 1024
-"""Choices of all prompts of one request together."""
+"""The most choices of all prompts of one request together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """The number of log probabilities requested; ``None``: none."""
+    """The numbers of log probabilities that are requested; ``None`` for none."""
 
     num_logprobs: int | None = None
     num_prompt_logprobs: int | None = None
@@ -54,8 +54,8 @@ def completion_request(
     min_tokens: int | None = None,
     shown_special: frozenset[int] = frozenset(),
 ) -> CompletionRequest:
-    """One prompt's request. ``max_tokens`` is the client's field; without it the default applies.
-    ``min_tokens``: instead of the client's field.
+    """Return the request for one prompt. ``max_tokens`` is the client's field; without it the
+    default applies. ``min_tokens`` replaces the client's field.
 
     Raises:
         PromptTooLong: prompt, or prompt and max_tokens, exceed the model's context.
@@ -100,7 +100,7 @@ def _check_tokens(token_ids: Sequence[int], vocab_size: int, param: str) -> None
 
 
 def room_for(model: ServedModel, num_prompt: int, asked: int | None, default: int | None) -> int:
-    """How many tokens may be generated; the prompt is never truncated to fit.
+    """Return how many tokens may be generated; the prompt is never truncated to fit.
 
     Raises:
         PromptTooLong: the prompt, or the prompt and ``asked``, exceed the model's context, or the
@@ -121,7 +121,7 @@ def room_for(model: ServedModel, num_prompt: int, asked: int | None, default: in
 
 
 def check_num_choices(num_prompts: int, num_choices: int) -> None:
-    """Raises ``InvalidArgument`` for more choices than one request may have."""
+    """Raise ``InvalidArgument`` for more choices than one request may have."""
     if num_prompts * num_choices > MAX_CHOICES_IN_ALL:
         raise InvalidArgument(
             f"{num_prompts} prompts with n = {num_choices} are {num_prompts * num_choices} "
@@ -132,11 +132,11 @@ def check_num_choices(num_prompts: int, num_choices: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GenerationPlan:
-    """What a route has decided; ``begin`` does the rest.
+    """The decisions of a route, which ``begin`` carries out.
 
     ``turns``: the conversation so far, from which the session is inferred. ``on_finished`` is
     called with the session after a complete answer. ``style``: how events are framed. ``telling``:
-    it can go on at another node.
+    given if the answer may go on at another node.
     """
 
     fields: GenerationFields
@@ -149,7 +149,7 @@ class GenerationPlan:
     telling: ResumableAnswer | None = None
 
     def then(self, on_finished: Callable[[SessionHandle], None]) -> GenerationPlan:
-        """The same work with another ``on_finished``."""
+        """Return the same work with another ``on_finished``."""
         return replace(self, on_finished=on_finished)
 
 
@@ -169,7 +169,7 @@ def begin(request: Request, work: GenerationPlan) -> GenerationResponse:
         Draining, QuotaExceeded: see ``Node.session``.
     """
     work = _told(work)
-    if not work.fields.stream and work.telling is None:  # nobody sees a part of the answer
+    if not work.fields.stream and work.telling is None:  # only the whole is sent
         work = replace(work, requests=[replace(one, stream=False) for one in work.requests])
     begun = open_generation(request, work)
     headers = {"x-quire-program-id": begun.generation.session.id}
@@ -189,11 +189,12 @@ def begin(request: Request, work: GenerationPlan) -> GenerationResponse:
 
 
 def told_stream(request: Request, model: ServedModel) -> ResumableAnswer | None:
-    """How ``request`` wants its answer told, if a router of the cluster may go on with it.
+    """Return the answer that a router of the cluster may continue at another node, as ``request``
+    asks; None if it does not.
 
     Raises:
-        Unauthorized, Forbidden: it does not come from the cluster.
-        InvalidArgument: what it says was generated cannot be read.
+        Unauthorized, Forbidden: the request does not come from the cluster.
+        InvalidArgument: what was generated before cannot be read.
     """
     if TELLS_HEADER in request.headers or GENERATED_HEADER in request.headers:
         context_of(request).addresses.check_sender(request.headers)
@@ -201,7 +202,7 @@ def told_stream(request: Request, model: ServedModel) -> ResumableAnswer | None:
 
 
 def _told(work: GenerationPlan) -> GenerationPlan:
-    """``work``, behind what another node has sampled of it."""
+    """Return ``work`` as it continues after what another node has sampled of it."""
     telling, asked = work.telling, work.requests
     if telling is None:
         return work
@@ -211,7 +212,7 @@ def _told(work: GenerationPlan) -> GenerationPlan:
         telling = replace(telling, prompt=tuple(asked[0].prompt))
     telling, requests = telling.continued(asked)
     for item in telling.before(asked, work.model):
-        work.formatter.feed(item)  # its events are with the client
+        work.formatter.feed(item)  # the client has received its events
     return replace(work, requests=requests, telling=telling)
 
 

@@ -1,4 +1,4 @@
-"""The API's bodies of what has changed about programs."""
+"""The API's bodies about changes of programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from quire.server.schemas.changes import ProcessRow as RowBody
 
 
 def changes_body(changes: NodeChanges, started_unix_s: int) -> Changes:
-    """``started_unix_s``: of the server, by which ``since`` is known as its own."""
+    """Return the body. ``started_unix_s``: when the server started; it marks ``since`` as this
+    server's."""
     offset_s = changes.unix_offset_s
     return Changes(
         object="program.changes",

@@ -72,8 +72,8 @@ def _event(frame: dict[str, Any]) -> bytes:
 
 
 def place_of(last_event_id: str | None, after: int) -> int:
-    """The sequence number after which to begin: an ``EventSource`` that reconnects sends its last
-    one.
+    """Return the sequence number after which to begin: an ``EventSource`` that reconnects sends its
+    last one.
 
     Raises:
         InvalidArgument: the header is not a sequence number.

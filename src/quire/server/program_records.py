@@ -25,7 +25,7 @@ def message_frame(message: MailboxMessage) -> dict[str, Any]:
 
 
 def record_frame(kind: str, handle: ProgramHandle) -> dict[str, Any]:
-    """``launched`` or ``ended``, with the program's record."""
+    """Return the frame ``launched`` or ``ended``, with the program's record."""
     record = launched(handle.record(), None).to_json()
     return {"type": kind, "program": json.loads(record)}
 
@@ -57,7 +57,8 @@ def launched(record: ProgramRecord, process: ProcessRecord | None) -> Program:
 
 
 def session(record: ProcessRecord, handle: SessionHandle | None, parent: str | None) -> Program:
-    """``handle``: None for a session that is ending; ``parent``: its public id."""
+    """Return the record of a session. ``handle``: None if it is ending; ``parent``: its parent's
+    public id."""
     row = record.row
     return Program(
         id=record.id or f"process-{row.program}",
@@ -96,8 +97,8 @@ def _figures(record: ProcessRecord | None) -> ProcessFigures | None:
 
 
 def _usage(used: ResourceUsage | None, process: ProcessRecord | None) -> ProgramUsage | None:
-    """``used`` by earlier incarnations, plus what the process table has counted for the current
-    one."""
+    """Return what the program has used: ``used`` by earlier incarnations, plus what the process
+    table has counted for the current one."""
     if process is not None:
         running = usage_of(process.row)
         used = running if used is None else used + running
@@ -105,12 +106,12 @@ def _usage(used: ResourceUsage | None, process: ProcessRecord | None) -> Program
 
 
 def usage_body(record: ProgramRecord) -> ProgramUsage | None:
-    """What an ended program has used."""
+    """Return what an ended program has used."""
     return _usage(record.used, None)
 
 
 def parameters_body(parameters: Iterable[Parameter]) -> list[ParameterBody]:
-    """The parameters of a program in the API's form."""
+    """Return the parameters of a program in the API's form."""
     return [ParameterBody(**msgspec.to_builtins(one)) for one in parameters]
 
 

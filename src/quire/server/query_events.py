@@ -1,9 +1,9 @@
 """A query of a workflow as server-sent events.
 
-First ``started``, then ``planned``, and ``resumed`` if the query goes on where it was cut off;
+First ``started``, then ``planned``, and ``resumed`` if the query goes on after an interruption;
 while it runs, its primitives (``primitive.started``, ``primitive.ended``, ``primitive.repeated``),
-what the graph has grown by (``grown``) and the text of results that models write (``delta``); last
-``ended`` with the results, or an error. ``[DONE]`` ends the stream.
+the primitives by which the graph has grown (``grown``) and the text of results that models write
+(``delta``); last ``ended`` with the results, or an error. ``[DONE]`` ends the stream.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from quire.server.schemas.workflows import QueryResult
 
 
 class QueryEvents(EventStream):
-    """Sends what a query of workflow ``name``, launched as ``handle``, tells; a client that
+    """Sends the events of a query of workflow ``name``, launched as ``handle``; a client that
     disconnects ends it.
 
-    ``result``: waits for its end, and raises why there is none.
+    ``result`` waits for the query's results, or raises why there are none.
     """
 
     def __init__(

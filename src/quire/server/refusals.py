@@ -1,4 +1,5 @@
-"""One line in the log, and one count, for each request that was refused before any work began.
+"""Writes one line of the log, and counts once, for each request that was refused before any work
+began.
 
 The client learns the reason from the answer; the operator would otherwise see nothing. Requests
 that have begun are logged by their ``RequestObserver``. Must not know why a request may be refused.
@@ -19,12 +20,12 @@ _MAX_REASON_CHARS = 2000
 
 
 def note(scope: Scope, code: str | None, message: str) -> None:
-    """The request is about to be answered with this error."""
+    """Note the error with which the request is about to be answered."""
     scope["state"]["refusal"] = code, message
 
 
 def mark_begun(scope: Scope) -> None:
-    """From now on the request has an observer, which logs its end."""
+    """Note that the request has an observer from now on, which logs its end."""
     scope["state"]["has_begun"] = True
 
 
@@ -35,7 +36,7 @@ class RefusalCounter(Protocol):
 
 
 def tell_refusal(scope: Scope, status: int, counter: RefusalCounter) -> None:
-    """The request was answered with the error status ``status``."""
+    """Log and count that the request was answered with the error status ``status``."""
     state = scope["state"]
     if state.get("has_begun"):
         return

@@ -1,4 +1,4 @@
-"""From a request's sampling fields and the model's defaults to a ``SamplerSpec``.
+"""Turns a request's sampling fields and the model's defaults into a ``SamplerSpec``.
 
 Owns the order of the processors and the meaning of an absent field. Must not know routes or
 engines.
@@ -22,10 +22,11 @@ from quire.core.interfaces import Tokenizer
 from quire.server.schemas.generation import SamplingFields
 
 _SEED_MASK = (1 << 62) - 1
-"""Seeds are folded to 62 bits: choice i draws with seed + i, which must stay below 2^63."""
+"""Seeds are reduced to 62 bits: choice i draws with seed + i, which must stay below 2^63."""
 
 _GREEDY_BELOW = 1e-5
-"""Division by less overflows the logits; the best token is certain long before."""
+"""Division by a smaller temperature overflows the logits; at this one the best token is certain
+already."""
 
 
 _DRY_BREAKERS = ("\n", ":", '"', "*")
@@ -35,7 +36,7 @@ _DRY_BREAKERS = ("\n", ":", '"', "*")
 def sampler_of(
     fields: SamplingFields, defaults: Mapping[str, Any], vocab_size: int, tokenizer: Tokenizer
 ) -> SamplerSpec:
-    """The sampler of one request.
+    """Return the sampler of one request.
 
     Raises:
         InvalidArgument: a token id outside the model's vocabulary.
@@ -65,7 +66,7 @@ def _temperature(fields: SamplingFields, defaults: Mapping[str, Any]) -> float:
 
 
 def _pick(value: float | None, defaults: Mapping[str, Any], name: str, neutral: float) -> float:
-    """The request's value, else the model's default, else the neutral value."""
+    """Return the request's value, else the model's default, else the neutral value."""
     if value is not None:
         return value
     default = defaults.get(name)
@@ -99,8 +100,8 @@ def _allowed(fields: SamplingFields, vocab_size: int) -> list[Processor]:
 
 
 def _bad_words(fields: SamplingFields, tokenizer: Tokenizer) -> list[Processor]:
-    """The tokens of each word at the start of a text, and after a space if that is a single word
-    too."""
+    """Return the tokens of each word at the start of a text, and after a space if that is a single
+    word too."""
     words: list[int | float | list[int]] = []
     for text in fields.bad_words or ():
         bare = tokenizer.encode(text.lstrip() or text, special=False)
@@ -130,12 +131,13 @@ def _dry(fields: SamplingFields, tokenizer: Tokenizer) -> list[Processor]:
 
 
 def _last_tokens(texts: Sequence[str], tokenizer: Tokenizer) -> list[int]:
-    """The token that each text ends with when it follows a letter, as DRY defines it."""
+    """Return the token with which each text ends when it follows a letter, as DRY defines it."""
     return sorted({tokenizer.encode("a" + text, special=False)[-1] for text in texts})
 
 
 def _named(fields: SamplingFields) -> list[Processor]:
-    """The engine checks names and values, because it knows the installed processors."""
+    """Return the processors that the request names. The engine checks names and values, because it
+    knows the installed processors."""
     found = []
     for one in fields.processors or ():
         try:
@@ -166,7 +168,7 @@ def _penalties(fields: SamplingFields, defaults: Mapping[str, Any]) -> list[Proc
 def _truncation(
     fields: SamplingFields, defaults: Mapping[str, Any], temperature: float
 ) -> list[Processor]:
-    # a model whose config asks for greedy decoding has no opinion on how to sample
+    # the sampling values of a model whose config asks for greedy decoding are ignored
     opinions = {} if defaults.get("do_sample") is False else defaults
     found = []
     if (top_k := int(_pick(fields.top_k, opinions, "top_k", 0))) > 0:

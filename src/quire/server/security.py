@@ -29,14 +29,14 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/ping"})
 """Routes that need no API key, so that an orchestrator can probe them."""
 
 _HOST = re.compile(r"[^\s/?#@\\]+")
-"""Only a host and its port, no other part of a URL: ``evil.example@localhost`` is a user at a
-host."""
+"""Only a host and its port, no other part of a URL: in ``evil.example@localhost`` the first part is
+a user."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 class Authenticator:
-    """API keys to tenants. Without any key configured every caller is the first tenant.
+    """Finds the tenant of an API key. Without any key configured every caller is the first tenant.
 
     All keys are compared on every call, by digest and in constant time, so that neither the
     position nor the length of a key shows in the time taken.
@@ -47,7 +47,8 @@ class Authenticator:
         self._default = tenants[0].id
 
     def tenant_of(self, headers: Headers) -> TenantId:
-        """The tenant whose key the request carries (``Authorization: Bearer`` or ``x-api-key``).
+        """Return the tenant whose key the request carries (``Authorization: Bearer`` or
+        ``x-api-key``).
 
         Raises:
             Unauthorized: keys are configured and none of them was sent.
@@ -90,7 +91,7 @@ class OriginPolicy:
                 Host, and browsers do not use it.
         """
         hosts = headers.getlist("host")
-        if len(hosts) > 1:  # what stands before this server may have looked at another one
+        if len(hosts) > 1:  # a proxy before this server may have checked another one
             raise Forbidden(f"the request has {len(hosts)} Host headers: send one")
         host = hosts[0] if hosts else ""
         name = _host_name(host)
@@ -220,7 +221,8 @@ def _request_id(headers: Headers) -> str:
 
 
 async def refuse(error: QuireError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer before the route: with a response, or for WebSockets with a refused handshake."""
+    """Answer before the route is reached: with a response, or for WebSockets with a refused
+    handshake."""
     note(scope, error.code, error.message)
     if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
         await response_of(error)(scope, receive, send)

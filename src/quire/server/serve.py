@@ -47,7 +47,7 @@ class Service:
     """One node and its HTTP listener on one event loop.
 
     ``sock`` is bound already (see ``bind``), so that the address is known before anything starts.
-    ``workflows``: those that it serves (default: the shipped ones).
+    ``workflows``: the workflows that it serves (default: the shipped ones).
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Service:
         Raises:
             QuireError: the node could not start; the listener is closed by then.
         """
-        # the node first: its health can be asked from the first request on, and its engines load
+        # the node first: every request may ask for its health, and its engines load
         # while the web framework is imported
         starting = asyncio.create_task(self._node.start(progress))
         await asyncio.sleep(0)
@@ -128,14 +128,14 @@ class Service:
         hurrying.cancel()
         if not draining.done():
             logger.warning("asked twice to stop: running work is cancelled")
-            # their calls end, so that their clients hear why before the listener closes
+            # end the calls first: their clients receive the reason before the listener closes
             await self._node.stop()
         await draining
 
 
 def bind(server: ServerConfig) -> socket.socket:
-    """A listening socket for the configured address; port 0 picks a free one, and ``::`` takes
-    IPv4 too.
+    """Return a listening socket for the configured address; port 0 picks a free one, and ``::``
+    accepts IPv4 too.
 
     Raises:
         ConfigError: the address cannot be bound.
@@ -154,7 +154,7 @@ def bind(server: ServerConfig) -> socket.socket:
             f"cannot listen on {server.host}:{server.port}: {exc.strerror or exc}; {remedy}"
         ) from exc
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # accepted connections inherit it: one whose client takes nothing is dropped with its buffer
+        # accepted connections inherit it: one whose client reads nothing is dropped with its buffer
         limit_ms = int(2000 * server.write_timeout_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
     return sock
@@ -167,7 +167,7 @@ def make_node(
     transport_factory: TransportFactory | None = None,
     model_files: Callable[[EngineConfig], ModelFiles] = read_model_files,
 ) -> Node:
-    """A node with the limits that ``server`` sets for its clients' sessions."""
+    """Return a node with the limits that ``server`` sets for its clients' sessions."""
     return Node(
         config,
         transport_factory=transport_factory,
@@ -190,9 +190,9 @@ def run(
 ) -> None:
     """Serve until SIGTERM or SIGINT. Blocks; call it from the main thread.
 
-    ``workflows``: those that the node serves (default: the shipped ones).
-    ``on_listening`` is called with the URL once the port is bound, before the models are loaded,
-    ``on_ready`` when they all are.
+    ``workflows``: the workflows that the node serves (default: the shipped ones). ``on_listening``
+    is called with the URL once the port is bound, before the models are loaded, ``on_ready`` when
+    they all are.
 
     Raises:
         QuireError: the address cannot be bound, the data directory cannot be written or is in use,

@@ -10,7 +10,8 @@ from quire.programs.workflow.sharing import SharingStatistics
 
 
 def sharing_series(sharing: SharingStatistics) -> Iterator[Metric]:
-    """How pure primitives of workflows had their results, and what is kept of these."""
+    """Yield the series of pure primitives of workflows: how each result was obtained, and how many
+    are kept."""
     counter = CounterMetricFamily(
         "quire_workflow_results",
         "Results of workflows' pure primitives: computed, kept from an equal one, or in_flight of "

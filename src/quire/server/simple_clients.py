@@ -23,7 +23,7 @@ _COMMENT = b":\n\n"
 _CHUNKED_COMMENT = b"3\r\n:\n\n\r\n"
 
 _FIRST_LOOK_S = 0.05
-"""A reset comes after one round trip."""
+"""A reset arrives after one round trip."""
 
 _LONGEST_PAUSE_S = 30.0
 _OLD_CLIENT_S = 10.0
@@ -36,7 +36,7 @@ class SimpleClientsProtocol(BoundedHttpProtocol):
 
     _timer: asyncio.TimerHandle | None = None
     _has_plain_events = False
-    """An answer to HTTP/1.0 has begun that is a stream of events."""
+    """Whether the answer to an HTTP/1.0 client is a stream of events."""
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         cycle.scope["state"][STATE_KEY] = PieceWriter(cycle)
@@ -44,7 +44,7 @@ class SimpleClientsProtocol(BoundedHttpProtocol):
         super()._start_asgi_task(cycle, self._without_chunks(cycle, app) if is_old else app)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Whether the connection stays open: a complete request waits for its answer."""
+        """Return whether the connection stays open: a complete request waits for its answer."""
         cycle = self.cycle
         if self._in_message or cycle is None or cycle.response_complete:
             return None
@@ -71,19 +71,20 @@ class SimpleClientsProtocol(BoundedHttpProtocol):
         self._timer = self.loop.call_later(look_after_s, self._look, look_after_s)
 
     def _skipped(self) -> bytes:
-        """The bytes that the client must skip now. None in the middle of a body, nor before the
-        answer of an earlier request of the connection."""
+        """Return the bytes that the client must skip now: none in the middle of a body, nor before
+        the answer of an earlier request of the connection."""
         cycle = self.cycle
         if self.pipeline:
             return b""
         if not cycle.response_started:
             return _CONTINUE
-        if cycle.chunked_encoding:  # only event streams are, everything else has a length
+        if cycle.chunked_encoding:  # only event streams are chunked: everything else has a length
             return _CHUNKED_COMMENT
         return _COMMENT if self._has_plain_events else b""
 
     def _look(self, waited_s: float) -> None:
-        """Reading is paused, so a reset would not be noticed before the next write."""
+        """Check for a reset. Reading is paused, so it would not be noticed before the next
+        write."""
         own: socket.socket = self.transport.get_extra_info("socket")
         if own.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()
@@ -91,8 +92,8 @@ class SimpleClientsProtocol(BoundedHttpProtocol):
             self._probe(min(4 * waited_s, _LONGEST_PAUSE_S))
 
     def _without_chunks(self, cycle: RequestResponseCycle, app: Any) -> Any:
-        """``app`` with answers that have a length or end with the connection, without chunked
-        encoding."""
+        """Return ``app`` with answers that have a length or end with the connection, without
+        chunked encoding."""
 
         async def plain(scope: Any, receive: Any, send: Any) -> None:
             cycle.chunked_encoding = False

@@ -10,7 +10,8 @@ from quire.programs.workflow.speculation import SpeculationFigures
 
 
 def speculation_series(figures: SpeculationFigures) -> Iterator[Metric]:
-    """How many primitives ran before it was known that they must, and what became of them."""
+    """Yield the series of primitives that ran before it was known whether they were needed, by
+    outcome."""
     counter = CounterMetricFamily(
         "quire_workflow_speculated",
         "Primitives of workflows that ran before it was known that they must: kept because they "

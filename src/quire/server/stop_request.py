@@ -1,4 +1,4 @@
-"""What a service and those who stop it share: how it is asked to end, and its address."""
+"""How a service is asked to end, and its address."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import socket
 
 
 class StopRequest:
-    """Call it to ask a service to drain and stop; a second call cuts what still runs. On the
-    service's loop."""
+    """Call it to ask a service to drain and stop; a second call cuts what still runs. Belongs to
+    the service's loop."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -21,6 +21,6 @@ class StopRequest:
 
 
 def url_of(sock: socket.socket) -> str:
-    """The HTTP address of a bound socket."""
+    """Return the HTTP address of a bound socket."""
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

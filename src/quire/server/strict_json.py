@@ -30,14 +30,14 @@ MAX_INTEGER = 1 << 63
 """JSON integers stay below this magnitude."""
 
 _QUERIES = "/v1/workflows/"
-"""Paths of queries, whose bodies have documents."""
+"""Paths of queries, whose bodies contain documents."""
 
 _MAX_BYTES_AT_ONCE = 128 << 10
 """A longer body is read in a thread: this many bytes take about 5 ms."""
 
 
 def strict_loads(body: bytes) -> Any:
-    """The value of a JSON body.
+    """Return the value of a JSON body.
 
     Raises:
         HttpError: 400; not UTF-8, not JSON, NaN or infinite numbers, duplicate keys, integers of
@@ -60,7 +60,7 @@ def strict_loads(body: bytes) -> Any:
 
 
 def strict_msgpack(body: bytes) -> Any:
-    """The value of a msgpack body, as if it had been JSON.
+    """Return the value of a msgpack body, with the checks of a JSON body.
 
     Raises:
         HttpError: 400; not msgpack, or what ``strict_loads`` refuses.
@@ -95,8 +95,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(root: Any) -> None:
-    """Checked level by level. Token ids come by the million, so a list of integers only is checked
-    as a whole, without creating an object for each."""
+    """Check a value level by level. Token ids come by the million, so a list of integers only is
+    checked as a whole, without creating an object for each."""
     level, depth = [root], 0
     while level:
         below: list[Any] = []
@@ -142,14 +142,14 @@ _GENERATED = "generated"
 
 
 def generated_of(request: Request) -> bytes:
-    """The bytes before the body, whose number ``GENERATED_HEADER`` says."""
+    """Return the bytes before the body, whose number is in ``GENERATED_HEADER``."""
     found: bytes = request.scope.get("state", {}).get(_GENERATED, b"")
     return found
 
 
 class StrictRequest(Request):
-    """A request whose body is read within the limits of the server's configuration. What routers
-    send before it (``server.going_on``) is no part of it."""
+    """A request whose body is read within the limits of the server's configuration. The bytes that
+    routers send before it (``server.going_on``) are not part of it."""
 
     async def body(self) -> bytes:
         if not hasattr(self, "_body"):
@@ -160,10 +160,10 @@ class StrictRequest(Request):
         body = await self.body()
         if len(body) <= _MAX_BYTES_AT_ONCE:
             return strict_loads(body)
-        return await asyncio.to_thread(strict_loads, body)  # others' tokens go out meanwhile
+        return await asyncio.to_thread(strict_loads, body)  # other streams go on
 
     async def msgpack(self) -> Any:
-        """The value of a msgpack body."""
+        """Return the value of a msgpack body."""
         return strict_msgpack(await self.body())
 
     async def _bounded_body(self) -> bytes:
@@ -195,12 +195,12 @@ class StrictRequest(Request):
 
 
 def body_limit(config: ServerConfig, path: str) -> int:
-    """The most bytes of a body sent to ``path``."""
+    """Return the most bytes of a body sent to ``path``."""
     return config.max_query_bytes if path.startswith(_QUERIES) else config.max_body_bytes
 
 
 def check_encoding(headers: Headers) -> None:
-    """Raises ``HttpError``: 415; the body has a content-encoding."""
+    """Raise ``HttpError`` 415 if the body has a content-encoding."""
     coding = headers.get("content-encoding", "").strip().lower()
     if coding not in ("", "identity"):
         raise HttpError(
@@ -212,7 +212,7 @@ def check_encoding(headers: Headers) -> None:
 
 
 def too_long(config: ServerConfig, path: str) -> HttpError:
-    """The refusal of a body beyond ``body_limit``."""
+    """Return the refusal of a body beyond ``body_limit``."""
     option = "--max-query-bytes" if path.startswith(_QUERIES) else "--max-body-bytes"
     return HttpError(
         413,

@@ -1,5 +1,5 @@
-"""JSON bodies in which only one text changes from event to event: rendered once, filled in per
-token.
+"""JSON bodies in which only one text changes from event to event: rendered once, then filled in for
+each token.
 
 Knows no API: the caller renders one body with its own schema, so that a filled body equals what the
 schema would have given.

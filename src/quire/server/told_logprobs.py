@@ -16,7 +16,7 @@ from quire.core.decoding import TokenLogprobs
 Logprobs = tuple[TokenLogprobs, ...]
 
 MAX_LOGPROBS_BYTES = 8 << 20
-"""Of one answer, packed; of one that has more, nobody goes on."""
+"""The most packed bytes of one answer; an answer with more cannot continue at another node."""
 
 _Entry = tuple[int, float, list[int], list[float]]
 _encoder = msgspec.msgpack.Encoder()
@@ -25,7 +25,7 @@ _chunks = msgspec.msgpack.Decoder(list[bytes])
 
 
 def packed_logprobs(logprobs: Sequence[TokenLogprobs] | None) -> bytes:
-    """Those of one chunk; nothing if there are none."""
+    """Return the packed log probabilities of one chunk; empty if there are none."""
     if not logprobs:
         return b""
     return _encoder.encode(
@@ -34,19 +34,19 @@ def packed_logprobs(logprobs: Sequence[TokenLogprobs] | None) -> bytes:
 
 
 def joined(chunks: Sequence[bytes]) -> bytes:
-    """``chunks``, each packed, as one; nothing if there are none."""
+    """Return packed ``chunks`` as one; empty if there are none."""
     return zlib.compress(_encoder.encode(chunks)) if chunks else b""
 
 
 def logprobs_of(told: bytes) -> Logprobs:
-    """The log probabilities of what ``joined`` has made.
+    """Return the log probabilities that ``joined`` has packed.
 
     Raises:
-        zlib.error, msgspec.MsgspecError: it was not made by ``joined``, or is longer than any.
+        zlib.error, msgspec.MsgspecError: it was not made by ``joined``, or is too long.
     """
     if not told:
         return ()
-    # a chunk of a token or more is longer than the length that stands before it
+    # the length before a chunk has fewer bytes than the chunk: twice the bound is enough
     raw = zlib.decompressobj().decompress(told, 2 * MAX_LOGPROBS_BYTES)
     chunks = _chunks.decode(raw)
     return tuple(TokenLogprobs(*entry) for chunk in chunks for entry in _entries.decode(chunk))

@@ -1,8 +1,8 @@
 """Answers that are not streamed and outlive their node: how they end.
 
-Such an answer is sent as an event stream of comments (``going_on``), which tell its tokens while
-they are generated. Behind them stands one comment more, with the status and headers that the client
-is to see, and then the body, byte for byte as a client would have got it from the node.
+Such an answer is sent as an event stream of comments (``going_on``), which contain its tokens while
+they are generated. One more comment follows, with the status and headers for the client, and then
+the body, byte for byte as a client would receive it from the node.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ELSEWHERE = ("content-length", "content-type", "request-id", "x-request-id")
 
 
 class WholeHead(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the last comment says. ``code``: of the error that is the answer, if it is one."""
+    """The content of the last comment. ``code``: the code of the error, if the answer is one."""
 
     length: int
     status: int = 200
@@ -28,12 +28,12 @@ class WholeHead(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def told_whole(body: bytes) -> bytes:
-    """The end of an answer."""
+    """Return the end of an answer."""
     return _end(WholeHead(len(body)), body)
 
 
 async def told_failure(error: QuireError, scope: Scope, receive: Receive) -> bytes:
-    """The end of an answer that has failed: ``error`` in the form of the API that was asked."""
+    """Return the end of an answer that has failed: ``error`` in the form of the API in use."""
     answer, response = _Kept(), response_of(error)
     response.headers["x-request-id"] = scope["state"]["request_id"]
     await AnthropicErrors(response)(scope, receive, answer.send)
@@ -46,7 +46,7 @@ def _end(head: WholeHead, body: bytes) -> bytes:
 
 class _Kept:
     """A response. ``headers`` without those that the head of the comments has, or that follow from
-    its body."""
+    the body."""
 
     def __init__(self) -> None:
         self.status = 0

@@ -1,4 +1,4 @@
-"""The API's bodies of what programs did."""
+"""The API's bodies about the traces of programs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What to write instead of a field that a body must not have.
+"""Suggests what to write instead of a field that a body must not have.
 
-Owns the hint; the fields of other servers are those of ``schemas.other_names``.
+Owns the hint; ``schemas.other_names`` has the fields of other servers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from quire.server.schemas.other_names import our_name, why_not_served
 
 _MAX_LISTED = 16
 _MAX_MISTYPED_CHARS = 100
-"""Of a name that is compared with ours."""
+"""How much of a name is compared with ours."""
 
 
 def fields_of(routes: Sequence[APIRoute], method: str, path: str) -> tuple[str, ...]:
-    """The fields of the body that the route takes; none if it takes no JSON object."""
+    """Return the fields of the body that the route takes; none if it takes no JSON object."""
     for route in routes:
         if method in (route.methods or ()) and route.path_regex.fullmatch(path):
             body = route.body_field and route.body_field.field_info.annotation
@@ -29,7 +29,7 @@ def fields_of(routes: Sequence[APIRoute], method: str, path: str) -> tuple[str, 
 
 
 def instead_of(param: str, fields: Sequence[str]) -> str:
-    """The message for the unknown field ``param``; ``fields``: those of the body around all."""
+    """Return the message for the unknown field ``param``; ``fields``: those of the whole body."""
     if instead := our_name(param):
         return f"no such parameter; write {instead}"
     if reason := why_not_served(param):

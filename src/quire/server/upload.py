@@ -40,10 +40,10 @@ async def program_of(
     sandbox: Sandbox,
     workflows: Applications,
 ) -> Inferlet | GuestProgram:
-    """The program to launch. ``workflows``: those that the node serves.
+    """Return the program to launch. ``workflows``: the workflows that the node serves.
 
     Raises:
-        Forbidden: code was sent and this server does not take it.
+        Forbidden: code was sent and this server does not accept it.
         InvalidArgument: the code does not load, or has no single entry.
         UnknownHandle: neither the library nor the tenant has such a program.
         ConfigError: this installation has no sandbox.
@@ -61,7 +61,8 @@ async def program_of(
 
 
 async def _uploaded(name: str, tenant: TenantId, sandbox: Sandbox) -> GuestProgram:
-    """By name or digest only: a path in a request must never reach the file system."""
+    """Return an uploaded program, by name or digest only: a path in a request must never reach the
+    file system."""
     try:
         upload = await asyncio.to_thread(sandbox.uploads.find, name, tenant)
     except UnknownHandle as exc:
@@ -74,8 +75,8 @@ async def _uploaded(name: str, tenant: TenantId, sandbox: Sandbox) -> GuestProgr
 
 
 def code_of(request: LaunchRequest | UploadRequest, config: ServerConfig) -> bytes:
-    """The code for the sandbox: the text of ``source``, ``files`` as one program, or ``module``
-    from its base64.
+    """Return the code for the sandbox: the text of ``source``, ``files`` as one program, or
+    ``module`` decoded from base64.
 
     Raises:
         Forbidden: this server has no sandbox for its clients.
@@ -125,7 +126,7 @@ def _load_source(source: str) -> Inferlet:
 
 
 def _keep_lines(program: Inferlet, source: str) -> None:
-    """Lets tracebacks show the lines of a deleted file, as long as the program is known.
+    """Let tracebacks show the lines of a deleted file, as long as the program is known.
 
     ``linecache`` does not look up an entry without a modification time again.
     """

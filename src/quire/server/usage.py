@@ -28,7 +28,7 @@ class UsageCounter:
             completion_tokens=self._num_completion,
             total_tokens=self._num_prompt + self._num_completion,
             prompt_tokens_details=PromptTokensDetails(
-                # of an answer that goes on here, cached tokens may be its own
+                # the cached tokens of an answer that goes on here may be its own
                 cached_tokens=min(self._num_cached, self._num_prompt)
             ),
         )

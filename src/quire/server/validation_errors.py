@@ -1,4 +1,5 @@
-"""A body or query that does not fit its schema: the field and the problem, in clients' words."""
+"""Reports a body or query that does not fit its schema: the field and the problem, in clients'
+words."""
 
 from __future__ import annotations
 
@@ -11,11 +12,11 @@ from fastapi.exceptions import RequestValidationError
 from quire.server.unknown_fields import instead_of
 
 _OBJECT_WANTED = frozenset({"model_type", "model_attributes_type", "dict_type"})
-"""Pydantic's message for a value that is not a JSON object, which speaks of Python."""
+"""Pydantic's problems with a value that is not a JSON object; their messages are about Python."""
 
 _COMPARED = ("greater_than", "less_than", "int_from_float")
 _OF_A_KIND = ("_type", "_parsing")
-"""Pydantic's problems whose message does not tell the value."""
+"""Pydantic's problems whose message does not name the value."""
 
 
 class FieldProblem(NamedTuple):
@@ -27,7 +28,7 @@ class FieldProblem(NamedTuple):
 
 
 def location_of(problem: Mapping[str, Any], body: Any) -> str | None:
-    """The path of a validation error as clients write it: ``messages[0].content``.
+    """Return the path of a validation error as clients write it: ``messages[0].content``.
 
     Pydantic's path also contains the alternatives of unions, which are not fields: only parts that
     ``body`` has are kept, and at the end the missing one.
@@ -48,10 +49,10 @@ def location_of(problem: Mapping[str, Any], body: Any) -> str | None:
 
 
 def problem_of(error: RequestValidationError, fields: Sequence[str] = ()) -> FieldProblem:
-    """The first problem in full, and the number of further ones.
+    """Return the first problem in full, and the number of further ones.
 
-    ``fields``: those that the body may have. Numbers are echoed; of other values only the kind is
-    told, because texts belong to their sender.
+    ``fields``: those that the body may have. Numbers are repeated in the message; of other values
+    only the kind is named, because texts belong to their sender.
     """
     problems = error.errors()
     first = problems[0]
@@ -72,7 +73,8 @@ def problem_of(error: RequestValidationError, fields: Sequence[str] = ()) -> Fie
 
 
 def _num_following(problems: Sequence[Mapping[str, Any]]) -> int:
-    """Problems that may follow from the first: what an object is decides which fields it has."""
+    """Return how many problems may follow from the first: the type of an object decides which
+    fields it has."""
     *around, last = problems[0]["loc"]
     if last != "type":
         return 0
@@ -80,7 +82,7 @@ def _num_following(problems: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _given(value: Any) -> str:
-    """``value`` in a message, by JSON's names."""
+    """Return ``value`` for a message, in JSON's terms."""
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     kinds: dict[type, str] = {str: "a string", list: "a list", dict: "an object"}

@@ -1,4 +1,4 @@
-"""A request that waits for the end of the program that it has launched."""
+"""Waits, for a request, until the program that it has launched has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths that no route has: what was meant by one, and which methods a path has."""
+"""Hints for paths that no route has: which route was meant, and which methods a path has."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _OF_OTHER_SERVERS = {
     "/v1/uploads": "there is /v1/files, for files of any allowed size",
 }
 """Routes of Ollama, llama.cpp, SGLang, vLLM, Text Generation Inference, OpenAI and Anthropic that
-clients try, and what there is instead."""
+clients try, each with what to use instead."""
 
 _OF_OTHER_KINDS = {
     "/v1/images": "no models that make images are served here",
@@ -61,12 +61,12 @@ _OF_OTHER_KINDS = {
     "/v1/threads": "assistants are not served here: use /v1/responses with /v1/conversations",
     "/v1/chat/completions": "chats are not stored here: /v1/responses stores its answers",
 }
-"""Beginnings of such routes."""
+"""Beginnings of routes of other APIs, each with what to use instead."""
 
 
 def meant_by(routes: Sequence[APIRoute], path: str) -> str | None:
-    """A hint for a path that is nearly that of a route: base URLs are copied from other servers,
-    and paths are mistyped."""
+    """Return a hint for a path that is nearly that of a route: base URLs are copied from other
+    servers, and paths are mistyped."""
     if path == "/":
         return "/ui shows the node in a browser, /openapi.json has all routes"
     known = {route.path for route in routes}
@@ -96,7 +96,8 @@ def _of_another_server(path: str) -> str | None:
 
 
 def methods_of(routes: Sequence[APIRoute], path: str) -> list[str]:
-    """The router itself lists only the methods of the first route with the path."""
+    """Return the methods of a path. FastAPI's router lists only those of the first route with the
+    path."""
     fitting = [route for route in routes if route.path_regex.fullmatch(path)]
     same = [route for route in fitting if route.path == fitting[0].path]
     return sorted({method for route in same for method in route.methods or ()})

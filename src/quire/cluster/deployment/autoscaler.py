@@ -1,7 +1,7 @@
-"""Keeps the number of a cluster's nodes with its load, while nobody looks.
+"""Adjusts the number of a cluster's nodes to its load, without an operator.
 
-Owns the loop and what is told of it. What a count should be is ``scaling.py``; how it becomes so is
-the rollout of ``quire up``. Must not import ray.
+Owns the loop and the state that it reports. ``scaling.py`` computes the counts; the rollout of
+``quire up`` carries them out. Must not import ray.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ INTERVAL_S = 2.0
 _AFTER_FAILURE_S = 30.0
 
 LoadsOf = Callable[[Mapping[str, ProcessState]], Mapping[str, NodeLoad]]
-"""The nodes' loads by name; empty where no router answers."""
+"""Returns the nodes' loads by name; empty if no router answers."""
 
 
 @dataclass(slots=True)
 class _Quiet:
-    """Progress that nobody reads; failures are kept by the autoscaler."""
+    """A listener that logs the progress of a rollout; the autoscaler keeps its failures."""
 
     def planned(self, wave: Wave) -> None:
         for step in wave:
@@ -49,7 +49,8 @@ class _Quiet:
 
 
 class Autoscaler:
-    """``state`` may be read from any thread; all else belongs to the thread of ``run``."""
+    """The loop that scales one cluster. ``state`` may be read from any thread; everything else
+    belongs to the thread of ``run``."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Autoscaler:
         return self._state
 
     def request_stop(self) -> None:
-        """``run`` returns behind the look, or the change, that it is in."""
+        """Have ``run`` return after the look, or the change, that is under way."""
         self._stopping.set()
 
     def run(self) -> None:
@@ -96,10 +97,10 @@ class Autoscaler:
                 self._sleep(INTERVAL_S)
 
     def look(self) -> None:
-        """Change the counts that are to change.
+        """Compute the counts once, and change those that differ.
 
         Raises:
-            QuireError: there is no room for one more, or one is not ready in time; what was not
+            QuireError: there is no room for a node, or one is not ready in time; what was not
                 yet changed stays as it is.
         """
         states = self._keepers.states()

@@ -20,7 +20,7 @@ from quire.core.errors import ConfigError, EngineLost
 
 
 def running_child(folder: ProcessFolder) -> ProcessIdentity | None:
-    """What was started in ``folder`` and runs."""
+    """Return the process that was started in ``folder``, if it still runs."""
     child = folder.child()
     return child if child is not None and is_running(child) else None
 
@@ -31,7 +31,7 @@ def start_child(
     command: Sequence[str],
     environment: Mapping[str, str],
 ) -> ProcessIdentity:
-    """Start ``command``, the process of ``record``, which is written first. Blocks for some
+    """Write ``record``, then start ``command``, the process that it describes. Blocks for some
     milliseconds.
 
     Raises:
@@ -60,7 +60,7 @@ def start_child(
 
 
 async def end_child(folder: ProcessFolder, child: ProcessIdentity, grace_s: float) -> None:
-    """SIGTERM, which drains it; SIGKILL for what is there after ``grace_s``. Idempotent."""
+    """End ``child``: SIGTERM, which drains it, then SIGKILL after ``grace_s``. Idempotent."""
     if send(child, signal.SIGTERM):
         try:
             await asyncio.wait_for(wait_ended(child), grace_s)
@@ -71,7 +71,7 @@ async def end_child(folder: ProcessFolder, child: ProcessIdentity, grace_s: floa
 
 
 def end_rest(folder: ProcessFolder, child: ProcessIdentity) -> None:
-    """What an ended child left in its session would keep its ports and its memory."""
+    """Kill what an ended child has left in its session, where it would keep ports and memory."""
     session = folder.session()
     if session is not None:
         end_session(session, child.start_ticks)

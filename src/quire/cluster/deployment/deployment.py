@@ -1,7 +1,7 @@
-"""A cluster of a file, from outside: up, down, and how it is.
+"""A cluster as the commands ``quire up``, ``quire down`` and ``quire status`` see it.
 
-Owns the order of the parts: keys, Ray, the rollout, what is removed. One such command at a time
-runs for a cluster on a machine.
+Owns the order of the parts: keys, Ray, the rollout, the removal. Only one ``up`` or ``down`` of a
+cluster runs on a machine at a time.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _LOCK = "command.lock"
 
 
 class DeploymentWatcher(RolloutListener, Protocol):
-    """Who is told of each step: those of the rollout, and those that concern Ray."""
+    """Receives each step: those of the rollout, and those that concern Ray."""
 
     def ray(self, words: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """``ray``: how it is with Ray, in words."""
+    """What was found of a cluster. ``ray``: the state of its Ray, in words."""
 
     ray: str
     processes: Mapping[str, ProcessState]
@@ -50,8 +50,8 @@ class _Seen:
 
 
 class Deployment:
-    """``state_dir``: the folder of this cluster's files. ``environment``: what a Ray of its own and
-    with it each process, gets."""
+    """The cluster ``cluster``. ``state_dir``: the folder of its files. ``environment``: the
+    environment of its own Ray, and with it of each process."""
 
     def __init__(
         self, cluster: ClusterSpec, state_dir: Path, environment: Mapping[str, str]
@@ -65,14 +65,14 @@ class Deployment:
         )
 
     def plan(self) -> list[Wave]:
-        """What ``up`` would do. Changes nothing; starts no Ray."""
+        """Return what ``up`` would do. Changes nothing; starts no Ray."""
         keys = read_keys(self._cluster, self._state_dir)
         states = self._states().processes
         return planned_waves(self._expansion(keys, states), states)
 
     @property
     def admin_key_file(self) -> Path:
-        """The key with which a router's strategy and nodes are changed."""
+        """The file of the key that may change a router's strategy and nodes."""
         return self._cluster.keys.admin or self._state_dir / ADMIN_KEY_FILE
 
     def up(self, watcher: DeploymentWatcher) -> ClusterReport:
@@ -96,7 +96,7 @@ class Deployment:
                 return self._report(_Seen("runs", keepers.states(), keepers.scaling()))
 
     def _start_ray(self, watcher: DeploymentWatcher) -> None:
-        """If it is the cluster's own and does not run."""
+        """Start Ray if it is the cluster's own and does not run."""
         if isinstance(self._cluster.ray, OtherRay):
             watcher.ray(f"connect to Ray at {self._cluster.ray.address}")
         elif self._head is not None and not self._head.is_running():
@@ -108,8 +108,8 @@ class Deployment:
             self._head.start()
 
     def down(self, watcher: DeploymentWatcher) -> list[str]:
-        """End everything of the cluster and remove its files. Returns the names of processes that
-        nothing kept."""
+        """End everything of the cluster and remove its files. Return the names of processes that no
+        keeper had."""
         if not self._state_dir.exists():
             return []
         with self._alone():
@@ -118,7 +118,7 @@ class Deployment:
                 try:
                     unkept = self._end_kept(watcher)
                 except EngineLost:
-                    if self._head is None:  # keepers on other machines would start them again
+                    if self._head is None:  # keepers elsewhere would start them again
                         raise
             if self._head is not None:
                 if self._head.is_running():
@@ -139,7 +139,7 @@ class Deployment:
             return keepers.sweep()
 
     def _states(self) -> _Seen:
-        """Without Ray the processes of this machine."""
+        """Return the states of the processes; without Ray, those of this machine."""
         if self._head is not None and not self._head.is_running():
             told = "is not running: 'quire up' starts it, processes go on meanwhile"
             return _Seen(told, unkept_states(self._state_dir, ()))

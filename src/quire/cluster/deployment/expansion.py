@@ -1,4 +1,4 @@
-"""From a cluster's description to the single processes, and the keys that they share.
+"""Expands a cluster's description into its single processes, and the keys that they share.
 
 Owns the names of processes and the cluster's own folder on this machine.
 """
@@ -33,8 +33,8 @@ class KeyFileContents:
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """The processes of ``cluster``. ``counts``: of the groups that do not have the number that
-    they begin with."""
+    """The processes of ``cluster``. ``counts``: the numbers of processes of those groups that are
+    scaled."""
 
     cluster: ClusterSpec
     state_dir: Path
@@ -49,7 +49,7 @@ class Expansion:
         )
 
     def routers(self, nodes: Mapping[str, str]) -> tuple[ProcessSpec, ...]:
-        """``nodes``: the URL of each node by its name."""
+        """Return the routers. ``nodes``: the URL of each node by its name."""
         keys = {CLUSTER_KEY_FILE: self.keys.cluster, ADMIN_KEY_FILE: self.keys.admin}
         group = self.cluster.routers
         return tuple(
@@ -89,8 +89,8 @@ class Expansion:
 
 
 def read_keys(cluster: ClusterSpec, state_dir: Path) -> KeyFileContents:
-    """The keys of the cluster's files, and for those without a file what was made in ``state_dir``;
-    empty where nothing was made yet.
+    """Return the keys of the cluster's files. Where no file is named, the key made in
+    ``state_dir``; empty if none was made yet.
 
     Raises:
         ConfigError: a file cannot be read, or has no key.
@@ -103,7 +103,7 @@ def read_keys(cluster: ClusterSpec, state_dir: Path) -> KeyFileContents:
 
 
 def make_keys(cluster: ClusterSpec, state_dir: Path) -> KeyFileContents:
-    """As ``read_keys``; those that are missing are made, once."""
+    """Return the keys as ``read_keys`` does; make those that are missing."""
     keys = read_keys(cluster, state_dir)
     return KeyFileContents(
         keys.cluster or _made(state_dir / CLUSTER_KEY_FILE),
@@ -112,7 +112,7 @@ def make_keys(cluster: ClusterSpec, state_dir: Path) -> KeyFileContents:
 
 
 def make_state_dir(state_dir: Path) -> None:
-    """The cluster's own folder, which only this user can access."""
+    """Make the cluster's own folder, which only this user can access."""
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 

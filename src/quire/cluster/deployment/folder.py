@@ -1,7 +1,7 @@
 """The files beside one process of a cluster, on its machine.
 
-Owns their names and their access. What they say outlives keepers and Ray: a keeper that comes back
-finds in them what runs, and ``quire down`` what nobody keeps any more.
+Owns their names and their access. Their content outlives keepers and Ray: a keeper that comes back
+reads in them what runs, and ``quire down`` what no keeper has any more.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _SAID_LINES = 12
 
 
 class StartRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What was started last. ``devices``: the GPUs that it was given, as CUDA_VISIBLE_DEVICES names
-    them. ``log_start``: where its part of the log begins."""
+    """Describes the process that was started last. ``devices``: the GPUs that it was given, as in
+    CUDA_VISIBLE_DEVICES. ``log_start``: where its part of the log begins, in bytes."""
 
     spec: ProcessSpec
     url: str
@@ -46,7 +46,7 @@ class StartRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessFolder:
-    """``state_dir/processes/NAME``; made when something is written."""
+    """The folder ``state_dir/processes/NAME``; it is made when something is written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,7 +61,7 @@ class ProcessFolder:
 
     @property
     def child_file(self) -> Path:
-        """Where the shell that starts the child writes /proc/PID/stat."""
+        """The file to which the shell that starts the child writes its /proc/PID/stat."""
         return self.path / _CHILD
 
     def make(self) -> None:
@@ -69,10 +69,10 @@ class ProcessFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[bool]:
-        """Whether this process alone may start and end what belongs here; ends with the process at
-        the latest."""
+        """Lock the folder, until the context is left or this process ends. Yields whether the lock
+        was free: only its holder may start and end what belongs here."""
         self.make()
-        with (self.path / _LOCK).open("w") as file:  # not inherited by child processes
+        with (self.path / _LOCK).open("w") as file:  # child processes do not inherit it
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -81,14 +81,15 @@ class ProcessFolder:
                 yield True
 
     def is_kept(self) -> bool:
-        """Whether a keeper has it."""
+        """Return whether a keeper holds the lock."""
         if not (self.path / _LOCK).exists():
             return False
         with self.locked() as is_free:
             return not is_free
 
     def record(self) -> StartRecord | None:
-        """Raises ``ConfigError`` for one of another release."""
+        """Return the record, if there is one. Raises ``ConfigError`` if another release wrote
+        it."""
         try:
             raw = (self.path / _RECORD).read_bytes()
         except FileNotFoundError:
@@ -100,25 +101,25 @@ class ProcessFolder:
             raise
 
     def write_record(self, record: StartRecord) -> None:
-        """Before the child is started: whatever runs here is described."""
+        """Write ``record`` before the child is started, so that every process is described."""
         self.child_file.unlink(missing_ok=True)
         self.change_record(record)
 
     def change_record(self, record: StartRecord) -> None:
-        """What runs is described by ``record`` from now on."""
+        """Replace the record: ``record`` describes what runs from now on."""
         write_private(self.path / _RECORD, msgspec.json.encode(record))
 
     def child(self) -> ProcessIdentity | None:
-        """The process that was started last, whether it runs or not."""
+        """Return the process that was started last, whether it runs or not."""
         record = self.record()
         return None if record is None else spawned(self.child_file, record.boot_id)
 
     def session(self) -> int | None:
-        """The session in which the child was started."""
+        """Return the session in which the child was started."""
         return session_of(self.child_file)
 
     def leave(self, assignment: str) -> None:
-        """Note that the child is to end, for a keeper that comes back meanwhile."""
+        """Note that the child is to end, for a keeper that is started again meanwhile."""
         write_private(self.path / _LEAVING, assignment.encode())
 
     def is_leaving(self, assignment: str) -> bool:
@@ -128,7 +129,7 @@ class ProcessFolder:
             return False
 
     def said(self) -> tuple[str, ...]:
-        """The last lines of the child's log."""
+        """Return the last lines of the child's log."""
         record = self.record()
         start = 0 if record is None else record.log_start
         try:
@@ -141,7 +142,8 @@ class ProcessFolder:
         return tuple(text.splitlines()[-_SAID_LINES:])
 
     def bound_log(self) -> None:
-        """Keep the log below twice its bound. The child appends, so it goes on at the new end."""
+        """Move the log away when it exceeds its bound. The child appends, so it goes on in the
+        emptied file."""
         try:
             if self.log.stat().st_size <= MAX_LOG_BYTES:
                 return
@@ -159,12 +161,12 @@ def process_folder(state_dir: Path, name: str) -> ProcessFolder:
 
 
 def process_folders(state_dir: Path) -> list[ProcessFolder]:
-    """Of every process that was ever started on this machine and not removed."""
+    """Return the folders of all processes that were started on this machine and not removed."""
     return [ProcessFolder(path) for path in sorted((state_dir / _PROCESSES).glob("*"))]
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace the file as a whole; only this user reads it."""
+    """Replace the file as a whole; only this user may read it."""
     new = path.with_name(f"{path.name}.new")
     with contextlib.suppress(FileNotFoundError):
         new.unlink()

@@ -45,7 +45,8 @@ _TOKEN = "ray.token"
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """``temp_dir``: Ray's; its sockets lie there, and their paths must be short."""
+    """Describes a running head. ``temp_dir``: Ray's temporary directory; its sockets lie there, so
+    its path must be short."""
 
     address: str
     temp_dir: str
@@ -54,7 +55,7 @@ class _Record(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RayAccess:
-    """How a Ray is reached. ``is_loopback``: it is a head of our own, which does not know the
+    """How to reach a Ray. ``is_loopback``: it is a head of our own, which does not know the
     addresses of this machine."""
 
     address: str
@@ -62,7 +63,7 @@ class RayAccess:
     is_loopback: bool
 
     def environment(self) -> dict[str, str]:
-        """What Ray reads before anything else, in each of its processes and ours."""
+        """Return the variables that Ray reads first, in each of its processes and in ours."""
         found = {"RAY_USAGE_STATS_ENABLED": "0"}
         if self.token_file is not None:
             found |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token_file)}
@@ -74,8 +75,8 @@ class RayAccess:
 
 
 class RayHead:
-    """The head of the cluster whose files are in ``state_dir``. ``environment``: what it and the
-    processes of the cluster get."""
+    """The head of the cluster whose files are in ``state_dir``. ``environment``: that of the head
+    and of the processes of the cluster."""
 
     def __init__(self, state_dir: Path, spec: OwnHead, environment: Mapping[str, str]) -> None:
         self._spec = spec
@@ -97,14 +98,14 @@ class RayHead:
         return process is not None and is_running(process)
 
     def start(self) -> None:
-        """Start it, unless it runs; returns when it takes actors.
+        """Start the head, unless it runs; return when it accepts actors.
 
         Raises:
             EngineLost: it ended, or does not answer.
         """
         if self.is_running():
             return
-        self.stop()  # what a killed head has left
+        self.stop()  # remove what a killed head has left
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self._token.exists():
             write_private(self._token, secrets.token_hex(32).encode())
@@ -122,7 +123,7 @@ class RayHead:
         self._wait(process)
 
     def stop(self) -> None:
-        """End it and all of its session, and remove its temporary directory. Idempotent."""
+        """End the head and all of its session, and remove its temporary directory. Idempotent."""
         process, record = self._process(), self._record()
         if process is not None:
             if send(process, signal.SIGTERM):

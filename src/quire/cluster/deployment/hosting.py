@@ -1,6 +1,6 @@
-"""A keeper on a thread of its own, for whoever calls from outside: the body of an actor.
+"""Runs a keeper on a thread of its own, for calls from other threads: the body of an actor.
 
-Owns the thread and its loop. Messages are JSON; must not know who sends them.
+Owns the thread and its loop. Messages are JSON; must not know their sender.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ logger = logging.getLogger(__name__)
 
 _PROBE_TIMEOUT_S = 2.0
 _TELL_TIMEOUT_S = 60.0
-"""A router moves answers away from nodes that leave before it answers."""
+"""Before a router answers, it moves answers away from the nodes that leave."""
 
 _SAID_CHARS = 300
 
 
 class HostedKeeper:
-    """``machine``: the name of the machine it runs on, which is its address for others."""
+    """A keeper on its own thread. ``machine``: the name of its machine, which is its address for
+    others."""
 
     def __init__(self, spec_json: bytes, assignment: str, machine: str) -> None:
-        """Begins at once. Raises ``ConfigError`` for a spec of another release."""
+        """Start to keep the process. Raises ``ConfigError`` if another release wrote the spec."""
         spec = decoded(spec_json, "the order of 'quire up'")
         self._failure = ""
         self._loop = asyncio.new_event_loop()
@@ -52,25 +53,25 @@ class HostedKeeper:
         self._thread.start()
 
     def state(self) -> bytes:
-        """A ``ProcessState``."""
+        """Return the ``ProcessState`` as JSON."""
         state = msgspec.structs.replace(self._keeper.state, keeper_pid=os.getpid())
         if self._failure:
             state = msgspec.structs.replace(state, phase="failed", detail=self._failure)
         return msgspec.json.encode(state)
 
     def stop(self) -> None:
-        """Begin to end the process; ``state`` tells when that is done."""
+        """Begin to end the process; ``state`` shows when that is done."""
         self._loop.call_soon_threadsafe(self._keeper.request_stop)
 
     def remove_files(self) -> None:
-        """Remove the folder of a process that is stopped."""
+        """Remove the folder of the process, if it is stopped."""
         self._keeper.remove_files()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._keep())
-        except Exception as exc:  # a bug, or a broken disk: said, as nobody waits for this thread
+        except Exception as exc:  # a bug or a broken disk: nothing joins this thread, so report it
             logger.exception("a keeper failed")
             self._failure = f"its keeper failed: {exc!r}"
 

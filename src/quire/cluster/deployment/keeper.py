@@ -1,8 +1,8 @@
-"""Keeps one process of a cluster: adopts or starts it, sees whether it is ready, starts it again
-when it ends, ends it when it is asked to.
+"""Keeps one process of a cluster: adopts or starts it, probes whether it is ready, starts it again
+when it ends, and ends it on request.
 
-Owns the process's folder while it lives, and nothing else: where a keeper runs, and who keeps the
-keeper, is not its concern.
+Owns the process's folder while it lives, and nothing else: where a keeper runs, and what restarts
+the keeper, are not its concern.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ from quire.core.interfaces import ProgramClock
 logger = logging.getLogger(__name__)
 
 Probe = Callable[[str], Awaitable[bool]]
-"""Whether the process at a URL takes work."""
+"""Returns whether the process at a URL takes work."""
 
 Tell = Callable[[str, ProcessSpec], Awaitable[str]]
-"""Have the router at a URL use the nodes of its spec; returns why that failed, or nothing."""
+"""Has the router at a URL use the nodes of its spec; returns why that failed, or an empty text."""
 
 CommandOf = Callable[[ProcessSpec, str, str], list[str]]
-"""The command line of a process, for an address and the folder of its keys."""
+"""Returns the command line of a process, for an address and the folder of its keys."""
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
 class KeeperTimes:
-    """``kill_margin_s``: what a process may take beyond its own time for draining."""
+    """Times of a keeper. ``kill_margin_s``: how long a process may take beyond its own time for
+    draining before it is killed."""
 
     probe_s: float = 0.5
     lock_s: float = 0.2
@@ -52,9 +53,10 @@ class KeeperTimes:
 
 
 class Keeper:
-    """``assignment`` names this order to keep the process: a keeper that is started again under the
-    same one goes on where the former was, even in ending the process. ``state`` may be read from
-    any thread; all else belongs to the loop of ``run``."""
+    """The keeper of one process. ``assignment`` identifies this order to keep the process: a keeper
+    that is started again under the same one goes on where the former was, even in ending the
+    process. ``state`` may be read from any thread; everything else belongs to the loop of
+    ``run``."""
 
     def __init__(
         self,
@@ -106,12 +108,13 @@ class Keeper:
         self._stopping.set()
 
     def remove_files(self) -> None:
-        """Of a process that is stopped; any other's are needed to find it."""
+        """Remove the files of the process if it is stopped; otherwise they are needed to find
+        it."""
         if self._state.phase == "stopped":
             self._folder.remove()
 
     async def run(self) -> None:
-        """Returns when the process has been ended on request."""
+        """Keep the process until it has been ended on request."""
         while True:
             with self._folder.locked() as is_mine:
                 if is_mine:
@@ -146,11 +149,11 @@ class Keeper:
         self._set(phase="stopped", pid=None, since_unix_s=None)
 
     async def _adopted(self) -> ProcessIdentity | None:
-        """What runs already, if it is what is to run; anything else is ended."""
+        """Return the process that runs already, if it is the one that is to run; end any other."""
         record, child = self._folder.record(), running_child(self._folder)
         if record is None or child is None:
             return None
-        if record.spec.digest == self._spec.digest:  # its nodes are told to it later
+        if record.spec.digest == self._spec.digest:  # its nodes may differ: it is given them later
             self._restarts = record.restarts
             self._set(
                 url=record.url,
@@ -201,14 +204,14 @@ class Keeper:
         return child
 
     async def _live(self, child: ProcessIdentity) -> None:
-        """Until it has ended, or is to end."""
+        """Wait until ``child`` has ended, or is to end."""
         ended = asyncio.create_task(wait_ended(child))
         stopping = asyncio.create_task(self._stopping.wait())
         looking = asyncio.create_task(self._look())
         try:
             await asyncio.wait({ended, stopping, looking}, return_when=asyncio.FIRST_COMPLETED)
             if looking.done():
-                looking.result()  # a fault of the keeper's own is not the child's end
+                looking.result()  # raises what failed in the keeper itself
         finally:
             for task in (ended, stopping, looking):
                 task.cancel()
@@ -227,7 +230,8 @@ class Keeper:
             await self._clock.sleep(self._times.probe_s)
 
     async def _told_nodes(self) -> str:
-        """Have the process use the nodes of its spec, if it uses others; why it does not yet."""
+        """Have the process use the nodes of its spec, if it uses others; return why it does not
+        yet, or an empty text."""
         if self._state.nodes == self._spec.nodes:
             return ""
         if why := await self._tell(self._state.url, self._spec):

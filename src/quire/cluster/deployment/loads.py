@@ -1,6 +1,6 @@
-"""How busy a cluster's nodes are, as its routers tell.
+"""The load of a cluster's nodes, as its routers report it.
 
-Asks over HTTP; a router that does not answer leaves its figures out.
+Asks over HTTP; the figures of a router that does not answer are missing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """Of one node, as a router sees it: ``num_running`` requests that have no answer yet,
-    ``num_waiting`` of them in its queue."""
+    """The load of one node: ``num_running`` requests that have no answer yet, ``num_waiting`` of
+    them in its queue."""
 
     state: str
     num_running: int
@@ -27,7 +27,8 @@ class NodeLoad:
 
 
 def node_loads(states: Mapping[str, ProcessState], admin_key: str | None) -> dict[str, NodeLoad]:
-    """The nodes' loads by name, summed over the routers: each knows its own requests."""
+    """Return the nodes' loads by name. Running requests are summed over the routers, each of which
+    counts its own; of the queues the longest is taken."""
     headers = {} if admin_key is None else {"authorization": f"Bearer {admin_key}"}
     found: dict[str, NodeLoad] = {}
     for state in states.values():

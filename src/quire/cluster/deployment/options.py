@@ -1,7 +1,7 @@
-"""From the options of a file to the arguments of a command.
+"""Turns the options of a file into the arguments of a command.
 
-Owns how a value is written for a command line and which options the cluster decides itself. What
-options a command has comes from outside: this package does not know the command line.
+Owns how a value is written on a command line, and which options the cluster decides itself. The
+options of a command are given from outside: this package does not know the command line.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ OptionKind = Literal["flag", "value", "values"]
 
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
-    """The options of one command without their dashes. ``negative``: the names of the forms that
-    switch a flag off. ``check`` raises ``ConfigError`` for arguments that the command would refuse.
-    ``decided``: those that the cluster decides, each with what to do instead."""
+    """The options of one command, without their dashes. ``negative``: the forms that switch a flag
+    off. ``check`` raises ``ConfigError`` for arguments that the command would refuse. ``decided``:
+    the options that the cluster decides, each with what to do instead."""
 
     name: str
     kinds: Mapping[str, OptionKind]
@@ -28,7 +28,7 @@ class CommandOptions:
     decided: Mapping[str, str] = field(default_factory=dict)
 
     def arguments(self, options: Mapping[str, Any], place: str) -> tuple[str, ...]:
-        """``options`` as arguments.
+        """Return ``options`` as arguments.
 
         Raises:
             ConfigError: one is unknown, decided by the cluster, or has a value of the wrong form.

@@ -1,6 +1,6 @@
-"""When a process that has ended is started again.
+"""How long to wait before a process that has ended is started again.
 
-Pure: times come in with the events.
+Pure: times are given with the events.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 class Pacing:
     """The pause doubles from ``first_pause_s`` to ``max_pause_s`` with each end in a row. A process
-    that ran for ``settled_s`` begins a new row."""
+    that ran for ``settled_s`` or longer begins a new row."""
 
     def __init__(
         self, *, first_pause_s: float = 0.5, max_pause_s: float = 30.0, settled_s: float = 60.0
@@ -19,7 +19,8 @@ class Pacing:
         self._num_in_row = 0
 
     def pause_s(self, ran_s: float) -> float:
-        """Before the next start, behind an end after ``ran_s``."""
+        """Return the pause before the next start, after a process that ran for ``ran_s`` has
+        ended."""
         if ran_s >= self._settled_s:
             self._num_in_row = 0
         pause_s = min(self._first_pause_s * 2.0 ** min(self._num_in_row, 30), self._max_pause_s)

@@ -1,8 +1,8 @@
-"""Which place of which placement group a process has.
+"""Assigns each process a bundle of a placement group.
 
-Owns the names of placement groups, which tell what they hold, so that nothing else needs to be
-remembered. Pure. Processes of a group that are placed together share a placement group; one that is
-added later, needs other resources, or may go before the others, gets another one.
+Owns the names of placement groups, which describe their content, so that nothing else has to be
+stored. Pure. Processes of a group that are placed together share a placement group; a process that
+is added later, needs other resources, or may be removed before the others gets another one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from quire.cluster.deployment.process import ProcessSpec
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """A placement group: a bundle, amounts by Ray's names, for each of ``indexes``. A bundle lies
-    on one machine, and so do the ranks of its process."""
+    """A placement group: for each of ``indexes`` one ``bundle`` of amounts by Ray's names. A bundle
+    lies on one machine, and so do the ranks of its process."""
 
     group: str
     strategy: str
@@ -38,7 +38,7 @@ class Places:
 
 
 def parse_places(name: str) -> Places | None:
-    """``None``: the placement group is not one of a cluster's."""
+    """Return the placement group called ``name``; ``None`` if it is not one of a cluster."""
     try:
         group, strategy, bundle, indexes = name.split("/")
         amounts = dict(one.split("=") for one in bundle.split(","))
@@ -53,7 +53,7 @@ def parse_places(name: str) -> Places | None:
 
 
 def missing_places(specs: Sequence[ProcessSpec], present: Iterable[Places]) -> list[Places]:
-    """The placement groups that ``specs`` need beside those that are there."""
+    """Return the placement groups that ``specs`` need beside those that are ``present``."""
     together: dict[str, Places] = {}
     alone: list[Places] = []
     there = list(present)
@@ -70,7 +70,7 @@ def missing_places(specs: Sequence[ProcessSpec], present: Iterable[Places]) -> l
 
 
 def place_of(spec: ProcessSpec, present: Iterable[Places]) -> tuple[Places, int]:
-    """The placement group and the bundle of a process that has one."""
+    """Return the placement group of a process, and the index of its bundle."""
     places = next(one for one in present if one.holds(spec))
     return places, places.indexes.index(spec.index)
 

@@ -1,8 +1,8 @@
-"""What has to be done so that a cluster becomes what its file says.
+"""Plans the steps that make a cluster what its file describes.
 
-Pure: what is wanted and what runs go in, waves of steps come out. The steps of a wave are done
-together; a wave begins when everything of the one before is ready, so nodes of a group are replaced
-one at a time.
+Pure: takes the wanted processes and the running ones, returns waves of steps. The steps of a wave
+are done together; a wave begins when everything of the one before is ready, so nodes of a group are
+replaced one at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.cluster.deployment.process import ProcessSpec, ProcessState
 from quire.core.errors import ConfigError
 
 Action = Literal["start", "replace", "tell", "stop"]
-"""``tell``: a router that goes on gets other nodes."""
+"""``tell``: give other nodes to a router that goes on running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ _RUNNING = ("starting", "ready", "unready", "waiting")
 
 
 def node_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
-    """Starts what is missing, then replaces what is different. Nodes that are to go stay until
-    routers know that (``leaving_waves``), unless a new one needs their port."""
+    """Return the waves that start missing nodes and then replace changed ones. Nodes that are to go
+    stay until no router uses them (``leaving_waves``), unless a new one needs their port."""
     ports = {spec.port for spec in wanted}
     in_the_way = [
         RolloutStep("stop", state.name, f"another process gets its port {_port(state)}")
@@ -45,7 +45,7 @@ def node_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
 
 
 def router_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
-    """As for nodes; routers that are to go do so at the end."""
+    """Return the same for routers; routers that are to go are ended last."""
     gone = [
         RolloutStep("stop", state.name, "the file has it no more")
         for state in _leaving(wanted, states, "router")
@@ -54,7 +54,7 @@ def router_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
 
 
 def leaving_waves(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
-    """The end of nodes that no router uses any more."""
+    """Return the wave that ends nodes which no router uses any more."""
     gone = [
         RolloutStep("stop", state.name, "the file has it no more")
         for state in _leaving(wanted, states, "node")
@@ -81,7 +81,8 @@ def _changes(wanted: Sequence[ProcessSpec], states: States) -> list[Wave]:
 
 
 def _in_order(steps: Sequence[RolloutStep], states: States) -> list[RolloutStep]:
-    """So that each finds its port free: where ports move by one, the last process goes first.
+    """Return ``steps`` so that each process finds its port free: if ports move up by one, the last
+    process comes first.
 
     Raises:
         ConfigError: processes exchange their ports.

@@ -1,7 +1,7 @@
-"""One process of a cluster: what it is to be, and what is known of it.
+"""One process of a cluster: its specification, and its state.
 
-Owns the two records that pass between ``quire up``, the keepers and the files beside a process.
-They are JSON, so that another release understands them or refuses them.
+Owns the two records that pass between ``quire up``, the keepers and the files of a process. They
+are JSON, so that another release reads them or refuses them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from quire.core.errors import ConfigError
 
 Kind = Literal["node", "router"]
 Phase = Literal[
-    "starting",  # its process runs and has not been ready
+    "starting",  # the process runs and has not been ready
     "ready",
-    "unready",  # it has been ready, and answers now that it takes no work
-    "waiting",  # it ended, and is started again after a pause
-    "stopping",  # it has been asked to end
+    "unready",  # it has been ready, and takes no work now
+    "waiting",  # the process has ended, and is started again after a pause
+    "stopping",  # the process has been asked to end
     "stopped",
-    "failed",  # its keeper cannot go on
-    "unknown",  # its keeper does not answer
+    "failed",  # the keeper cannot go on
+    "unknown",  # the keeper does not answer
 ]
 
 CLUSTER_KEY_FILE = "cluster.key"
@@ -33,9 +33,10 @@ ADMIN_KEY_FILE = "admin.key"
 
 
 class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``nodes``: the names and URLs that a router is told. ``keys``: contents of key files by name.
-    ``directory``: where it runs. ``state_dir``: the cluster's files on its machine. ``is_alone``:
-    it may go before the others of its group, so its place is given up by itself."""
+    """What a process is to be. ``nodes``: a router's nodes, the URL of each by its name. ``keys``:
+    contents of key files by name. ``directory``: the folder where it runs. ``state_dir``: the
+    cluster's files on its machine. ``is_alone``: it may be removed before the others of its group,
+    so its place is given up separately."""
 
     cluster: str
     name: str
@@ -59,18 +60,18 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def digest(self) -> str:
-        """What two processes have in common that need not be exchanged for one another. A router
-        is told of other nodes while it runs."""
+        """A digest of everything but ``nodes``: a process with an equal digest need not be
+        replaced. A router is given other nodes while it runs."""
         lasting = msgspec.structs.replace(self, nodes={})
         return hashlib.sha256(msgspec.json.encode(lasting, order="deterministic")).hexdigest()[:16]
 
     @property
     def addresses(self) -> list[str]:
-        """``nodes`` as a router reads them."""
+        """``nodes`` in the form of ``--node``."""
         return [f"{name}={url}" for name, url in sorted(self.nodes.items())]
 
     def command(self, host: str, keys_in: str) -> list[str]:
-        """The command line at the address ``host``, with its key files in the folder
+        """Return the command line at the address ``host``, with the key files in the folder
         ``keys_in``."""
         word = "serve" if self.kind == "node" else "router"
         decided = [f"--host={host}", f"--port={self.port}"]
@@ -85,10 +86,10 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
-    """``nodes``: those that a router uses now. ``restarts``: how often it was started again since
-    it was placed. ``since_unix_s``: since when its process runs, ``None`` if none does. ``said``:
-    the last lines of its log. ``adopted``: its keeper found it running. ``kept``: it has a keeper.
-    """
+    """What is known of a process. ``nodes``: those that a router uses now. ``restarts``: how often
+    it was started again since it was placed. ``since_unix_s``: when its process started, ``None``
+    if none runs. ``said``: the last lines of its log. ``adopted``: its keeper found it running.
+    ``kept``: it has a keeper."""
 
     name: str
     group: str
@@ -113,8 +114,8 @@ def url_of(host: str, port: int) -> str:
 
 
 def child_environment(inherited: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process. Of what its keeper has, it does not get what Ray set for
-    itself, nor options of ``quire`` commands: the file alone decides those."""
+    """Return the environment of a process. It does not inherit what Ray set for its keeper, nor the
+    options of ``quire`` commands: only the file decides those."""
     dropped = ("RAY_", "QUIRE_")
     kept = {
         name: value
@@ -125,11 +126,12 @@ def child_environment(inherited: Mapping[str, str], own: Mapping[str, str]) -> d
 
 
 _OF_RAY = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", "PYTHONUNBUFFERED")
-"""Ray sets the threads of a worker from its share of the processors."""
+"""Variables that Ray sets for its workers, for example the threads by their share of the
+processors."""
 
 
 def decoded(raw: bytes, what: str) -> ProcessSpec:
-    """Raises ``ConfigError`` for what another release may have written."""
+    """Decode a spec. Raises ``ConfigError`` if another release wrote it."""
     try:
         return msgspec.json.decode(raw, type=ProcessSpec)
     except msgspec.MsgspecError as exc:

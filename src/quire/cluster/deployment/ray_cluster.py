@@ -1,8 +1,8 @@
 """Keepers as detached actors of Ray. The only module that imports ray, and late: it is an extra.
 
-Owns what Ray is used for: the machine of a process (placement groups), and starting a keeper again
-elsewhere or here. What processes say to each other does not pass through it. The actors of a
-cluster are in a namespace of its name.
+Owns what Ray is used for: to choose the machine of a process (placement groups), and to start a
+keeper again, there or elsewhere. Messages between processes do not pass through it. The actors of a
+cluster are in a namespace of the cluster's name.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _AUTOSCALER = "autoscaler"
 
 
 def require_ray() -> None:
-    """Raises ``ConfigError`` if the extra is not installed. Does not import it."""
+    """Raise ``ConfigError`` if the extra is not installed. Does not import Ray."""
     if find_spec("ray") is None:
         raise ConfigError(
             "clusters need Ray: pip install 'quire[ray]', on every machine of the cluster"
@@ -65,10 +65,11 @@ def _ray() -> Any:
 
 
 def check_listens(address: str) -> None:
-    """Ray itself tries for minutes and says nothing.
+    """Check that something listens at ``address``: Ray itself retries for minutes without a
+    message.
 
     Raises:
-        EngineLost: nothing listens at ``address``, which is HOST:PORT.
+        EngineLost: nothing listens at ``address`` (HOST:PORT).
     """
     host, _, port = address.rpartition(":")
     try:
@@ -96,14 +97,14 @@ class AutoscalerActor:
         threading.Thread(target=self._autoscaler.run, name="autoscale", daemon=True).start()
 
     def state(self) -> bytes:
-        """A ``ScalingState``."""
+        """Return the ``ScalingState`` as JSON."""
         return msgspec.json.encode(self._autoscaler.state)
 
 
 class RayCluster:
-    """The keepers of the cluster ``name``; fulfils ``rollout.Keepers``. A context manager: inside
-    it this process is a client of Ray. ``access`` is ``None`` in a process of Ray's, which is one
-    already."""
+    """The keepers of the cluster ``name``; implements ``rollout.Keepers``. As a context manager it
+    makes this process a client of Ray. ``access`` is ``None`` in a process of Ray, which is a
+    client already."""
 
     def __init__(self, name: str, state_dir: Path, access: RayAccess | None) -> None:
         self._name = name
@@ -113,15 +114,16 @@ class RayCluster:
         self._ray: Any = None
 
     def __enter__(self) -> Self:
-        """Raises ``EngineLost``: Ray is not reached; ``ConfigError``: it is not installed."""
+        """Connect. Raises ``EngineLost`` if Ray is not reached, ``ConfigError`` if it is not
+        installed."""
         if self._access is None:
             self._ray = _ray()
             return self
-        os.environ.update(self._access.environment())  # Ray reads them when it is imported
+        os.environ.update(self._access.environment())  # Ray reads these when it is imported
         require_ray()
         check_listens(self._access.address)
         self._ray = _ray()
-        # it warns that an actor ends with its placement group, which is what is wanted here
+        # Ray warns that an actor ends with its placement group, which is intended here
         logging.getLogger("ray").setLevel(logging.ERROR)
         try:
             self._ray.init(
@@ -187,8 +189,8 @@ class RayCluster:
         self._kill(names)
 
     def sweep(self) -> list[str]:
-        """End what no keeper has on any machine of Ray's, and remove the cluster's files there.
-        For a cluster that goes: its keepers are gone before. Returns the names of what ran."""
+        """End what no keeper has on any machine of Ray, and remove the cluster's files there. The
+        cluster's keepers must have been removed before. Return the names of what ran."""
         ray = self._ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -202,23 +204,24 @@ class RayCluster:
         ]
         ended: list[str] = []
         for task in tasks:
-            with contextlib.suppress(ray.exceptions.RayError):  # a machine that is lost just now
+            with contextlib.suppress(ray.exceptions.RayError):  # the machine was lost meanwhile
                 ended += ray.get(task, timeout=_SWEEP_S)
         return ended
 
     def start_scaling(self, expansion: Expansion) -> None:
-        """Have the groups of ``expansion`` that are scaled grow and shrink from now on."""
+        """Let the groups of ``expansion`` that are scaled grow and shrink from now on."""
         actor = self._ray.remote(AutoscalerActor).options(
             name=_AUTOSCALER, lifetime="detached", max_restarts=-1, max_concurrency=2, num_cpus=0
         )
         actor.remote(expansion)
 
     def stop_scaling(self) -> None:
-        """A change that is under way stays as far as it is."""
+        """End the autoscaler; a change that is under way stays half done."""
         self._kill([_AUTOSCALER])
 
     def scaling(self) -> ScalingState | None:
-        """``None``: nothing is scaled, or its actor does not answer."""
+        """Return the autoscaler's state; ``None`` if nothing is scaled, or if it does not
+        answer."""
         answers = self._call([_AUTOSCALER], lambda actor: actor.state.remote())
         if _AUTOSCALER not in answers:
             return None
@@ -240,10 +243,10 @@ class RayCluster:
     def _call(
         self, names: Iterable[str], method: Callable[[Any], Any], timeout_s: float = _ANSWER_S
     ) -> dict[str, Any]:
-        """The answers of those that answer in time."""
+        """Call ``method`` of each actor; return the answers that arrive in time, by name."""
         ray, calls = self._ray, {}
         for name in names:
-            with contextlib.suppress(ValueError):  # it is dead
+            with contextlib.suppress(ValueError):  # the actor is dead
                 calls[method(ray.get_actor(name))] = name
         if not calls:
             return {}
@@ -255,7 +258,7 @@ class RayCluster:
         return answers
 
     def _kill(self, names: Iterable[str]) -> None:
-        """Remove the actors; their processes go on. Returns when their names are free."""
+        """Remove the actors; their processes go on. Return when their names are free."""
         there = set(self._names()).intersection(names)
         for name in there:
             with contextlib.suppress(ValueError):
@@ -294,7 +297,7 @@ class RayCluster:
         return [places for places in found if places is not None and self._is_mine(places)]
 
     def _is_mine(self, places: Places) -> bool:
-        """The table has those of all namespaces."""
+        """Return whether ``places`` is in our namespace: the table has those of all namespaces."""
         try:
             self._ray.util.get_placement_group(places.name)
         except ValueError:
@@ -315,7 +318,7 @@ class RayCluster:
 
 
 def _sweep_machine(state_dir: str) -> list[str]:
-    """A task on each machine."""
+    """End what runs of the cluster on this machine; Ray runs it as a task on each machine."""
     return end_unkept(Path(state_dir))
 
 

@@ -1,7 +1,7 @@
-"""From ``cluster.yaml`` to a checked ``ClusterSpec``.
+"""Reads ``cluster.yaml`` into a checked ``ClusterSpec``.
 
-Owns the names of its keys and what must agree in one file. Everything is refused here that can be
-refused before anything is started.
+Owns the names of its keys, and the checks across one file. Everything that can be refused before
+anything is started is refused here.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _NODES = ("name", "models", "autoscale", *_GROUP)
 _AUTOSCALE = ("min", "max", "requests", "up_after", "down_after")
 _ROUTERS = ("strategy", "strategy_options", *_GROUP)
 _OF_ONE = ("data-dir", "record")
-"""Options of which no two processes may share the value."""
+"""Options whose value no two processes may share."""
 
 _MAX_PROCESSES = 1000
 _MAX_AT_OWN_HEAD = 80
-"""Each has a keeper, which has one of the ports of Ray's workers."""
+"""The most processes: each has a keeper, which takes one of the ports of Ray's workers."""
 
 _ROUTER_CPUS = 0.1
 
@@ -52,19 +52,19 @@ _OWN_KEYS = {
     "memory": "nothing: processes are not placed by memory",
     "object_store_memory": "nothing: processes keep nothing in Ray's object store",
 }
-"""Resources that Ray has for every machine."""
+"""Names of Ray's own resources, each with what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """The two commands of which a cluster consists."""
+    """The options of the two commands that a cluster runs."""
 
     serve: CommandOptions
     router: CommandOptions
 
 
 def read_cluster(path: Path, commands: Commands) -> ClusterSpec:
-    """The cluster that the file describes.
+    """Return the cluster that the file describes.
 
     Raises:
         ConfigError: the file cannot be read, or something in it is not right.
@@ -196,7 +196,8 @@ def _named_resources(group: Section) -> dict[str, float]:
 
 
 def _scaling(group: Section) -> Scaling | None:
-    """Of a group that grows and shrinks; ``count`` is then what it begins with."""
+    """Read how a group grows and shrinks; ``None`` if it does not. Its ``count`` is then the
+    initial one."""
     if not group.has("autoscale"):
         return None
     section = Section(group.raw("autoscale"), group.place("autoscale"), _AUTOSCALE)
@@ -288,7 +289,8 @@ def _check_machines(cluster: ClusterSpec) -> None:
 
 
 def _check_reach(cluster: ClusterSpec) -> None:
-    """What listens for other machines asks for keys, unless the file says that it must not."""
+    """Check that what listens for other machines asks for keys, unless the file allows it not
+    to."""
     if cluster.listens == "loopback":
         if isinstance(cluster.ray, OtherRay) and not cluster.ray.address.startswith("127."):
             raise ConfigError(

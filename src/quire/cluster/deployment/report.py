@@ -1,6 +1,6 @@
-"""What a cluster looks like: its processes, how busy its nodes are, and how it is scaled.
+"""The report on a cluster: its processes, the load of its nodes, and how it is scaled.
 
-Owns the joining of these.
+Owns how these are joined.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quire.cluster.deployment.scaling import ScalingState
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """``ray``: how it is with Ray, in words."""
+    """``ray``: the state of Ray, in words. ``loads``: the nodes' loads by name."""
 
     name: str
     ray: str
@@ -33,7 +33,7 @@ class ClusterReport:
         )
 
     def document(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the report as plain values."""
         processes = []
         for state in self.processes:
             load = self.loads.get(state.name)

@@ -1,7 +1,7 @@
-"""Carries out what is planned for a cluster, wave by wave, and waits until each is ready.
+"""Carries out the plan for a cluster, wave by wave, and waits until each wave is ready.
 
-Owns the order: nodes, routers that know them, and only then the end of nodes that leave. What keeps
-the processes is behind ``Keepers``; progress is told to a listener.
+Owns the order: nodes, then the routers that use them, and only then the end of nodes that leave.
+``Keepers`` stands for what keeps the processes; a listener receives the progress.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from quire.core.errors import EngineLost
 
 _INTERVAL_S = 0.5
 _MAX_ENDS = 3
-"""A process that ended so often and was never ready will not be."""
+"""A process that has ended so often without being ready will not become ready."""
 
 
 class Keepers(Protocol):
-    """Who keeps the processes of one cluster, on whichever machines. Blocking; one caller."""
+    """The keepers of one cluster's processes, on whichever machines. Its methods block; it has one
+    caller."""
 
     def states(self) -> dict[str, ProcessState]:
-        """Of all processes that are kept, and those on this machine that nothing keeps."""
+        """Return the states of all processes that are kept, and of those on this machine without a
+        keeper."""
         ...
 
     def reserve(self, specs: Sequence[ProcessSpec]) -> None:
-        """Have places for all of these, beside the places that are taken.
+        """Reserve places for all of these, beside the places that are taken.
 
         Raises:
             CapacityError: no machine has room for one of them.
@@ -46,12 +48,12 @@ class Keepers(Protocol):
         ...
 
     def assign(self, specs: Sequence[ProcessSpec]) -> None:
-        """Have each kept as its spec says; a former keeper of it is removed, and a process that
-        runs as the spec says goes on. Returns before they are ready. They have places."""
+        """Have each process kept as its spec says; its former keeper is removed, and a process that
+        runs as the spec says goes on. The processes have places. Returns before they are ready."""
         ...
 
     def stop(self, names: Sequence[str]) -> None:
-        """Begin to drain and end them."""
+        """Begin to drain and end the processes."""
         ...
 
     def forget(self, names: Sequence[str]) -> None:
@@ -63,12 +65,13 @@ class RolloutListener(Protocol):
     def planned(self, wave: Wave) -> None: ...
 
     def changed(self, state: ProcessState) -> None:
-        """Of a process of the present wave."""
+        """Note that the state of a process of the present wave has changed."""
         ...
 
 
 class Rollout:
-    """``sleep``: between two looks at the processes, which are others' and tell nobody."""
+    """Makes a cluster what is wanted. ``sleep`` waits between two looks at the processes, which
+    report nothing by themselves."""
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class Rollout:
         self._shown: dict[str, tuple[str, str]] = {}
 
     def up(self, wanted: Expansion) -> None:
-        """Make the cluster what ``wanted`` says.
+        """Make the cluster what ``wanted`` describes.
 
         Raises:
             QuireError: something is not ready in time; what was not yet changed stays as it is.
@@ -118,7 +121,7 @@ class Rollout:
 
     def _do(self, wave: Wave) -> None:
         self._listener.planned(wave)
-        # before another one is placed, perhaps on another machine
+        # stop first: a process may be placed on another machine afterwards
         stopped = [step.name for step in wave if step.action in ("replace", "stop")]
         if stopped:
             self._keepers.stop(stopped)
@@ -157,7 +160,8 @@ class Rollout:
             self._sleep(_INTERVAL_S)
 
     def _wait_stopped(self, names: Sequence[str]) -> None:
-        """The keepers kill what does not drain in time, if their machine lives."""
+        """Wait until the processes have ended. Their keepers kill what does not drain in time, if
+        their machine lives."""
         begun_s = self._now_s()
         while True:
             states = self._keepers.states()
@@ -183,8 +187,8 @@ class Rollout:
 
 
 def planned_waves(wanted: Expansion, states: Mapping[str, ProcessState]) -> list[Wave]:
-    """All waves that ``Rollout.up`` would carry out. A node that is not placed yet is expected at
-    the machine of the one whose name it has, or on loopback."""
+    """Return all waves that ``Rollout.up`` would carry out. A node that is not placed yet is
+    expected on the machine of the process of that name, or on loopback."""
     nodes = wanted.nodes()
     urls = {spec.name: _expected_url(spec, states.get(spec.name)) for spec in nodes}
     return [

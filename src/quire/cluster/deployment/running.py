@@ -1,7 +1,7 @@
-"""Processes of this machine, named so that no other one is taken for them.
+"""Processes of this machine, identified so that no other process is taken for them.
 
-Owns identity (a process id is used again, with its time of start it is not), signals, and waiting
-for the end of a process that is nobody's child. Needs Linux: /proc and pidfds.
+Owns identity (process ids are used again; with the time of start they are unique), signals, and
+waiting for the end of a process that is not our child. Needs Linux: /proc and pidfds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _PROC = Path("/proc")
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """``start_ticks``: when it was started, in the clock ticks of the boot ``boot_id``."""
+    """Identifies one process. ``start_ticks``: when it started, in clock ticks since the boot
+    ``boot_id``."""
 
     pid: int
     start_ticks: int
@@ -29,14 +30,14 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
 
 
 class Stat(NamedTuple):
-    """What /proc says of a process that is alive."""
+    """The fields of ``/proc/PID/stat`` that are used."""
 
     session: int
     start_ticks: int
 
 
 def parse_stat(text: str) -> Stat | None:
-    """The content of ``/proc/PID/stat``; ``None`` for a zombie, which has ended."""
+    """Parse the content of ``/proc/PID/stat``; ``None`` for a zombie, which has ended."""
     fields = text.rpartition(")")[2].split()  # the name in parentheses may have spaces
     if len(fields) < 20 or fields[0] in ("Z", "X"):
         return None
@@ -44,7 +45,7 @@ def parse_stat(text: str) -> Stat | None:
 
 
 def read_stat(pid: int) -> Stat | None:
-    """``None``: there is no such process, or it has ended."""
+    """Return the fields of a process; ``None`` if there is none, or if it has ended."""
     try:
         return parse_stat((_PROC / str(pid) / "stat").read_text())
     except (FileNotFoundError, ProcessLookupError):
@@ -52,7 +53,7 @@ def read_stat(pid: int) -> Stat | None:
 
 
 def boot_id() -> str:
-    """Raises ``ConfigError`` where there is no /proc."""
+    """Return the id of this boot. Raises ``ConfigError`` if there is no /proc."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError as exc:
@@ -62,7 +63,7 @@ def boot_id() -> str:
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """The identity of the process that has ``pid`` now."""
+    """Return the identity of the process that has ``pid`` now, if there is one."""
     stat = read_stat(pid)
     return None if stat is None else ProcessIdentity(pid, stat.start_ticks, boot_id())
 
@@ -72,13 +73,13 @@ def is_running(process: ProcessIdentity) -> bool:
 
 
 def send(process: ProcessIdentity, number: signal.Signals) -> bool:
-    """Signal exactly this process; whether it was still there."""
+    """Send a signal to exactly this process; return whether it still ran."""
     try:
         fd = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return False
     try:
-        if not is_running(process):  # behind the pidfd: what it names cannot change any more
+        if not is_running(process):  # checked last: the pidfd names one process for good
             return False
         signal.pidfd_send_signal(fd, number)
     except ProcessLookupError:
@@ -89,7 +90,7 @@ def send(process: ProcessIdentity, number: signal.Signals) -> bool:
 
 
 async def wait_ended(process: ProcessIdentity) -> None:
-    """Returns when it has ended, whoever's child it is."""
+    """Wait until the process has ended, whoever its parent is."""
     try:
         fd = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -109,11 +110,13 @@ async def wait_ended(process: ProcessIdentity) -> None:
 
 
 def end_session(session: int, since_ticks: int, directory: Path | None = None) -> int:
-    """Kill what is left of a session whose leader started at ``since_ticks``; returns how many.
+    """Kill what is left of a session whose leader started at ``since_ticks``; return how many
+    processes.
 
-    A session's number is not given to another process while a member lives, and a member is never
-    older than its session. ``directory``: in which its members run, for a session whose last member
-    may be gone since long."""
+    The number of a session is not used again while a member lives, and a member is never older than
+    its session. ``directory``: the working directory of its members, given for a session whose last
+    member may have ended long ago.
+    """
     num_killed = 0
     for entry in _PROC.iterdir():
         if not entry.name.isdecimal():

@@ -1,6 +1,7 @@
-"""How many nodes the groups of a cluster are to have, by what routers have sent to them.
+"""Computes how many nodes the groups of a cluster are to have, from the requests that routers have
+sent to them.
 
-Pure: figures and times go in, counts come out. What carries a count out is ``autoscaler.py``.
+Pure: takes figures and times, returns counts, which ``autoscaler.py`` carries out.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from quire.cluster.deployment.spec import ClusterSpec, Scaling
 
 
 class GroupState(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one group at the last look. ``num_requests``: without an answer; ``None``: no router
-    told."""
+    """The state of one group at the last look. ``num_requests``: requests without an answer;
+    ``None`` if no router has answered."""
 
     group: str
     count: int
@@ -34,8 +35,8 @@ class ScalingState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupScaler:
-    """One group. A count changes only when each look of a whole period asked for it, so that a
-    burst that is over starts nothing and a lull ends nothing."""
+    """Computes the count of one group. It changes only if each look of a whole period asked for it,
+    so that a short burst starts nothing and a short lull ends nothing."""
 
     def __init__(self, scaling: Scaling) -> None:
         self._scaling = scaling
@@ -44,9 +45,9 @@ class GroupScaler:
         self._nearest = 0
 
     def count(self, present: int, num_requests: int, now_s: float) -> int:
-        """How many nodes there are to be. ``present``: how many there are. ``num_requests``:
-        those without an answer, of all of them. Of all counts that were asked for in the period,
-        the nearest to ``present``."""
+        """Return how many nodes the group is to have. ``present``: how many it has.
+        ``num_requests``: the requests of all of them that have no answer yet. Of all counts that
+        were asked for in the period, the nearest to ``present`` is returned."""
         scaling = self._scaling
         asked = scaling.bounded(math.ceil(num_requests / scaling.requests))
         direction = (asked > present) - (asked < present)
@@ -65,8 +66,8 @@ class GroupScaler:
 
 
 def present_counts(cluster: ClusterSpec, states: Mapping[str, ProcessState]) -> dict[str, int]:
-    """Of each group that is scaled: how many nodes it goes on with. It begins with ``count``; one
-    of which the file's bounds have changed is brought into them."""
+    """Return, for each group that is scaled, with how many nodes it goes on: its present number,
+    within the bounds of the file; at first its ``count``."""
     found = {}
     for group in cluster.nodes:
         if group.scaling is not None:

@@ -17,12 +17,12 @@ _NAME = re.compile(r"[a-z](?:[a-z0-9-]{0,29}[a-z0-9])?")
 
 
 def refuse(place: str, value: object, wanted: str) -> ConfigError:
-    """The error of a value that is not what its place asks for."""
+    """Return the error for a value that is not of the ``wanted`` form."""
     return ConfigError(f"{place} is {_shown(value)}: {wanted}")
 
 
 class Section:
-    """``keys`` are all that it may have.
+    """A mapping at ``place``, which may only have the keys ``keys``.
 
     Raises:
         ConfigError: it is no mapping, or has another key.
@@ -45,7 +45,7 @@ class Section:
         return self._value.get(key) is not None
 
     def raw(self, key: str, default: Any = None) -> Any:
-        """The value as the file has it; a key without a value is as good as none."""
+        """Return the value as the file has it. A key without a value counts as missing."""
         return self._value[key] if self.has(key) else default
 
     def required(self, key: str, what: str) -> Any:
@@ -86,7 +86,7 @@ class Section:
         return str(value)
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A text, or a list of texts."""
+        """Return a text, or a list of texts, as a tuple."""
         value = self.raw(key, [])
         found = [value] if isinstance(value, str) else value
         if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):

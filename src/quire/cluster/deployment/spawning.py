@@ -1,7 +1,7 @@
-"""Starts a process that belongs to nobody.
+"""Starts a process that outlives its starter.
 
-It gets a session of its own and no parent of ours, so that it outlives whoever started it, and Ray,
-which ends the children of its workers.
+It gets a session of its own and no parent of ours, so that it outlives the caller, and Ray, which
+ends the children of its workers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ log=$1; file=$2; shift 2
 "$@" </dev/null >>"$log" 2>&1 &
 cat "/proc/$!/stat" >"$file.new" && mv "$file.new" "$file"
 """
-"""The shell writes who the process is: whoever is killed meanwhile leaves none unknown."""
+"""The shell writes the process's identity, so that it is known even if the caller is killed
+meanwhile."""
 
 _TIMEOUT_S = 30.0
 
@@ -31,8 +32,8 @@ def spawn(
     directory: Path,
     environment: Mapping[str, str],
 ) -> ProcessIdentity | None:
-    """Start ``command``; its /proc/PID/stat is in ``file`` when this returns, and its output goes
-    to ``log``. ``None``: it has ended already. Blocks for some milliseconds."""
+    """Start ``command``; when this returns, its /proc/PID/stat is in ``file``, and its output goes
+    to ``log``. Returns ``None`` if it has ended already. Blocks for some milliseconds."""
     os.close(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
     subprocess.run(
         ["/bin/sh", "-c", _START, "quire-start", str(log), str(file), *command],
@@ -49,13 +50,13 @@ def spawn(
 
 
 def spawned(file: Path, boot: str) -> ProcessIdentity | None:
-    """The process that ``file`` describes, of the boot in which it was written."""
+    """Return the process that ``file`` describes; ``boot`` is the boot in which it was written."""
     found = _read(file)
     return None if found is None else ProcessIdentity(found[0], found[1], boot)
 
 
 def session_of(file: Path) -> int | None:
-    """The session of what ``file`` describes."""
+    """Return the session of the process that ``file`` describes."""
     found = _read(file)
     return None if found is None else found[2]
 

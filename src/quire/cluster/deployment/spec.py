@@ -1,6 +1,6 @@
-"""What a cluster is to be, as values: the content of ``cluster.yaml``, checked.
+"""The specification of a cluster, as values: the content of ``cluster.yaml``, checked.
 
-Owns what can be said about a cluster. Must not know how a file spells it, nor how it is done.
+Owns what can be specified. Must not know how a file spells it, nor how it is carried out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ Listens = Literal["loopback", "machine"]
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one process is given of its machine. Ray counts it and never divides it between
-    machines, so the ranks of a tensor-parallel engine are together. ``cpus`` is a figure for
-    placing and limits nobody. ``named``: amounts of resources that machines of a running Ray have
-    by name, such as a kind of GPU."""
+    """The resources of one process. Ray counts them and never divides a process between machines,
+    so the ranks of a tensor-parallel engine are together. ``cpus`` is a figure for placing and
+    limits nothing. ``named``: amounts of resources that machines of a running Ray have by name,
+    such as a kind of GPU."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -28,9 +28,10 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How many nodes a group has: from ``least`` to ``most``, so that each has about ``requests``
-    requests without an answer. More follow when they were needed for ``up_after_s`` without a
-    break, fewer when they were enough for ``down_after_s``."""
+    """The bounds of a group's number of nodes: from ``least`` to ``most``, so that each node has
+    about ``requests`` requests without an answer. Nodes are added when they were needed for
+    ``up_after_s`` seconds without a break, and removed when they were not needed for
+    ``down_after_s`` seconds."""
 
     least: int
     most: int
@@ -46,9 +47,11 @@ class Scaling:
 class ProcessGroup:
     """``count`` processes of one kind: NAME-0, NAME-1, ... on ``port``, ``port`` + 1, ...
 
-    With ``scaling``, ``count`` is how many it begins with. ``arguments`` are those of its command
-    (``quire serve`` or ``quire router``), without what the cluster decides. ``{name}`` in one is
-    the process's name. ``drain_s``: how long a process that is asked to end may take."""
+    With ``scaling``, ``count`` is the initial number. ``arguments`` are those of its command
+    (``quire serve`` or ``quire router``), without those that the cluster decides; ``{name}`` in one
+    stands for the process's name. ``drain_s``: how long a process that is asked to end may take, in
+    seconds.
+    """
 
     name: str
     count: int
@@ -62,7 +65,7 @@ class ProcessGroup:
 
     @property
     def ports(self) -> range:
-        """Of all that it may have."""
+        """The ports of all processes that the group may have."""
         most = self.count if self.scaling is None else self.scaling.most
         return range(self.port, self.port + most)
 
@@ -91,8 +94,8 @@ class OtherRay:
 
 @dataclass(frozen=True, slots=True)
 class KeyFiles:
-    """Keys that are shared by routers and nodes, and the routers' admin key. ``None``: one is
-    made."""
+    """The files of the keys: the one that routers and nodes share, and the routers' admin key.
+    ``None``: a key is made."""
 
     cluster: Path | None = None
     admin: Path | None = None

@@ -1,4 +1,4 @@
-"""Processes of a cluster on this machine that no keeper has: what they are, and their end.
+"""Processes of a cluster on this machine without a keeper: their states, and their end.
 
 Owns what is done without Ray. Only what a folder describes exactly (process id, time of start,
 boot) is ever signalled.
@@ -23,7 +23,7 @@ _PROBE_TIMEOUT_S = 2.0
 
 
 def unkept_states(state_dir: Path, kept: Collection[str]) -> dict[str, ProcessState]:
-    """What runs here and is not among ``kept``."""
+    """Return the states of the processes that run here and are not among ``kept``, by name."""
     found = {}
     for folder in process_folders(state_dir):
         if folder.name in kept:
@@ -35,16 +35,16 @@ def unkept_states(state_dir: Path, kept: Collection[str]) -> dict[str, ProcessSt
 
 
 def end_unkept(state_dir: Path, kept: Collection[str] = ()) -> list[str]:
-    """Drain and end what runs here, is not among ``kept`` and has no keeper, and remove its files;
-    returns the names of what ran. Blocks for as long as they drain."""
+    """Drain and end the processes that run here, are not among ``kept`` and have no keeper, and
+    remove their files; return the names of those that ran. Blocks while they drain."""
     return asyncio.run(_end_all([f for f in process_folders(state_dir) if f.name not in kept]))
 
 
 def remove_state(state_dir: Path) -> None:
-    """Remove the cluster's folder and, where it was the last one, the folders above that are for
-    clusters alone."""
+    """Remove the cluster's folder and, if it was the last one, the folder above for all
+    clusters."""
     shutil.rmtree(state_dir, ignore_errors=True)
-    with contextlib.suppress(OSError):  # other clusters are there
+    with contextlib.suppress(OSError):  # the folder has other clusters
         state_dir.parent.rmdir()
 
 

@@ -1,7 +1,7 @@
 """Reads a YAML file into plain values.
 
-Owns what of YAML is allowed: no tags, no key twice (YAML's own rule, which the library ignores), a
-bounded size.
+Owns which parts of YAML are allowed: no tags, no aliases, no key twice (YAML's own rule, which the
+library ignores), a bounded size.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # the library has no type
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of the file.
+    """Return the content of the file as plain values.
 
     Raises:
         ConfigError: it cannot be read, or is no YAML of this kind.

@@ -1,1 +1,1 @@
-"""What a strategy meets: the engines of nodes, and pretended ones to try it on."""
+"""The engines that strategies call: those of nodes, and pretended ones for a strategy's trial."""

@@ -1,4 +1,4 @@
-"""What the calls to a node say of a request: its prompt, and the fields that belong to it.
+"""The bodies of the calls to a node: the prompt of a request, and the fields that belong to it.
 
 Must not know nodes, nor how a call is made.
 """
@@ -23,11 +23,11 @@ _OF_CHAT = (
     "messages",
     "tools",
 )
-"""Fields that decide how a prompt becomes tokens."""
+"""Fields that decide how a chat becomes tokens."""
 
 
 def unread(request: Request) -> dict[str, Any]:
-    """The fields by which a node reads the prompt of ``request``."""
+    """Return the fields by which a node reads the prompt of ``request``."""
     prompt = request.prompt
     names = _OF_TEXT if prompt is not None else _OF_CHAT
     asked = {name: request.fields[name] for name in names if name in request.fields}
@@ -35,14 +35,14 @@ def unread(request: Request) -> dict[str, Any]:
 
 
 def _call_id() -> str:
-    """A call that reaches the node twice is done once."""
+    """Return an id by which the node recognises a repeated call, so that it is done once."""
     return f"call-{uuid.uuid4().hex}"
 
 
 def shared(request: Request, prompt: Prompt | None) -> dict[str, Any]:
-    """What the calls about K and V have in common."""
+    """Return the fields that the calls about K and V have in common."""
     told = {name: request.fields[name] for name in _PASSED_ON if name in request.fields}
-    if request.has_images:  # which are no tokens: all engines render the chat
+    if request.has_images:  # images are no tokens: every engine renders the chat
         return {**told, **unread(request), "request_id": _call_id()}
     return {**told, "prompt": prompt_of(request, prompt), "request_id": _call_id()}
 

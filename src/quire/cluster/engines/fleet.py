@@ -1,7 +1,7 @@
-"""The nodes of a router, which may become others while it serves.
+"""The nodes of a router, which may be exchanged while it serves.
 
-Owns which engines are in force, who watches them, and how one leaves: it gets no new work, ends
-what it has, and is watched until then. Must not know what its requests are.
+Owns which engines are in force, who watches them, and how one leaves: it gets no new work, finishes
+what it has, and is watched until then. Must not know the content of requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from quire.cluster.nodes.watch import NodeWatch
 @dataclass(slots=True, eq=False)
 class Member:
     """One node with all that follows it. ``feed``: None without the cluster's key. ``keep_records``
-    runs until it is cancelled; None: the records of its programs are not kept."""
+    runs until it is cancelled; None if the records of its programs are not kept."""
 
     engine: NodeEngine
     watch: NodeWatch
@@ -44,8 +44,8 @@ Join = Callable[[NodeAddress], Member]
 
 
 class Fleet:
-    """``join`` makes a member; none is asked before ``running``. ``tree``: into which their feeds
-    go. Belongs to one loop."""
+    """The members that are in force or leaving. ``join`` makes a member; no node is asked before
+    ``running``. ``tree`` receives the members' feeds. Belongs to one loop."""
 
     def __init__(self, addresses: Iterable[NodeAddress], join: Join, tree: PageTree) -> None:
         self._join = join
@@ -57,12 +57,13 @@ class Fleet:
 
     @property
     def engines(self) -> tuple[NodeEngine, ...]:
-        """Those in force. A change makes another tuple: this one may be gone through at leisure."""
+        """The engines in force. A change makes a new tuple, so this one may be iterated at any
+        pace."""
         return self._engines
 
     @property
     def leaving(self) -> tuple[NodeEngine, ...]:
-        """Those that are not in force any more and still have work of this router."""
+        """The engines that are no longer in force and still have work of this router."""
         return tuple(member.engine for member in self._leaving)
 
     @property
@@ -75,7 +76,7 @@ class Fleet:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The nodes have been asked once when this is entered, and are watched inside it."""
+        """Probe all nodes once, then watch them until the context is left."""
         await asyncio.gather(*(watch.probe() for watch in self.watches))
         for member in self._members.values():
             self._start(member)
@@ -91,16 +92,16 @@ class Fleet:
                 member.node.pool.close()
 
     async def change(self, addresses: Iterable[NodeAddress]) -> list[NodeEngine]:
-        """Have the nodes at ``addresses`` in force, and no others. Those that are new have been
-        asked once when this returns. A node with another address is another node.
+        """Put the nodes at ``addresses`` in force, and no others. New nodes have been probed once
+        when this returns. A node with another address is another node.
 
-        Returns those that leave. Work that they have goes on there.
+        Return the engines that leave. Work that they have goes on there.
         """
         async with self._changing:
             wanted = list(addresses)
             new = {one: self._join(one) for one in wanted if one not in self._known()}
             await asyncio.gather(*(member.watch.probe() for member in new.values()))
-            known = new | self._known()  # one that was leaving may have left meanwhile
+            known = new | self._known()  # a member that was leaving may have left meanwhile
             members = {one.name: known.get(one) or self._join(one) for one in wanted}
             gone = [one for one in self._members.values() if one not in members.values()]
             self._members = members
@@ -117,11 +118,12 @@ class Fleet:
         return tuple(member.engine for member in self._members.values())
 
     def _known(self) -> dict[NodeAddress, Member]:
-        """Those that are followed: one that is leaving can come back."""
+        """Return the members that are followed, by address, with the leaving ones: those can come
+        back."""
         return {one.node.address: one for one in (*self._leaving, *self._members.values())}
 
     def _start(self, member: Member) -> None:
-        """Follow ``member``, unless that is done."""
+        """Follow ``member``, unless it is followed already."""
         if member in self._leaving:
             self._leaving.discard(member)
             member.node.is_draining = False
@@ -149,7 +151,8 @@ class Fleet:
             self._forget(member)
 
     async def _leave(self, member: Member) -> None:
-        """A node that dies meanwhile must not keep its requests for ever, so it is watched."""
+        """Wait until the member has no work. It is watched until then: if the node dies, its
+        requests must end."""
         await member.node.wait_idle()
         self._forget(member)
 

@@ -1,4 +1,4 @@
-"""What a strategy meets: engines, and the answers that they give.
+"""The interface of strategies: engines, and the results of their calls.
 
 A strategy is ``async def route(request, engines)``: it chooses engines, calls them, and returns an
 answer. The three calls are those of the paper "A System for Microserving of LLMs", section 3.1.
@@ -20,9 +20,10 @@ Prompt = str | list[int]
 
 
 class PrepRecvResult(msgspec.Struct, frozen=True):
-    """What ``prep_recv`` answers. Tokens up to ``matched_len`` are in the engine's cache already;
+    """The result of ``prep_recv``. Tokens up to ``matched_len`` are in the engine's cache already;
     those from there to ``end``, ``num_tokens`` of them, are expected under the lease
-    ``kv_addr_info``. ``rank`` names engine and epoch. ``call_s``: what the call took the router."""
+    ``kv_addr_info``. ``rank`` names engine and epoch. ``call_s``: duration of the call, measured by
+    the router."""
 
     kv_addr_info: str
     matched_len: int
@@ -34,8 +35,9 @@ class PrepRecvResult(msgspec.Struct, frozen=True):
 
 
 class RemoteSendResult(msgspec.Struct, frozen=True):
-    """What ``remote_send`` answers, when everything has arrived. ``elapsed_s``: of the transfer;
-    ``call_s``: what the whole call took the router, the wait for its turn included."""
+    """The result of ``remote_send``, once everything has arrived. ``elapsed_s``: duration of the
+    transfer; ``call_s``: duration of the whole call, measured by the router, with the wait for its
+    turn."""
 
     num_tokens: int
     num_bytes: int = 0
@@ -45,9 +47,9 @@ class RemoteSendResult(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LocatedPrompt:
-    """A prompt, and where its beginning is: ``num_matched`` tokens from the first are in the prefix
-    cache of an engine, by its name; engines that have none are left out. ``keys``: of its pages of
-    ``page_size`` tokens."""
+    """A prompt, and which engines have its beginning: ``num_matched`` gives, by an engine's name,
+    how many tokens from the first its prefix cache has; engines that have none are left out.
+    ``keys``: the keys of the prompt's pages of ``page_size`` tokens."""
 
     tokens: list[int]
     keys: Keys
@@ -57,10 +59,11 @@ class LocatedPrompt:
 
 class Engine(Protocol):
     """One engine behind the router: the same object for every request, so that a strategy may use
-    it as a key. ``load``: requests that it has and has not finished, this router's as they come and
-    go, and others' as it told last. ``queue``: those that wait there, as it told last.
-    ``token_bytes``: K and V of a token, 0 as long as it has not told; ``prompt_token_s``: how long
-    it computes one token of a prompt, None as long as it does not know."""
+    it as a key. ``load``: its unfinished requests; those of this router are counted as they come
+    and go, those of others as the node last reported them. ``queue``: the requests that wait there,
+    as last reported. ``token_bytes``: bytes of K and V of one token, 0 until the node has reported
+    it; ``prompt_token_s``: the time to compute one token of a prompt, None until the node knows
+    it."""
 
     @property
     def name(self) -> str: ...
@@ -82,7 +85,7 @@ class Engine(Protocol):
     def is_alive(self) -> bool: ...
 
     async def send(self, request: Request) -> RoutedAnswer:
-        """Send ``request`` on as it came.
+        """Send ``request`` on unchanged.
 
         Raises:
             EngineLost: no answer begins. The router then tries another engine.
@@ -90,8 +93,8 @@ class Engine(Protocol):
         ...
 
     async def prompt_tokens(self, request: Request) -> list[int]:
-        """The prompt of a request that ``is_divisible``, as the engine computes it: a chat's is
-        rendered by the model's template.
+        """Return the prompt's tokens, of a request that ``is_divisible``, as the engine computes
+        them: a chat is rendered by the model's template.
 
         Raises:
             QuireError: the engine refuses.
@@ -99,9 +102,9 @@ class Engine(Protocol):
         ...
 
     async def locate(self, request: Request) -> LocatedPrompt | None:
-        """Where the prompt of ``request`` is, at all engines: this one is asked for its tokens
-        alone. Nothing, where that cannot be known: the nodes tell no router what they have, or it
-        is no request that ``is_divisible``.
+        """Return where the prompt of ``request`` is, at all engines; this engine is only asked for
+        the prompt's tokens. None if that cannot be known: the nodes report no index to the router,
+        or the request is not one that ``is_divisible``.
 
         Raises:
             EngineLost: this engine is lost.
@@ -128,8 +131,8 @@ class Engine(Protocol):
         end: int,
         prompt: Prompt | None = None,
     ) -> RemoteSendResult:
-        """Compute what this engine has not of ``prompt[begin:end]``, and send all of it to where
-        ``received`` says. Returns when it has arrived.
+        """Compute the part of ``prompt[begin:end]`` that this engine lacks, and send all of it to
+        the lease of ``received``. Returns when it has arrived.
 
         Raises:
             QuireError: the engine refuses, or the transfer fails.
@@ -137,9 +140,10 @@ class Engine(Protocol):
         ...
 
     async def settle(self, request: Request, received: PrepRecvResult) -> None:
-        """End the lease of ``received`` when all has arrived that was sent to it; the full pages
-        are in the prefix cache then. ``remote_send`` does not wait for that: the receiver's control
-        hears of the end a moment later, and a lease that is given up before leaves nothing.
+        """End the lease of ``received`` as soon as all that was sent to it has arrived; its full
+        pages are then in the prefix cache. ``remote_send`` does not wait for that: the receiver's
+        control learns of the arrival a moment later, and a lease that is ended before leaves
+        nothing.
 
         Raises:
             QuireError: the lease has ended before.
@@ -149,9 +153,9 @@ class Engine(Protocol):
     async def pin(
         self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None
     ) -> int:
-        """Have what the engine has cached of ``prompt`` evicted after all that has a lower
-        ``price``, for ``ttl_s`` seconds; how many tokens that are. The engine's memory stays its
-        own: when nothing else is left, they go, the cheapest first.
+        """Have what the engine has cached of ``prompt`` evicted after everything that has a lower
+        ``price``, for ``ttl_s`` seconds; return how many tokens that are. The engine's memory stays
+        its own: when nothing else is left, these pages go, the cheapest first.
 
         Raises:
             QuireError: the engine refuses.
@@ -167,10 +171,8 @@ class Engine(Protocol):
         prompt: Prompt | None = None,
         num_generated: int | None = None,
     ) -> RoutedAnswer:
-        """Compute ``prompt[begin:]`` and generate; the answer is that of ``/v1/completions``, or
-        of the chat that ``request`` is, if ``received`` is all that is named.
-        ``received``: the lease under which the tokens before have come. ``num_generated``: how many
-        tokens at the prompt's end were generated elsewhere.
+        """Compute ``prompt[begin:]`` and generate. The answer has the form of ``/v1/completions``;
+        for a chat whose only further argument is ``received``, the form of that chat.
 
         Raises:
             EngineLost: no answer begins.
@@ -178,13 +180,13 @@ class Engine(Protocol):
         ...
 
     async def move(self, answer: RoutedAnswer, to: Engine) -> bool:
-        """Have ``answer``, which the strategy has returned and this engine gives, go on at ``to``:
-        what is computed of it goes ahead while it decodes, then the stream goes on there. Its
-        client notices a pause of some steps. Returns whether it has moved: one stays that has ended
-        or cannot go on elsewhere (see ``quire router --resume``), or where ``to`` takes no work."""
+        """Have ``answer``, which the strategy has returned and this engine generates, go on at
+        ``to``: its pages are sent while it decodes, then the stream continues there. Its client
+        notices a pause of some steps. Return whether it has moved: an answer stays if it has ended,
+        if it cannot go on elsewhere (see ``quire router --resume``), or if ``to`` takes no work."""
         ...
 
 
 Route = Callable[[Request, Sequence[Engine]], Awaitable[RoutedAnswer]]
 Idle = Callable[[Request, Sequence[Engine]], Awaitable[None]]
-"""Is told that the client of a request that was answered runs a tool now; nobody waits for it."""
+"""Called after an answer whose client now runs a tool; nothing awaits its result."""

@@ -55,13 +55,13 @@ Mover = Callable[[RoutedAnswer, "NodeEngine", "NodeEngine"], Awaitable[bool]]
 
 
 class _Pinned(msgspec.Struct):
-    """Of ``pin``."""
+    """The answer to ``pin``."""
 
     num_tokens: int
 
 
 class _Tokens(msgspec.Struct):
-    """Of ``/tokenize``."""
+    """The answer to ``/tokenize``."""
 
     tokens: list[int]
 
@@ -77,8 +77,9 @@ class ClusterKey:
 
 
 class NodeEngine(EngineFigures):
-    """Implements ``Engine``. ``on_lost`` is told when a request has lost the node. ``tree`` is that
-    of all engines of the router. ``mover``: moves an answer from one engine to another."""
+    """Implements ``Engine``. ``on_lost`` is called when a request has lost the node. ``tree`` holds
+    the indexes of all engines of the router. ``mover`` moves an answer from one engine to
+    another."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class NodeEngine(EngineFigures):
     # -- whole requests ----------------------------------------------------------------------------
 
     async def send(self, request: Request, *, may_repeat: bool = True) -> RoutedAnswer:
-        """``may_repeat``: the request may reach the node twice."""
+        """Send ``request`` on. ``may_repeat``: it may reach the node twice."""
         upload = request.upload
         return await self._answer(
             request,
@@ -135,7 +136,7 @@ class NodeEngine(EngineFigures):
                 )
             except EngineLost:
                 raise
-            except QuireError:  # the node says it better of the request itself
+            except QuireError:  # the node refuses the request itself with a better message
                 return None
         pages = request.pages
         keys = unpacked(pages.keys)
@@ -188,7 +189,7 @@ class NodeEngine(EngineFigures):
         self, request: Request, price: float, ttl_s: float, *, prompt: Prompt | None = None
     ) -> int:
         body = {**shared(request, prompt), "price": price, "ttl_s": ttl_s}
-        del body["request_id"]  # twice is as good as once
+        del body["request_id"]  # a repeated call does no harm
         pinned = await self._call(request, f"{_CALLS}/pin", body, self._headers(request), _Pinned)
         return pinned.num_tokens
 
@@ -227,7 +228,8 @@ class NodeEngine(EngineFigures):
         return await self._mover(answer, self, to)
 
     async def _lease_refusal(self, answer: RoutedAnswer) -> QuireError:
-        """Why ``answer`` says that something does not exist: mostly the lease, by now."""
+        """Return the error of ``answer``, which says that something does not exist: usually the
+        lease."""
         body = bytearray()
         with closing(answer):
             while len(body) <= _MAX_BYTES and (piece := await answer.read()):
@@ -275,7 +277,7 @@ class NodeEngine(EngineFigures):
         return answer
 
     def lost(self, request: Request) -> None:
-        """``request`` has lost the node before anything of its answer was delivered."""
+        """Note that ``request`` has lost the node before anything of its answer was delivered."""
         request.work.lost.add(self.name)
         self._on_lost()
 
@@ -290,7 +292,7 @@ class NodeEngine(EngineFigures):
         headers: RawHeaders,
         kind: type[Said],
     ) -> Said:
-        """One of the calls that have a small answer."""
+        """Make one of the calls with a small answer."""
         fields = {"model": request.model, **body}
         encoded = msgspec.json.encode(
             {key: fields[key] for key in fields if fields[key] is not None}
@@ -307,7 +309,7 @@ class NodeEngine(EngineFigures):
             self._node.ended()
         if status >= HTTPStatus.BAD_REQUEST:
             refusal = self._refusal(path, status, answer)
-            if isinstance(refusal, EngineLost):  # the node lives, and starts it again
+            if isinstance(refusal, EngineLost):  # the node lives, and starts its engine again
                 self.lost(request)
             raise refusal
         try:
@@ -337,7 +339,7 @@ class NodeEngine(EngineFigures):
         return from_record(ErrorRecord(code, f"{path} at {self.name} ({status}): {message}"))
 
     def _end_lease(self, headers: RawHeaders, kv_addr_info: str) -> None:
-        """In the background: its client need not wait, and the lease expires anyway."""
+        """End a lease in the background: the client need not wait, and the lease expires anyway."""
         task = asyncio.create_task(self._cancel_lease(headers, kv_addr_info))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)

@@ -1,6 +1,6 @@
-"""What a router knows of an engine without asking it: the node's last figures.
+"""What a router knows of an engine without asking it: the figures that the node last reported.
 
-Owns how they are named in ``Engine``. Real and virtual engines have them alike.
+Owns their names in ``Engine``. Real and virtual engines share them.
 """
 
 from __future__ import annotations

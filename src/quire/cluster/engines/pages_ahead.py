@@ -1,6 +1,7 @@
-"""The pages of texts go from one engine to another before somebody computes them there.
+"""Sends the pages of texts from one engine to another before they are needed there.
 
-Owns what is done when they cannot go: then they are computed. Must not know whose texts they are.
+Owns what happens when they cannot be sent: the other engine computes them. Must not know whose
+texts they are.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _HEADERS: RawHeaders = [(b"content-type", b"application/json")]
 
 
 class PromptPrefix(msgspec.Struct, frozen=True):
-    """``tokens`` of ``model`` that fill whole pages, from the first token on."""
+    """A prefix of a prompt: ``tokens`` of ``model`` that fill whole pages, from the first token
+    on."""
 
     model: str | None
     tokens: list[int]
@@ -35,8 +37,9 @@ async def send_ahead(
     limit_s: float,
     headers: RawHeaders = _HEADERS,
 ) -> int:
-    """Have ``source`` send what the prefix cache of ``target`` lacks of ``texts``; returns how many
-    tokens have arrived within ``limit_s``. ``headers``: of the client whose texts they are."""
+    """Have ``source`` send what the prefix cache of ``target`` lacks of ``texts``; return how many
+    tokens have arrived within ``limit_s``. ``headers``: those of the client whose texts they
+    are."""
     num_sent = 0
     try:
         async with asyncio.timeout(limit_s):

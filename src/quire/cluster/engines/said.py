@@ -1,7 +1,7 @@
-"""What errors and results of a strategy say, in a bounded text.
+"""The errors and results of a strategy as texts of bounded length.
 
-A strategy's own classes may raise anything where they are shown, or give texts of any length that
-no encoding can say. Must not know where the strategy comes from.
+A strategy's own classes may raise anything when they are shown, or give texts of any length that
+cannot be encoded. Must not know where the strategy comes from.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ _UNSHOWN = "(it cannot be shown)"
 
 
 def said_of(error: BaseException) -> str:
-    """The type and the message of ``error``."""
+    """Return the type and the message of ``error``."""
     name = _bounded(type(error).__name__, _MAX_NAME_CHARS)
     return f"{name}: {_shown(lambda: str(error))}"
 
 
 def shown(value: object) -> str:
-    """``value`` as Python writes it."""
+    """Return the ``repr`` of ``value``."""
     return _shown(lambda: repr(value))
 
 
 def line_of(error: BaseException) -> int | None:
-    """The line in which ``error`` was raised, or which it is about."""
+    """Return the line in which ``error`` was raised; of a syntax error, the line that it is
+    about."""
     if isinstance(error, SyntaxError) and isinstance(error.lineno, int):
         return error.lineno
     trace = error.__traceback__
@@ -36,7 +37,7 @@ def line_of(error: BaseException) -> int | None:
 
 
 def is_ending(error: BaseException) -> bool:
-    """Whether ``error`` ends the running task, and is not raised by the strategy itself."""
+    """Return whether ``error`` ends the running task, and is not raised by the strategy itself."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0

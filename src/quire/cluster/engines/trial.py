@@ -1,4 +1,4 @@
-"""The trial of a strategy: it routes two requests over engines that only pretend.
+"""The trial of a strategy: it routes two requests over pretended engines.
 
 Owns the pretended engines. Must not know where the strategy comes from.
 """
@@ -44,14 +44,15 @@ class TrialAnswer:
         return b""
 
     def pass_to(self, sink: Sink) -> None:
-        """There are no pieces."""
+        """Do nothing: there are no pieces."""
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: no exchange is under way."""
 
 
 class TrialEngine:
-    """Implements ``Engine`` without doing anything. ``located``: what it says of every prompt."""
+    """Implements ``Engine`` without doing anything. ``located``: the result of ``locate`` for every
+    prompt."""
 
     load = queue = num_blocks = num_free_blocks = epoch = token_bytes = 0
     prompt_token_s: float | None = None
@@ -113,7 +114,7 @@ class TrialEngine:
 
 
 def trial(route: Route) -> None:
-    """Route requests by ``route``. Blocks; runs a loop of its own.
+    """Try ``route`` with two requests. Blocks; runs a loop of its own.
 
     Raises:
         InvalidArgument: it returns no answer.
@@ -139,7 +140,8 @@ def trial(route: Route) -> None:
 
 
 def why_no_answer(found: object) -> str | None:
-    """Why what a strategy has returned is not the answer of an engine, if so."""
+    """Return why ``found``, which a strategy has returned, is not the answer of an engine; None if
+    it is."""
     try:
         if all(hasattr(found, name) for name in ("engine", "head", "read", "close")):
             return None

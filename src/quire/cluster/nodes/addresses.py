@@ -18,8 +18,9 @@ _EXAMPLE = "write e.g. --node http://127.0.0.1:8000"
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """``name`` is the node's name in metrics, and in the placement of sessions: routers that are to
-    agree about the home of a session must give a node the same name."""
+    """Where a node listens. ``name`` is the node's name in metrics and in the placement of
+    sessions: routers that are to agree about the home of a session must give a node the same name.
+    """
 
     name: str
     host: str
@@ -37,8 +38,8 @@ class NodeAddress:
 
 
 def read_address(text: str) -> NodeAddress:
-    """The node of ``URL`` or ``NAME=URL``; without a name it is called by host and port. ``URL``
-    may be the base URL of OpenAI clients.
+    """Return the node of ``URL`` or ``NAME=URL``; without a name it is called by host and port.
+    ``URL`` may be the base URL of OpenAI clients.
 
     Raises:
         ConfigError: it is no address of a node.
@@ -65,10 +66,10 @@ def read_address(text: str) -> NodeAddress:
 
 
 def read_addresses(texts: Iterable[str]) -> tuple[NodeAddress, ...]:
-    """The nodes of a router.
+    """Return the nodes of a router.
 
     Raises:
-        ConfigError: none, one that is no address, or two with the same name or address.
+        ConfigError: ``texts`` is empty, has one that is no address, or names a node twice.
     """
     found = tuple(map(read_address, texts))
     if not found:

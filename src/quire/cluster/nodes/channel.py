@@ -1,6 +1,6 @@
-"""The events of a node's streams over one connection, each to the exchange that it belongs to.
+"""Receives the events of a node's streams over one connection, and gives each to its exchange.
 
-Owns the channel's life and its frames. Must not know what the events say: an exchange that has a
+Owns the channel's life and its frames. Must not know what the events mean: an exchange that has a
 lane in the channel puts its own bytes and those of the lane in order.
 """
 
@@ -33,18 +33,19 @@ _PATH = "/v1/microserving/channel"
 _MAX_NUMBER = (1 << 32) - 1
 
 Ask = Callable[[str, str, list[tuple[bytes, bytes]], bytes], Awaitable[NodeExchange]]
-"""Asks the node: method, target, headers, body. Raises ``EngineLost``."""
+"""Sends a request to the node: method, target, headers, body. Raises ``EngineLost``."""
 
 
 class NodeChannel:
-    """The channel of one node. ``cluster_headers`` show the cluster's key. Belongs to one loop."""
+    """The channel of one node. ``cluster_headers`` prove that the router knows the cluster's key.
+    Belongs to one loop."""
 
     def __init__(self, node: str, ask: Ask, cluster_headers: Mapping[str, str]) -> None:
         self._node = node
         self._ask = ask
         self._headers = [(name.encode(), value.encode()) for name, value in cluster_headers.items()]
         self._name: str | None = None
-        """While it is open."""
+        """The channel's name while it is open, else None."""
         self._lanes: dict[int, Lane] = {}
         self._numbers = count(1)
         self._held = b""
@@ -53,7 +54,7 @@ class NodeChannel:
         self._complaint = ""
 
     def lane(self) -> Lane | None:
-        """A new one; None: the channel is not open."""
+        """Return a new lane; None if the channel is not open."""
         if self._name is None:
             return None
         number = (next(self._numbers) - 1) % _MAX_NUMBER + 1
@@ -74,7 +75,7 @@ class NodeChannel:
         task.add_done_callback(self._leaving.discard)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Keep the channel open until cancelled."""
         while True:
             try:
                 await self.follow()
@@ -106,7 +107,7 @@ class NodeChannel:
                     self._lost()
 
     def _take(self, data: bytes) -> bool:
-        """Give the pieces of all frames in ``data`` to their lanes."""
+        """Give the pieces of all whole frames in ``data`` to their lanes."""
         data = self._held + data if self._held else data
         at, end = 0, len(data)
         while end - at >= FRAME.size:

@@ -1,9 +1,9 @@
 """One HTTP/1.1 connection to a node, which carries one exchange at a time.
 
 Owns the bytes of the exchange: what is written, the answer's head, the pieces of its body as they
-arrive, and how much of them may wait for their reader. The pieces of a stream may come over a lane
-of the node's channel; those that the connection brings are behind them. Must not know which
-connection is used for what: ``pool`` does.
+arrive, and how much of them may wait for their reader. The pieces of a stream may arrive over a
+lane of the node's channel; those that arrive over the connection itself come after them. Must not
+know which connection is used for what: ``pool`` does.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ from quire.server.microserving.channel_frames import CHANNEL_HEADER
 logger = logging.getLogger(__name__)
 
 Sink = Callable[[bytes], bool]
-"""Takes a piece at once, or returns False: then it waits for ``read``. An empty piece asks whether
-it would take one."""
+"""Takes a piece at once and returns True, or returns False: then the piece waits for ``read``. An
+empty piece asks whether the sink would take one."""
 
 Headers = list[tuple[bytes, bytes]]
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_WAITING_BYTES = 256 << 10
-"""Of an answer whose reader is slow; beyond it the node has to wait."""
+"""The most bytes that wait for a slow reader; beyond it the node has to wait."""
 
 _MAX_LANE_BYTES = 4 * MAX_WAITING_BYTES
-"""What may wait of a lane, which the node has to leave first."""
+"""The most bytes that wait of a lane: the node needs time to take the stream out of the channel."""
 
 _CHANNEL_HEADER = CHANNEL_HEADER.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """``headers`` have lower-case names, in the node's order."""
+    """Status and headers of an answer. ``headers`` have lower-case names, in the node's order."""
 
     status: int
     headers: Headers
 
     def get(self, name: bytes) -> bytes:
-        """The value of the first header of that name, or nothing."""
+        """Return the value of the first header of that name, or nothing."""
         return next((value for key, value in self.headers if key == name), b"")
 
 
 class NodeConnection(asyncio.Protocol):
-    """``node`` is a name for messages. One exchange is ``send``, ``head``, then ``read`` until it
-    returns nothing; ``is_reusable`` says whether another may follow.
+    """A connection that carries one exchange at a time: ``send``, ``head``, then ``read`` until it
+    returns nothing; ``is_reusable`` says whether another may follow. ``node`` is a name for
+    messages.
 
     Every method that waits raises ``EngineLost`` when the connection ends before the answer does.
     """
@@ -70,7 +71,7 @@ class NodeConnection(asyncio.Protocol):
         """Whether any byte of the present answer has come."""
         self.was_failed = False
         self.active_s = 0.0
-        """When the request was sent, or the last bytes came."""
+        """When the request was sent, or the last bytes arrived."""
 
     def _begin(self, *, is_head: bool) -> None:
         self._parser = httptools.HttpResponseParser(self)
@@ -89,7 +90,7 @@ class NodeConnection(asyncio.Protocol):
         self._is_leaving = False
         self._lane_is_lost = False
         self._behind: list[bytes] = []
-        """What the connection has brought of an answer that still comes over its lane."""
+        """What the connection has brought of an answer whose lane still brings earlier pieces."""
         self._num_behind = 0
         self._is_whole_behind = False
         self.has_received = False
@@ -103,7 +104,7 @@ class NodeConnection(asyncio.Protocol):
         lane: Lane | None = None,
     ) -> None:
         """Write a request. ``is_head``: its answer has no body, whatever its headers say. ``lane``:
-        its pieces may come over it."""
+        the lane over which the pieces of the answer may arrive."""
         self._begin(is_head=is_head)
         self._loop = asyncio.get_running_loop()
         self.active_s = self._loop.time()
@@ -125,8 +126,8 @@ class NodeConnection(asyncio.Protocol):
         return self._head
 
     async def read(self) -> bytes:
-        """What has arrived of the body since the last call, at least a byte; nothing at its
-        end."""
+        """Return what has arrived of the body since the last call, at least one byte; nothing at
+        the end of the body."""
         while not self._pieces:
             if self._is_complete:
                 return b""
@@ -150,7 +151,7 @@ class NodeConnection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def fail(self, error: EngineLost) -> None:
-        """End the exchange with ``error``, and the connection."""
+        """End the exchange with ``error``, and close the connection."""
         self._lost = self._lost or error
         self.was_failed = True
         self._wake()
@@ -158,12 +159,12 @@ class NodeConnection(asyncio.Protocol):
         self.close_lane()
 
     def close(self) -> None:
-        """Close at once: for a node, that is how a client says that it wants no more."""
+        """Close at once, which cancels a running request at the node."""
         if self._transport is not None:
             self._transport.abort()
 
     def close_lane(self) -> None:
-        """The exchange is over, or never had one."""
+        """Give up the lane, if there is one: the exchange is over, or does not use it."""
         lane, self._lane = self._lane, None
         self._is_over_lane = False
         if lane is not None:
@@ -176,12 +177,12 @@ class NodeConnection(asyncio.Protocol):
         self.active_s = self._loop.time()
         try:
             self._take(piece)
-        except Exception as exc:  # of the sink: the other streams of the channel must not suffer
+        except Exception as exc:  # raised by the sink: the other streams of the channel must go on
             logger.exception("node %s: a piece of an answer cannot be passed on", self._node)
             self.fail(EngineLost(f"node {self._node} tells what cannot be passed on ({exc})"))
 
     def lane_left(self) -> None:
-        if self._head is None:  # it comes later than the lane's pieces
+        if self._head is None:  # the head comes later than the lane's pieces
             self._lane = None
             return
         self.close_lane()
@@ -196,7 +197,7 @@ class NodeConnection(asyncio.Protocol):
             self._wake()
 
     def lane_lost(self) -> None:
-        if self._head is None:  # its answer may still come over this connection
+        if self._head is None:  # the answer may still come over this connection
             self._lane_is_lost = True
         elif self._is_over_lane:
             self._fail_without_lane()
@@ -226,7 +227,7 @@ class NodeConnection(asyncio.Protocol):
         self._may_write.set()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_complete:  # nobody has asked for this
+        if self._is_complete:  # these bytes answer no request
             self.close()
             return
         self.has_received = True
@@ -280,7 +281,7 @@ class NodeConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._lost is not None:
-            return  # of its beginning, something is missing
+            return  # something of its beginning is missing
         if self._is_over_lane:
             self._is_whole_behind = True
         elif self._head is not None:
@@ -290,7 +291,7 @@ class NodeConnection(asyncio.Protocol):
     # -- what waits for its reader -----------------------------------------------------------------
 
     def _take(self, piece: bytes) -> None:
-        # a read that has been woken has pieces that come first
+        # a read that was woken has earlier pieces to return first
         if self._sink is not None and self._is_awaited and self._sink(piece):
             return
         self._pieces.append(piece)

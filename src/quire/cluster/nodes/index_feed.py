@@ -1,7 +1,7 @@
-"""Follows what one node tells of its prefix indexes, into the router's tree.
+"""Follows the changes of one node's prefix indexes, and applies them to the router's tree.
 
-Owns the conversation: when it begins anew, and how long a node may be silent. Must not know what
-the tree is used for.
+Owns the feed: when it begins anew, and how long a node may be silent. Must not know what the tree
+is used for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quire.server.microserving.live_index import IndexEvent
 logger = logging.getLogger(__name__)
 
 SILENCE_S = 10.0
-"""A node says something every two seconds."""
+"""After this time without an event the feed is lost; a node sends one every two seconds."""
 
 RETRY_S = 1.0
 _MAX_EVENT_BYTES = 8 << 20
@@ -30,7 +30,8 @@ _DATA, _DONE = b"data: ", b"data: [DONE]"
 
 
 class IndexFeed:
-    """The feed of ``node`` into ``tree``. ``cluster_headers`` show the cluster's key."""
+    """The feed of ``node`` into ``tree``. ``cluster_headers`` prove that the router knows the
+    cluster's key."""
 
     def __init__(
         self, node: RoutedNode, tree: PageTree, cluster_headers: Mapping[str, str]
@@ -41,7 +42,7 @@ class IndexFeed:
         self._complaint = ""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Follow the feed until cancelled."""
         while True:
             try:
                 await self.follow()
@@ -50,13 +51,13 @@ class IndexFeed:
             await asyncio.sleep(RETRY_S)
 
     async def follow(self) -> None:
-        """One conversation: the node tells all that it has, then what changes; until it ends, or
-        something is missing.
+        """Read one feed: the node sends its whole index, then its changes. Returns when the feed
+        ends, or when a change is missing.
 
         Raises:
             EngineLost: it breaks off, or is refused.
             TimeoutError: the node is silent.
-            ValueError: what the node says cannot be read.
+            ValueError: an event cannot be read.
         """
         try:
             async with asyncio.timeout(SILENCE_S):
@@ -82,7 +83,7 @@ class IndexFeed:
                 await asyncio.sleep(0)  # a large index must not keep requests waiting
 
     def _take(self, event: bytes) -> bool:
-        """Whether the conversation goes on."""
+        """Apply one event; return whether the feed goes on."""
         if not event.startswith(_DATA):
             return True
         if event == _DONE:
@@ -103,7 +104,7 @@ class IndexFeed:
 
 
 def change_of(said: IndexEvent) -> PageChange:
-    """What an event says.
+    """Return the change that an event describes.
 
     Raises:
         ValueError: its keys cannot be read.

@@ -8,18 +8,18 @@ from quire.server.microserving.channel_frames import CHANNEL_HEADER
 
 
 class LaneReader(Protocol):
-    """The exchange that the pieces of a lane are for. None of its methods may raise."""
+    """The exchange that receives the pieces of a lane. None of its methods may raise."""
 
     def take_from_lane(self, piece: bytes) -> None: ...
     def lane_left(self) -> None:
-        """What follows comes over its own connection."""
+        """Note that what follows arrives over the exchange's own connection."""
 
     def lane_lost(self) -> None:
-        """What was on the way is lost."""
+        """Note that the channel is lost, and with it the pieces that were on the way."""
 
 
 class Lanes(Protocol):
-    """The channel's side."""
+    """What a lane needs of its channel."""
 
     def opened(self, lane: Lane) -> None: ...
     def closed(self, lane: Lane) -> None: ...
@@ -39,18 +39,20 @@ class Lane:
 
     @property
     def header(self) -> tuple[bytes, bytes]:
-        """Of the request whose answer may come over it."""
+        """The header of the request whose answer may arrive over this lane."""
         return CHANNEL_HEADER.encode(), b"%b.%d" % (self.name.encode(), self.number)
 
     def open(self, passenger: LaneReader) -> None:
-        """Before the request is sent; again, for another ``passenger``, where it is repeated."""
+        """Give the lane to ``passenger`` before the request is sent; again for another
+        ``passenger`` when the request is repeated."""
         self.passenger = passenger
         self._lanes.opened(self)
 
     def close(self) -> None:
-        """Nobody wants more of it. Idempotent."""
+        """Take no more pieces. Idempotent."""
         self._lanes.closed(self)
 
     def leave(self) -> None:
-        """Ask the node for ``lane_left``: the client is slow, and must not keep others waiting."""
+        """Ask the node to go on over the exchange's own connection (``lane_left``): the client is
+        slow, and must not keep other streams waiting."""
         self._lanes.leave(self)

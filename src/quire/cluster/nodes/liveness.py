@@ -1,4 +1,4 @@
-"""Whether a node is alive, from the answers to health probes and what requests have met.
+"""Whether a node is alive, by its answers to health probes.
 
 Owns the hysteresis: one lost probe is no death, one answer no recovery. Pure bookkeeping: ``watch``
 sends the probes.
@@ -15,8 +15,8 @@ NodeState = Literal["unknown", "ready", "busy", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class Hysteresis:
-    """``num_failures`` probes in a row that fail make a node dead, ``num_successes`` in a row make
-    a dead one alive."""
+    """When the state changes: ``num_failures`` failed probes in a row make a node dead,
+    ``num_successes`` successful ones in a row make a dead node alive."""
 
     num_failures: int = 3
     num_successes: int = 2
@@ -37,7 +37,7 @@ class Liveness:
         return self.state in ("ready", "busy")
 
     def answered(self, *, is_ready: bool, reason: str = "") -> None:
-        """A probe found the node alive."""
+        """Note that a probe was answered."""
         self._num_failed = 0
         self._num_answered += 1
         if self.state == "dead" and self._num_answered < self._hysteresis.num_successes:
@@ -46,7 +46,7 @@ class Liveness:
         self.reason = "" if is_ready else reason
 
     def failed(self, reason: str) -> bool:
-        """A probe failed. Returns whether the node is dead."""
+        """Note that a probe failed. Return whether the node is dead."""
         self._num_answered = 0
         self._num_failed += 1
         if self.state == "unknown" or self._num_failed >= self._hysteresis.num_failures:

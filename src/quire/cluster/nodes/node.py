@@ -1,4 +1,5 @@
-"""One node as a router sees it: how to ask it, whether it lives, and what it has told of itself.
+"""One node as a router sees it: how to ask it, whether it lives, and the figures that it has
+reported.
 
 Owns the form of a request on its way to the node. Must not know which node is asked for what.
 """
@@ -21,8 +22,8 @@ _OWN_HEADERS = frozenset(
         b"host",
         b"content-length",
         b"expect",
-        b"origin",  # the router has checked it; to a node it would be another site's
-        # of one connection, not of the request
+        b"origin",  # the router has checked it; a node would take it for another site's
+        # these belong to a connection, not to the request
         b"connection",
         b"keep-alive",
         b"proxy-authorization",
@@ -39,9 +40,10 @@ _OWN_HEADERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NodeFigures:
-    """What a node has told last. ``epoch`` grows with each start of an engine. ``token_bytes``: K
-    and V of a token; ``prompt_token_s``: time of one token of a prompt, None: not known yet. Of
-    several engines, those of the one with the most."""
+    """The figures that a node has reported last. ``epoch`` grows with each start of an engine.
+    ``token_bytes``: bytes of K and V of one token; ``prompt_token_s``: time to compute one token of
+    a prompt, None if it is not known yet. If the node has several engines, both are those of the
+    engine where they are largest."""
 
     models: tuple[str, ...] = ()
     num_running: int = 0
@@ -54,8 +56,9 @@ class NodeFigures:
 
 
 class RoutedNode:
-    """``node_key``: the API key that its requests carry in place of the client's, if any.
-    ``cluster_headers`` show the cluster's key, without which there is no channel."""
+    """A node behind the router. ``node_key``: the API key that requests to it carry in place of the
+    client's, if any. ``cluster_headers`` prove that the router knows the cluster's key; without
+    them there is no channel."""
 
     def __init__(
         self,
@@ -74,9 +77,9 @@ class RoutedNode:
         )
         self.figures = NodeFigures()
         self.num_others = 0
-        """Requests that the node had from elsewhere when it was asked last."""
+        """Requests of other clients that the node had when it was asked last."""
         self.is_draining = False
-        """The operator of the router wants it empty."""
+        """Whether the operator of the router wants the node empty."""
         self._num_outstanding = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
@@ -84,11 +87,11 @@ class RoutedNode:
 
     @property
     def num_outstanding(self) -> int:
-        """Work of this router that the node has and has not finished."""
+        """Number of this router's requests that the node has not finished."""
         return self._num_outstanding
 
     def began(self) -> None:
-        """The node gets a piece of work; ``ended`` follows."""
+        """Count a piece of work that the node receives; ``ended`` follows."""
         self._num_outstanding += 1
         self._is_idle.clear()
 
@@ -98,7 +101,7 @@ class RoutedNode:
             self._is_idle.set()
 
     async def wait_idle(self) -> None:
-        """Until the node has no work of this router."""
+        """Wait until the node has no work of this router."""
         while self._num_outstanding:
             await self._is_idle.wait()
 
@@ -111,7 +114,8 @@ class RoutedNode:
         return self.liveness.state == "ready" and not self.is_draining
 
     def serves(self, model: str | None) -> bool:
-        """Whether it may be asked for ``model``: a node that has not told its models yet may."""
+        """Return whether the node may be asked for ``model``: also if it has not reported its
+        models yet."""
         return model is None or not self.figures.models or model in self.figures.models
 
     def told(self, figures: NodeFigures) -> None:
@@ -131,9 +135,9 @@ class RoutedNode:
     ) -> NodeExchange:
         """Send a request; the answer's head has arrived when this returns.
 
-        ``length``: that of a ``body`` in pieces (None: not known). ``may_repeat``: it may reach the
-        node twice. ``is_stream``: its answer is to be a stream of events, which may come over the
-        channel.
+        ``length``: the length of a ``body`` in pieces, in bytes (None: not known). ``may_repeat``:
+        the request may reach the node twice. ``is_stream``: the answer is to be a stream of events,
+        which may arrive over the channel.
 
         Raises:
             EngineLost: the node cannot be reached, or ends the connection before it answers.

@@ -1,4 +1,4 @@
-"""Which engines have which pages: a copy of their prefix indexes, as their nodes tell them.
+"""Which engines have which pages: a copy of their prefix indexes, kept up to date by their nodes.
 
 Owns one set of keys for each engine (``EngineTree``) and, over all of them, which engines have a
 key. A key stands for a page and all pages before it, so that the pages of a prompt are found in as
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Keys = Sequence[int]
-"""Of a prompt's full pages, in order."""
+"""The keys of a prompt's full pages, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageChange:
-    """What has changed of the index of one life (``epoch``) of an engine, from change ``since`` to
-    ``number``, or one of ``num_parts`` of it; ``since`` None: it begins anew."""
+    """A change of the prefix index of an engine in one life (``epoch``), from change ``since`` to
+    ``number``, or one of ``num_parts`` parts of it. If ``since`` is None, the index begins anew."""
 
     engine: str
     epoch: int
@@ -32,8 +32,9 @@ class PageChange:
 
 @dataclass(slots=True, eq=False)
 class EngineTree:
-    """The index of one engine of ``node``, up to change ``number`` of its life ``epoch``, of whose
-    last change ``num_missing`` parts are to come. ``bit`` stands for it in sets of engines."""
+    """The prefix index of one engine of ``node``, up to change ``number`` of its life ``epoch``;
+    ``num_missing`` parts of that change are still to come. ``bit`` stands for the engine in sets of
+    engines."""
 
     node: str
     bit: int
@@ -43,7 +44,7 @@ class EngineTree:
     keys: set[int] = field(default_factory=set)
 
     def is_followed_by(self, change: PageChange) -> bool:
-        """Whether nothing is missing between what it is and ``change``."""
+        """Return whether ``change`` is the next one after this state."""
         if change.epoch != self.epoch:
             return False
         if change.part:
@@ -53,9 +54,10 @@ class EngineTree:
 
 
 class Matches(Mapping[str, int]):
-    """By node, how many tokens of a prompt it has; nodes that have none are left out. To be read
-    before the tree changes. ``runs``: the engines (as bits) that have so many, the most first: a
-    thousand engines with one system prompt are one entry."""
+    """How many tokens of a prompt each node has, by name; nodes that have none are left out. Read
+    it before the tree changes. ``runs``: pairs of a number of tokens and the engines (as bits) that
+    have so many, the largest number first: a thousand engines with one system prompt are one entry.
+    """
 
     def __init__(self, runs: Sequence[tuple[int, int]], tree: PageTree) -> None:
         self._runs = runs
@@ -75,7 +77,7 @@ class Matches(Mapping[str, int]):
         return len(self.longest(None))
 
     def longest(self, limit: int | None) -> dict[str, int]:
-        """Those that have most, at most ``limit``."""
+        """Return the nodes that have most, at most ``limit`` of them."""
         found: dict[str, int] = {}
         for num_tokens, bits in self._runs:
             for node in self._tree.names(bits):
@@ -96,18 +98,18 @@ class PageTree:
 
     @property
     def num_keys(self) -> int:
-        """Pages that any engine has."""
+        """Number of pages that at least one engine has."""
         return len(self._holders)
 
     def trees(self, node: str) -> dict[str, EngineTree]:
-        """Those of the engines of ``node``, by the engines' names."""
+        """Return the trees of the engines of ``node``, by the engines' names."""
         return self._nodes.get(node, {})
 
     # -- what nodes tell ---------------------------------------------------------------------------
 
     def apply(self, node: str, change: PageChange) -> bool:
-        """Take ``change`` in; False: something before it is missing, so that the tree is not what
-        the node has and must be told anew. A change of an earlier life is passed over."""
+        """Apply ``change``. Return False if a change before it is missing: the node then has to
+        send its whole index again. A change of an earlier life is ignored."""
         tree = self._nodes.get(node, {}).get(change.engine)
         if tree is not None and change.epoch < tree.epoch:
             return True
@@ -124,7 +126,7 @@ class PageTree:
         return True
 
     def forget(self, node: str) -> None:
-        """What ``node`` has told is not so any more."""
+        """Remove everything that ``node`` has reported."""
         for tree in self._nodes.pop(node, {}).values():
             self._evict(tree, list(tree.keys))
             del self._by_bit[tree.bit]
@@ -133,7 +135,7 @@ class PageTree:
     # -- what is where -----------------------------------------------------------------------------
 
     def matched(self, keys: Keys, page_size: int = 1) -> Matches:
-        """How much of a prompt, from its start, each node has in one of its engines."""
+        """Return how much of a prompt, from its start, each node has in one of its engines."""
         runs: list[tuple[int, int]] = []
         holders = self._holders
         going = holders.get(keys[0], 0) if keys else 0
@@ -150,7 +152,7 @@ class PageTree:
         return Matches(runs, self)
 
     def names(self, bits: int) -> Iterator[str]:
-        """The nodes of these engines."""
+        """Yield the nodes of these engines."""
         for bit in _each(bits):
             yield self._by_bit[bit].node
 
@@ -172,14 +174,14 @@ class PageTree:
         for key in keys:
             tree.keys.add(key)
             others = holders.get(key)
-            # most pages are at one engine alone: all of those share one object
+            # most pages are at one engine alone: their entries share one integer
             holders[key] = bit if others is None else others | bit
 
     def _evict(self, tree: EngineTree, keys: Iterable[int]) -> None:
         holders, bit = self._holders, tree.bit
         for key in keys:
             if key not in tree.keys:
-                continue  # it came and went between two looks
+                continue  # it was inserted and evicted between two changes
             tree.keys.discard(key)
             others = holders[key] & ~bit
             if others:
@@ -205,5 +207,5 @@ def _each(bits: int) -> Iterator[int]:
 
 
 def unpacked(keys: bytes) -> Keys:
-    """Keys of eight bytes each, as a node tells them."""
+    """Return keys of eight bytes each, as a node sends them, as integers."""
     return array("Q", keys)

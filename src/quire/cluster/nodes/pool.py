@@ -18,15 +18,16 @@ from quire.cluster.nodes.lane import Lane
 from quire.core.errors import EngineLost
 
 IDLE_S = 20.0
-"""Nodes close a connection that has been idle for 30 s: before, so that no request meets it."""
+"""How long a connection is kept idle. Nodes close one after 30 s: the pool closes it before, so
+that no request is written to a connection that the node closes."""
 
 _MAX_IDLE = 256
 CONNECT_TIMEOUT_S = 3.0
 
 
 class NodeExchange:
-    """One request and its answer. Use as a context manager, or call ``close``: an answer that has
-    not been read to its end is cancelled at the node."""
+    """One request and its answer. Use it as a context manager, or call ``close``: an answer that
+    has not been read to its end is cancelled at the node."""
 
     def __init__(self, connection: NodeConnection, pool: ConnectionPool) -> None:
         self._connection = connection
@@ -40,11 +41,11 @@ class NodeExchange:
         return await self._connection.read()
 
     def pass_to(self, sink: Sink) -> None:
-        """See ``NodeConnection``."""
+        """Give pieces to ``sink`` as they arrive (see ``NodeConnection.pass_to``)."""
         self._connection.pass_to(sink)
 
     async def read_all(self, limit: int) -> bytes:
-        """The whole body.
+        """Return the whole body.
 
         Raises:
             EngineLost: it is longer than ``limit`` bytes.
@@ -57,7 +58,7 @@ class NodeExchange:
         return bytes(body)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Give the connection back, or end it if the answer was not read to its end. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._pool.give_back(self._connection)
@@ -76,7 +77,7 @@ class ConnectionPool:
         self._address = address
         self._connect_timeout_s = connect_timeout_s
         self._tls = ssl.create_default_context() if address.tls else None
-        # the one used last is taken first; each with the time at which it became idle
+        # (connection, time at which it became idle); the one used last is taken first
         self._idle: deque[tuple[NodeConnection, float]] = deque()
         self._busy: set[NodeConnection] = set()
         self._max_idle = _MAX_IDLE
@@ -98,8 +99,8 @@ class ConnectionPool:
         is_head: bool = False,
         lane: Lane | None = None,
     ) -> NodeExchange:
-        """Send a request whose answer is then read from the exchange. ``lane``: over which it may
-        come.
+        """Send a request; its answer is then read from the exchange. ``lane``: the lane over which
+        the answer may arrive.
 
         A node may close an idle connection at the moment at which the next request is written to
         it. Where the request may be repeated, it is then sent again over a new connection; others
@@ -141,8 +142,8 @@ class ConnectionPool:
             connection.close()
 
     def fail(self, error: EngineLost, silent_since_s: float = math.inf) -> None:
-        """The node is lost: end every exchange with ``error`` that has been silent since then, and
-        close the idle connections."""
+        """Close the idle connections, and end with ``error`` every exchange that has been silent
+        since ``silent_since_s``: the node is lost."""
         for connection in list(self._busy):
             if connection.active_s <= silent_since_s:
                 connection.fail(error)
@@ -152,7 +153,7 @@ class ConnectionPool:
         self.fail(EngineLost("the router is stopping"))
 
     def retire(self) -> None:
-        """Keep no connection from now on: exchanges that run end as they do."""
+        """Keep no idle connection from now on; running exchanges go on."""
         self._max_idle = 0
         self._close_idle()
 

@@ -1,7 +1,7 @@
-"""Reads what one node tells of its programs' records, and keeps it until the node is lost.
+"""Reads the records of one node's programs, and keeps them for the case that the node is lost.
 
-Owns the conversation, and what of it is kept for how long. Must not know what a record says, nor
-where its program goes on.
+Owns the exchange of messages with the node, and which records are kept for how long. Must not know
+the content of a record, nor where its program goes on.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ from quire.core.record_parts import RecordsWanted, ToldPart, ToldRecords
 logger = logging.getLogger(__name__)
 
 SILENCE_S = 8.0
-"""A node answers within two seconds."""
+"""How long to wait for an answer; a node answers within two seconds."""
 
 ENDED_KEPT_S = 10.0
-"""An ended program's record is kept for so long: its clients may not have heard of the end yet.
-Where its node is lost, it runs again, which costs as much as a program that had not ended."""
+"""How long the record of an ended program is kept: its clients may not know of the end yet. If its
+node is lost in that time, the program runs again, at the cost of one that had not ended."""
 
 MAX_KEPT_BYTES = 256 << 20
-"""Of the records of one node."""
+"""The most bytes of records that are kept of one node."""
 
 _MAX_ANSWER_BYTES = 256 << 20
 _MAX_GONE = 4096
 
 
 class NotTold(EngineLost):
-    """The node answers, and tells no records."""
+    """The node answers, but sends no records."""
 
 
 @dataclass(slots=True)
 class HeldRecord:
-    """Of one program. ``stays``: why it cannot go on elsewhere. ``ended_s``: when it ended."""
+    """The record of one program. ``stays``: why it cannot go on elsewhere. ``ended_s``: when it
+    ended."""
 
     parts: list[bytes] = field(default_factory=list)
     num_bytes: int = 0
     stays: str | None = None
     ended_s: float | None = None
     offered_to: str | None = None
-    """The node that was last asked to go on with it."""
+    """The node to which the record was last offered."""
 
     refusal: str = ""
-    """What a node has said last that did not take it."""
+    """The message of the last node that refused the record."""
 
     def take(self, told: ToldPart) -> None:
         if told.is_first:
@@ -67,7 +68,8 @@ class HeldRecord:
 
 
 class RecordReader:
-    """The records of ``node``'s programs. ``reader``: the router's name for nodes."""
+    """Reads the records of ``node``'s programs. ``reader``: the name by which nodes know this
+    router."""
 
     def __init__(
         self,
@@ -89,17 +91,17 @@ class RecordReader:
         self._complaint = ""
         self._num_bytes = 0
         self.is_told = False
-        """The node tells this router its records, or has done so until it was lost."""
+        """Whether the node sends its records to this router, or did so until it was lost."""
         self.kept: dict[str, HeldRecord] = {}
-        """Of the programs that the node has, by id."""
+        """The records of programs that the node has, by the program's id."""
         self.orphans: dict[str, HeldRecord] = {}
-        """Of those that no node has: theirs is lost, or has begun a new life."""
+        """The records of programs that no node has: their node is lost, or was started again."""
         self.gone: set[str] = set()
-        """Programs that go on elsewhere, which the node may still have."""
+        """The ids of programs that go on elsewhere, and that this node may still have."""
 
     @property
     def num_kept(self) -> int:
-        """Records of programs that could go on elsewhere."""
+        """Number of kept records whose programs could go on elsewhere."""
         return sum(record.stays is None for record in (*self.kept.values(), *self.orphans.values()))
 
     @property
@@ -107,13 +109,13 @@ class RecordReader:
         return self._num_bytes
 
     async def read(self) -> None:
-        """One question and its answer.
+        """Ask the node once, and take its answer.
 
         Raises:
             EngineLost: the node cannot be asked.
-            NotTold: it refuses to tell.
+            NotTold: it refuses to send records.
             TimeoutError: it does not answer.
-            msgspec.MsgspecError: what it says cannot be read.
+            msgspec.MsgspecError: its answer cannot be read.
         """
         gone = list(self.gone)[:_MAX_GONE]
         asked = RecordsWanted(self._reader, self._feed, self._number, gone)
@@ -122,7 +124,7 @@ class RecordReader:
                 "POST",
                 "/v1/microserving/records",
                 self._headers,
-                msgspec.json.encode(asked),  # asked twice, a node begins anew
+                msgspec.json.encode(asked),  # a node that is asked twice begins anew
             ) as exchange:
                 status = (await exchange.head()).status
                 body = await exchange.read_all(_MAX_ANSWER_BYTES)
@@ -134,12 +136,12 @@ class RecordReader:
         self.gone.difference_update(gone)
 
     def lose(self) -> None:
-        """The node is lost: what is kept of its programs is of use now."""
+        """Make orphans of all kept records: the node is lost."""
         self.orphans |= self.kept
         self.kept = {}
 
     def let_go(self, id: str, *, is_elsewhere: bool) -> None:
-        """An orphan goes on elsewhere, or nowhere."""
+        """Drop an orphan: its program goes on elsewhere, or nowhere."""
         self._num_bytes -= self.orphans.pop(id).num_bytes
         if is_elsewhere:
             self.gone.add(id)
@@ -152,10 +154,10 @@ class RecordReader:
         self._complaint = complaint
 
     def _take(self, told: ToldRecords) -> None:
-        if told.feed == self._feed:  # it was not lost
+        if told.feed == self._feed:  # the same feed: the node was not lost
             self.kept, self.orphans = self.orphans | self.kept, {}
         elif self._feed:
-            self.lose()  # another process
+            self.lose()  # the node is another process now
         self._feed, self._number = told.feed, told.number
         for part in told.parts:
             record = self.kept.setdefault(part.id, HeldRecord())
@@ -189,12 +191,12 @@ class RecordReader:
 
 
 def reader_name() -> str:
-    """That of a router, which nodes cannot mistake for another's."""
+    """Return a name for a router, which nodes cannot mistake for another's."""
     return secrets.token_hex(8)
 
 
 def message_of(answer: bytes) -> str:
-    """Of a node's refusal."""
+    """Return the message of a node's refusal."""
     try:
         return str(msgspec.json.decode(answer, type=dict[str, Any])["error"]["message"])
     except (msgspec.MsgspecError, KeyError, TypeError):

@@ -25,8 +25,8 @@ _READY = "ok"
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """A node is probed every ``interval_s``; no answer within ``timeout_s`` is a failed probe.
-    Models are asked for at the start of a node and every ``models_s``."""
+    """When a node is asked. It is probed every ``interval_s``; a probe without an answer within
+    ``timeout_s`` fails. Its models are read when it starts and every ``models_s``."""
 
     interval_s: float = 1.0
     timeout_s: float = 3.0
@@ -34,7 +34,7 @@ class WatchTimes:
 
 
 class _Row(msgspec.Struct):
-    """One engine of a node, of what it tells."""
+    """The figures of one engine, of the answer of a node."""
 
     epoch: int
     running: int
@@ -46,12 +46,12 @@ class _Row(msgspec.Struct):
 
 
 class _Unhealthy(EngineLost):
-    """The node answers that it has failed; what it still does, it does."""
+    """The node answers that it has failed; its running exchanges are left to end as they do."""
 
 
 class NodeWatch:
-    """The probes of ``node``. ``cluster_headers``: for its figures, if the router has the cluster's
-    key."""
+    """Probes ``node``. ``cluster_headers`` are needed to read its figures; without the cluster's
+    key there are none."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class NodeWatch:
         self._complaint = ""
 
     def suspect(self) -> None:
-        """A request has lost the node: probe it now."""
+        """Have the node probed now: a request has lost it."""
         self._suspicion.set()
 
     async def run(self) -> None:
-        """Until cancelled; the first probe follows an interval later."""
+        """Probe until cancelled; the first probe follows after one interval."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._times.interval_s):
@@ -82,7 +82,7 @@ class NodeWatch:
             await self.probe()
 
     async def probe(self) -> None:
-        """One probe; the node's state and figures are those of its answer."""
+        """Probe once, and take the node's state and figures from its answer."""
         node, before = self._node, self._node.liveness.state
         asked_s = asyncio.get_running_loop().time()
         try:
@@ -93,8 +93,8 @@ class NodeWatch:
             if node.liveness.failed(reason):
                 self._models_until_s = 0.0
                 if not isinstance(exc, _Unhealthy):
-                    # a silent node's connections may stay open for ever; one that is only too busy
-                    # to answer probes goes on with its streams
+                    # the connections of a silent node may stay open for ever, so silent exchanges
+                    # end; a node that is only too busy to answer probes goes on with its streams
                     error = EngineLost(f"node {node.name} is lost: {reason}")
                     node.pool.fail(error, silent_since_s=asked_s)
         if node.liveness.state != before:

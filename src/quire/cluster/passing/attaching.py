@@ -1,8 +1,8 @@
 """Passes a WebSocket on: frames of both directions, as they come, until either side ends.
 
 Owns the two connections of one attachment. When a program moves to another node, the client's
-connection stays, and the other one follows the program. Must not know what the frames say, but for
-the numbers of messages.
+connection stays, and the other one is opened anew to the program's node. Must not know what the
+frames mean, except for the numbers of messages.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ _PASSED_ON = frozenset({b"authorization", b"x-api-key"})
 
 
 def _new_name() -> str:
-    """Of a connection to a node, which no client can guess."""
+    """Return a name for a connection to a node; no client can guess it."""
     return secrets.token_hex(16)
 
 
 class Attachments:
-    """WebSockets to the nodes that have the programs. ``rescue``: finds those of lost nodes."""
+    """Connects the WebSockets of clients to the nodes that have their programs. ``rescue`` finds
+    the programs of lost nodes."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Attachments:
         self._node_key = node_key
 
     async def attach(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One attachment, from its handshake to its end."""
+        """Serve one attachment, from its handshake to its end."""
         name = _new_name()
         try:
             client = await self._open(scope, name)
@@ -93,8 +94,9 @@ class Attachments:
     async def _open(
         self, scope: Scope, name: str, after: int | None = None, before: str | None = None
     ) -> ClientConnection:
-        """Open the connection ``name`` to the program's node. ``after``: the program has moved, and
-        its client has the messages up to this one. ``before``: the connection that was lost."""
+        """Open the connection ``name`` to the program's node. ``after``: given when the program has
+        moved; the number of the last message that the client has. ``before``: the name of the
+        connection that was lost."""
         headers = list(scope["headers"])
         path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
         query = scope["query_string"].decode("latin-1")
@@ -152,8 +154,8 @@ class Attachments:
 
 
 class _Attachment:
-    """A client's connection, and that to the node that has its program now. ``last``: the number of
-    the last message that the client has."""
+    """The connection of a client, and the connection to the node that has its program now. ``last``
+    is the number of the last message that the client has received."""
 
     def __init__(
         self,
@@ -171,8 +173,8 @@ class _Attachment:
         self._inward = asyncio.create_task(self._from_client(receive))
 
     def follow(self, client: ClientConnection, *, was_lost: bool) -> None:
-        """The program is at another node now, which ``client`` is connected to. ``was_lost``: the
-        connection before broke off.
+        """Go on with ``client``, the connection to the node that has the program now. ``was_lost``:
+        the former connection broke off.
 
         Raises:
             EngineLost: it is not known which of the client's frames the program has.
@@ -187,10 +189,11 @@ class _Attachment:
             self._sent.go_on(int(told))
 
     async def run(self) -> Literal["moved", "lost"] | None:
-        """Until either side ends; whether the program has moved, or its node is lost.
+        """Pass frames on until either side ends. Return "moved" if the program has moved, "lost" if
+        its node is lost, None if the attachment is over.
 
         Raises:
-            EngineLost: it has moved, and what its client has sent is not known to be complete.
+            EngineLost: it has moved, and frames of its client that the node has not taken are gone.
         """
         outward = asyncio.create_task(self._to_client())
         to_node = asyncio.create_task(self._to_node())
@@ -207,7 +210,7 @@ class _Attachment:
             await self.client.close()
             self._sent.go_on(frames_taken(reason))
             return "moved"
-        if code == 1006:  # never sent: it stands for a connection that broke
+        if code == 1006:  # no peer sends this code: it means that the connection broke
             return "lost"
         await self.close(code, reason)
         return None
@@ -233,7 +236,7 @@ class _Attachment:
                     self.last = int(found[1])
 
     async def _from_client(self, receive: Receive) -> None:
-        """Until the client leaves."""
+        """Take frames from the client until it disconnects."""
         while True:
             message = await receive()
             if message["type"] == "websocket.disconnect":
@@ -242,7 +245,7 @@ class _Attachment:
             await self._sent.put(message["bytes"] if text is None else text)
 
     async def _to_node(self) -> None:
-        """Until the node leaves, which ``run`` sees, too."""
+        """Send frames to the node until it closes the connection, which ``run`` notices as well."""
         with suppress(ConnectionClosed):
             while True:
                 await self.client.send(await self._sent.next())

@@ -1,4 +1,5 @@
-"""Passes an answer on to its client, piece by piece, and says so where it breaks off.
+"""Passes an answer on to its client, piece by piece, and reports an error where the answer breaks
+off.
 
 Owns the response. An event is passed on whole or not at all, so that an error can follow it. Must
 not know where the answer comes from.
@@ -48,8 +49,8 @@ class BrokenAnswer(Exception):
 
 
 class Delivery:
-    """One answer to one client. ``send`` sends the head, ``send_body`` the rest; pieces that arrive
-    while the client takes them are written by ``writer`` at once."""
+    """Delivers one answer to one client. ``send`` sends the head, ``send_body`` the rest; pieces
+    that arrive while the client can take them are written by ``writer`` at once."""
 
     def __init__(
         self,
@@ -70,16 +71,16 @@ class Delivery:
         self.num_bytes = 0
 
     async def run(self, send: Send, send_body: Send) -> None:
-        """Until the answer's end.
+        """Deliver the answer to its end.
 
         Raises:
-            BrokenAnswer: it breaks off, and nothing can tell the client but the connection's end.
+            BrokenAnswer: it breaks off in a form without a place for an error.
             SlowReader: the client does not read.
         """
         opened = self._opened
         answer = opened.answer
         headers = [pair for pair in answer.head.headers if pair[0] not in _NOT_PASSED_ON]
-        if answer.engine:  # nothing: it was put together here
+        if answer.engine:  # empty if the router made the answer itself
             headers.append((NODE_HEADER, answer.engine.encode("latin-1", "replace")))
         with self._writes:
             await send(
@@ -90,7 +91,7 @@ class Delivery:
             return
         if opened.is_events:
             self._framed = self._whole_events
-        # an event stream may say nothing for long; its client wants the head now
+        # a stream may have no event for long; its client wants the head now
         await self._write(send_body, self._framed(opened.first))
         if self._writer is not None:
             answer.pass_to(self._pass_on)
@@ -106,7 +107,7 @@ class Delivery:
             await self._write(send_body, self._held, more=False)
 
     def _pass_on(self, piece: bytes) -> bool:
-        """Write ``piece`` now, if the client takes it."""
+        """Write ``piece`` now if the client can take it; return whether it could."""
         writer = self._writer
         if writer is None or not writer.is_ready:
             return False
@@ -134,7 +135,7 @@ class Delivery:
         await self._write(send_body, events, more=False)
 
     def _whole_events(self, piece: bytes) -> bytes:
-        """What can be passed on: up to the end of an event."""
+        """Return what can be passed on: everything up to the end of the last whole event."""
         if not self._held and piece.endswith(b"\n\n"):
             return piece
         held = self._held + piece
@@ -148,7 +149,7 @@ class Delivery:
         return held[:end]
 
     def _events(self, error: EngineLost) -> Sequence[bytes]:
-        """How the API that was asked says that its stream has failed."""
+        """Return the events with which the API in use reports that a stream has failed."""
         if self._path == "/v1/messages":
             return error_events(error)
         if not self._path.startswith("/v1/responses"):

@@ -1,5 +1,5 @@
-"""Finds an answer for a request: by the strategy, at a session's home, or at the node that has what
-is asked for.
+"""Finds an answer for a request: by the strategy, at a session's home, or at the node that holds
+what the request names.
 
 Owns which engines a request may reach and how often it is tried. Must not know the client: what is
 returned here has not been delivered.
@@ -86,7 +86,7 @@ class Dispatcher:
         self._locator = locator
 
     async def open(self, request: Request, place: Answerable) -> OpenedAnswer:
-        """The answer to ``request``, begun.
+        """Return the answer to ``request``, begun.
 
         Raises:
             QuireError: no engine can answer it.
@@ -106,7 +106,7 @@ class Dispatcher:
     # -- by the strategy ---------------------------------------------------------------------------
 
     async def _by_strategy(self, request: Request) -> OpenedAnswer:
-        """Try until an answer begins; an engine that was lost or takes nothing now is left out."""
+        """Try until an answer begins, without the engines that were lost or take nothing now."""
         refused: OpenedAnswer | None = None
         for _ in range(_MAX_TRIES):
             engines = self._ready(request)
@@ -128,8 +128,8 @@ class Dispatcher:
     async def _routed(
         self, request: Request, shift: StrategyTerm, engines: Sequence[NodeEngine]
     ) -> OpenedAnswer | None:
-        """The answer by the strategy; None: an engine was lost before it began, or the strategy was
-        withdrawn."""
+        """Return the answer that the strategy gives; None if an engine was lost before the answer
+        began, or if the strategy was withdrawn."""
         try:
             answer = await shift.strategy.route(request, engines)
             why = why_no_answer(answer)
@@ -142,7 +142,7 @@ class Dispatcher:
             if not request.work.lost:
                 raise
             return None
-        except TransferFailed as exc:  # what a lost node or link does to those that are left
+        except TransferFailed as exc:  # a node or link was lost between two that still live
             logger.warning("request %s is not divided: %s", request.request_id, exc.message)
             request.work.end()
             return await self._in_order(request, self._left(request))
@@ -165,7 +165,8 @@ class Dispatcher:
             ) from exc
 
     def _interrupted(self, request: Request, shift: StrategyTerm) -> None:
-        """Have the request routed by the strategy before, if there is one."""
+        """Withdraw the interrupted strategy, so that the one before it routes the request; raise if
+        there is none before it."""
         request.work.end()
         if not self._strategy.withdraw(shift, _KEPT_WAITING):
             label = shift.strategy.label
@@ -193,7 +194,7 @@ class Dispatcher:
         return await self._in_order(request, [ready[node.name] for node in homes])
 
     async def _in_order(self, request: Request, engines: Sequence[NodeEngine]) -> OpenedAnswer:
-        """The first of ``engines`` that begins an answer."""
+        """Return the answer of the first of ``engines`` that begins one."""
         refused: OpenedAnswer | None = None
         for engine in engines[:_MAX_TRIES]:
             try:
@@ -219,13 +220,13 @@ class Dispatcher:
             return await self._where_it_is_now(request, place, node, opened)
         if place.otherwise is not None:
             return await self._at_home(request, place.otherwise)
-        return await self._spread(request, is_stored=True)  # any node refuses it
+        return await self._spread(request, is_stored=True)  # the node refuses it
 
     async def _where_it_is_now(
         self, request: Request, place: HoldingNode, before: RoutedNode, refused: OpenedAnswer
     ) -> OpenedAnswer:
-        """The answer of another node that has it, once: another router may have moved it from
-        ``before``, which has ``refused``."""
+        """Return the answer of another node, asked once: another router may have moved what is
+        asked for away from ``before``, whose answer is ``refused``."""
         try:
             node = await self._locator.find_again(place.lookups, request.headers, before)
         except QuireError:
@@ -258,11 +259,12 @@ class Dispatcher:
     # -- going on elsewhere -----------------------------------------------------------------------
 
     async def _opened(self, request: Request, answer: RoutedAnswer) -> OpenedAnswer:
-        """``answer``, begun; one that can go on elsewhere does."""
+        """Return ``answer``, begun, in a form that goes on at another engine where it can."""
         return await open_answer(await self._begun(request, answer))
 
     async def _begun(self, request: Request, answer: RoutedAnswer) -> RoutedAnswer:
-        """``answer``, or in its place one that can go on elsewhere, as soon as its head is here."""
+        """Return ``answer``, or in its place one that can go on elsewhere, as soon as its head has
+        arrived."""
         answer = self._resuming(request, answer)
         if isinstance(answer, WholeAnswer):
             await answer.arrive()
@@ -312,7 +314,7 @@ class Dispatcher:
         raise self._nobody(request)
 
     async def _go_on(self, request: Request, prompt: list[int], num_generated: int) -> RoutedAnswer:
-        """Generate behind ``prompt`` at the least used engine that is left."""
+        """Generate after ``prompt`` at the least used engine that is left."""
         self._note_lost(request)
         for engine in self._left(request):
             try:
@@ -327,15 +329,15 @@ class Dispatcher:
         raise self._nobody(request)
 
     def _left(self, request: Request) -> list[NodeEngine]:
-        """Where ``request`` may go on, the best first."""
+        """Return the engines where ``request`` may go on, the best first."""
         wanted, request.prefers = request.prefers, None
         return sorted(self._ready(request), key=lambda engine: (engine.name != wanted, engine.load))
 
     # -- engines -----------------------------------------------------------------------------------
 
     def _ready(self, request: Request) -> list[NodeEngine]:
-        """The engines that take work for the request's model and have not been lost to it; where
-        none is ready, those that have not been asked yet."""
+        """Return the engines that take work for the request's model and that the request has not
+        lost; if none of them is ready, those that have not been probed yet."""
         fitting = [
             engine
             for engine in self._fleet.engines
@@ -352,15 +354,16 @@ class Dispatcher:
         return engine
 
     def _leaves_to_others(self, request: Request, opened: OpenedAnswer) -> bool:
-        """Whether ``opened`` only says that its engine takes nothing now, and others are left."""
+        """Return whether ``opened`` only means that its engine takes nothing now, and others are
+        left."""
         if opened.answer.head.status != _NOT_NOW:
             return False
         request.work.lost.add(opened.answer.engine)
         return bool(self._ready(request))
 
     def _note_lost(self, request: Request) -> None:
-        """An answer that has begun and was lost was the last one opened. One that is to go on at a
-        certain engine was not lost: it may come back to where it was."""
+        """Note the engine of the answer that was opened last as lost. An answer that moves by
+        choice (``request.prefers``) has lost no engine: it may come back to where it was."""
         for answer in request.work.answers:
             engine = self._fleet.named(answer.engine)
             if engine is not None and request.prefers is None:
@@ -368,7 +371,7 @@ class Dispatcher:
         request.work.end()
 
     def _nobody(self, request: Request) -> QuireError:
-        """Why no engine can answer."""
+        """Return the error that says why no engine can answer."""
         if not any(engine.node.serves(request.model) for engine in self._fleet.engines):
             return ModelNotFound(
                 f"no node behind this router serves {request.model!a}: GET /v1/models lists what "

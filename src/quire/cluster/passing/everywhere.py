@@ -1,7 +1,7 @@
-"""Requests that concern every node: lists, put together from those of all nodes, and what all nodes
-are told.
+"""Requests that concern every node: lists, joined from the lists of all nodes, and commands for all
+nodes.
 
-Owns the one answer that many become. Must not know where a single thing is.
+Owns how many answers become one. Must not know which node has a single thing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _TIMEOUT_S = 30.0
 _MAX_BYTES = 16 << 20
 _PAGE = 100
 _MAX_ITEMS = 2000
-"""Of a node's list; it is the newest that are shown."""
+"""The most items that are read of one node's list, the newest first."""
 
 _OF_NODES = ("/v1/programs", "/v1/sessions")
-"""Lists whose items say at which node they are."""
+"""Lists whose items name their node."""
 
 _MODELS = "/v1/models"
 
@@ -38,7 +38,7 @@ _TIMES = ("created_at", "created", "started_at")
 
 
 class BodyAnswer:
-    """Implements ``Answer`` for a body that was made here, or has been read."""
+    """Implements ``RoutedAnswer`` for a body that the router has made, or has read already."""
 
     def __init__(self, engine: str, head: AnswerHead) -> None:
         self.engine = engine
@@ -48,10 +48,10 @@ class BodyAnswer:
         return b""
 
     def pass_to(self, sink: Sink) -> None:
-        """There are no pieces."""
+        """Do nothing: there are no pieces."""
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no exchange is under way."""
 
 
 class AllEngines:
@@ -61,8 +61,8 @@ class AllEngines:
         self._fleet = fleet
 
     async def told(self, request: Request) -> OpenedAnswer:
-        """Send ``request`` to every living node. The answer is the first that refuses; where none
-        does, the first. To delete what only some nodes have is no error.
+        """Send ``request`` to every living node. Return the first refusal; if no node refuses, the
+        first answer. To delete what only some nodes have is no error.
 
         Raises:
             CapacityError: no node is alive.
@@ -78,13 +78,13 @@ class AllEngines:
         return (refused or done)[0]
 
     async def listed(self, request: Request, *, is_paged: bool) -> OpenedAnswer:
-        """The lists of all living nodes as one: each thing once, the newest first. A node that
-        refuses (for example the key) is the answer; one that loads its first model has no models
-        to list, and counts only where all do.
+        """Return the lists of all living nodes as one: each thing once, the newest first. If a node
+        refuses (for example the key), return its refusal. A node that loads its first model has no
+        models to list: its refusal counts only if all nodes refuse.
 
         Raises:
             CapacityError: no node is alive.
-            HttpError: 400; ``after`` or ``limit`` is no such thing.
+            HttpError: 400; no item has the id ``after``, or ``limit`` is not from 1 to 100.
         """
         query = {
             name: values[-1] for name, values in parse_qs(request.target.partition("?")[2]).items()
@@ -183,7 +183,7 @@ def _id_of(item: Any) -> str:
 
 
 def _id_at(item: Any) -> tuple[str, str]:
-    """Two nodes may have sessions of one name."""
+    """Return the item's id and its node: two nodes may have sessions with the same id."""
     return _id_of(item), str(item.get("node", "")) if isinstance(item, dict) else ""
 
 

@@ -28,21 +28,21 @@ _DONE = b"data: [DONE]"
 
 
 def _first_place(request: Request) -> int:
-    """The number of the last message that the client had before, as nodes read it."""
+    """Return the number of the last message that the client received before, as nodes read it."""
     query = parse_qs(request.target.partition("?")[2]).get("after", ["0"])[-1]
     told = dict(request.headers).get(b"last-event-id", b"0").decode("latin-1")
     return max(int(text) if text.isdecimal() else 0 for text in (query, told))
 
 
 def is_of_program(request: Request) -> bool:
-    """Whether the answer to ``request`` is the event stream of a program."""
+    """Return whether the answer to ``request`` is the event stream of a program."""
     if request.method == "POST":
         return request.path == "/v1/programs"
     return _EVENTS.fullmatch(request.path) is not None
 
 
 class FollowedAnswer(OutlivingAnswer):
-    """The messages of a program, from the node that it is at."""
+    """The messages of a program, read from the node that has the program."""
 
     def __init__(self, answer: RoutedAnswer, request: Request, follow: Follow) -> None:
         super().__init__(answer, request)
@@ -57,7 +57,7 @@ class FollowedAnswer(OutlivingAnswer):
 
     @property
     def generated(self) -> list[Sequence[int]] | None:
-        """The answer moves only with its program."""
+        """None: this stream moves only with its program."""
         return None
 
     def _events(self, piece: bytes) -> bytes:

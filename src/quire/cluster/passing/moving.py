@@ -1,9 +1,9 @@
-"""Answers that are under way move to another node by choice: their pages first, while they go on,
-then the rest.
+"""Answers that are under way move to another node by choice: their pages go first, while they are
+still generated, then the rest.
 
-Owns which answers can move and the order of a move. What has been computed goes to the other node's
-prefix cache, again as long as much is computed meanwhile; then the old stream is cut, and goes on
-there as after a loss. Must not know how.
+Owns which answers can move and the order of a move. The pages go to the other node's prefix cache,
+and again as long as much is computed meanwhile; then the old stream is cut, and the answer goes on
+there as after a loss. Must not know how an answer goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 _MAX_AT_ONCE = 8
 _MAX_TURNS = 3
 _FEW_TOKENS = 8
-"""Computed in a step or two: less than another turn would take."""
+"""Tokens that the target computes in a step or two, which takes less time than another turn of
+sending."""
 
 
 class AnswerMoves:
@@ -37,8 +38,8 @@ class AnswerMoves:
         self._running.add(answer)
 
     async def empty(self, engine: NodeEngine) -> int:
-        """Move what runs at ``engine`` to engines that take work; returns how many answers have
-        left it. The others run to their end."""
+        """Move what runs at ``engine`` to engines that take work; return how many answers have left
+        it. The others run to their end."""
         limit = asyncio.Semaphore(_MAX_AT_ONCE)
         running = [answer for answer in self._running if answer.at == engine.name]
 
@@ -52,7 +53,7 @@ class AnswerMoves:
         return sum(await asyncio.gather(*map(move, running)))
 
     async def move(self, answer: RoutedAnswer, source: NodeEngine, target: NodeEngine) -> bool:
-        """Move the stream that a strategy has returned as ``answer``; returns whether it has left
+        """Move the stream that a strategy has returned as ``answer``; return whether it has left
         ``source``."""
         for one in list(self._running):
             if answer in (one, one.first) and one.at == source.name:
@@ -72,7 +73,7 @@ class AnswerMoves:
     async def _move(self, answer: OutlivingAnswer, source: NodeEngine, target: NodeEngine) -> bool:
         try:
             return await self._moved(answer, source, target)
-        finally:  # its request may have ended before the lease was there
+        finally:  # the request may have ended before the lease existed
             answer.request.work.end_leases()
 
     async def _moved(self, answer: OutlivingAnswer, source: NodeEngine, target: NodeEngine) -> bool:
@@ -84,11 +85,11 @@ class AnswerMoves:
         except EngineLost as exc:  # it stays where it is, or goes on by itself
             logger.warning("request %s does not move: %s", request.request_id, exc)
             return False
-        except QuireError as exc:  # the other node computes it again
+        except QuireError as exc:  # the other node computes the prompt again
             logger.warning("request %s moves without its pages: %s", request.request_id, exc)
         if answer.at != source.name or answer.generated is None:
             return False  # it has ended meanwhile, or has gone on elsewhere
-        request.prefers = target.name  # which has the pages, and needs no lease for them
+        request.prefers = target.name  # it has the pages, and needs no lease for them
         answer.leave()
         return True
 

@@ -1,4 +1,4 @@
-"""An answer whose beginning is here, but not yet with the client.
+"""An answer whose beginning has arrived at the router, but not yet at the client.
 
 Until its first bytes have come, a request that has lost its engine can be tried at another one
 without the client's knowledge. Owns how much of an answer is awaited before it is passed on.
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from quire.cluster.requests.answer import RoutedAnswer
 
 MAX_WHOLE_BYTES = 1 << 20
-"""A longer answer is passed on while it arrives."""
+"""An answer with more bytes is passed on while it arrives."""
 
 EVENTS = b"text/event-stream"
-"""What the content type of a stream begins with."""
+"""How the content type of an event stream begins."""
 
 
 @dataclass(slots=True)
 class OpenedAnswer:
-    """``first`` has been read; ``is_whole``: nothing follows it."""
+    """An answer of which ``first`` has been read. ``is_whole``: nothing follows it."""
 
     answer: RoutedAnswer
     first: bytes
@@ -31,7 +31,7 @@ class OpenedAnswer:
 
 
 async def open_answer(answer: RoutedAnswer) -> OpenedAnswer:
-    """Await the whole of an answer of known, moderate length, of any other the first piece.
+    """Await an answer of known, moderate length to its end; of any other, await the first piece.
 
     Raises:
         EngineLost: the answer breaks off before.
@@ -47,5 +47,5 @@ async def open_answer(answer: RoutedAnswer) -> OpenedAnswer:
 
 
 def unopened(answer: RoutedAnswer) -> OpenedAnswer:
-    """Of an answer that is passed on as it comes from its head on."""
+    """Return ``answer`` with nothing read but its head: its pieces are passed on as they arrive."""
     return OpenedAnswer(answer, b"", is_whole=False)

@@ -1,7 +1,7 @@
-"""A stream that outlives its engine: when it breaks off, another engine goes on behind it.
+"""A stream that outlives its engine: when it breaks off, another engine goes on after it.
 
 Owns the seam between two streams: when the present one is lost, how often another may follow, and
-that pieces are looked at before they are passed on. Must not know what the events mean, nor which
+that pieces are examined before they are passed on. Must not know what the events mean, nor which
 engine is next: subclasses do.
 """
 
@@ -21,41 +21,42 @@ from quire.core.errors import EngineLost, QuireError
 logger = logging.getLogger(__name__)
 
 LOST = b'"code":"engine_lost"'
-"""In the event by which a node says that it has lost its engine."""
+"""Part of the event by which a node reports that it has lost its engine."""
 
 _MAYBE_LOST = b'"engine_lost"'
-"""As streams of any kind write it; in a text its quotes are escaped."""
+"""The same in streams of any API; in a generated text its quotes would be escaped."""
 
 _MAX_LOSSES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """``ask`` begins the stream that follows, behind ``num_tokens`` tokens of the answer (of a
-    program: messages). It raises ``QuireError``: no engine can go on."""
+    """How an answer continues. ``ask`` begins the stream that follows the first ``num_tokens``
+    tokens (of a program: messages) of the answer, or raises ``QuireError`` if no engine can."""
 
     ask: Callable[[], Awaitable[RoutedAnswer]]
     num_tokens: int
 
 
 class OutlivingAnswer(ABC):
-    """The stream ``answer`` to ``request``, and those of other engines behind it."""
+    """The answer to ``request``: the stream ``answer``, then the streams of other engines that
+    continue it."""
 
     def __init__(self, answer: RoutedAnswer, request: Request) -> None:
         self.engine = answer.engine
         self.head = answer.head
         self.first = answer
-        """The stream that it began with: what its strategy has returned."""
+        """The stream with which it began, which the strategy has returned."""
         self._answer = answer
         self._request = request
         self._sink: Sink | None = None
         self._held = b""
-        """Of the present stream, what is no whole event yet."""
+        """Bytes of the present stream that are no whole event yet."""
         self._num_resumed = 0
         self._num_lost = 0
         self._is_leaving = False
         self._is_over = False
-        """Its last event has come."""
+        """Whether the last event has arrived."""
 
     @property
     def request(self) -> Request:
@@ -63,25 +64,25 @@ class OutlivingAnswer(ABC):
 
     @property
     def at(self) -> str:
-        """The name of the engine that gives it now."""
+        """The name of the engine whose stream is the present one."""
         return self._answer.engine
 
     @property
     @abstractmethod
     def prompt(self) -> list[int] | None:
-        """The tokens of its prompt; None: they are not known."""
+        """The tokens of the prompt; None if they are not known."""
 
     @property
     @abstractmethod
     def generated(self) -> list[Sequence[int]] | None:
-        """The tokens that it has told, of each choice that runs; None: it cannot go on elsewhere
-        now."""
+        """The tokens received so far, for each choice that still runs; None if the answer cannot go
+        on elsewhere now."""
 
     async def read(self) -> bytes:
         while not self._is_over:
             try:
                 piece = await self._answer.read()
-                if self._is_over:  # ``_take`` had its last event
+                if self._is_over:  # ``_take`` has passed its last event on
                     return b""
                 if not piece:
                     raise EngineLost(
@@ -92,7 +93,7 @@ class OutlivingAnswer(ABC):
                 events = await self._go_on(error)
             if events:
                 return events
-        with suppress(EngineLost):  # read to its end, its connection serves others
+        with suppress(EngineLost):  # a connection whose answer was read to its end is used again
             while await self._answer.read():
                 pass
         return b""
@@ -105,29 +106,29 @@ class OutlivingAnswer(ABC):
         self._answer.close()
 
     def leave(self) -> None:
-        """Cut the present stream: it goes on at another engine. As often as anybody likes: only
-        losses are counted."""
+        """Cut the present stream, so that the answer goes on at another engine. This may be done
+        any number of times: only losses are counted."""
         self._is_leaving = True
         self._answer.close()
 
     @abstractmethod
     def _events(self, piece: bytes) -> bytes:
-        """What the client is to see, now that ``piece`` is here.
+        """Return what the client is to receive of ``piece``.
 
         Raises:
-            EngineLost: the node says that its engine was lost.
+            EngineLost: the node reports that its engine was lost.
         """
 
     @abstractmethod
     def _ending(self) -> bytes:
-        """What the client still has to see of a stream that lacks nothing else; else nothing."""
+        """Return the events that complete a stream of which only the end was lost; else nothing."""
 
     @abstractmethod
     def _continuation(self) -> Continuation | None:
-        """How it goes on behind what has come; None: it cannot."""
+        """Return how the answer goes on after what has arrived; None if it cannot."""
 
     def _whole_events(self, piece: bytes) -> list[bytes]:
-        """Those that are complete now that ``piece`` is here, without the empty line behind."""
+        """Return the events that ``piece`` completes, without the empty line after each."""
         *whole, self._held = (self._held + piece).split(b"\n\n")
         return whole
 
@@ -135,8 +136,8 @@ class OutlivingAnswer(ABC):
         return EngineLost(f"node {self._answer.engine} has lost its engine")
 
     def _take(self, piece: bytes) -> bool:
-        """Pass ``piece`` on at once; one that nobody takes now, or that tells of a loss, waits for
-        ``read``."""
+        """Pass ``piece`` on at once. Return False if the client cannot take it now, or if it may
+        report a loss: then it waits for ``read``."""
         sink = self._sink
         if sink is None or not sink(b"") or _MAYBE_LOST in self._held + piece:
             return False
@@ -145,8 +146,8 @@ class OutlivingAnswer(ABC):
         return True
 
     async def _go_on(self, error: EngineLost) -> bytes:
-        """Go on elsewhere, or raise ``error``. Returns what the client still has to see where
-        nothing but the end was lost."""
+        """Continue at another engine, or raise ``error``. If only the end was lost, return the
+        events that complete the stream."""
         if ending := self._ending():
             self._is_over = True
             return ending

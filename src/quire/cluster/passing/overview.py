@@ -1,8 +1,8 @@
 """One view over all nodes: ``GET /v1/programs/changes``, which ``quire top`` and the page ``/ui``
 read, and the page itself.
 
-Owns when the nodes are asked. What is made of their answers is ``requests/merging.py``. A request
-that names a node (``x-quire-node``) is that node's.
+Owns when the nodes are asked. ``requests/merging.py`` joins their answers. A request that names a
+node (``x-quire-node``) goes to that node.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _LIVE = "/v1/programs/changes"
 _TIMEOUT_S = 5.0
 _MAX_BYTES = 64 << 20
 _INTERVAL_S = 1.0
-"""Between two looks of a reader: each asks every node."""
+"""Time between two looks for one reader: each look asks every node."""
 
 _MAX_READERS = 64
 _ACCESS = (b"authorization", b"x-api-key")
 
 
 class Overview:
-    """The layer around ``app`` that answers these paths."""
+    """The layer around ``app`` that serves these paths."""
 
     def __init__(self, app: ASGIApp, fleet: Fleet, write_timeout_s: float) -> None:
         self._app = app
@@ -63,7 +63,7 @@ class Overview:
             await refuse(error, scope, receive, send)
 
     async def look(self, place: ReaderPlace, headers: RawHeaders) -> Row:
-        """What has changed at all nodes behind ``place``.
+        """Return what has changed at all nodes since ``place``.
 
         Raises:
             CapacityError: no node is alive.
@@ -79,7 +79,7 @@ class Overview:
         return merged(place, answers, missing, time.time())
 
     def enter(self) -> None:
-        """One reader of events more.
+        """Count one more reader of events.
 
         Raises:
             QuotaExceeded: there are too many.
@@ -109,7 +109,7 @@ class Overview:
     async def _ask(
         self, place: ReaderPlace, headers: RawHeaders
     ) -> tuple[dict[str, Row], dict[str, str]]:
-        """The nodes' answers, and of those without one the reason."""
+        """Return the answers of the nodes, and for each node without one the reason."""
         engines = self._fleet.engines
         found = await asyncio.gather(
             *(self._ask_one(engine, place.since(engine.name), headers) for engine in engines)
@@ -158,7 +158,7 @@ class Overview:
 
 
 class _OverviewStream(EventStream):
-    """Tells ``first``, then what changes behind it."""
+    """An event stream of ``first``, then of the changes after it."""
 
     def __init__(
         self, overview: Overview, first: Row, headers: RawHeaders, write_timeout_s: float
@@ -175,7 +175,8 @@ class _OverviewStream(EventStream):
         self._overview.leave()
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """Until a node refuses, or none answers; the reader asks again, and is told why."""
+        """Yield events until a node refuses or no node answers; the reader then asks again and
+        receives the reason."""
         loop = asyncio.get_running_loop()
         told, standing = self._first, None
         spoke_s = loop.time()

@@ -1,8 +1,8 @@
 """Restartable programs of a drained node move to other nodes, with their children.
 
-Owns the order of the steps: the program's pages go ahead while it runs, it stops at its node,
-another node takes its record, and the first node is told. If a step fails, one of the two nodes has
-the program. Must not know the content of a record.
+Owns the order of the steps: the program's pages are sent ahead while it runs, it stops at its node,
+another node takes its record, and the first node is notified. If a step fails, one of the two nodes
+has the program. Must not know the content of a record.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_BYTES = 64 << 20
 _CALL_S = 30.0
 _PAGES_S = 60.0
 _MAX_TURNS = 2
-"""Of sending pages while the program runs."""
+"""How often pages are sent while the program runs."""
 _MAX_AT_ONCE = 8
 _RUNS = ("starting", "running")
 
@@ -42,8 +42,9 @@ class _HeldTexts(msgspec.Struct):
 
 @dataclass(slots=True)
 class ProgramsLeft:
-    """``num_moved`` programs have moved, with K and V of ``num_tokens_sent`` tokens that need not
-    be computed again; ``stay`` has the reasons of the others, by id."""
+    """The outcome for the programs of one node: ``num_moved`` have moved, and K and V of
+    ``num_tokens_sent`` tokens need not be computed again; ``stay`` gives, by id, the reason why
+    each of the others stays."""
 
     num_moved: int = 0
     num_tokens_sent: int = 0
@@ -63,7 +64,7 @@ class ProgramMoves:
         self._has_key = cluster_key.key is not None
 
     async def empty(self, engine: NodeEngine) -> ProgramsLeft:
-        """Move the programs at ``engine`` that can move, each to the node with the least to do."""
+        """Move the programs at ``engine`` that can move, each to the node with the lowest load."""
         left = ProgramsLeft()
         if not (self._has_key and engine.node.liveness.is_alive):
             return left
@@ -89,7 +90,8 @@ class ProgramMoves:
         return left
 
     async def _families(self, node: RoutedNode) -> list[list[str]]:
-        """The running programs of ``node``, each with its descendants behind it."""
+        """Return the running programs of ``node`` as families: each program is followed by its
+        descendants."""
         status, body = await self._call(node, "GET", "/v1/programs")
         if status != 200:
             logger.warning(
@@ -109,7 +111,7 @@ class ProgramMoves:
         return list({id(family): family for family in families.values()}.values())
 
     async def _move(self, family: list[str], source: NodeEngine, left: ProgramsLeft) -> str | None:
-        """Move a program with its descendants; returns why it stays, or None if it has moved."""
+        """Move a program with its descendants; return why it stays, or None if it has moved."""
         path = f"{_PROGRAMS}/{quote(family[0], safe='')}"
         targets = sorted(
             (one for one in self._fleet.engines if one is not source and one.node.takes_work),
@@ -133,12 +135,12 @@ class ProgramMoves:
         return why
 
     async def _send_pages(self, path: str, source: NodeEngine, target: NodeEngine) -> int:
-        """Send what the program has in pages, and again what it has computed meanwhile; returns how
-        many tokens have arrived."""
+        """Send the program's pages, then what it has computed meanwhile; return how many tokens
+        have arrived."""
         num_sent, told = 0, b""
         for _ in range(_MAX_TURNS):
             status, body = await self._call(source.node, "GET", f"{path}/texts")
-            if status != 200 or body == told:  # of one that stays, ``hand_over`` says why
+            if status != 200 or body == told:  # ``hand_over`` says why it stays
                 break
             told = body
             texts = msgspec.json.decode(body, type=_HeldTexts).texts
@@ -146,7 +148,7 @@ class ProgramMoves:
         return num_sent
 
     async def _taken(self, record: bytes, targets: list[NodeEngine]) -> str | None:
-        """Offer a program to ``targets``; returns why none takes it, or None if one has."""
+        """Offer a program to ``targets``; return why none takes it, or None if one has."""
         why = ""
         for target in targets:
             try:

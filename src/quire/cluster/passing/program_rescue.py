@@ -1,5 +1,5 @@
-"""Restartable programs of a node that is lost go on at another one, from the records that the node
-has told.
+"""Restartable programs of a lost node go on at another node, from the records that the lost node
+has sent.
 
 Owns when that happens, which node takes a program, and which programs are lost, and why. Must not
 know the content of a record.
@@ -37,16 +37,16 @@ _OTHERS_S = 10.0
 _MAX_BYTES = 1 << 20
 _MAX_AT_ONCE = 8
 _MAX_KNOWN = 4096
-"""Rescued and lost programs of which the router knows that they were."""
+"""How many rescued and how many lost programs the router remembers."""
 
 _TAKEN = (HTTPStatus.CREATED, HTTPStatus.CONFLICT)
-"""Conflict: the node has the program already."""
+"""Answers of a node that has the program; CONFLICT: it had the program already."""
 
 _NEVER = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
 
 
 class ProgramRescue:
-    """Moves programs to one of ``engines()``. Belongs to one loop."""
+    """Moves the programs of lost nodes to one of ``engines()``. Belongs to one loop."""
 
     def __init__(
         self,
@@ -62,17 +62,19 @@ class ProgramRescue:
         ]
         self._readers: set[RecordReader] = set()
         self._lost: OrderedDict[str, str] = OrderedDict()
-        """Programs that no node goes on with, with the reason, by their first lookup."""
+        """The programs that cannot go on at any node, by their first lookup, each with the
+        reason."""
         self._rescued: OrderedDict[str, None] = OrderedDict()
-        """Programs that a node has taken, by their first lookup: it has not told them yet."""
+        """The programs that a node has taken, by their first lookup; the node may not have sent
+        their records yet."""
         self._changed = asyncio.Event()
-        """Set when a program has been rescued or lost; then another one takes its place."""
+        """Set when a program was rescued or lost; a new event then replaces it."""
         self.num_rescued = 0
         self.num_lost = 0
 
     async def keep(self, reader: RecordReader, suspect: Callable[[], None]) -> None:
-        """Keep the records of a node, and rescue its programs once it is lost; until cancelled.
-        ``suspect``: the node is to be probed now."""
+        """Keep the records of a node, and rescue its programs once it is lost; runs until
+        cancelled. ``suspect`` has the node probed now."""
         self._readers.add(reader)
         liveness = reader.node.liveness
         try:
@@ -92,12 +94,12 @@ class ProgramRescue:
 
     @property
     def readers(self) -> list[RecordReader]:
-        """Of the nodes whose records are asked for."""
+        """The readers of the nodes whose records are kept."""
         return sorted(self._readers, key=lambda reader: reader.node.name)
 
     async def find(self, lookups: Sequence[str], headers: RawHeaders) -> RoutedNode | None:
-        """The node that has a program whose node was lost, or which has moved: once it is found,
-        or it is known that none has it.
+        """Return the node that has a program which has moved or whose node was lost. Waits until a
+        node has it, or until it is known that none will.
 
         Raises:
             EngineLost: no node has it, and not every node could be asked.
@@ -119,8 +121,8 @@ class ProgramRescue:
             await self._changes()
 
     def outdated(self, lookup: str) -> set[str]:
-        """The names of nodes that were thought to be lost, and have not heard yet that the program
-        under this path goes on elsewhere. Theirs ends when they hear so."""
+        """Return the names of nodes that were taken for lost, and do not know yet that the program
+        under this path goes on elsewhere. They end theirs when they learn it."""
         return {
             reader.node.name
             for reader in self._readers
@@ -128,14 +130,14 @@ class ProgramRescue:
         }
 
     def check(self, lookups: Sequence[str]) -> None:
-        """Raises ``UnknownHandle``: the program is lost."""
+        """Raise ``UnknownHandle`` if the program is lost."""
         why = self._lost.get(lookups[0])
         if why is not None:
             raise UnknownHandle(why)
 
     def _patience_s(self, lookups: Sequence[str]) -> float:
-        """For how long a node may still take it: this router has its record, or has given it to a
-        node; or another router may have it."""
+        """Return for how long a node may still take the program: it may while this router has the
+        record or has given it to a node, or while another router may have it."""
         if lookups[0] in self._rescued or any(
             program_lookups(id)[0] == lookups[0]
             for reader in self._readers
@@ -145,8 +147,8 @@ class ProgramRescue:
         return 0.0 if all(reader.is_told for reader in self._readers) else _OTHERS_S
 
     async def _changes(self) -> None:
-        """Until a program was rescued or lost; or for a moment, because another router may have
-        rescued one."""
+        """Wait until a program was rescued or lost, but no longer than ``_RETRY_S``: another router
+        may have rescued one."""
         try:
             async with asyncio.timeout(_RETRY_S):
                 await self._changed.wait()
@@ -154,7 +156,7 @@ class ProgramRescue:
             return
 
     async def _read(self, reader: RecordReader, suspect: Callable[[], None]) -> float:
-        """Ask once; returns after how many seconds to ask again."""
+        """Read the records once; return after how many seconds to read again."""
         try:
             await reader.read()
         except NotTold as exc:
@@ -189,7 +191,7 @@ class ProgramRescue:
                 self._tell()
                 return
         if why is None:
-            return  # nobody takes it now
+            return  # no node takes it now: it is offered again
         logger.warning("program %s is lost with its node %s: %s", id, name, why)
         self.num_lost += 1
         reader.let_go(id, is_elsewhere=False)
@@ -202,8 +204,8 @@ class ProgramRescue:
         self._changed = asyncio.Event()
 
     async def _taken(self, id: str, record: HeldRecord) -> tuple[str | None, str | None]:
-        """The name of the node that has taken the program; or why none ever will, if that is
-        so."""
+        """Offer the program to the nodes. Return the name of the node that has taken it, or why
+        none ever will, or neither if it is to be offered again."""
         body = msgspec.msgpack.encode(record.parts)
         outdated = self.outdated(program_lookups(id)[0])
         targets = [
@@ -216,11 +218,11 @@ class ProgramRescue:
             try:
                 status, answer = await self._offer(target.node, body)
             except (EngineLost, TimeoutError):
-                return None, None  # it may have taken it: it is asked first the next time
+                return None, None  # it may have taken the program: the next time it is asked first
             if status in _TAKEN:
                 return target.name, None
             said = message_of(answer)
-            if said != record.refusal:  # it is asked again and again
+            if said != record.refusal:  # logged once: the node is asked again and again
                 record.refusal = said
                 logger.warning("node %s takes no program of a lost node: %s", target.name, said)
             if status not in _NEVER:

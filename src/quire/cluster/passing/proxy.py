@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 
 class Proxy:
-    """Answers HTTP and WebSockets. ``resume_key``: the cluster's key, if streams are to go on at
-    another engine."""
+    """Answers HTTP requests and WebSockets. ``resume_key``: the cluster's key if answers are to go
+    on at another engine, else None."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Proxy:
             request = retold(resumable(request), self._resume_key)
         call = _Call(self, request, scope, send, started)
         work = asyncio.create_task(call.run())
-        # of an upload, whose body is still to come, the work itself hears of the end
+        # an upload's body is read by the work itself, which then notices a disconnect
         gone = None if request.upload else asyncio.create_task(disconnected(receive))
         call.writes.watch(work)
         try:
@@ -99,7 +99,7 @@ class Proxy:
             raise error
 
     async def opened(self, request: Request) -> OpenedAnswer:
-        """The answer to ``request``, begun.
+        """Return the answer to ``request``, begun.
 
         Raises:
             QuireError: none begins.
@@ -121,7 +121,7 @@ class Proxy:
 
 
 class _Call:
-    """One request being answered."""
+    """One request with its answer."""
 
     def __init__(
         self, proxy: Proxy, request: Request, scope: Scope, send: Send, started_s: float

@@ -1,6 +1,6 @@
-"""Streamed completions that outlive their engine: another one goes on behind the last token.
+"""Streamed completions that outlive their engine: another engine goes on after the last token.
 
-Owns what must be known to go on (the tokens of prompt and answer, which the events tell) and how
+Owns what must be known to go on (the tokens of prompt and answer, which the events contain) and how
 the events of a later stream become those of the first. Must not know how the next engine is chosen.
 """
 
@@ -21,14 +21,16 @@ from quire.cluster.requests.request import Request
 from quire.server.going_on import MAX_TOKENS
 
 GoOn = Callable[[Request, list[int], int], Awaitable[RoutedAnswer]]
-"""Generates at another engine: the prompt with what was generated of it, and how much that is.
+"""Generates at another engine. Takes the request, the prompt with the tokens generated so far, and
+the number of the latter.
 
 Raises ``QuireError``: no engine can.
 """
 
 _DATA, _DONE = b"data: ", b"data: [DONE]"
 _TOKENS = re.compile(rb',"token_ids":\[[0-9,]*\](?:,"prompt_token_ids":\[[0-9,]*\])?')
-"""Between other fields. In a text of the answer its quotes would be escaped."""
+"""The token fields between other fields of an event. In a generated text their quotes would be
+escaped."""
 
 
 class _Choice(msgspec.Struct):
@@ -38,7 +40,7 @@ class _Choice(msgspec.Struct):
 
 
 class _Told(msgspec.Struct):
-    """What is needed of an event."""
+    """The fields of an event that are needed to go on."""
 
     id: str = ""
     created: int = 0
@@ -46,8 +48,9 @@ class _Told(msgspec.Struct):
 
 
 def resumable(request: Request) -> Request:
-    """``request``, asking for what is needed to go on elsewhere, if it is a streamed completion of
-    one choice whose events tell nothing that depends on where they began; else ``request``."""
+    """Return ``request`` so that its events contain what is needed to go on elsewhere, if it is a
+    streamed completion of one choice whose events do not depend on where they began; else
+    ``request``."""
     if not request.streams or request.prompt is None:
         return request
     fields = request.fields
@@ -69,8 +72,8 @@ def resumable(request: Request) -> Request:
 
 
 class ResumingAnswer(OutlivingAnswer):
-    """The stream ``answer`` to the completion ``request``, and those behind it. Of its events it
-    keeps the first one and the tokens of all, four bytes each."""
+    """The answer to the completion ``request``: the stream ``answer``, then the streams that
+    continue it. Keeps the first event and the tokens of all events, four bytes each."""
 
     def __init__(self, answer: RoutedAnswer, request: Request, go_on: GoOn) -> None:
         super().__init__(answer, request)
@@ -102,7 +105,7 @@ class ResumingAnswer(OutlivingAnswer):
         return b"".join(shown)
 
     def _noted(self, event: bytes) -> bytes:
-        """``event`` as the client is to see it, once what it says is noted."""
+        """Note what ``event`` contains; return it as the client is to receive it."""
         told = msgspec.json.decode(event[len(_DATA) :], type=_Told)
         for choice in told.choices:
             self._num_tokens += len(choice.token_ids)
@@ -116,7 +119,7 @@ class ResumingAnswer(OutlivingAnswer):
         return event if self._request.tells_tokens else _TOKENS.sub(b"", event)
 
     def _rewritten(self, event: bytes, first: _Told) -> bytes:
-        """An event of a later stream as one of the first."""
+        """Return an event of a later stream as an event of the first stream."""
         body = msgspec.json.decode(event[len(_DATA) :], type=dict[str, Any])
         if first.id:
             body["id"] = first.id
@@ -125,7 +128,7 @@ class ResumingAnswer(OutlivingAnswer):
         for choice in body.get("choices", ()):
             choice.pop("prompt_token_ids", None)
         usage = body.get("usage")
-        if usage:  # what was generated before counts as prompt there
+        if usage:  # the later engine counts earlier tokens of the answer as prompt
             usage["prompt_tokens"] -= self._num_before
             usage["completion_tokens"] += self._num_before
             if cached := usage.get("prompt_tokens_details"):

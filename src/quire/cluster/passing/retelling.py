@@ -1,9 +1,9 @@
-"""Chats, messages, responses and completions that outlive their node: another one goes on behind
+"""Chats, messages, responses and completions that outlive their node: another node goes on after
 the last token of each choice.
 
-Owns what must be known to go on (the tokens, which the node tells in comments between the events)
-and what of a stream may be passed on: the events of a chunk only with its tokens, so that nothing
-is told twice. Must not know what events say, nor how the next engine is chosen.
+Owns what must be known to go on (the tokens, which the node sends in comments between the events)
+and what of a stream may be passed on: the events of a chunk only with its tokens, so that no token
+is delivered twice. Must not know what events mean, nor how the next engine is chosen.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _ENDS = {
         b"event: response.failed",
     ),
 }
-"""How the last event of each stream that can go on begins."""
+"""How the last event of each stream begins, for the streams that can go on."""
 
 _STAYS = "conversation"
-"""A response with this field goes on elsewhere only if its node is lost: the answer belongs into
-the conversation, which no other node has."""
+"""A response with this field moves only if its node is lost: its answer belongs to the
+conversation, which no other node has."""
 
 _DATA = b"\ndata: "
 _OWN = {name.encode() for name in (TELLS_HEADER, GENERATED_HEADER, CLUSTER_KEY_HEADER)}
 
 
 def retold(request: Request, cluster_key: str) -> Request:
-    """``request``, asking for what is needed to go on elsewhere, if it is a chat, message or
-    response, or a completion that is not resumable by itself; else ``request``."""
+    """Return ``request`` so that its answer contains what is needed to go on elsewhere, if it is a
+    chat, message or response, or a completion that is not resumable by itself; else ``request``."""
     if request.path not in _ENDS or request.is_resumable:
         return request
     if not _can_go_on(request.path, request.fields):
@@ -62,7 +62,7 @@ def retold(request: Request, cluster_key: str) -> Request:
 
 
 def _can_go_on(path: str, fields: Mapping[str, Any]) -> bool:
-    """Whether any node can tell the rest."""
+    """Return whether another node can generate the rest."""
     return path != _RESPONSES or not fields.get("background")
 
 
@@ -75,7 +75,7 @@ def _with(request: Request, body: bytes, own: list[tuple[str, str]]) -> Request:
 
 
 class RetoldAnswer(OutlivingAnswer):
-    """The stream ``answer`` to ``request``, and those behind it."""
+    """The answer to ``request``: the stream ``answer``, then the streams that continue it."""
 
     def __init__(self, answer: RoutedAnswer, request: Request, send_on: SendOn) -> None:
         super().__init__(answer, request)
@@ -84,7 +84,7 @@ class RetoldAnswer(OutlivingAnswer):
         self._told = ToldTokens()
         self._ends = _ENDS[request.path]
         self._num_passed = 0
-        """Events that the client has, or is about to have."""
+        """Number of events that the client has, or is about to have."""
 
     @property
     def prompt(self) -> list[int] | None:
@@ -113,8 +113,8 @@ class RetoldAnswer(OutlivingAnswer):
         return b"".join(passed)
 
     def _passed(self) -> list[bytes]:
-        """What waits is the client's. The events of a response are numbered, in one stream as in
-        all of them."""
+        """Return the events that wait, to be passed on. Events of a response are numbered; later
+        streams continue the numbers of the first."""
         waiting, self._waiting = self._waiting, []
         if self._num_resumed and self._request.path == _RESPONSES:
             numbers = count(self._num_passed)
@@ -123,7 +123,7 @@ class RetoldAnswer(OutlivingAnswer):
         return waiting
 
     def _ending(self) -> bytes:
-        """Nothing: where only the end was lost, another node tells it."""
+        """Return nothing: if only the end was lost, another node sends it."""
         return b""
 
     def _continuation(self) -> Continuation | None:

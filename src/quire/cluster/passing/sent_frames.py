@@ -1,7 +1,7 @@
 """The frames of an attachment's client, in order, until a node has taken them.
 
-A node that a program leaves says how many frames of its connection it has taken; the others go to
-the next node. Owns how much is kept for that. Must not know what the frames say.
+A node that a program leaves reports how many frames of its connection it has taken; the others go
+to the next node. Owns how many are kept for that. Must not know what the frames mean.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections import deque
 from quire.core.errors import EngineLost
 
 _MAX_KEPT = 4 << 20
-"""Characters or bytes of frames that were sent. A node that does not read has less of them before
-it, in the buffers of its connection."""
+"""The most characters or bytes of sent frames that are kept. It is more than the buffers of a
+connection hold, so a node that does not read has less than this before it."""
 
 
 class SentFrames:
-    """The frames for one connection to a node, and after ``go_on`` those for the next one."""
+    """The frames of one connection to a node; after ``go_on``, those of the next connection."""
 
     def __init__(self, max_kept: int = _MAX_KEPT) -> None:
         self._max_kept = max_kept
         self._frames: deque[str | bytes] = deque()
         self._size = 0
         self._num_sent = 0
-        """Of ``_frames``, from the first one on."""
+        """How many of ``_frames`` have been sent, from the first one on."""
         self._num_forgotten = 0
         self._changed = asyncio.Condition()
 
     async def put(self, frame: str | bytes) -> None:
-        """Waits until all earlier frames are sent."""
+        """Add a frame once all earlier frames are sent."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._num_sent == len(self._frames))
             self._frames.append(frame)
@@ -37,7 +37,7 @@ class SentFrames:
             self._changed.notify_all()
 
     async def next(self) -> str | bytes:
-        """The next frame to send. It counts as sent, and is kept."""
+        """Return the next frame to send. It then counts as sent, and is kept."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._num_sent < len(self._frames))
             frame = self._frames[self._num_sent]
@@ -49,7 +49,8 @@ class SentFrames:
         return frame
 
     def go_on(self, num_taken: int) -> None:
-        """The node has taken this many frames of its connection: send the others to the next node.
+        """Go on with the next connection: the former node has taken ``num_taken`` frames, the
+        others are to be sent again.
 
         Raises:
             EngineLost: one of the others is no longer kept.

@@ -1,7 +1,7 @@
-"""Answers that end with the call of a tool, whose client comes back with the tool's result.
+"""Answers that end with a tool call, whose client comes back with the tool's result.
 
-Owns how such an answer is recognised, and the work that strategies do meanwhile. Must not know what
-that work is.
+Owns how such an answer is recognised, and the work that strategies do until the client returns.
+Must not know what that work is.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MARKS = {
     "/v1/messages": (b'"stop_reason":"tool_use"', b'"stop_reason": "tool_use"'),
     "/v1/responses": (b'"type":"function_call"', b'"type": "function_call"'),
 }
-"""In a text of the answer, their quotes are escaped."""
+"""How an answer shows that it calls a tool. In a generated text the quotes would be escaped."""
 
 
 class ToolCalls:
-    """Tells strategies of answers that call tools; at most 16 of them work on that at once."""
+    """Calls ``idle`` of strategies after answers that call tools, of at most 16 at once."""
 
     def __init__(self) -> None:
         self._working: set[asyncio.Task[None]] = set()
@@ -40,7 +40,7 @@ class ToolCalls:
     def watched(
         self, opened: OpenedAnswer, request: Request, idle: Idle, engines: Sequence[Engine]
     ) -> OpenedAnswer:
-        """``opened``, at whose end ``idle`` is called if it has called a tool."""
+        """Return ``opened`` so that ``idle`` is called at its end if it has called a tool."""
         marks = _MARKS.get(request.path)
         if marks is None:
             return opened
@@ -59,7 +59,7 @@ class ToolCalls:
 
 
 async def _work(request: Request, idle: Idle, engines: Sequence[Engine]) -> None:
-    """Nobody waits for it, so what goes wrong is told here alone."""
+    """Run ``idle``; log its failure, since nothing awaits its result."""
     again = Request(request.method, request.target, request.headers, request.body, "idle")
     again.pages = request.pages
     try:
@@ -94,7 +94,7 @@ class _Watch:
 
 
 class _WatchedAnswer:
-    """``answer``, of which ``watch`` sees all."""
+    """``answer``, whose pieces ``watch`` examines."""
 
     def __init__(self, answer: RoutedAnswer, watch: _Watch) -> None:
         self._answer = answer

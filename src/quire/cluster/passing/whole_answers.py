@@ -1,8 +1,8 @@
-"""Answers that are not streamed and outlive their node: another one goes on behind the last token
-that the first has told.
+"""Answers that are not streamed and outlive their node: another node goes on after the last token
+that the first has sent.
 
-Owns when such an answer is here, and what its head is. A node tells its tokens meanwhile, as beside
-a stream (``retelling``), and then the answer itself, which is passed on as it is.
+Owns when such an answer has arrived, and its head. The node sends its tokens while it generates, as
+beside a stream (``retelling``), and then the answer itself, which is passed on as it is.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _OF_EVENTS = frozenset(name.encode() for name in (*EVENT_HEADERS, "content-type"
 
 
 class WholeAnswer(RetoldAnswer):
-    """``answer`` to ``request``, and those behind it. Its head is known when it has arrived; its
-    body is read as of any answer."""
+    """The answer to ``request``: ``answer``, then those that continue it. Its head is known when it
+    has arrived; its body is read as that of any answer."""
 
     def __init__(self, answer: RoutedAnswer, request: Request, send_on: SendOn) -> None:
         super().__init__(answer, request, send_on)
@@ -35,12 +35,12 @@ class WholeAnswer(RetoldAnswer):
         self._body = b""
         self._begun = b""
         self._num_body_bytes = 0
-        """Of the present stream, those that have come."""
+        """Bytes of the body received over the present stream."""
         self._is_passed = False
-        """A part of the body is with the client, or about to be."""
+        """Whether a part of the body is with the client, or about to be."""
 
     async def arrive(self) -> None:
-        """Wait for the answer: all of it, or the beginning of one longer than a mebibyte.
+        """Wait for the answer: for all of it, or for the beginning if it is longer than a mebibyte.
 
         Raises:
             EngineLost: its node was lost, and no other one can go on.

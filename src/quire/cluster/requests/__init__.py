@@ -1,1 +1,1 @@
-"""What is asked of a router: the request, where it belongs, and its answer on the way."""
+"""The request as a router reads it, the node where it belongs, and its answer on the way."""

@@ -10,8 +10,8 @@ from quire.cluster.nodes.pool import NodeExchange
 
 
 class RoutedAnswer(Protocol):
-    """``engine`` is the name of the one that answers. Whoever holds an answer closes it; an answer
-    that is closed before its end is cancelled at the engine."""
+    """An answer that has begun at an engine; ``engine`` is the engine's name. The holder of an
+    answer closes it; an answer that is closed before its end is cancelled at the engine."""
 
     @property
     def engine(self) -> str: ...
@@ -19,7 +19,7 @@ class RoutedAnswer(Protocol):
     def head(self) -> AnswerHead: ...
 
     async def read(self) -> bytes:
-        """The next piece of the body, nothing at its end.
+        """Return the next piece of the body, nothing at its end.
 
         Raises:
             EngineLost: the answer breaks off.
@@ -27,12 +27,12 @@ class RoutedAnswer(Protocol):
         ...
 
     def pass_to(self, sink: Sink) -> None:
-        """While a ``read`` waits, pieces may be given to ``sink`` as they arrive instead of waking
-        it; or all of them are read."""
+        """Give pieces to ``sink`` as they arrive while a ``read`` waits, instead of waking it. An
+        answer may ignore this: then ``read`` returns all pieces."""
         ...
 
     def close(self) -> None:
-        """Idempotent."""
+        """End the answer. Idempotent."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Finds the node that has a stored response, conversation, file, batch, program or session.
 
-The nodes are asked: any router finds what any other has placed, and again after its own restart.
-What was found is remembered, only to ask less. Must not know what the names mean.
+The nodes are asked, so any router finds what another one has placed, also after its own restart.
+Results are kept only to ask less often. Must not know what the names mean.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from quire.core.errors import EngineLost
 _MAX_KNOWN = 65_536
 _TIMEOUT_S = 5.0
 _ACCESS = (b"authorization", b"x-api-key", b"x-request-id")
-"""Headers that a question carries: what belongs to others is not found."""
+"""Headers of the client that a question carries: a client does not find what belongs to others."""
 
 
 class Locator:
-    """Asks ``nodes()``, those that are in force then, without ``outdated``: the names of the nodes
-    whose program under a path goes on elsewhere."""
+    """Asks ``nodes()``, the nodes in force at that moment, except those that ``outdated`` names for
+    a path: there the program under that path is no longer valid, since it goes on elsewhere."""
 
     def __init__(
         self,
@@ -34,7 +34,8 @@ class Locator:
         self._known: OrderedDict[str, RoutedNode] = OrderedDict()
 
     async def find(self, lookups: Sequence[str], headers: RawHeaders) -> RoutedNode | None:
-        """The node that answers one of the paths ``lookups``, or None: no living node does.
+        """Return the node that has what one of the paths ``lookups`` names; None if no living node
+        has it.
 
         Raises:
             EngineLost: none does, and not every node could be asked.
@@ -69,14 +70,14 @@ class Locator:
     async def find_again(
         self, lookups: Sequence[str], headers: RawHeaders, before: RoutedNode
     ) -> RoutedNode | None:
-        """Another node that has it: ``before``, the one that ``find`` named, says that it does not.
-        None: no other does. Raises ``EngineLost`` as ``find`` does."""
+        """Return another node that has it, or None: ``before``, which ``find`` returned, has
+        answered that it does not. Raises ``EngineLost`` as ``find`` does."""
         self.forget(lookups)
         node = await self.find(lookups, headers)
         return None if node is before else node
 
     def forget(self, lookups: Sequence[str]) -> None:
-        """The node no longer has it."""
+        """Drop the remembered node, which no longer has it."""
         self._known.pop(lookups[0], None)
 
     def _remember(self, name: str, node: RoutedNode) -> None:

@@ -1,9 +1,8 @@
-"""The process tables of many nodes as one: what ``GET /v1/programs/changes`` of a router says.
+"""Joins the process tables of many nodes: the answer of a router to ``GET /v1/programs/changes``.
 
-Owns how rows are named: a node's ``process`` gets the node's slot above it, engines and programs
-get the node's name. Pure, and nothing is remembered between two answers: what each node has told,
-and which slot it has, stands in ``next``, so that any router can go on where another one has
-stopped.
+Owns how rows are named: a node's ``process`` gets the node's slot in its upper bits, engines and
+programs get the node's name. Pure, and nothing is kept between two answers: how far each node was
+read, and its slot, are part of ``next``, so that any router can go on where another has stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import msgspec
 from quire.core.errors import InvalidArgument
 
 _SLOT = 1 << 32
-"""Processes of a node are fewer; with a slot they are exact in JavaScript's numbers, too."""
+"""A node has fewer processes. With the slot added, the numbers are still exact in JavaScript."""
 
 _MAX_SLOTS = 1 << 20
 _MAX_CHARS = 1 << 18
@@ -27,7 +26,8 @@ Row = dict[str, Any]
 
 
 class _Read(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """Of one node. ``since``: its own ``next``."""
+    """What one node last answered. ``since`` is the position from which the next read goes on: the
+    answer's ``next``."""
 
     slot: int
     since: str
@@ -35,21 +35,21 @@ class _Read(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class ReaderPlace:
-    """How far a reader has read each node, by name."""
+    """How far a reader has read the changes of each node, by the node's name."""
 
     nodes: Mapping[str, _Read] = field(default_factory=dict)
 
     def since(self, node: str) -> str:
-        """What the node is asked with; empty: from the beginning."""
+        """Return the ``since`` with which to ask the node; empty: from the beginning."""
         read = self.nodes.get(node)
         return "" if read is None else read.since
 
 
 def read_place(text: str) -> ReaderPlace:
-    """The place that ``text``, a former ``next``, says.
+    """Return the place that ``text`` encodes, the ``next`` of an earlier answer.
 
     Raises:
-        InvalidArgument: it was never given out.
+        InvalidArgument: it is not the ``next`` of a router's answer.
     """
     if not text:
         return ReaderPlace()
@@ -66,11 +66,11 @@ def read_place(text: str) -> ReaderPlace:
 
 
 def has_to_begin_anew(place: ReaderPlace, answers: Mapping[str, Row]) -> bool:
-    """Whether a node is gone, or has forgotten what it told: which rows were its own is not known,
-    so that a reader must be told of all of them again."""
+    """Return whether a node is gone, or has forgotten what it sent. Which rows were that node's is
+    not known, so all rows have to be sent again."""
     return any(
         name not in answers
-        # while its table is empty, a node tells the whole of it again and again
+        # while its table is empty, every answer of a node is whole
         or (answers[name]["whole"] and answers[name]["next"] != read.since)
         for name, read in place.nodes.items()
     )
@@ -79,8 +79,9 @@ def has_to_begin_anew(place: ReaderPlace, answers: Mapping[str, Row]) -> bool:
 def merged(
     place: ReaderPlace, answers: Mapping[str, Row], missing: Mapping[str, str], now_s: float
 ) -> Row:
-    """What a reader at ``place`` is told. ``answers``: of the nodes that have answered, each behind
-    ``place``; ``missing``: of the others, why. ``now_s``: Unix time."""
+    """Return the answer for a reader at ``place``. ``answers``: the answers of nodes, each with the
+    changes after ``place``; ``missing``: for each other node, why it has not answered. ``now_s``:
+    Unix time."""
     reads: dict[str, _Read] = {}
     programs: list[Row] = []
     ended: list[int] = []

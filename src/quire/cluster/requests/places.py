@@ -1,7 +1,7 @@
 """Where a request belongs: a pure function of its method, path, headers and body.
 
 Owns the table of the API's paths. Nothing here depends on what a router has seen before, so that
-every router places a request alike.
+every router places a request in the same way.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class SessionHome:
 
 @dataclass(frozen=True, slots=True)
 class HoldingNode:
-    """The node that has what is called ``name``: it answers one of ``lookups``. Where none has it,
-    the request goes to the home of ``otherwise``, or to any node, which refuses it."""
+    """The node that holds ``name``: it answers one of the paths ``lookups``. If no node does, the
+    request goes to the home of ``otherwise``, or to any node, which refuses it."""
 
     name: str
     lookups: tuple[str, ...]
@@ -39,8 +39,8 @@ class HoldingNode:
 
 @dataclass(frozen=True, slots=True)
 class LeastBusyNode:
-    """The node with the least to do. ``is_stored``: what it makes stays there, so that the request
-    may not reach two nodes."""
+    """The node with the lowest load. ``is_stored``: the node stores what the request makes, so that
+    the request must not reach two nodes."""
 
     is_stored: bool = False
 
@@ -52,8 +52,7 @@ class AllNodes:
 
 @dataclass(frozen=True, slots=True)
 class MergedLists:
-    """The lists of all nodes as one. ``is_paged``: their clients page with ``after`` and
-    ``limit``."""
+    """The lists of all nodes as one. ``is_paged``: clients page it with ``after`` and ``limit``."""
 
     is_paged: bool = True
 
@@ -67,7 +66,7 @@ class NamedNode:
 
 @dataclass(frozen=True, slots=True)
 class NotRouted:
-    """No router answers it; ``remedy`` says who does."""
+    """No router answers the request; ``remedy`` says how to ask instead."""
 
     remedy: str
 
@@ -99,7 +98,7 @@ _GENERATING = frozenset(
 )
 _STORED = re.compile(r"/v1/(responses|conversations|files|batches|sessions|programs)/([^/]+)(/.*)?")
 _NAMED_BY_NODE = re.compile(r"(prog|session)-[0-9a-f]{24}")
-"""Names that a node has given: which one cannot be computed from them."""
+"""Names that a node has assigned: which node it was cannot be computed from them."""
 
 _LISTS = {
     "/v1/models": MergedLists(is_paged=False),
@@ -120,7 +119,7 @@ _UPLOADS = "/v1/programs/uploads"
 
 
 def place_of(request: Request) -> Place:
-    """Where ``request`` belongs."""
+    """Return where ``request`` belongs."""
     path = request.path
     for name, value in request.headers:
         if name == NODE_HEADER:
@@ -174,7 +173,7 @@ def _of_making(request: Request) -> Place:
 
 
 def _query_id(request: Request) -> str | None:
-    """Under which the query's node keeps what it has done, as the node reads it."""
+    """Return the id under which a node keeps the results of the query, as the node reads it."""
     given = request.text_of("query_id")
     if given:
         return given
@@ -183,13 +182,13 @@ def _query_id(request: Request) -> str | None:
 
 
 def _holder(kind: str, name: str) -> HoldingNode:
-    """``name`` is quoted as in a path."""
+    """Return the place of ``name``, which is quoted as in a path."""
     return HoldingNode(
         name, program_lookups(name) if kind == "programs" else (f"/v1/{kind}/{name}",)
     )
 
 
 def program_lookups(name: str) -> tuple[str, ...]:
-    """Where a node that has the program ``name``, quoted as in a path, says so. A session is a
-    program of the table, too."""
+    """Return the paths at which a node answers if it has the program ``name``, which is quoted as
+    in a path. A session is a program of the process table, too."""
     return (f"/v1/programs/{name}", f"/v1/sessions/{name}")

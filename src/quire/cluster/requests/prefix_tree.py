@@ -1,8 +1,8 @@
 """A radix tree of prompts: how much of a prompt each holder has seen.
 
 Prompts are texts or token ids. An edge is a block of ``block`` characters or ids; the tree is
-stored flat, a node under the hash of the path that leads to it, so that a prompt of n blocks costs
-n look-ups however large the tree is. What was used longest ago is forgotten first. Pure
+stored flat, each node under the hash of the path that leads to it, so that a prompt of n blocks
+costs n look-ups however large the tree is. The least recently used nodes are dropped first. Pure
 bookkeeping.
 """
 
@@ -16,11 +16,11 @@ Holder = TypeVar("Holder")
 
 BLOCK = 64
 MAX_NODES = 1 << 20
-"""About 300 bytes each."""
+"""The most nodes of a tree, about 300 bytes each."""
 
 
 class PrefixTree(Generic[Holder]):
-    """At most ``max_nodes`` blocks are known."""
+    """A tree of at most ``max_nodes`` blocks."""
 
     def __init__(self, block: int = BLOCK, max_nodes: int = MAX_NODES) -> None:
         self._block = block
@@ -31,8 +31,8 @@ class PrefixTree(Generic[Holder]):
         return len(self._holders)
 
     def matched(self, prompt: str | tuple[int, ...]) -> dict[Holder, int]:
-        """How many characters or ids of ``prompt``, from its start, each holder has seen; whole
-        blocks count."""
+        """Return how many characters or ids of ``prompt``, from its start, each holder has seen;
+        only whole blocks count."""
         found: dict[Holder, int] = {}
         going: set[Holder] | None = None
         for depth, key in enumerate(self._path(prompt), 1):
@@ -44,8 +44,8 @@ class PrefixTree(Generic[Holder]):
         return found
 
     def add(self, prompt: str | tuple[int, ...], holder: Holder) -> None:
-        """``holder`` has seen ``prompt``."""
-        # the deepest first: what is forgotten first must not lie between root and what is kept
+        """Note that ``holder`` has seen ``prompt``."""
+        # the deepest first, so that no node is dropped before those below it
         for key in reversed(list(self._path(prompt))):
             self._holders.setdefault(key, set()).add(holder)
             self._holders.move_to_end(key)
@@ -53,7 +53,7 @@ class PrefixTree(Generic[Holder]):
             self._holders.popitem(last=False)
 
     def remove(self, holder: Holder) -> None:
-        """``holder`` has lost everything."""
+        """Note that ``holder`` has lost everything."""
         for key in [key for key, holders in self._holders.items() if holder in holders]:
             holders = self._holders[key]
             holders.discard(holder)

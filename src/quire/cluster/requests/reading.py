@@ -19,7 +19,8 @@ _DROPPED = frozenset({b"x-request-id"})
 
 
 async def read_request(scope: Scope, receive: Receive, config: ServerConfig) -> Request:
-    """The request of ``scope`` with its body; a file's upload is read later, as it is passed on.
+    """Return the request of ``scope`` with its body. The body of a file's upload is read later,
+    while it is passed on.
 
     Raises:
         HttpError: 408, 413; the body comes too slowly or is too long.
@@ -51,7 +52,7 @@ async def read_request(scope: Scope, receive: Receive, config: ServerConfig) -> 
 
 
 async def _pieces(receive: Receive, idle_s: float, total_s: float) -> AsyncIterator[bytes]:
-    """The body as it arrives.
+    """Yield the body as it arrives.
 
     Raises:
         HttpError: 408, or 400 where the client has left.

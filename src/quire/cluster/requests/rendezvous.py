@@ -13,7 +13,8 @@ from quire.cluster.nodes.node import RoutedNode
 
 
 def by_preference(key: str, nodes: Iterable[RoutedNode]) -> list[RoutedNode]:
-    """``nodes``, the home of ``key`` first, then where it goes while that is away."""
+    """Return ``nodes`` in the order of preference: the home of ``key`` first, then the node to
+    which it moves while that one is away, and so on."""
     return sorted(nodes, key=lambda node: _score(key, node.name), reverse=True)
 
 

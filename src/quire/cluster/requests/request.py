@@ -1,7 +1,7 @@
-"""One request as a strategy sees it: what is asked, by which session, and its prompt.
+"""One request as a strategy sees it: its path and fields, its session, and its prompt.
 
-Owns the little that a router reads of a body; the node checks the rest, and what cannot be read
-here is passed on for the node to refuse. Must not know nodes.
+Owns the few fields that a router reads of a body; the node checks the rest, and a body that cannot
+be read here is passed on for the node to refuse. Must not know nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAMING_HEADERS = frozenset(name.encode() for name in NAMING_HEADERS)
 
 
 class _Read(msgspec.Struct):
-    """The fields that decide where a request goes. Of any type: the node checks them."""
+    """The fields that decide where a request goes. They may have any type: the node checks them."""
 
     model: Any = None
     stream: Any = None
@@ -42,15 +42,16 @@ class _Read(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """``length``: None where the client has not told it."""
+    """A body that is passed on while it arrives. ``length``: in bytes, None if the client has not
+    sent it."""
 
     pieces: AsyncIterable[bytes]
     length: int | None
 
 
 class PromptPages(msgspec.Struct, frozen=True):
-    """A prompt as a node reads it. ``keys``: of its full pages of ``page_size`` tokens each, eight
-    bytes a key."""
+    """A prompt as a node reads it. ``keys``: the keys of its full pages of ``page_size`` tokens
+    each, eight bytes a key."""
 
     tokens: list[int]
     page_size: int
@@ -58,9 +59,9 @@ class PromptPages(msgspec.Struct, frozen=True):
 
 
 class BegunWork:
-    """What has been begun at engines for one request, so that all of it can be ended. ``leases``
-    are those that no ``start_generate`` has used, each with what gives it up; ``lost`` the names of
-    engines that the request has lost."""
+    """The work that has begun at engines for one request, so that all of it can be ended.
+    ``leases``: those that no ``start_generate`` has used yet, each with the function that ends it;
+    ``lost``: the names of the engines that the request has lost."""
 
     def __init__(self) -> None:
         self.answers: list[RoutedAnswer] = []
@@ -68,7 +69,7 @@ class BegunWork:
         self.lost: set[str] = set()
 
     def end(self, kept: RoutedAnswer | None = None) -> None:
-        """Close every answer but ``kept``, and give up every lease."""
+        """Close every answer but ``kept``, and end every lease."""
         for answer in self.answers:
             if answer is not kept:
                 answer.close()
@@ -76,15 +77,15 @@ class BegunWork:
         self.end_leases()
 
     def end_leases(self) -> None:
-        """Give up every lease."""
+        """End every lease."""
         leases, self.leases = self.leases, {}
         for kv_addr_info, release in leases.items():
             release(kv_addr_info)
 
 
 class Request:
-    """``target`` is the path with its query; ``headers`` those to pass on, with lower-case
-    names."""
+    """A client's request. ``target`` is the path with its query; ``headers`` are those to pass on,
+    with lower-case names."""
 
     def __init__(
         self, method: str, target: str, headers: RawHeaders, body: bytes, request_id: str
@@ -96,18 +97,18 @@ class Request:
         self.body = body
         self.request_id = request_id
         self.upload: Upload | None = None
-        """A body that is passed on while it arrives, in place of ``body``."""
+        """The body of an upload, in place of ``body``."""
         self.work = BegunWork()
         self.home: str | None = None
-        """The name of the engine at which the request's session is at home, if it has one."""
+        """The name of the engine that is the home of the request's session, if it has a session."""
         self.prefers: str | None = None
-        """The name of the engine at which its answer is to go on, if it has to leave its own."""
+        """The name of the engine at which the answer is to go on when it leaves its present one."""
         self.is_resumable = False
-        """Whether its events tell what is needed to go on at another engine."""
+        """Whether the answer's events contain what is needed to go on at another engine."""
         self.tells_tokens = True
-        """Whether its client has asked for the tokens that the events tell."""
+        """Whether the client has asked for the tokens that the events contain."""
         self.pages: PromptPages | None = None
-        """Its prompt as a node has read it, once one was asked."""
+        """The prompt as a node reads it, once a node was asked."""
 
     @cached_property
     def fields(self) -> Mapping[str, Any]:
@@ -127,7 +128,8 @@ class Request:
 
     @cached_property
     def session(self) -> str | None:
-        """The client's name of the session that the request belongs to, as nodes read it."""
+        """The client's name for the session of the request, as nodes read it; None if it names
+        none."""
         named = self.text_of("session_id")
         if named is None and not any(name in _NAMING_HEADERS for name, _ in self.headers):
             return None
@@ -135,12 +137,12 @@ class Request:
         try:
             fields = IdentityFields.model_validate({"session_id": named})
             return identify(known, fields).client_id
-        except (InvalidArgument, ValueError):  # which the node says better
+        except (InvalidArgument, ValueError):  # the node refuses it, with a better message
             return None
 
     @property
     def prompt(self) -> str | list[int] | None:
-        """The prompt of a completion with one prompt, as text or token ids; else nothing."""
+        """The prompt of a completion with one prompt, as text or token ids; else None."""
         if self.path != COMPLETIONS:
             return None
         prompt = self.fields.get("prompt")
@@ -164,17 +166,17 @@ class Request:
 
     @cached_property
     def has_images(self) -> bool:
-        """Whether it is a chat that ``is_divisible`` and shows images: what is computed of them is
-        in no prefix cache, so only a lease brings it."""
+        """Whether it is a divisible chat with images: what is computed of images is in no prefix
+        cache, so only a lease brings it to another engine."""
         if self.path != CHAT or not self.is_divisible:
             return False
         return any("image_url" in _kinds(message) for message in self.fields["messages"])
 
     @cached_property
     def prefix(self) -> str | tuple[int, ...]:
-        """What requests with a common beginning have in common: the prompt, or tools and messages
-        in the order in which a template writes them. Equal beginnings here are equal beginnings in
-        the cache of a node; how many tokens they are is not known."""
+        """What requests with a common beginning share: the prompt, or tools and messages in the
+        order in which a template writes them. Equal beginnings here are equal beginnings in the
+        cache of a node; how many tokens they are is not known."""
         prompt = self.prompt
         if prompt is not None:
             return prompt if isinstance(prompt, str) else tuple(prompt)
@@ -186,12 +188,14 @@ class Request:
         return "".join(msgspec.json.encode(part).decode()[:-1] for part in parts)
 
     def text_of(self, name: str) -> str | None:
-        """The field ``name`` that decides where a request goes, if it is a text."""
+        """Return the field ``name`` of those that decide where a request goes, if it is a text that
+        is not empty."""
         value = getattr(self._read, name)
         return value if isinstance(value, str) and value else None
 
     def conversation(self) -> str | None:
-        """The conversation that a response belongs to: its id, or an object with it."""
+        """Return the id of the conversation that a response belongs to, given as an id or as an
+        object with one."""
         value = self._read.conversation
         named = value.get("id") if isinstance(value, dict) else value
         return named if isinstance(named, str) else None
@@ -205,7 +209,8 @@ class Request:
 
 
 def _kinds(message: Any) -> set[Any]:
-    """The types of a message's parts; of what is no message, none that anybody knows."""
+    """Return the types of a message's parts; for what is no message, a type that nothing
+    accepts."""
     content = message.get("content") if isinstance(message, dict) else 0
     if isinstance(content, list):
         return {str(part.get("type")) if isinstance(part, dict) else "" for part in content}

@@ -23,13 +23,14 @@ from quire.cluster.routing.trial_process import READY, Limits, TrialOutcome, Tri
 from quire.core.errors import InvalidArgument
 
 _START_TIMEOUT_S = 60.0
-"""For Python and Quire's modules, on a machine that does much else."""
+"""Time to start Python and load Quire's modules, on a machine with much other work."""
 _MAX_ANSWER_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class TrialApart:
-    """``limits``: of the process. ``timeout_s``: for loading and the trial, waiting included."""
+    """Tries strategies in a process with ``limits``. ``timeout_s``: for loading and the trial,
+    waiting included."""
 
     limits: Limits = field(default_factory=Limits)
     timeout_s: float = LOAD_TIMEOUT_S
@@ -59,7 +60,7 @@ class TrialApart:
             raise InvalidArgument(answer.refusal)
 
     async def _asked(self, process: Process, source: StrategySource) -> TrialOutcome | None:
-        """None: it has ended without an answer."""
+        """Return the outcome of the trial; None if the process has ended without one."""
         assert process.stdin is not None
         assert process.stdout is not None
         path = None if source.path is None else str(source.path)
@@ -98,4 +99,4 @@ sys.path[:] = sys.argv[1:]
 from quire.cluster.routing.trial_process import main
 main()
 """
-"""Modules are found where the router finds them."""
+"""The process finds modules where the router finds them."""

@@ -1,9 +1,9 @@
 """Interrupts a strategy that blocks the router's loop.
 
-A signal handler of Python runs on the main thread between two steps of whatever runs there, and
-sees its stack. Where that is a strategy's, the handler raises; where the router's own code runs,
-it does nothing, so that nothing of the router is left half done. Owns the signal. One long
-operation of a C library cannot be interrupted so.
+A signal handler of Python runs on the main thread, between two steps of the code that runs there,
+and sees its stack. If a strategy runs, the handler raises; if the router's own code runs, it does
+nothing, so that nothing of the router is left half done. Owns the signal. One long operation of a C
+library cannot be interrupted in this way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import FrameType
 from quire.core.errors import CapacityError
 
 _NUMBER = signal.SIGURG
-"""The kernel ignores one that nobody handles."""
+"""The default action of this signal is to do nothing."""
 
 _OWN = str(Path(__file__).resolve().parents[1])
 
@@ -29,12 +29,12 @@ class StrategyInterrupted(CapacityError):
 
 
 class _Interrupt(BaseException):
-    """Raised within a strategy. No ``except Exception`` of its own catches it."""
+    """Raised within a strategy. No ``except Exception`` of the strategy catches it."""
 
 
 class Interrupter:
-    """``name_of`` tells which strategy a file of code belongs to. Used from the main thread; where
-    ``start`` is called on another one, nothing is interrupted."""
+    """Interrupts strategies. ``name_of`` returns which strategy a file of code belongs to. Used on
+    the main thread; if ``start`` is called on another thread, nothing is interrupted."""
 
     def __init__(self, name_of: Callable[[str], str | None]) -> None:
         self._name_of = name_of
@@ -52,7 +52,7 @@ class Interrupter:
             self._thread_id = None
 
     def __call__(self) -> None:
-        """Interrupt the strategy that runs now, if one does. From any thread."""
+        """Interrupt the strategy that runs now, if one does. May be called from any thread."""
         if self._thread_id is not None:
             signal.pthread_kill(self._thread_id, _NUMBER)
 
@@ -69,7 +69,7 @@ class Interrupter:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """Whether the router's own code, or the loop, runs at the moment."""
+    """Return whether ``frame`` is the router's own code, and not that of a shipped strategy."""
     name = frame.f_code.co_filename
     return name.startswith(_OWN) and not name.startswith(f"{_OWN}/strategies")
 

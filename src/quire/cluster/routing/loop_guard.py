@@ -26,10 +26,10 @@ def _wait(event: threading.Event, timeout_s: float | None) -> bool:
 
 
 class LoopGuard:
-    """``post`` runs a callback on the loop, whose thread is ``thread_id``. ``name_of`` tells which
-    strategy a file of code belongs to, on the guard's thread. A block is reported after
-    ``max_block_s``; a strategy's is interrupted when it has lasted ``INTERRUPT_AFTER`` times that,
-    and again each ``max_block_s`` until the loop answers."""
+    """Guards one loop, whose thread is ``thread_id``; ``post`` runs a callback on it. ``name_of``
+    returns, on the guard's thread, which strategy a file of code belongs to. A block is reported
+    after ``max_block_s``; a strategy that blocks is interrupted when it has lasted
+    ``INTERRUPT_AFTER`` times that, and again each ``max_block_s`` until the loop answers."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class LoopGuard:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.last_blocked: str | None = None
-        """The strategy that has blocked the loop last."""
+        """The name of the last strategy that has blocked the loop."""
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="quire-loop-guard", daemon=True)
@@ -61,7 +61,7 @@ class LoopGuard:
         self._stopped.set()
 
     def probe(self) -> bool:
-        """Whether the loop answers in time. If not, returns after it has answered."""
+        """Return whether the loop answers in time. If it does not, return after it has answered."""
         answered = threading.Event()
         try:
             self._post(answered.set)
@@ -84,7 +84,7 @@ class LoopGuard:
             self._wait(self._stopped, self._max_block_s)
 
     def _report(self, frame: FrameType | None) -> bool:
-        """Returns whether a strategy blocks the loop."""
+        """Log the block; return whether a strategy causes it."""
         stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
         name, inner = None, frame
         while inner is not None and name is None:

@@ -20,7 +20,7 @@ from quire.core.errors import InvalidArgument
 logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
-"""How often a strategy's file is looked at: there is no portable way to be told of a change."""
+"""Time between two looks at a strategy's file: no portable way reports a change."""
 
 
 Try = Callable[[StrategySource], Awaitable[None]]
@@ -29,7 +29,7 @@ Try = Callable[[StrategySource], Awaitable[None]]
 
 @dataclass(slots=True, eq=False)
 class StrategyTerm:
-    """One strategy's time in force."""
+    """The time in which one strategy is in force, with the requests that began in it."""
 
     strategy: Strategy
     since_unix_s: float
@@ -38,8 +38,8 @@ class StrategyTerm:
 
 
 class RunningStrategy:
-    """``strategy`` is in force first. Belongs to one loop. ``try_apart``: what later ones must pass
-    before they are loaded here."""
+    """The strategy in force, at first ``strategy``. Later ones must pass ``try_apart`` before they
+    are loaded here. Belongs to one loop."""
 
     def __init__(
         self,
@@ -51,9 +51,10 @@ class RunningStrategy:
         self._try_apart = try_apart or TrialApart()
         self.current = StrategyTerm(strategy, unix_s())
         self._before: Strategy | None = None
-        """The one that was in force before, which follows one that is withdrawn."""
+        """The strategy that was in force before; it comes back when the present one is
+        withdrawn."""
         self.withdrawal: str | None = None
-        """Which strategy was withdrawn last, and why."""
+        """Which strategy was withdrawn last, and why; None if none was."""
         self._leaving: list[StrategyTerm] = []
         self._changing = asyncio.Lock()
         self.refusal: str | None = None
@@ -62,12 +63,12 @@ class RunningStrategy:
 
     @property
     def leaving(self) -> tuple[StrategyTerm, ...]:
-        """Strategies that are no longer in force and still have requests."""
+        """The terms of strategies that are no longer in force and still have requests."""
         return tuple(self._leaving)
 
     @contextmanager
     def request(self) -> Iterator[StrategyTerm]:
-        """One request under the strategy that is in force now."""
+        """Count one request under the strategy that is in force now."""
         shift = self.current
         shift.num_running += 1
         try:
@@ -100,8 +101,8 @@ class RunningStrategy:
         self.current = StrategyTerm(strategy, self._unix_s())
 
     def withdraw(self, shift: StrategyTerm, why: str) -> bool:
-        """Put the strategy before that of ``shift`` in force again, because of ``why``. Returns
-        whether another one is in force now than that of ``shift``."""
+        """Put the strategy before that of ``shift`` in force again, because of ``why``. Return
+        whether another strategy is in force now than that of ``shift``."""
         if shift is self.current and self._before is not None:
             before, self._before = self._before, None
             self.withdrawal = f"{shift.strategy.label} is withdrawn: {why}"
@@ -116,8 +117,8 @@ class RunningStrategy:
             await self.look()
 
     async def look(self) -> None:
-        """Take over what has changed in the strategy's file, if it comes from one."""
-        async with self._changing:  # one that is sent meanwhile may come from no file
+        """Take over a change of the strategy's file, if the strategy comes from one."""
+        async with self._changing:  # a strategy put in force meanwhile may have no file
             source = self.current.strategy.source
             if source.path is None:
                 return

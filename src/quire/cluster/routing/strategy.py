@@ -1,7 +1,7 @@
-"""A strategy that can run: loaded from a file, a text or by its shipped name, and tried.
+"""A strategy that can run: loaded from a file, from a text or by its shipped name, and tried.
 
-Owns what makes a strategy acceptable. Loading runs code that may do anything, also never end, so it
-happens on a thread of its own and within a time; a strategy that is refused has touched nothing.
+Owns what makes a strategy acceptable. Loading runs code that may do anything, even never end, so it
+runs on a thread of its own with a time limit; a strategy that is refused has changed nothing.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class StrategySource:
-    """``name`` is a shipped strategy's, or where there is a ``text``, that of an ``async def`` or a
-    class in it. ``path`` is where the text comes from. ``options`` are given to a class."""
+    """Where a strategy comes from. Without a ``text``, ``name`` is that of a shipped strategy; with
+    one, the name of an ``async def`` or a class in it. ``path`` is the file that the text comes
+    from. ``options`` are arguments of the class."""
 
     name: str
     text: str | None = None
@@ -48,7 +49,7 @@ class StrategySource:
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The name of the strategy in messages."""
         if self.text is None:
             return self.name
         return f"{self.path or 'the text sent'}:{self.name}"
@@ -56,8 +57,9 @@ class StrategySource:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Strategy:
-    """``filename`` is in the frames of its code. ``routes_sessions``: it is asked about requests of
-    sessions, too. ``idle``: is told of each request whose answer calls a tool, if it wants to."""
+    """A loaded strategy. ``filename`` is that of its code's frames. ``routes_sessions``: it also
+    routes the requests of sessions. ``idle``: called after each answer that calls a tool, if the
+    strategy has it."""
 
     source: StrategySource
     route: Route
@@ -71,7 +73,8 @@ class Strategy:
 
 
 def read_source(text: str, options: Mapping[str, Any] | None = None) -> StrategySource:
-    """The source that ``FILE.py:NAME`` or a shipped name stands for; without NAME it is ``route``.
+    """Return the source that ``FILE.py:NAME`` or a shipped name stands for; without NAME it is
+    ``route``.
 
     Raises:
         InvalidArgument: no such file, or no such shipped strategy.
@@ -90,7 +93,8 @@ def read_source(text: str, options: Mapping[str, Any] | None = None) -> Strategy
 
 
 def _text_of(path: Path) -> str:
-    """Never waits, as for the writer of a pipe, and reads no more than a strategy may have."""
+    """Return the content of the file. Does not wait, as for the writer of a pipe, and reads no more
+    than a strategy may have."""
     try:
         with open(path, "rb", opener=_opened_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -111,7 +115,7 @@ def _opened_at_once(path: str, flags: int) -> int:
 
 
 async def load(source: StrategySource, timeout_s: float = LOAD_TIMEOUT_S) -> Strategy:
-    """The strategy of ``source``, after a trial.
+    """Return the strategy of ``source``, after a trial.
 
     Raises:
         InvalidArgument: it cannot be loaded, is no strategy, or has failed its trial; the message
@@ -127,7 +131,7 @@ async def load(source: StrategySource, timeout_s: float = LOAD_TIMEOUT_S) -> Str
             outcome = _build(source)  # as it was before the trial
         except BaseException as exc:  # a source may raise anything, SystemExit too
             outcome = _refusal(source, exc)
-        with contextlib.suppress(RuntimeError):  # the loop is closed, nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the outcome
             loop.call_soon_threadsafe(_settle, done, outcome)
 
     threading.Thread(target=run, name="quire-strategy", daemon=True).start()
@@ -157,7 +161,7 @@ def _build(source: StrategySource) -> Strategy:
     module = types.ModuleType(f"quire_strategy_{next(_numbers)}")
     module.__file__ = filename
     lines = (len(source.text), None, source.text.splitlines(keepends=True), filename)
-    # dataclasses look their module up; tracebacks show the lines
+    # dataclasses look up their module; tracebacks show these lines
     sys.modules[module.__name__], linecache.cache[filename] = module, lines
     try:
         exec(compile(source.text, filename, "exec"), module.__dict__)
@@ -173,9 +177,10 @@ def _build(source: StrategySource) -> Strategy:
 
 
 def _forget(module: str, filename: str, lines: object) -> None:
-    """Nobody refers to the strategy any more, and a router may load many."""
+    """Drop a strategy's module and lines: nothing refers to it any more, and a router may load
+    many."""
     sys.modules.pop(module, None)
-    if linecache.cache.get(filename) is lines:  # a later one of the same file has its own
+    if linecache.cache.get(filename) is lines:  # not those of a later load
         del linecache.cache[filename]
 
 

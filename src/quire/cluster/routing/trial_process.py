@@ -1,4 +1,4 @@
-"""The process in which a strategy is tried: its limits, and its two lines of output.
+"""The process in which a strategy is tried: its limits, and the two lines that it writes.
 
 Owns the messages of this process. What a strategy prints is dropped.
 """
@@ -22,7 +22,8 @@ READY = b"ready\n"
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """``memory_bytes``: beyond what the process has before it loads the strategy."""
+    """Limits of the process. ``memory_bytes``: beyond what the process has before it loads the
+    strategy."""
 
     processor_s: float = 5.0
     memory_bytes: int = 1 << 30
@@ -39,14 +40,15 @@ class TrialRequest(msgspec.Struct, frozen=True):
 
 
 class TrialOutcome(msgspec.Struct, frozen=True):
-    """``refusal``: None: it has passed."""
+    """The outcome of a trial. ``refusal``: why the strategy is refused; None if it has passed."""
 
     refusal: str | None
 
 
 def main() -> None:
-    """Standard input: a line of JSON (``TrialRequest``). Standard output: ``READY`` when time
-    begins to count, then a line of JSON (``TrialOutcome``)."""
+    """Try one strategy. Reads a line of JSON (``TrialRequest``) from standard input; writes
+    ``READY`` to standard output when the time begins to count, then a line of JSON
+    (``TrialOutcome``)."""
     asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=TrialRequest)
     answers = os.fdopen(os.dup(1), "wb")
     silence = os.open(os.devnull, os.O_RDWR)
@@ -58,13 +60,13 @@ def main() -> None:
     path = None if asked.path is None else Path(asked.path)
     source = StrategySource(asked.name, asked.text, path, asked.options)
     try:
-        asyncio.run(load(source, asked.limits.processor_s * 1000))  # who asked has the clock
+        asyncio.run(load(source, asked.limits.processor_s * 1000))  # the parent limits the time
         outcome = TrialOutcome(None)
     except InvalidArgument as exc:
         outcome = TrialOutcome(exc.message)
     answers.write(msgspec.json.encode(outcome) + b"\n")
     answers.flush()
-    os._exit(0)  # nothing that the strategy has begun may keep it
+    os._exit(0)  # threads that the strategy has started must not keep the process alive
 
 
 def _limit(limits: Limits) -> None:

@@ -60,7 +60,8 @@ class ClusterStudy:
             raise ConfigError(f"a call takes {self.call_s} s: choose 0 or more")
 
     def capacity(self) -> float:
-        """Estimated requests a second that the nodes could serve if each serves whole requests."""
+        """Return the estimated number of requests a second that the nodes can serve if each serves
+        whole requests."""
         return self.num_nodes * self.engine.capacity(self.load.programs())
 
 

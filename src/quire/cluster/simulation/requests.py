@@ -23,7 +23,7 @@ _LARGEST = 16
 """The largest log-normal length, and the largest spread of a normal one, in multiples of the
 mean."""
 _MOST_TOKENS = 1 << 20
-"""Of a mean length and of a prefix: every text is made."""
+"""The most tokens of a mean length and of a prefix: every text is generated."""
 _MOST_REQUESTS = 1 << 24
 
 

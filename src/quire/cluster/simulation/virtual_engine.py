@@ -102,7 +102,7 @@ class VirtualAnswer:
         self._rest = asyncio.create_task(self._come(way_s))
 
     async def _come(self, way_s: float) -> None:
-        """The rest has been generated, and has come."""
+        """Wait until the rest has been generated, and has arrived."""
         await self._generation.whole()
         await _passed(way_s)
 
@@ -119,7 +119,7 @@ class VirtualAnswer:
 
     def close(self) -> None:
         if not self._rest.cancel() and not self._rest.cancelled():
-            self._rest.exception()  # nobody has read so far
+            self._rest.exception()  # nothing has been read so far
         self._generation.close()
         if self._on_close is not None:
             on_close, self._on_close = self._on_close, None

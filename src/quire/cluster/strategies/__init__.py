@@ -1,5 +1,4 @@
-"""The strategies that are shipped, by name. Each is a few lines, and an example of how to write
-one."""
+"""The shipped strategies, by name. Each has a few lines, and is an example of how to write one."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,5 +1,5 @@
-"""Long prompts stay at the engine of their program, short ones go where there is room (Autellix,
-algorithm 2)."""
+"""Long prompts stay at the engine of their program, short ones go to the engine with the lowest
+load (Autellix, algorithm 2)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quire.cluster.strategies.choices import decoder_of, least_used_of
 
 @dataclass
 class Autellix:
-    """``long_chars``: from this length on a prompt is long; 2048 tokens are about 8192
+    """``long_chars``: a prompt of at least so many characters is long; 2048 tokens are about 8192
     characters. The engine of a program is the home of its session."""
 
     long_chars: int = 8192

@@ -17,8 +17,8 @@ from quire.cluster.strategies.sharing import ShareByLoad
 
 @dataclass
 class Balanced:
-    """``ratio`` is the share of a prompt that the generating engine computes, 0 to 1; a negative
-    one lets the load decide (``sharing``), up to ``max_ratio``. The first ``num_prefill`` engines
+    """``ratio`` is the share of a prompt that the generating engine computes, 0 to 1; if it is
+    negative, the load decides (``sharing``), up to ``max_ratio``. The first ``num_prefill`` engines
     compute prompts."""
 
     ratio: float = 0.2
@@ -46,11 +46,11 @@ class Balanced:
             return await handed_over(request, sender, receiver, end, lambda _: sending.close())
 
     def share(self, sender: Engine, receiver: Engine, num_senders: float = 1.0) -> float:
-        """How much of a prompt ``receiver`` computes. ``num_senders``: for each engine that
-        generates."""
+        """Return the share of a prompt that ``receiver`` computes. ``num_senders``: the number of
+        sending engines for each generating engine."""
         if self.ratio >= 0:
             return min(1.0, self.ratio)
-        # pieces of prompts beside decodes look cheaper than they are: they hide what a step takes
+        # pieces of prompts beside decodes look too cheap: the step takes its time anyway
         sends_s, receives_s = sender.prompt_token_s, receiver.prompt_token_s
         cost = max(1.0, receives_s / sends_s) if sends_s and receives_s else 1.0
         num_before = self.num_sending[sender.name]
@@ -58,7 +58,8 @@ class Balanced:
 
     @contextmanager
     def owing(self, sender: Engine, num_tokens: int) -> Iterator[None]:
-        """While ``sender`` has ``num_tokens`` of a prompt to compute."""
+        """Count ``num_tokens`` of a prompt that ``sender`` has to compute, until the context is
+        left."""
         self.owed[sender.name] += num_tokens
         self.num_sending[sender.name] += 1
         try:

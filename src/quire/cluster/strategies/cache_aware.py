@@ -1,7 +1,7 @@
-"""The engine that has the longest beginning of the prompt, unless it has too much to do.
+"""Chooses the engine that has the longest beginning of the prompt, unless its load is too high.
 
-Which engine has what the nodes tell (their prefix indexes); where they do not, it is taken from
-what was routed where, in a radix tree.
+The nodes report which engine has what (their prefix indexes). If they do not, it is inferred from
+where earlier requests were routed, with a radix tree.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from quire.cluster.strategies.computing import ComputingEngines
 
 @dataclass
 class CacheAware:
-    """An engine with ``min_match`` of the prompt is preferred while its load is at most
-    ``max_extra`` requests above the least one."""
+    """An engine that has more than the share ``min_match`` of the prompt is preferred while its
+    load is at most ``max_extra`` requests above the lowest."""
 
     min_match: float = 0.3
     max_extra: int = 16
@@ -46,7 +46,8 @@ class CacheAware:
         return await engine.send(request)
 
     def _choose(self, engines: Sequence[Engine], matched: Mapping[str, int], length: int) -> Engine:
-        """``matched``: how much of the prompt's ``length`` each engine has, by name."""
+        """Return the engine for a prompt of ``length``, of which each engine has ``matched``, by
+        name."""
         least = least_used_of(engines)
         fitting = [
             engine

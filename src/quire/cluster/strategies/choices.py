@@ -1,4 +1,4 @@
-"""What several strategies ask of engines."""
+"""Choices of engines that several strategies make."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quire.cluster.engines.interfaces import Engine
 from quire.cluster.requests.request import Request
 
 Life = tuple[str, int]
-"""An engine until its next restart, which empties its cache."""
+"""An engine (its name and epoch) until its next restart, which empties its cache."""
 
 
 def life_of(engine: Engine) -> Life:
@@ -16,11 +16,12 @@ def life_of(engine: Engine) -> Life:
 
 
 def least_used_of(engines: Sequence[Engine]) -> Engine:
-    """The one with the fewest unfinished requests."""
+    """Return the engine with the fewest unfinished requests."""
     return min(engines, key=lambda engine: engine.load)
 
 
 def decoder_of(request: Request, engines: Sequence[Engine]) -> Engine:
-    """The home of the request's session, if it is among ``engines``; else the least used."""
+    """Return the home of the request's session if it is among ``engines``, else the least used
+    engine."""
     homes = [engine for engine in engines if engine.name == request.home]
     return homes[0] if homes else least_used_of(engines)

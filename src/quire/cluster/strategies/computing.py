@@ -1,6 +1,6 @@
-"""What engines are about to have: pages of prompts that have been routed and are not yet computed.
+"""The pages that engines are about to have: those of prompts that are routed and not yet computed.
 
-Without it, requests with one beginning that come together would each find it nowhere.
+Without it, requests with a common beginning that arrive together would find it at no engine.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from quire.cluster.nodes.page_tree import Keys
 
 
 class ComputingEngines:
-    """By each page, the engines that compute it, one entry for each request."""
+    """For each page, the names of the engines that compute it, one entry for each request."""
 
     def __init__(self) -> None:
         self._engines: dict[int, list[str]] = {}
 
     @contextmanager
     def at(self, engine: str, keys: Keys) -> Iterator[None]:
-        """While ``engine`` computes a prompt with these pages."""
+        """Count ``engine`` as computing a prompt with these pages, until the context is left."""
         for key in keys:
             self._engines.setdefault(key, []).append(engine)
         try:
@@ -32,7 +32,7 @@ class ComputingEngines:
                     del self._engines[key]
 
     def matched(self, keys: Keys) -> dict[str, int]:
-        """How many pages of a prompt, from its start, each engine computes now."""
+        """Return how many pages of a prompt, from its start, each engine computes now."""
         found: dict[str, int] = {}
         for depth, key in enumerate(keys, 1):
             going = [name for name in self._engines.get(key, ()) if found.get(name, 0) == depth - 1]

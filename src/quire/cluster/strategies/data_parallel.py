@@ -1,4 +1,4 @@
-"""Each engine in its turn (the paper's figure 2)."""
+"""Engines take turns (the paper's figure 2)."""
 
 from __future__ import annotations
 

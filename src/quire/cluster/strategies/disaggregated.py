@@ -15,7 +15,7 @@ from quire.cluster.strategies.handing_over import handed_over
 @dataclass
 class Disaggregated:
     """The first ``num_prefill`` engines compute prompts: all but the last token, whose logits the
-    generating engine needs. Requests that cannot be divided go whole to one that generates."""
+    generating engine needs. Requests that cannot be divided go whole to a generating engine."""
 
     num_prefill: int = 1
     routes_sessions = True

@@ -20,11 +20,12 @@ async def handed_over(
     end: int,
     on_sent: Callable[[RemoteSendResult], None] | None = None,
 ) -> RoutedAnswer:
-    """``sender`` brings what ``receiver`` has not of ``prompt[:end]``, computed or from its cache;
-    ``receiver`` goes on from there. A chat of text is sent whole then, and finds the tokens in the
-    receiver's cache; one with images takes them from the lease. A receiver without room for them
-    now computes all by itself, and so it does where ``end`` lies within an image. ``on_sent`` is
-    told of what was sent; ``call_s`` is that of both calls."""
+    """Have ``sender`` send what ``receiver`` lacks of ``prompt[:end]``, computed or from its cache,
+    and ``receiver`` go on from there; return the answer. A chat of text is then sent whole, and
+    finds the tokens in the receiver's cache; a chat with images takes them from the lease.
+    ``receiver`` computes everything itself if it has no room for the tokens now, or if ``end`` lies
+    within an image. ``on_sent`` receives the result of the transfer, whose ``call_s`` is that of
+    both calls."""
     prompt = request.prompt
     is_chat = prompt is None
     if prompt is None:

@@ -1,4 +1,4 @@
-"""The engine with the fewest unfinished requests."""
+"""Chooses the engine with the fewest unfinished requests."""
 
 from __future__ import annotations
 

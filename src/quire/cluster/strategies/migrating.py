@@ -1,8 +1,8 @@
 """Contexts move to engines that have time for them (the paper's figure 5).
 
-A radix tree of what was routed where tells which engine has computed the longest beginning of a
-prompt. While it is not busier than others the request goes there. Otherwise the least used engine
-gets the context from it and answers; it is then a holder of this context, too.
+A radix tree of where prompts were routed shows which engine has computed the longest beginning of a
+prompt. The request goes there while that engine is not busier than others. Otherwise that engine
+sends the context to the least used one, which answers and is from then on a holder of it, too.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from quire.cluster.strategies.handing_over import handed_over
 
 @dataclass
 class Migrating:
-    """A holder is preferred while its load is at most ``max_extra`` requests above the least one. A
-    context of less than ``min_tokens`` is computed again."""
+    """A holder is preferred while its load is at most ``max_extra`` requests above the lowest. A
+    context of fewer than ``min_tokens`` is computed again."""
 
     max_extra: int = 2
     min_tokens: int = 128

@@ -1,10 +1,10 @@
-"""By cost: each request goes where its first token comes soonest and delays others least.
+"""Routes by cost: each request goes where its first token comes soonest and delays others least.
 
-It goes to the pages, if their engine has time; they are brought to an engine that has, if the
-transfer takes less than computing them again; or they are computed again there. What an engine
-owes and what a token costs it are known from its node; what a transfer costs is learnt from those
-before. While a client runs a tool, the pages of its program are brought to where the program then
-goes on soonest.
+The engine that has the pages answers, if it has time. Otherwise the pages are sent to an engine
+that has time, if the transfer takes less than computing them again; else that engine computes them
+again. What an engine owes and what a token costs are reported by its node; what a transfer costs is
+learnt from earlier ones. While a client runs a tool, the pages of its program are sent to where the
+program then goes on soonest.
 """
 
 from __future__ import annotations
@@ -28,29 +28,31 @@ from quire.cluster.strategies.handing_over import handed_over
 from quire.core.errors import EngineLost, InvalidArgument, QuireError
 
 _MAX_HOLDERS = 8
-"""Engines with the longest beginnings of a prompt, beside the one with the least to do."""
+"""How many holders of a prompt's longest beginnings are compared, beside the engine that owes
+least."""
 
 _AHEAD_S = 30.0
-"""Of bringing pages while nobody waits for them."""
+"""Time limit of a transfer for which no request waits."""
 
 _DEFAULT_TOKEN_S = 1e-4
 _CHARS_PER_TOKEN = 4
 _SMOOTHING = 0.2
 _FORGETTING = 0.01
-"""With each request for which nothing is brought, the time of calls goes back by so much to what it
-was at first: where it is too long, nothing is brought, and nothing else is learnt."""
+"""With each request for which no pages are sent, the estimated time of calls moves by this share
+back to its first value: while it is too long, no pages are sent, and so it would never be
+corrected."""
 
 
 class _Profile(msgspec.Struct):
-    """Of the file that ``quire profile`` writes."""
+    """The file that ``quire profile`` writes."""
 
     cost: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``num_computed`` tokens of the prompt are computed at ``engine``, after those up to
-    ``brought`` have come from ``source``, if there is one."""
+    """Where a request is computed: ``num_computed`` tokens of the prompt at ``engine``, after the
+    first ``brought`` tokens have arrived from ``source``, if there is one."""
 
     engine: Engine
     cost_s: float
@@ -61,10 +63,10 @@ class Plan:
 
 @dataclass
 class Quire:
-    """``decode_tokens``: an unfinished answer delays others as so many tokens of a prompt do.
-    ``bytes_per_s`` and ``call_s`` (of the calls of a transfer, without its bytes): at first; both
-    are learnt from transfers.
-    ``profile``: a file of ``quire profile``, for engines that have measured nothing yet."""
+    """``decode_tokens``: an unfinished answer delays others as much as so many tokens of a prompt.
+    ``bytes_per_s`` and ``call_s`` (the time of a transfer's calls without its bytes) are first
+    values; both are then learnt from transfers. ``profile``: a file of ``quire profile``, for
+    engines that have measured nothing yet."""
 
     decode_tokens: int = 64
     bytes_per_s: float = 1e9
@@ -100,14 +102,14 @@ class Quire:
                     )
                 except EngineLost:
                     raise
-                except QuireError:  # the two do not fit, or the pages are gone: it can be computed
+                except QuireError:  # the engines do not fit, or the pages are gone: compute them
                     request.work.end()
             return await plan.engine.send(request)
 
     async def idle(self, request: Request, engines: Sequence[Engine]) -> None:
-        """The client of ``request`` runs a tool, and comes back with the same beginning: bring its
-        pages to where it then goes on soonest, if that pays. A client that comes back before finds
-        what is there by then."""
+        """Send the pages of ``request`` to where its program goes on soonest, if that pays: its
+        client runs a tool, and comes back with the same beginning. A client that comes back before
+        the end of the transfer finds what has arrived by then."""
         located = await least_used_of(engines).locate(request)
         plan = None if located is None else self.plan_ahead(located, engines)
         if located is None or plan is None or plan.source is None:
@@ -116,8 +118,9 @@ class Quire:
         await send_ahead([text], plan.source, plan.engine, _AHEAD_S, request.headers)
 
     def plan_ahead(self, located: LocatedPrompt, engines: Sequence[Engine]) -> Plan | None:
-        """Bring a prompt's pages to the engine that owes least, if its requests then wait for less
-        time than the transfer takes; None: they are there, or better stay."""
+        """Return a plan to send a prompt's pages to the engine that owes least, if that shortens
+        the wait of the next request by more than the transfer takes; None if the pages are there
+        already, or should stay."""
         there = located.num_matched.longest(_MAX_HOLDERS)
         idlest, holders = self._scanned(engines, there)
         source = max(holders, key=lambda one: there[one.name], default=None)
@@ -138,7 +141,8 @@ class Quire:
     def plan(
         self, located: LocatedPrompt, engines: Sequence[Engine], home: str | None = None
     ) -> Plan:
-        """What costs the least time. Of equals the session's ``home``, then the first."""
+        """Return the plan that costs the least time; among equals the one at the session's
+        ``home``, then the first."""
         there = located.num_matched.longest(_MAX_HOLDERS)
         coming = self.computing.matched(located.keys)
         idlest, holders = self._scanned(engines, {*there, *coming, home})
@@ -146,7 +150,7 @@ class Quire:
             engine.name: self._matched(engine, located, coming) for engine in (*holders, idlest)
         }
         plans = [self._alone(engine, located, matched) for engine in (*holders, idlest)]
-        # only the longest beginning is brought, and only from where it is
+        # only the longest beginning is sent, and only by an engine that has it
         best = max(holders, key=lambda one: there.get(one.name, 0), default=None)
         if best is not None and best.name in there:
             for engine in (*holders, idlest):
@@ -158,7 +162,8 @@ class Quire:
     def _scanned(
         self, engines: Sequence[Engine], names: Container[str | None]
     ) -> tuple[Engine, list[Engine]]:
-        """The engine that owes least, and those with these names: in one pass over thousands."""
+        """Return the engine that owes least, and the engines with these names, in one pass over
+        thousands."""
         idlest, least, named = engines[0], math.inf, []
         for engine in engines:
             num_owed = self._num_owed(engine)
@@ -169,13 +174,14 @@ class Quire:
         return idlest, named
 
     def _matched(self, engine: Engine, located: LocatedPrompt, coming: Mapping[str, int]) -> int:
-        """How many tokens ``engine`` has or will soon have; the last one is always computed."""
+        """Return how many tokens ``engine`` has or will soon have; the last one is always
+        computed."""
         num_coming = coming.get(engine.name, 0) * located.page_size
         num_there = located.num_matched.get(engine.name, 0)
         return min(max(num_coming, num_there), len(located.tokens) - 1)
 
     def _alone(self, engine: Engine, located: LocatedPrompt, matched: Mapping[str, int]) -> Plan:
-        """``engine`` computes what it has not."""
+        """Return the plan in which ``engine`` computes what it lacks."""
         num_computed = len(located.tokens) - matched[engine.name]
         cost_s = self._compute_s(engine, self._num_owed(engine))
         return Plan(engine, cost_s + self._work_s(engine, num_computed), num_computed)
@@ -183,7 +189,8 @@ class Quire:
     def _brought(
         self, engine: Engine, source: Engine, located: LocatedPrompt, matched: Mapping[str, int]
     ) -> Plan | None:
-        """``source`` sends what it has; ``engine`` computes the rest."""
+        """Return the plan in which ``source`` sends what it has and ``engine`` computes the rest;
+        None if that is of no use."""
         end = min(located.num_matched.get(source.name, 0), len(located.tokens) - 1)
         num_sent = end - matched[engine.name]
         if num_sent <= 0 or not source.token_bytes:
@@ -198,23 +205,25 @@ class Quire:
     # -- costs -------------------------------------------------------------------------------------
 
     def _num_owed(self, engine: Engine) -> int:
-        """In tokens of prompts."""
+        """Return how much work ``engine`` owes, in tokens of prompts."""
         return self.owed.get(engine.name, 0) + self.decode_tokens * engine.load
 
     def _transfer_s(self, source: Engine, num_tokens: int) -> float:
         return self.call_s + num_tokens * source.token_bytes / self.bytes_per_s
 
     def _work_s(self, engine: Engine, num_tokens: int) -> float:
-        """The request waits while its tokens are computed, and so do others behind it."""
+        """Return the time that the request and those after it wait while its tokens are
+        computed."""
         return 2 * self._compute_s(engine, num_tokens)
 
     def _compute_s(self, engine: Engine, num_tokens: int) -> float:
-        """How long ``engine`` computes so many tokens of prompts."""
+        """Return how long ``engine`` computes so many tokens of prompts."""
         return num_tokens * (engine.prompt_token_s or self._token_s)
 
     @contextmanager
     def _owing(self, engine: Engine, num_tokens: int) -> Iterator[None]:
-        """While ``engine`` has ``num_tokens`` of a prompt to compute."""
+        """Count ``num_tokens`` of a prompt that ``engine`` has to compute, until the context is
+        left."""
         self.owed[engine.name] += num_tokens
         try:
             yield
@@ -222,8 +231,9 @@ class Quire:
             self.owed[engine.name] -= num_tokens
 
     def _learn(self, sent: RemoteSendResult) -> None:
-        """From a transfer of more than a few pages: what passes beside the bytes is mostly the wait
-        of both engines for the message before."""
+        """Learn ``bytes_per_s`` from transfers of at least a mebibyte, and ``call_s`` from all: the
+        time beside that of the bytes is mostly the wait of both engines for their running
+        message."""
         if sent.num_bytes >= 1 << 20 and sent.elapsed_s > 0:
             speed = sent.num_bytes / sent.elapsed_s
             self.bytes_per_s += _SMOOTHING * (speed - self.bytes_per_s)

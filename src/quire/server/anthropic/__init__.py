@@ -1,3 +1,2 @@
-"""Anthropic's Messages API: content blocks to chat messages, chunks to blocks, errors in its
-format.
-"""
+"""Anthropic's Messages API: translates content blocks to chat messages, and chunks and errors to
+its format."""

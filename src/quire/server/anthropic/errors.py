@@ -36,13 +36,13 @@ _TYPES = {
 
 THREAD_NOT_FOUND = "thread_not_found"
 _DETAILED = frozenset({THREAD_NOT_FOUND, "request_body_encoding_unsupported"})
-"""Codes that Anthropic's clients read in the details."""
+"""Error codes that Anthropic's clients read in ``details``."""
 
 ANTHROPIC_ERRORS: Responses = {
     status: {"model": AnthropicError, "description": response["description"]}
     for status, response in ERRORS.items()
 }
-"""For the OpenAPI document."""
+"""The error responses of these routes, for the OpenAPI document."""
 
 
 def error_type(status: int) -> str:
@@ -50,15 +50,15 @@ def error_type(status: int) -> str:
 
 
 def error_events(error: QuireError) -> list[bytes]:
-    """An error in the middle of a stream."""
+    """Return the events that report an error in the middle of a stream."""
     kind = error_type(status_of(error))
     message = body_of(error)["error"]["message"]
     return [event("error", error={"type": kind, "message": message})]
 
 
 class AnthropicErrors:
-    """The outermost layer: translates error responses below ``PATH``, and names the request id
-    ``request-id`` as Anthropic's clients expect."""
+    """The outermost layer: translates error responses below ``PATH``, and adds the request id as
+    ``request-id``, as Anthropic's clients expect."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -71,7 +71,7 @@ class AnthropicErrors:
 
 
 class _Translator:
-    """One response. An error response is held back until its body is complete."""
+    """Translates one response. An error response is held back until its body is complete."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -103,7 +103,8 @@ class _Translator:
 
 
 def translated(body: bytes, status: int, request_id: str | None) -> bytes:
-    """Our error body as Anthropic's. A refused CORS preflight has a line of plain text."""
+    """Return our error ``body`` in Anthropic's format. A refused CORS preflight has a line of plain
+    text."""
     code = None
     try:
         ours = json.loads(body)["error"]

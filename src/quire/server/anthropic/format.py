@@ -1,4 +1,4 @@
-"""From chunks to Anthropic's messages, whole or as events.
+"""Formats chunks as Anthropic's messages, whole or as events.
 
 Owns the order of blocks: thinking, text and tool uses as they arrive, one open at a time. Must not
 know how text is parsed (``ChoiceParser``) nor how bytes are sent.
@@ -74,7 +74,7 @@ class MessageFormatter:
         chunk = item.chunk
         if chunk.finish_reason == "cancelled":
             raise ProgramCancelled("the message was cancelled before its end")
-        # of an answer that goes on here, cached tokens may be its own
+        # the cached tokens of an answer that goes on here may be its own
         self._num_cached = min(self._num_cached + chunk.num_cached_tokens, self._num_prompt)
         self._num_output += len(chunk.token_ids)
         events = self._opening()
@@ -168,7 +168,7 @@ class MessageFormatter:
             self._stop_reason = "end_turn"
 
     def _blocks(self) -> list[AnswerBlock]:
-        """The blocks that a stream's events add up to."""
+        """Return the blocks to which a stream's events add up."""
         blocks: list[AnswerBlock] = []
         arguments: dict[int, list[str]] = {}
         uses: list[AnswerToolUse] = []
@@ -214,7 +214,7 @@ class MessageFormatter:
 
 
 def tool_input(arguments: str) -> dict[str, Any]:
-    """The arguments of a call as an object.
+    """Return the arguments of a call as an object.
 
     Arguments that a token limit has truncated are parsed as far as possible, as Anthropic's own
     client parses a stream. A value that is not an object is wrapped, because ``input`` must be one.

@@ -50,7 +50,8 @@ from quire.server.schemas.tools import (
 
 
 def chat_request(body: CountTokensRequest) -> ChatCompletionRequest:
-    """``body`` as a chat request, without ``max_tokens``. All parts have been validated already."""
+    """Return ``body`` as a chat request, without ``max_tokens``. All parts have been validated
+    already."""
     choice = body.tool_choice
     config = body.output_config
     going_on = body.messages[-1].role == "assistant"
@@ -118,8 +119,8 @@ def _messages(message: InputMessage) -> list[Message]:
 
 
 def _assistant(message: InputMessage) -> AssistantMessage:
-    """Built without validation: every block has been validated, and joined or rewritten texts may
-    be longer than a single text may."""
+    """Return the assistant's message. It is built without validation: every block has been
+    validated, and joined or rewritten texts may be longer than a single text may."""
     if isinstance(message.content, str):
         return AssistantMessage(role="assistant", content=message.content)
     texts, thoughts, calls = [], [], []
@@ -143,7 +144,8 @@ def _assistant(message: InputMessage) -> AssistantMessage:
 
 
 def _content(content: str | Sequence[Any]) -> TextOrParts:
-    """Blocks that a message of this role cannot have are ignored."""
+    """Return the content for a chat message. Blocks that a message of this role cannot have are
+    ignored."""
     if isinstance(content, str):
         return content
     parts: list[TextPart | RefusalPart | MediaPart] = []

@@ -1,1 +1,2 @@
-"""OpenAI's batches: many requests in a file, run at low priority, their answers in another file."""
+"""OpenAI's batches: many requests in a file, run at low priority; their answers are written to
+another file."""

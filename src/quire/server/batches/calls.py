@@ -26,7 +26,7 @@ class AnsweredRequest:
 
     @property
     def code(self) -> str | None:
-        """Bytes of an error's body that are read."""
+        """The code of the error in the body; ``None`` if there is none."""
         error = self.body.get("error") if isinstance(self.body, dict) else None
         return error.get("code") if isinstance(error, dict) else None
 
@@ -37,14 +37,14 @@ class BatchCalls(Protocol):
     async def call(
         self, tenant: TenantId, path: str, body: Mapping[str, Any], program: str
     ) -> AnsweredRequest:
-        """The answer of the route at ``path``. ``program``: the client's name for the session of
-        the request."""
+        """Return the answer of the route at ``path``. ``program``: the client's name for the
+        session of the request."""
         ...
 
 
 class RouteCalls:
-    """``routes`` answer as they do for clients; ``application`` is the application that they find
-    in their scope."""
+    """Sends the requests to ``routes``, which answer as they do for clients; ``application`` is the
+    application that they find in their scope."""
 
     def __init__(self, routes: ASGIApp, application: object) -> None:
         self._routes = routes
@@ -80,7 +80,7 @@ class RouteCalls:
 
 
 class _Exchange:
-    """The request body that is sent, and the response that comes back."""
+    """The request body to send, and the response that was received."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
@@ -89,7 +89,7 @@ class _Exchange:
 
     async def receive(self) -> Message:
         if self._body is None:
-            await asyncio.Event().wait()  # until it is cancelled: this client never disconnects
+            await asyncio.Event().wait()  # until cancelled: this client never disconnects
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
 

@@ -1,4 +1,4 @@
-"""The lines of a batch's input file: all checked first, then read one by one.
+"""The lines of a batch's input file: all are checked first, then read one by one.
 
 Owns the format of a line. Keeps the place and custom_id of each line, never its text.
 """
@@ -69,7 +69,8 @@ def check_lines(path: Path, endpoint: str, max_line_bytes: int) -> CheckedLines:
 
 
 class _RawLine(NamedTuple):
-    """``text`` begins at ``start``; ``None``: the line is too long."""
+    """A line whose ``text`` begins at byte ``start`` of the file; ``None``: the line is too
+    long."""
 
     number: int
     start: int
@@ -77,7 +78,7 @@ class _RawLine(NamedTuple):
 
 
 def _raw_lines(path: Path, max_line_bytes: int) -> Iterator[_RawLine]:
-    """The lines that are not empty."""
+    """Yield the lines that are not empty."""
     start = number = 0
     with path.open("rb") as file:
         while raw := file.readline(max_line_bytes + 1):
@@ -116,7 +117,7 @@ def _checked(raw: _RawLine, endpoint: str, max_line_bytes: int) -> BatchLine:
 
 
 def read_line(path: Path, line: BatchLine) -> dict[str, Any]:
-    """The body of the request at ``line``, which has been checked."""
+    """Return the body of the request at ``line``, which has been checked."""
     with path.open("rb") as file:
         file.seek(line.start)
         raw = file.read(line.num_bytes)

@@ -24,9 +24,9 @@ _NEXT: Mapping[BatchStatus, frozenset[BatchStatus]] = {
 
 
 class BatchRecord(BaseModel):
-    """``output_ttl_s``: lifetime of the output files; ``None``: the longest that files may have.
-    ``ending``: what the batch becomes once its results are files; no request is run any more.
-    """
+    """The record of a batch. ``output_ttl_s``: lifetime of the output files in seconds; ``None``:
+    the longest that files may have. ``ending``: the state of the batch once its results are files;
+    with it no request is run any more."""
 
     tenant: TenantId
     batch: BatchJob
@@ -38,7 +38,7 @@ class BatchRecord(BaseModel):
         return not _NEXT[self.batch.status]
 
     def advance(self, status: BatchStatus, now_s: float) -> None:
-        """The only function that changes a batch's state."""
+        """Change the state. Nothing else changes it."""
         batch = self.batch
         assert status in _NEXT[batch.status], f"{batch.status} batches do not become {status}"
         batch.status = status

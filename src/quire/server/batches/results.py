@@ -16,12 +16,12 @@ from typing import Any, BinaryIO
 from quire.core.errors import NeverWithinQuota
 
 MAX_RESULT_BYTES = 1 << 30
-"""Bytes of a batch's answers and errors."""
+"""The most bytes of a batch's answers and errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """The end of one request: a response, or (``reason``) why it has not run."""
+    """The result of one request: a response, or the ``reason`` why it has not run."""
 
     custom_id: str
     status: int = 0
@@ -49,7 +49,8 @@ class _Growing:
 
 @dataclass(slots=True)
 class Results:
-    """``outputs`` and ``errors`` are the files; ``done`` has the custom_ids that have a line."""
+    """The results so far. ``outputs`` and ``errors`` are the files; ``done`` has the custom_ids
+    with a line in one of them."""
 
     outputs: _Growing
     errors: _Growing
@@ -57,7 +58,8 @@ class Results:
     num_bytes: int = 0
 
     def add(self, result: RequestResult) -> None:
-        """Raises ``NeverWithinQuota``: the batch's results are too large."""
+        """Write the line of one result. Raises ``NeverWithinQuota`` if the batch's results are too
+        large."""
         into = self.outputs if result.is_answer else self.errors
         line = json.dumps(_shown(result), ensure_ascii=False).encode("utf-8", "surrogatepass")
         self.num_bytes += len(line) + 1
@@ -76,7 +78,7 @@ class Results:
 
 
 def open_results(directory: Path, batch_id: str) -> Results:
-    """Read existing results, to continue from them."""
+    """Open the results of a batch, with the lines of an earlier run if there are any."""
     done: set[str] = set()
     outputs = _reopened(directory / f"{batch_id}.outputs", done)
     errors = _reopened(directory / f"{batch_id}.errors", done)

@@ -23,7 +23,7 @@ from quire.server.schemas.batches import BatchError, BatchErrors, BatchStatus
 logger = logging.getLogger(__name__)
 
 NUM_AT_ONCE = 16
-"""Requests of one batch in flight."""
+"""The most requests of one batch in flight."""
 
 LOWEST_PRIORITY = 1 << 30
 """Lowest priority, in the sign of request bodies: all other work of the tenant runs first."""
@@ -31,7 +31,7 @@ LOWEST_PRIORITY = 1 << 30
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _MAX_CANCELLED = 3
-"""How often a request is tried whose program was ended by somebody else."""
+"""How often a request is tried whose program was ended from elsewhere."""
 
 _NO_STREAM = "a batch's answers are whole: leave stream and background out"
 
@@ -40,8 +40,9 @@ Pause = Callable[[float], Awaitable[None]]
 
 
 class BatchRun:
-    """``start`` starts it. ``directory`` holds the record, and the results until they become files;
-    ``now_s`` is the time of day, ``pause`` waits for a number of seconds."""
+    """One batch that runs once ``start`` is called. ``directory`` holds the record, and the results
+    until they become files; ``now_s`` is the time of day, ``pause`` waits for a number of
+    seconds."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class BatchRun:
                 self._work.cancel()
 
     async def close(self) -> None:
-        """The server stops; the batch continues at the next start."""
+        """Stop, because the server stops; the batch continues at the next start."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -110,7 +111,7 @@ class BatchRun:
             await self._fail("internal_error", "an unexpected error; see the server's log")
 
     async def _worked_off(self) -> None:
-        """Run until it is completed, failed, expired or cancelled."""
+        """Run the batch until it is completed, failed, expired or cancelled."""
         batch = self.record.batch
         if self.record.ending is not None:
             await self._finish(self.record.ending)
@@ -132,7 +133,7 @@ class BatchRun:
     # -- its requests ------------------------------------------------------------------------------
 
     async def _checked_lines(self) -> list[BatchLine] | None:
-        """``None``: the input is invalid, and the batch has failed."""
+        """Return the lines of the input; ``None`` if it is invalid, and the batch has failed."""
         record = self.record
         source = self._files.get(record.tenant, record.batch.input_file_id)
         path = self._files.path(source)
@@ -176,7 +177,7 @@ class BatchRun:
         counts.failed = results.errors.num_lines
 
     async def _result(self, line: BatchLine, body: dict[str, Any]) -> RequestResult:
-        """The final result of a request: temporary errors are retried."""
+        """Return the final result of a request: temporary errors are retried."""
         if body.get("stream") or body.get("background"):
             error = {"message": _NO_STREAM, "type": "invalid_request_error", "param": "stream"}
             return RequestResult(
@@ -184,7 +185,7 @@ class BatchRun:
             )
         if self.record.batch.endpoint != "/v1/embeddings":
             body = {**body, "priority": LOWEST_PRIORITY}
-            body.pop("nvext", None)  # it would override the priority
+            body.pop("nvext", None)  # this field would override the priority
         pause_s, num_cancelled = _FIRST_PAUSE_S, 0
         while True:
             answered = await self._calls.call(
@@ -201,16 +202,16 @@ class BatchRun:
     # -- its end -----------------------------------------------------------------------------------
 
     async def _end(self, reason: str | None, status: BatchStatus) -> None:
-        """``reason``: why the requests without a result have not run."""
+        """End the batch. ``reason``: why the requests without a result have not run."""
         batch = self.record.batch
         if reason is not None and batch.request_counts.total:
             await asyncio.to_thread(self._give_reasons, reason)
         await self._finish(status)
 
     async def _finish(self, status: BatchStatus) -> None:
-        """Turn the results into files, also if an earlier process was killed while it did. How the
-        batch ends is written first: with a part of the results gone from here, a later process
-        could not tell which requests have one."""
+        """Turn the results into files, also if an earlier process was killed while it did so. How
+        the batch ends is written first: once some of the results are gone from here, a later
+        process could not determine which requests have one."""
         record = self.record
         if record.ending is None:
             record.ending = status
@@ -239,7 +240,8 @@ class BatchRun:
         batch.error_file_id = self._made_file("errors")
 
     def _made_file(self, kind: str) -> str | None:
-        """The file's id follows from the batch's, so that an interruption here loses nothing."""
+        """Make the file of one kind of results; return its id. The id follows from the batch's, so
+        that an interruption here loses nothing."""
         batch, tenant = self.record.batch, self.record.tenant
         file_id = f"file-{kind}-{batch.id.removeprefix('batch_')}"
         path = self._directory / f"{batch.id}.{kind}"
@@ -263,7 +265,7 @@ class BatchRun:
         return file_id
 
     async def _fail(self, code: str, message: str) -> None:
-        """Existing answers stay readable."""
+        """Mark the batch as failed; answers that exist stay readable."""
         self.record.batch.errors = BatchErrors(data=[BatchError(code=code, message=message)])
         await self._finish("failed")
 
@@ -273,6 +275,6 @@ class BatchRun:
 
 
 def _is_transient(answered: AnsweredRequest) -> bool:
-    """Temporary errors: the node is full, loads, drains or has lost an engine; or it has ended the
-    program."""
+    """Return whether the error is temporary: the node is full, loads, drains or has lost an engine,
+    or it has ended the program."""
     return answered.status in (429, 503) or answered.code == "program_cancelled"

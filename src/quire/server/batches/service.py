@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Per tenant. ``max_waiting``: unfinished batches, of which ``num_at_once`` run;
-    ``max_batches``: including finished ones, of which the oldest are dropped."""
+    """Limits for each tenant. ``max_waiting``: unfinished batches, of which ``num_at_once`` run;
+    ``max_batches``: all batches, of which the oldest finished ones are dropped."""
 
     max_waiting: int = 64
     num_at_once: int = 2
@@ -36,7 +36,8 @@ class BatchLimits:
 
 
 class BatchService:
-    """``now_s`` is the time of day. Every method belongs to the loop that calls ``start``."""
+    """The batches of a node. ``now_s`` is the time of day. Every method belongs to the loop that
+    calls ``start``."""
 
     def __init__(
         self,
@@ -150,16 +151,17 @@ class BatchService:
             (self._directory() / f"{record.batch.id}.json").unlink(missing_ok=True)
 
     def batches(self, tenant: TenantId) -> list[BatchJob]:
-        """Newest first."""
+        """Return the tenant's batches, newest first."""
         own = [run.record.batch for run in self._runs.values() if run.record.tenant == tenant]
         return own[::-1]
 
     def get(self, tenant: TenantId, batch_id: str) -> BatchJob:
-        """Raises ``UnknownHandle``: no such batch, or not this tenant's."""
+        """Return a batch. Raises ``UnknownHandle`` if it does not exist, or is another tenant's."""
         return self._find(tenant, batch_id).record.batch
 
     async def cancel(self, tenant: TenantId, batch_id: str) -> BatchJob:
-        """Raises ``UnknownHandle``. No effect on a finished batch."""
+        """Cancel a batch; a finished one stays as it is. Raises ``UnknownHandle`` as ``get``
+        does."""
         run = self._find(tenant, batch_id)
         await run.cancel()
         return run.record.batch
@@ -168,7 +170,7 @@ class BatchService:
         await self._runs[batch_id].wait_ended()
 
     def check_unused(self, tenant: TenantId, file_id: str) -> None:
-        """Raises ``InvalidArgument`` if an unfinished batch reads the file."""
+        """Raise ``InvalidArgument`` if an unfinished batch reads the file."""
         for run in self._runs.values():
             record = run.record
             is_used = record.batch.input_file_id == file_id and not record.is_over

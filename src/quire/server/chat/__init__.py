@@ -1,1 +1,2 @@
-"""The chat API: messages to a prompt, tools and formats to a grammar, chunks to messages."""
+"""The chat API: translates messages to a prompt, tools and formats to a grammar, chunks to
+messages."""

@@ -29,7 +29,7 @@ _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator
 
 
 def chat_grammar(request: ChatCompletionRequest) -> tuple[GrammarSpec | None, str]:
-    """The grammar of an answer, if any, and the request field that it comes from (for error
+    """Return the grammar of an answer, if any, and the request field that it comes from (for error
     messages)."""
     forced = forced_tools(request)
     if forced:
@@ -48,7 +48,7 @@ def chat_grammar(request: ChatCompletionRequest) -> tuple[GrammarSpec | None, st
 
 
 def forced_tools(request: ChatCompletionRequest) -> list[ToolDefinition]:
-    """The tools of which one must be called; empty if no call is required."""
+    """Return the tools of which one must be called; empty if no call is required."""
     choice, tools = request.tool_choice, request.tools or []
     if isinstance(choice, NamedToolChoice):
         return [tool for tool in tools if tool.function.name == choice.function.name]
@@ -56,7 +56,7 @@ def forced_tools(request: ChatCompletionRequest) -> list[ToolDefinition]:
 
 
 def structured_grammar(outputs: StructuredOutputs) -> GrammarSpec:
-    """vLLM's ``structured_outputs``."""
+    """Return the grammar of vLLM's ``structured_outputs``."""
     if outputs.json_schema is not None:
         return GrammarSpec("json_schema", json.dumps(_spaced(outputs.json_schema, strict=True)))
     if outputs.regex is not None:
@@ -78,7 +78,8 @@ def _format_schema(chosen: ResponseFormat | None) -> dict[str, Any] | None:
 
 
 def _spaced(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
-    """``strict``: a keyword that cannot be enforced is an error; otherwise it is ignored."""
+    """Return the schema with ``_SPACING``. ``strict``: a keyword that cannot be enforced is an
+    error; otherwise it is ignored."""
     return {**schema, "x-guidance": {**_SPACING, "lenient": not strict}}
 
 
@@ -92,7 +93,8 @@ def _calls(many: bool) -> str:
 
 
 def call_schema(tools: Sequence[ToolDefinition]) -> dict[str, Any]:
-    """The schema of one call's JSON: ``{"name": ..., "arguments": ...}`` for one of the tools.
+    """Return the schema of one call's JSON: ``{"name": ..., "arguments": ...}`` for one of the
+    tools.
 
     Each tool's parameters move under ``$defs``, together with the targets of their own references.
     An object that lists its properties is closed unless it says otherwise: no tool expects
@@ -132,7 +134,7 @@ _OPEN_KEYWORDS = frozenset(
 
 
 def _closed(schema: Any) -> Any:
-    """``schema`` with its plain objects closed, and those in their properties and items."""
+    """Return ``schema`` with its plain objects closed, and those in its properties and items."""
     if not isinstance(schema, dict):
         return schema
     closed = dict(schema)
@@ -147,7 +149,7 @@ def _closed(schema: Any) -> Any:
 
 
 def _moved(schema: Any, place: str) -> Any:
-    """``schema`` with references to its own root turned into references to ``place``."""
+    """Return ``schema`` with references to its own root turned into references to ``place``."""
     if isinstance(schema, list):
         return [_moved(item, place) for item in schema]
     if not isinstance(schema, dict):

@@ -27,8 +27,9 @@ from quire.server.schemas.messages import (
 
 
 def template_messages(messages: Sequence[Message], images: ImageReader) -> list[dict[str, Any]]:
-    """Chat messages for a template: ``developer`` becomes ``system``, parts are joined by line
-    breaks, and a tool's result gets the name of the called function. ``images`` reads the images.
+    """Return chat messages for a template: ``developer`` becomes ``system``, parts are joined by
+    line breaks, and a tool's result gets the name of the called function. ``images`` reads the
+    images.
 
     Raises:
         InvalidArgument: a part that the model cannot read.
@@ -71,7 +72,8 @@ def _template_call(call: MessageToolCall) -> dict[str, Any]:
 def _content(
     content: TextOrParts | None, param: str, images: ImageReader
 ) -> str | list[dict[str, Any]]:
-    """A message's content for the template of a model that reads ``images``, or does not."""
+    """Return a message's content for the model's template: parts if the model reads ``images``,
+    else a text."""
     if content is None or isinstance(content, str):
         parts = [{"type": "text", "text": content}] if content else []
     else:
@@ -93,7 +95,7 @@ def _text(parts: Iterable[Mapping[str, str]]) -> str:
 
 
 def turns_of(messages: Sequence[dict[str, Any]]) -> list[ConversationTurn]:
-    """Canonical turns of ``template_messages``."""
+    """Return the canonical turns of ``template_messages``."""
     return [_turn(entry) for entry in messages]
 
 
@@ -108,12 +110,13 @@ def _turn(entry: dict[str, Any]) -> ConversationTurn:
 
 
 def turn_of_answer(answer: Answer) -> ConversationTurn:
-    """The turn that a client sends back when it continues after ``answer``."""
+    """Return the turn that a client sends back when it continues after ``answer``."""
     calls = [(call.name, parsed_arguments(call.arguments)) for call in answer.calls]
     return ConversationTurn("assistant", _canonical(answer.content, calls))
 
 
 def _canonical(text: str, calls: Iterable[tuple[str, Any]]) -> str:
-    """Text without outer white space and arguments in one spelling, because clients change both."""
+    """Return the text without outer white space, and the arguments in one spelling: clients change
+    both."""
     lines = [json.dumps(call, sort_keys=True, separators=(",", ":")) for call in calls]
     return "\n".join([text.strip(), *lines])

@@ -1,4 +1,4 @@
-"""From chunks to ``/v1/chat/completions`` bodies, whole or as events.
+"""Formats chunks as ``/v1/chat/completions`` bodies, whole or as events.
 
 Owns the order of events: first the role, then pieces, then the finish reason of each choice. Must
 not know how text is parsed (``ChoiceParser``) nor how bytes are sent.
@@ -34,7 +34,7 @@ from quire.server.usage import UsageCounter
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """The output options of the client. ``num_logprobs`` ``None``: no log probabilities."""
+    """The output options of the client. ``num_logprobs``: ``None`` for no log probabilities."""
 
     num_choices: int = 1
     num_logprobs: int | None = None
@@ -122,7 +122,7 @@ class ChatFormatter:
         return body.to_json()
 
     def answers(self) -> list[Answer]:
-        """The answers so far, one per choice."""
+        """Return the answers so far, one per choice."""
         return [whole_answer(choice.pieces) for choice in self._choices]
 
     def _parse(self, choice: _Choice, chunk: ChoiceChunk) -> list[Piece]:
@@ -163,8 +163,8 @@ class ChatFormatter:
     def _pieces(
         self, chunk: ChoiceChunk, pieces: list[Piece], logprobs: ChoiceLogprobs | None
     ) -> list[bytes]:
-        """One event per piece. Figures and ids of the chunk's tokens go with the first piece; if
-        all text is held back they get an event of their own, so that none is lost."""
+        """Return one event per piece. Figures and ids of the chunk's tokens go with the first
+        piece; if all text is held back they get an event of their own, so that none is lost."""
         if self._is_plain and len(pieces) == 1 and isinstance(pieces[0], TextPiece):
             return [self._text_event(chunk.index, pieces[0].text)]
         deltas = [delta_of(piece) for piece in pieces]
@@ -182,7 +182,7 @@ class ChatFormatter:
         return events
 
     def _text_event(self, index: int, text: str) -> bytes:
-        """The event of plain content, which almost every event is."""
+        """Return the event of plain content; almost every event is one."""
         choice = self._choices[index]
         if choice.text_event is None:
             choice.text_event = TextEvent(lambda text: self._content(index, text))
@@ -237,6 +237,6 @@ class ChatFormatter:
 
 
 def _asks_for_calls(choice: _Choice) -> bool:
-    """A stop string may have truncated the last call: then the finish reason is ``stop``, because
-    the client cannot run the call."""
+    """Return whether the finish reason is ``tool_calls``. It is not if a stop string may have
+    truncated the last call, because the client cannot run that call."""
     return bool(whole_answer(choice.pieces).calls) and not choice.parser.ends_in_call

@@ -31,7 +31,7 @@ class ImageReader:
         self.files: list[bytes] = []
 
     def read(self, part: MediaPart, param: str) -> dict[str, Any]:
-        """The part for a chat template; ``sha256`` is for the server itself.
+        """Return the part for a chat template; its ``sha256`` is used by the server alone.
 
         Raises:
             InvalidArgument: the model reads no images, or the URL has no image data.
@@ -51,10 +51,10 @@ class ImageReader:
 
 
 def read_image(url: str | None, accepted: ImageInput, param: str, url_param: str) -> bytes:
-    """The file that ``url`` carries.
+    """Return the content of the image file that ``url`` carries.
 
     Raises:
-        InvalidArgument: it has none that the model takes.
+        InvalidArgument: it carries none that the model accepts.
     """
     file = _file_of(url, url_param)
     try:
@@ -83,8 +83,8 @@ def _file_of(url: str | None, param: str) -> bytes:
 def expand_images(
     token_ids: Sequence[int], files: Sequence[bytes], accepted: ImageInput | None, limit: int
 ) -> tuple[tuple[int, ...], tuple[PromptImage, ...]]:
-    """The prompt with each image's placeholder repeated to its number of tokens, and the place of
-    each image.
+    """Return the prompt with each image's placeholder repeated to its number of tokens, and the
+    place of each image.
 
     Raises:
         InvalidArgument: the rendered prompt has another number of images than the conversation.

@@ -32,9 +32,9 @@ from quire.server.schemas.chat import (
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How answers are parsed. ``max_calls``: further calls are dropped, as the client requested
-    (``parallel_tool_calls: false``). 0: calls are text, unless ``drops_calls``: the client has
-    tools and has ruled out all calls, so calls are removed. ``starts_in_reasoning``: the prompt has
-    already opened the model's reasoning. ``tools``: names of the tools."""
+    (``parallel_tool_calls: false``); with 0, calls stay text, unless ``drops_calls``: the client
+    has tools and has ruled out all calls, so calls are removed. ``starts_in_reasoning``: the prompt
+    has already opened the model's reasoning. ``tools``: names of the tools."""
 
     max_calls: int | None = 0
     starts_in_reasoning: bool = False
@@ -49,8 +49,8 @@ class Reading:
 
 
 class ChoiceParser:
-    """Call ``feed`` with one choice's text as it arrives, and ``finish`` once. ``new_call_id``:
-    random ids, unless it is given."""
+    """The parser of one choice. Call ``feed`` with its text as it arrives, and ``finish`` once.
+    ``new_call_id``: makes ids of calls; random ones by default."""
 
     def __init__(self, reading: Reading, new_call_id: Callable[[], str] | None = None) -> None:
         self._max_calls = reading.max_calls
@@ -75,7 +75,7 @@ class ChoiceParser:
         return self._kept(self._parser.feed(text))
 
     def finish(self) -> list[Piece]:
-        """The text that was held back; it may end in the middle of a call."""
+        """Return the text that was held back; it may end in the middle of a call."""
         return self._kept(self._parser.finish())
 
     def _kept(self, pieces: list[Piece]) -> list[Piece]:
@@ -107,7 +107,8 @@ def delta_of(piece: Piece) -> Delta:
 
 
 def message_of(answer: Answer) -> ChatMessage:
-    """``content`` is null only if there are calls and no text."""
+    """Return the message of ``answer``. Its ``content`` is null only if there are calls and no
+    text."""
     message = ChatMessage(
         role="assistant",
         content=answer.content if answer.content or not answer.calls else None,

@@ -1,4 +1,4 @@
-"""Prepares a conversation for the model: the prompt, the grammar, how the answer is parsed.
+"""Prepares a conversation for the model: the prompt, the grammar, and how the answer is parsed.
 
 Shared by the three conversation APIs (chat completions, responses, messages): each translates its
 fields to a ``ChatCompletionRequest`` and formats the answer itself.
@@ -41,7 +41,7 @@ class PreparedChat:
     num_logprobs: int | None
 
     def remember(self, session: SessionHandle, answers: Sequence[Answer]) -> None:
-        """A later prompt that continues one of ``answers`` joins ``session``."""
+        """Have a later prompt that continues one of ``answers`` join ``session``."""
         for answer in answers:
             session.remember(self.turns, turn_of_answer(answer))
 
@@ -51,7 +51,7 @@ async def prepare_chat(
 ) -> PreparedChat:
     """Render ``body``'s conversation and decide how its answer is generated.
 
-    ``at_most``: where ``body`` has no limit, so many tokens, or fewer if the context holds fewer.
+    ``at_most``: if ``body`` has no limit, the limit in tokens; fewer if the context holds fewer.
 
     Raises:
         QuireError: no such model, a conversation that its template refuses, a grammar that does not
@@ -96,7 +96,7 @@ async def prepare_chat(
 
 
 def _truncated(prompt: ChatPrompt, body: ChatCompletionRequest, model: ServedModel) -> ChatPrompt:
-    """The end of ``prompt``, as long as ``truncate_prompt_tokens`` allows."""
+    """Return the end of ``prompt``, as long as ``truncate_prompt_tokens`` allows."""
     asked = body.truncate_prompt_tokens
     if asked is None:
         return prompt
@@ -113,7 +113,7 @@ def _truncated(prompt: ChatPrompt, body: ChatCompletionRequest, model: ServedMod
 
 
 async def render_chat(context: ServerContext, body: ChatCompletionRequest) -> ChatPrompt:
-    """The prompt of ``body``'s conversation only.
+    """Return the prompt of ``body``'s conversation, without anything else.
 
     Raises:
         QuireError: no such model, or a conversation that its template refuses.
@@ -127,7 +127,8 @@ async def render_chat(context: ServerContext, body: ChatCompletionRequest) -> Ch
 def _conversation(
     body: ChatCompletionRequest, messages: list[dict[str, object]], images: Sequence[bytes]
 ) -> TemplateInput:
-    """With ``tool_choice`` none the model does not see the tools, so that it calls none."""
+    """Return the input of the template. With ``tool_choice`` none the model does not see the tools,
+    so that it calls none."""
     tools = body.tools if body.tool_choice != "none" else None
     variables = dict(body.chat_template_kwargs or {})
     for name in ("reasoning_effort", "verbosity"):

@@ -50,8 +50,8 @@ class TemplateInput:
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """``opens_reasoning``: the prompt ends with the start of the model's reasoning. ``token_ids``
-    have one token for each embedding of ``images``."""
+    """A rendered prompt. ``opens_reasoning``: it ends with the start of the model's reasoning.
+    ``token_ids`` have one token for each embedding of ``images``."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -60,14 +60,14 @@ class ChatPrompt:
 
 
 class ChatRenderer:
-    """Renders for many requests at a time with a few threads; further requests wait."""
+    """Renders several requests at a time with a few threads; further requests wait."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="quire-template")
         self._local = threading.local()
 
     async def render(self, model: ServedModel, conversation: TemplateInput) -> ChatPrompt:
-        """The prompt of ``conversation`` for ``model``.
+        """Return the prompt of ``conversation`` for ``model``.
 
         Raises:
             InvalidArgument: the model has no template, its template does not compile, or the
@@ -107,7 +107,7 @@ class ChatRenderer:
         return ChatPrompt(text, token_ids, text.rstrip().endswith(THINK_START), images)
 
     def _template(self, model: ServedModel) -> ChatTemplate:
-        """This thread's compiled template of ``model``."""
+        """Return this thread's compiled template of ``model``."""
         compiled: dict[str, ChatTemplate] = self._local.__dict__
         key = f"{model.id}\0{model.info.content}"
         if key not in compiled:

@@ -16,7 +16,7 @@ from quire.server.schemas.tools import ToolDefinition
 
 
 class ChatFields(Protocol):
-    """What decides how a chat becomes tokens."""
+    """The fields that decide how a chat becomes tokens."""
 
     @property
     def messages(self) -> Messages | None: ...
@@ -33,7 +33,7 @@ class ChatFields(Protocol):
 async def tokens_of(
     renderer: ChatRenderer, model: ServedModel, body: TokenizeRequest
 ) -> tuple[int, ...]:
-    """What ``body`` is in tokens of ``model``."""
+    """Return ``body`` as tokens of ``model``."""
     if body.messages is None:
         text, special = body.prompt or "", body.add_special_tokens
         return tuple(await asyncio.to_thread(text_tokens, model, text, special))
@@ -41,7 +41,7 @@ async def tokens_of(
 
 
 async def prompt_of(renderer: ChatRenderer, model: ServedModel, body: ChatFields) -> ChatPrompt:
-    """The messages of ``body`` as a prompt of ``model``."""
+    """Return the messages of ``body`` as a prompt of ``model``."""
     images = ImageReader(model.info.images)
     conversation = TemplateInput(
         template_messages(body.messages or [], images),

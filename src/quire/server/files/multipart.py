@@ -17,7 +17,7 @@ MAX_PARTS = 16
 
 @dataclass(frozen=True, slots=True)
 class PartStarted:
-    """``filename``: ``None`` for a field."""
+    """The beginning of a part. ``filename``: ``None`` for a field."""
 
     name: str
     filename: str | None
@@ -34,11 +34,11 @@ PartEvent = PartStarted | PartContent
 
 
 class MultipartReader:
-    """Call ``feed`` with the body as it arrives, and ``finish`` once. The events add up to the
+    """Call ``feed`` with the body as it arrives, and ``finish`` once. The contents add up to the
     same, however the body is cut."""
 
     def __init__(self, content_type: str) -> None:
-        """Raises ``InvalidArgument`` for another content type, or a missing boundary."""
+        """Raises ``InvalidArgument`` for another content type, or if the boundary is missing."""
         header = Message()
         header["content-type"] = content_type
         boundary = header.get_boundary()
@@ -48,13 +48,14 @@ class MultipartReader:
                 "functions do"
             )
         self._delimiter = b"\r\n--" + boundary.encode("latin-1", "replace")
-        self._held = b"\r\n"  # the first delimiter need not stand behind a line break
+        self._held = b"\r\n"  # the first delimiter need not follow a line break
         self._in_part = False
         self._num_parts = 0
         self._ended = False
 
     def feed(self, content: bytes) -> list[PartEvent]:
-        """Raises ``InvalidArgument``: malformed, or too many parts."""
+        """Return the events of the next bytes. Raises ``InvalidArgument`` if the body is malformed,
+        or has too many parts."""
         self._held += content
         events: list[PartEvent] = []
         while not self._ended and self._advance(events):
@@ -62,12 +63,13 @@ class MultipartReader:
         return events
 
     def finish(self) -> None:
-        """Raises ``InvalidArgument``: the body has ended within a part."""
+        """Check that the body is complete. Raises ``InvalidArgument`` if it has ended within a
+        part."""
         if not self._ended:
             raise InvalidArgument("the form ends before its last boundary: send all of it")
 
     def _advance(self, events: list[PartEvent]) -> bool:
-        """One step; False: more is needed."""
+        """Take one step; return False if more bytes are needed."""
         place = self._held.find(self._delimiter)
         if place < 0:
             self._tell_content(events)
@@ -91,14 +93,14 @@ class MultipartReader:
         return True
 
     def _tell_content(self, events: list[PartEvent]) -> None:
-        """All bytes except a possible beginning of a delimiter."""
+        """Add all bytes except a possible beginning of a delimiter to the content."""
         num_sure = len(self._held) - len(self._delimiter) + 1
         if num_sure > 0:
             self._add(events, self._held[:num_sure])
             self._held = self._held[num_sure:]
 
     def _add(self, events: list[PartEvent], content: bytes) -> None:
-        if content and self._in_part:  # what stands before the first part means nothing
+        if content and self._in_part:  # a preamble before the first part is ignored
             events.append(PartContent(content))
 
     def _started(self, head: bytes) -> PartStarted:

@@ -57,7 +57,7 @@ async def receive_file(
 
 
 class _Form:
-    """Writes the file as it arrives and collects the other fields."""
+    """Writes the file as it arrives, and collects the other fields."""
 
     def __init__(self, upload: IncomingFile) -> None:
         self._upload = upload
@@ -129,7 +129,7 @@ def _ttl_s(fields: Mapping[str, str]) -> int | None:
 
 
 def ttl_within(seconds: int, param: str) -> int:
-    """Raises ``InvalidArgument`` outside OpenAI's bounds."""
+    """Return a lifetime in seconds. Raises ``InvalidArgument`` outside OpenAI's bounds."""
     if not 3600 <= seconds <= 2_592_000:
         raise InvalidArgument(
             f"{param}: {seconds} seconds; choose 3600 (an hour) to 2592000 (30 days)", param=param

@@ -50,7 +50,8 @@ class FileRecord(msgspec.Struct, frozen=True):
 
 
 class FileStore:
-    """``directory`` ``None``: a temporary one, deleted with the store. For any thread."""
+    """The files of all tenants. ``directory``: ``None`` for a temporary one, deleted with the
+    store. Any thread may use it."""
 
     def __init__(
         self, directory: Path | None, limits: FileLimits, now_s: Callable[[], float]
@@ -70,7 +71,7 @@ class FileStore:
 
     @property
     def directory(self) -> Path:
-        """Created and read at the first use. Raises ``ConfigError`` if that fails."""
+        """The directory, made and read at the first use. Raises ``ConfigError`` if that fails."""
         with self._lock:
             if self._directory is None:
                 self._directory = self._open()
@@ -101,14 +102,14 @@ class FileStore:
         return self._kept
 
     def close(self) -> None:
-        """Deletes a temporary directory. Idempotent."""
+        """Delete a temporary directory. Idempotent."""
         with self._lock:
             if self._temporary is not None:
                 self._temporary.close()
                 self._temporary = self._directory = None
 
     def begin(self, tenant: TenantId) -> IncomingFile:
-        """A new file, to be written now.
+        """Return a new file, to be written now.
 
         Raises:
             QuotaExceeded: the tenant has too many files.
@@ -125,7 +126,7 @@ class FileStore:
     def add(
         self, path: Path, tenant: TenantId, filename: str, purpose: str, ttl_s: int | None
     ) -> FileRecord:
-        """Keep what was written to ``path``, a file of the store's directory."""
+        """Keep what was written to ``path``, a file of the store's directory; return its record."""
         now_s = int(self._now_s())
         record = FileRecord(
             id=path.stem,
@@ -150,18 +151,19 @@ class FileStore:
             self._records[record.id] = record
 
     def expiry_s(self, created_s: int, ttl_s: int | None) -> int:
-        """When a file expires; ``ttl_s`` ``None``: after the longest lifetime."""
+        """Return when a file expires. ``ttl_s``: its lifetime; ``None`` for the longest one."""
         return created_s + min(ttl_s or self._limits.ttl_s, self._limits.ttl_s)
 
     def files(self, tenant: TenantId) -> list[FileRecord]:
-        """Oldest first."""
+        """Return the tenant's files, oldest first."""
         self._drop_expired()
         with self._lock:
             own = [record for record in self._records.values() if record.tenant == tenant]
         return sorted(own, key=lambda record: (record.created_s, record.id))
 
     def get(self, tenant: TenantId, file_id: str) -> FileRecord:
-        """Raises ``UnknownHandle``: no such file, or not this tenant's."""
+        """Return the record of a file. Raises ``UnknownHandle`` if it does not exist, or is another
+        tenant's."""
         self._drop_expired()
         record = self._records.get(file_id)
         if record is None or record.tenant != tenant:
@@ -200,8 +202,10 @@ class IncomingFile:
         self._file: BinaryIO = path.open("xb")
 
     def write(self, content: bytes) -> None:
-        """Raises:
-        NeverWithinQuota, QuotaExceeded: the file, or all of the tenant's, become too large.
+        """Append ``content``.
+
+        Raises:
+            NeverWithinQuota, QuotaExceeded: the file, or all of the tenant's, become too large.
         """
         self._num_bytes += len(content)
         if self._num_bytes > self._limits.max_file_bytes:

@@ -1,7 +1,8 @@
-"""``kv_addr_info``: what a client carries from the receiver of K and V to the sender, and back.
+"""``kv_addr_info``: the text that a client carries from the receiver of K and V to the sender, and
+back.
 
-Owns its form and its signature, and who may ask for one: whoever sends the cluster key. The lease's
-own key does not stand in it: both nodes derive it from the cluster key and a number. Must not know
+Owns its form and its signature, and who may ask for one: senders of the cluster key. It does not
+contain the lease's own key: both nodes derive that from the cluster key and a number. Must not know
 routes or programs.
 """
 
@@ -27,8 +28,9 @@ _NONCE_BYTES = 16
 
 
 class KvAddress(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One lease as a sender must know it. It waits for tokens ``begin`` to before ``end`` of the
-    prompt whose first ``end`` tokens have the digest ``tokens``; ``nonce`` yields its key."""
+    """The data of one lease that a sender needs. The lease waits for tokens ``begin`` to before
+    ``end`` of the prompt whose first ``end`` tokens have the digest ``tokens``; the lease's key is
+    derived from ``nonce``."""
 
     tenant: TenantId
     model: ModelId
@@ -46,7 +48,7 @@ class KvAddress(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class KvAddresses:
-    """Signs addresses with ``cluster_key`` and reads them. ``unix_s``: the time.
+    """Signs addresses with ``cluster_key`` and reads them. ``unix_s`` returns the time.
 
     Raises (every method):
         Unauthorized: the node has no cluster key.
@@ -65,11 +67,11 @@ class KvAddresses:
         return self._cluster_key
 
     def check_sender(self, headers: Headers) -> None:
-        """Return if whoever sent ``headers`` knows the cluster key.
+        """Check that the sender of ``headers`` knows the cluster key.
 
         Raises:
-            Unauthorized: none was sent.
-            Forbidden: another one was.
+            Unauthorized: no key was sent.
+            Forbidden: another key was sent.
         """
         key, sent = self.require_key(), headers.get(CLUSTER_KEY_HEADER)
         if sent is None:
@@ -87,7 +89,7 @@ class KvAddresses:
         return secrets.token_bytes(_NONCE_BYTES)
 
     def lease_key(self, nonce: bytes) -> bytes:
-        """The key of the lease that is opened with ``nonce``."""
+        """Return the key of the lease that is opened with ``nonce``."""
         return self._digest(b"lease", nonce)[:KEY_BYTES]
 
     def seal(self, address: KvAddress) -> str:
@@ -96,10 +98,10 @@ class KvAddresses:
         return base64.urlsafe_b64encode(signed).decode().rstrip("=")
 
     def open(self, kv_addr_info: str, tenant: TenantId) -> KvAddress:
-        """What ``kv_addr_info`` says.
+        """Return the address that ``kv_addr_info`` encodes.
 
         Raises:
-            InvalidArgument: it is no such thing.
+            InvalidArgument: it is no address.
             Forbidden: another key has signed it, or it is another tenant's.
             UnknownHandle: its lease has expired.
         """
@@ -132,7 +134,7 @@ class KvAddresses:
         return address
 
     def target(self, address: KvAddress) -> SendTarget:
-        """Where the first of the tokens goes that the lease waits for."""
+        """Return where to send the first of the tokens that the lease waits for."""
         return SendTarget(
             address=address.data_address,
             lease=address.lease,
@@ -141,7 +143,7 @@ class KvAddresses:
         )
 
     def lease(self, address: KvAddress) -> LeaseName:
-        """The lease on its own node."""
+        """Return the name of the lease on its own node."""
         return LeaseName(
             address.engine, address.epoch, address.lease, self.lease_key(address.nonce)
         )

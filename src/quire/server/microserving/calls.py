@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whose call it is, and for how long. ``limit_s``: None for no limit. ``watches``: the call
-    ends when its client disconnects."""
+    """A request for which a program runs. ``limit_s``: the longest time, None for no limit.
+    ``watches``: the call ends when its client disconnects."""
 
     request: Request
     fields: IdentityFields
@@ -42,11 +42,11 @@ class Caller:
 
 
 async def result_of(caller: Caller, program: BuiltIn[R, T], asked: R) -> T:
-    """What ``program`` yields for ``asked``, in the caller's session.
+    """Return the result of ``program`` for ``asked``, run in the caller's session.
 
     Raises:
         HttpError: the client has disconnected; the call is cancelled.
-        UnknownHandle: the time is over.
+        UnknownHandle: the program has run for longer than ``limit_s``.
         QuireError: see ``Node.session``; the error of the program.
     """
     request = caller.request

@@ -1,13 +1,14 @@
-"""The events of many streams over one connection to a router, in place of one connection each.
+"""Sends the events of many streams over one connection to a router, in place of one connection
+each.
 
-A step of the engine gives an event to every stream. Over connections of their own each costs a
-write here and a read at the router, which is most of what passing it on takes. A router therefore
-opens a channel and names it with its requests; the events of their answers go over it, all of a
-turn of the loop in one write.
+A step of the engine gives an event to every stream. Over a connection of its own each costs a write
+here and a read at the router, which is most of the cost of passing it on. A router therefore opens
+a channel and names it in its requests; the events of their answers are sent over it, all events of
+one turn of the loop in one write.
 
-Owns when a stream leaves its channel. An answer's own connection keeps its head,
-its end and its client's disconnect, and gets the events where the channel or the stream's client is
-too slow: a stream that has left does not come back. Must not know what the events say.
+Owns when a stream leaves its channel. An answer's own connection still carries its head, its end
+and its client's disconnect, and takes over the events if the channel or the stream's client is too
+slow: a stream that has left does not come back. Must not know what the events mean.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Writer(Protocol):
 
 
 class RouterChannel:
-    """One connection of a router. ``streams``: those whose events go over it, by number."""
+    """The channel of a router. ``streams``: those whose events are sent over it, by number."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -56,23 +57,24 @@ class RouterChannel:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the router takes a piece now."""
+        """Whether the router can take a piece now."""
         return self.is_open and self._writer.is_ready
 
     def write(self, number: int, piece: bytes) -> None:
-        """Only while ``is_ready``; ``piece`` is not empty."""
+        """Send a piece of stream ``number``. Call it only while ``is_ready``; ``piece`` is not
+        empty."""
         self._writer.write(FRAME.pack(number, len(piece)) + piece)
 
     def leave(self, number: int) -> None:
-        """Say that stream ``number`` goes on over its own connection; also while the router is
+        """Announce that stream ``number`` goes on over its own connection; also while the router is
         slow."""
         if self.is_open:
             self._writer.write(FRAME.pack(number, 0))
 
 
 class ChannelledSend:
-    """The ``send`` of one answer, if it is a stream of events: these go over ``channel`` as stream
-    ``number``."""
+    """The ``send`` of one answer. If the answer is a stream of events, these are sent over
+    ``channel`` as stream ``number``."""
 
     def __init__(self, send: Send, channel: RouterChannel, number: int) -> None:
         self._send = send
@@ -89,7 +91,7 @@ class ChannelledSend:
         elif self._is_over_channel:
             channel, piece = self._channel, message.get("body", b"")
             if not channel.is_open:
-                return  # the router has lost a part of it, and closes this connection, too
+                return  # the router has lost a part, and closes this connection as well
             fits = message.get("more_body", False) and len(piece) <= MAX_PIECE_BYTES
             if fits and channel.is_ready:
                 if piece:
@@ -99,7 +101,7 @@ class ChannelledSend:
         await self._send(message)
 
     def leave(self) -> None:
-        """From now on the events go over the answer's own connection. Idempotent."""
+        """Send events over the answer's own connection from now on. Idempotent."""
         if self._is_over_channel:
             self._is_over_channel = False
             del self._channel.streams[self._number]
@@ -114,7 +116,7 @@ class ChannelledSend:
 
 
 class Channels:
-    """Those of one application. Belongs to the loop that serves."""
+    """The channels of one application. Belongs to the loop that serves."""
 
     def __init__(self, max_channels: int = MAX_CHANNELS) -> None:
         self._max_channels = max_channels
@@ -124,12 +126,12 @@ class Channels:
         return len(self._open)
 
     def open(self, name: str, writer: Writer) -> RouterChannel:
-        """A new channel.
+        """Open a channel.
 
         Raises:
-            InvalidArgument: ``name`` cannot be one.
-            AlreadyExists: it is another one's.
-            QuotaExceeded: there are too many.
+            InvalidArgument: ``name`` is no name of a channel.
+            AlreadyExists: another channel has the name.
+            QuotaExceeded: there are too many channels.
         """
         if not (MIN_NAME_CHARS <= len(name) <= MAX_NAME_CHARS and name.isalnum()):
             raise InvalidArgument(
@@ -148,11 +150,12 @@ class Channels:
         return channel
 
     def close(self, name: str) -> None:
-        """Streams that have not left end there: what the router has of them is not known."""
+        """Close a channel. Streams that have not left end with it: it is not known how much of them
+        the router has received."""
         self._open.pop(name).is_open = False
 
     def leave(self, name: str, number: int) -> None:
-        """Have a stream leave. One that has ended, or has not begun, needs nothing.
+        """Have a stream leave its channel. Does nothing if the stream has ended or has not begun.
 
         Raises:
             UnknownHandle: there is no such channel.
@@ -166,8 +169,8 @@ class Channels:
 
     @contextmanager
     def over(self, scope: Scope, send: Send) -> Iterator[Send]:
-        """``send`` for the request of ``scope``, over the channel that it names. One that is not
-        open is none: the answer says over which connection it comes."""
+        """Return the ``send`` for the request of ``scope``: over the channel that the request
+        names, if that is open. The answer says over which connection its events are sent."""
         named = next((value for name, value in scope["headers"] if name == _HEADER), b"")
         name, _, number = named.decode("latin-1").partition(".")
         channel = self._open.get(name)
@@ -178,13 +181,13 @@ class Channels:
         sending = ChannelledSend(send, channel, at)
         try:
             yield sending
-        finally:  # its client may have left in the middle
+        finally:  # the client may have disconnected in the middle
             sending.leave()
 
 
 class ChannelStream(EventStream):
-    """The connection of a channel: what its streams write, and heartbeats between. ``is_over``:
-    whether the node has stopped."""
+    """The connection of a channel: it carries the pieces of the streams, with heartbeats between.
+    ``is_over`` returns whether the node has stopped."""
 
     media_type = "application/octet-stream"
 

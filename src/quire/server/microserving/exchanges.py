@@ -1,7 +1,8 @@
-"""The microserving calls of one application: what each asks of the node, and its answer.
+"""The microserving calls of one application: the program that each runs on the node, and its
+answer.
 
-Owns the checks on addresses of leases and the way from a request's fields to a program of the node.
-Must not know routes.
+Owns the checks on addresses of leases, and the translation of a request's fields into a program of
+the node. Must not know routes.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ from quire.server.schemas.microserving import (
 
 
 def exchanges_of(request: Request) -> Exchanges:
-    """Raises ``Unauthorized`` or ``Forbidden`` unless the request comes from the cluster."""
+    """Return the exchanges of the request's application. Raises ``Unauthorized`` or ``Forbidden``
+    unless the request comes from the cluster."""
     context = context_of(request)
     context.addresses.check_sender(request.headers)
     return Exchanges(context.node, context.addresses, context.once)
@@ -63,14 +65,14 @@ def exchanges_of(request: Request) -> Exchanges:
 
 @dataclass(frozen=True, slots=True)
 class Exchanges:
-    """Of the application that a request is to."""
+    """The microserving calls of one application."""
 
     node: Node
     addresses: KvAddresses
     once: OnceByRequest
 
     async def prep_recv(self, request: Request, body: PrepRecvRequest) -> PrepRecvAnswer:
-        """Hold or make room for ``prompt[:end]``."""
+        """Hold what the prefix cache has of ``prompt[:end]``, and make room for the rest."""
         model = self.node.model(body.model)
         prompt = await _prompt_of(request, model, body)
         end = prompt.place(body.end, "end")
@@ -122,7 +124,7 @@ class Exchanges:
         )
 
     async def remote_send(self, request: Request, body: RemoteSendRequest) -> RemoteSendAnswer:
-        """Compute what is not here of ``prompt[:end]`` and send ``prompt[begin:end]``."""
+        """Compute what this node lacks of ``prompt[:end]``, and send ``prompt[begin:end]``."""
         model = self.node.model(body.model)
         prompt = await _prompt_of(request, model, body)
         begin, end = prompt.place(body.begin, "begin"), prompt.place(body.end, "end")
@@ -143,7 +145,7 @@ class Exchanges:
             content=address.content,
             priority=priority_of(body),
         )
-        if asked.begin >= end:  # the receiver has all of it
+        if asked.begin >= end:  # the receiver has everything already
             return RemoteSendAnswer(num_tokens=0, num_bytes=0, elapsed_s=0.0)
         caller = Caller(
             request,
@@ -172,7 +174,8 @@ class Exchanges:
         address: KvAddress,
         rank: Rank | None,
     ) -> None:
-        """Raises ``InvalidArgument`` or ``UnknownHandle``: the lease does not wait for this."""
+        """Raise ``InvalidArgument`` or ``UnknownHandle`` if the lease does not wait for these
+        tokens."""
         if rank is not None and (rank.engine, rank.epoch) != (address.engine, address.epoch):
             raise UnknownHandle(
                 f"recv_rank names engine {rank.engine} (epoch {rank.epoch}), the lease is of "
@@ -194,7 +197,7 @@ class Exchanges:
         _check_same(model, address)
 
     def take(self, request: Request, body: StartGenerateRequest) -> _Taking:
-        """What ``start_generate`` takes over: nothing, if it names no lease."""
+        """Return the lease that ``start_generate`` takes over: none, if it names none."""
         if body.kv_addr_info is None:
             return _Taking(self.addresses, None, body, self.node.model(body.model))
         address = self.addresses.open(body.kv_addr_info, caller_of(request))
@@ -221,7 +224,7 @@ class Exchanges:
         return PinAnswer(num_tokens=pinned.num_tokens, expires_in_s=body.ttl_s)
 
     async def pages(self, request: Request, body: PromptPagesRequest) -> PromptPages:
-        """The tokens and keys of a prompt of the caller's tenant."""
+        """Return the tokens of a prompt of the caller's tenant, and the keys of its pages."""
         model = self.node.model(body.model)
         if body.messages is None:
             assert body.prompt is not None
@@ -229,7 +232,7 @@ class Exchanges:
         else:
             tokens = await tokens_of(context_of(request).renderer, model, body)
         info, known = model.info, tokens
-        if info.images is not None and info.images.token in tokens:  # found by more than tokens
+        if info.images is not None and info.images.token in tokens:  # images have no keys
             known = tokens[: tokens.index(info.images.token)]
         root = root_key(info.content, caller_of(request), _adapter_of(model))
         page_size = info.pool.page_size
@@ -266,7 +269,7 @@ class _Taking:
     model: ServedModel
 
     def into(self, asked: CompletionRequest) -> CompletionRequest:
-        """``asked``, with its images, and the lease that its prompt's first tokens come from.
+        """Return ``asked`` with its images, and with the lease that has its prompt's first tokens.
 
         Raises:
             InvalidArgument: ``begin`` is outside the prompt or the lease, or the lease is for
@@ -310,7 +313,7 @@ async def _prompt_of(
 
 
 def _adapter_of(model: ServedModel) -> str | None:
-    """Identifies the weights of the model's adapter."""
+    """Return the digest of the weights of the model's adapter; None without one."""
     if model.adapter is None:
         return None
     return next(one.digest for one in model.info.adapters if one.name == model.adapter)

@@ -1,8 +1,7 @@
 """``/v1/microserving/index`` as server-sent events: readers that keep a copy of the prefix indexes.
 
-Owns when readers look, the form of the events, and how large one may be. Nothing is kept for a
-reader but how far it has read: who reads slowly gets fewer and fuller events, or the whole index
-again.
+Owns when readers look, the form of the events, and their largest size. Only how far a reader has
+read is kept for it: a slow reader gets fewer and fuller events, or the whole index again.
 """
 
 from __future__ import annotations
@@ -21,10 +20,11 @@ from quire.server.event_stream import EventStream
 from quire.server.events import DATA_EVENTS, data_event
 
 INTERVAL_S = 0.1
-"""Between two looks of a reader."""
+"""Time between two looks of a reader."""
 
 HEARTBEAT_S = 2.0
-"""After so much silence a comment is sent, by which the other side knows that the node lives."""
+"""After this time without an event a comment is sent, by which the reader knows that the node
+lives."""
 
 MAX_READERS = 32
 MAX_EVENT_KEYS = 1 << 15
@@ -32,17 +32,17 @@ HEARTBEAT = b": nothing has changed\n\n"
 
 _KEY_BYTES = 32
 SHORT_KEY_BYTES = 8
-"""Of a key's 32, so many are told: of ten million pages, two are confused with each other once in
-300,000 times."""
+"""How many of a key's 32 bytes are sent: among ten million pages, the probability that two have the
+same short key is 1 in 300,000."""
 
 Look = Callable[[Mapping[EngineId, IndexPlace]], Sequence[EngineIndex]]
 
 
 class IndexEvent(msgspec.Struct, frozen=True):
-    """What has come to the index of one life (``epoch``) of an engine and what has gone, from
-    change ``since`` to ``number``. ``since`` null: it begins anew with these. Much comes in
-    ``num_parts`` events. Keys have eight bytes each, in base64 one behind the other; keys of
-    engines with equal ``content`` and ``page_size`` mean the same tokens."""
+    """The keys inserted into and evicted from the index of one life (``epoch``) of an engine, from
+    change ``since`` to ``number``. ``since`` null: the index begins anew with these keys. A large
+    change is sent in ``num_parts`` events. Keys have eight bytes each, one after the other, in
+    base64; keys of engines with equal ``content`` and ``page_size`` stand for the same tokens."""
 
     engine: str
     model: str
@@ -58,8 +58,8 @@ class IndexEvent(msgspec.Struct, frozen=True):
 
 
 class LiveIndex:
-    """``look`` and ``is_over`` (whether the node has stopped) are the node's. Belongs to the loop
-    that serves."""
+    """The readers of one node's indexes. ``look`` and ``is_over`` (whether the node has stopped)
+    are functions of the node. Belongs to the loop that serves."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class LiveIndex:
         self.num_readers = 0
 
     def enter(self) -> None:
-        """One reader more.
+        """Count one more reader.
 
         Raises:
             QuotaExceeded: there are too many.
@@ -95,7 +95,7 @@ class LiveIndex:
         self.num_readers -= 1
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """The indexes as they are, then what changes, until the node has stopped."""
+        """Yield the indexes as they are, then their changes, until the node has stopped."""
         known: dict[EngineId, IndexPlace] = {}
         spoke_s = self._now_s()
         while not self._is_over():
@@ -112,8 +112,8 @@ class LiveIndex:
 
 
 def index_events(index: EngineIndex, max_keys: int) -> Iterator[IndexEvent]:
-    """``index`` in events of at most ``max_keys`` keys. A key that came and went is among those
-    that went: the reader may have known it before."""
+    """Yield ``index`` as events of at most ``max_keys`` keys. A key that was inserted and evicted
+    since is among the evicted ones: the reader may have known it before."""
     changes, keys = index.changes, index.changes.keys
     short = [keys[at : at + SHORT_KEY_BYTES] for at in range(0, len(keys), _KEY_BYTES)]
     last = list(dict(zip(short, changes.are_new, strict=True)).items())
@@ -136,12 +136,12 @@ def index_events(index: EngineIndex, max_keys: int) -> Iterator[IndexEvent]:
 
 
 def packed(keys: Iterator[bytes]) -> str:
-    """Keys, or the beginnings of keys, as one text."""
+    """Return keys, or the beginnings of keys, as one text."""
     return b64encode(b"".join(keys)).decode()
 
 
 class IndexStream(EventStream):
-    """Follows the prefix indexes of the node."""
+    """The prefix indexes of the node as an event stream."""
 
     def __init__(self, live: LiveIndex, write_timeout_s: float) -> None:
         super().__init__(write_timeout_s)

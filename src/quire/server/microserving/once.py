@@ -1,6 +1,6 @@
-"""Requests that are sent again under the same ``request_id`` are done once.
+"""Carries out a request only once, also if it is sent again under the same ``request_id``.
 
-Owns what has been answered lately, and what is being done. Must not know what the requests ask for.
+Owns the latest answers, and the requests that run. Must not know what the requests are for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quire.core.errors import AlreadyExists
 from quire.core.ids import TenantId
 
 MAX_REMEMBERED = 4096
-"""Answers of all tenants together, the latest."""
+"""The most answers that are kept, of all tenants together; the latest ones."""
 
 T = TypeVar("T")
 
@@ -22,8 +22,9 @@ _Key = tuple[TenantId, str, str]
 
 
 class OnceByRequest:
-    """One per application; belongs to its loop. An answer is kept until ``MAX_REMEMBERED`` later
-    ones have come; a failure is forgotten at once, so that the request may be tried again."""
+    """The requests of one application; belongs to its loop. An answer is kept until
+    ``MAX_REMEMBERED`` later ones have arrived; a failure is dropped at once, so that the request
+    may be tried again."""
 
     def __init__(self) -> None:
         self._done: OrderedDict[_Key, tuple[bytes, asyncio.Task[Any]]] = OrderedDict()
@@ -36,8 +37,9 @@ class OnceByRequest:
         asked: bytes,
         work: Callable[[], Coroutine[Any, Any, T]],
     ) -> T:
-        """The result of ``work``, or of the same request before. ``asked``: identifies what is
-        asked for. Who gives up waiting for a request with an id does not end it.
+        """Return the result of ``work``, or of the earlier request with this id. ``asked``
+        identifies the content of the request. A request with an id goes on if its caller stops
+        waiting.
 
         Raises:
             AlreadyExists: the id was used for another request.

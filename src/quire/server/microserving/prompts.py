@@ -1,4 +1,4 @@
-"""Prompts of microserving requests as tokens, and places in them.
+"""Prompts of microserving requests as tokens, and positions in them.
 
 Owns the meaning of a negative index, what identifies a prompt, and the checks against the model.
 Must not know leases.
@@ -23,11 +23,11 @@ from quire.server.plain_text import text_tokens
 async def prompt_tokens(
     model: ServedModel, prompt: str | list[int], add_special_tokens: bool | None
 ) -> tuple[int, ...]:
-    """The tokens of a prompt.
+    """Return the tokens of a prompt.
 
     Raises:
-        InvalidArgument: none, or one that the model does not have.
-        PromptTooLong: more than its context.
+        InvalidArgument: it is empty, or has a token that the model does not have.
+        PromptTooLong: it is longer than the model's context.
     """
     if isinstance(prompt, str):
         tokens = tuple(await asyncio.to_thread(text_tokens, model, prompt, add_special_tokens))
@@ -45,7 +45,7 @@ async def prompt_tokens(
 
 
 def place_in(tokens: Sequence[int], index: int, name: str) -> int:
-    """``index`` counted from the prompt's beginning.
+    """Return ``index`` counted from the prompt's beginning.
 
     Raises:
         InvalidArgument: it lies outside the prompt.
@@ -62,20 +62,20 @@ def place_in(tokens: Sequence[int], index: int, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ExchangePrompt:
-    """``tokens``: with those of ``images`` in their places."""
+    """A prompt: ``tokens``, with those of ``images`` in their places."""
 
     tokens: tuple[int, ...]
     images: tuple[PromptImage, ...] = ()
 
     def digest(self, end: int) -> bytes:
-        """Identifies the first ``end`` tokens and what the images among them show."""
+        """Return a digest of the first ``end`` tokens and of the images among them."""
         shown = [
             (one.start, hashlib.sha256(one.file).digest()) for one in self.images if one.start < end
         ]
         return hashlib.sha256(msgspec.msgpack.encode((self.tokens[:end], shown))).digest()
 
     def place(self, index: int, name: str) -> int:
-        """``index`` counted from the beginning.
+        """Return ``index`` counted from the prompt's beginning.
 
         Raises:
             InvalidArgument: it lies outside the prompt, or within an image.
@@ -95,11 +95,12 @@ class ExchangePrompt:
 def with_images(
     model: ServedModel, tokens: tuple[int, ...], urls: Sequence[str] | None
 ) -> ExchangePrompt:
-    """The prompt ``tokens``, which has the model's token for images once for each of ``urls``.
+    """Return the prompt ``tokens``, which has the model's image token once for each of ``urls``,
+    with the images in their places.
 
     Raises:
-        InvalidArgument: there are more or fewer of them, one has no image, or the model sees none.
-        PromptTooLong: more than the model's context.
+        InvalidArgument: their numbers differ, one has no image, or the model sees none.
+        PromptTooLong: it is longer than the model's context.
     """
     if not urls:
         return ExchangePrompt(tokens)

@@ -1,6 +1,8 @@
-"""A chat whose first tokens another engine has sent: a router names the lease beside the chat.
+"""A chat whose first tokens another engine has sent: a router names the lease in a header of the
+chat.
 
-Owns the header and what it means where it does not fit. Must not know what is sent, nor routes.
+Owns the header, and what happens if the lease does not fit the chat. Must not know what is sent,
+nor routes.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ RECEIVED_HEADER = "x-quire-received"
 def with_received(
     request: Request, model: ServedModel, asked: CompletionRequest
 ) -> CompletionRequest:
-    """``asked``, with K and V of its first tokens from the lease that the request names. One that
-    is for another prompt is left alone: all is computed then.
+    """Return ``asked`` with K and V of its first tokens from the lease that the request names. A
+    lease for another prompt is ignored: then all tokens are computed.
 
     Raises:
         Unauthorized, Forbidden: the request does not come from the cluster.

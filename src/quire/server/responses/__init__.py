@@ -1,1 +1,2 @@
-"""OpenAI's Responses API: items to chat messages, chunks to typed events, stored responses."""
+"""OpenAI's Responses API: translates items to chat messages, chunks to typed events, and stores
+responses."""

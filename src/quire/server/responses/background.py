@@ -1,5 +1,5 @@
-"""A response that continues without its client: a task of the server runs it, any client may read
-it.
+"""A response that continues without its client: a task of the server runs it, and any client may
+read it.
 
 Owns the task, its end in every state, and the events for the clients that follow it.
 """
@@ -22,15 +22,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What runs the response: it holds the prompt and its images."""
+    """The work of a background response; it holds the prompt and its images."""
 
     generation: GenerationStream
     formatter: ResponseFormatter
 
 
 class BackgroundRun:
-    """Starts at once. ``on_finished`` is called after a complete answer, ``on_end`` when it has
-    ended in any way; after that only its events are kept.
+    """The run of one response, which starts at once. ``on_finished`` is called after a complete
+    answer, ``on_end`` when it has ended in any way; after that only its events are kept.
 
     ``keep_events``: whether clients can follow it; ``on_grown`` is called when there are new
     events, and an exception of it fails the response.
@@ -63,7 +63,7 @@ class BackgroundRun:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the kept events."""
+        """Number of bytes of the kept events."""
         return self._num_bytes
 
     @property
@@ -71,7 +71,7 @@ class BackgroundRun:
         return self._events is not None
 
     def response(self) -> ResponseObject:
-        """The response in its current state, while it runs."""
+        """Return the response in its current state, while it runs."""
         assert self._work is not None, "its end has been told to on_end"
         return self._work.formatter.response()
 
@@ -85,7 +85,7 @@ class BackgroundRun:
         await asyncio.wait([self._task])
 
     async def follow(self, after: int) -> AsyncIterator[bytes]:
-        """Its events with numbers above ``after``, including future ones as they are made."""
+        """Yield its events with numbers above ``after``, including future ones as they are made."""
         events = self._events
         assert events is not None, "nobody may follow it"
         position = after + 1

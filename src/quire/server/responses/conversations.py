@@ -25,7 +25,8 @@ _BYTES_PER_ITEM = 1024
 
 @dataclass(frozen=True, slots=True)
 class ConversationLimits:
-    """Per tenant, ``max_items`` per conversation. ``ttl_s``: since the last use."""
+    """Limits for each tenant, ``max_items`` for each conversation. ``ttl_s``: seconds since the
+    last use."""
 
     ttl_s: float = 3600.0
     max_conversations: int = 1024
@@ -35,7 +36,7 @@ class ConversationLimits:
 
 @dataclass(slots=True, eq=False)
 class StoredConversation:
-    """``items`` in the form in which they are shown, oldest first."""
+    """A conversation; ``items`` in the form in which they are shown, oldest first."""
 
     id: str
     tenant: TenantId
@@ -46,7 +47,7 @@ class StoredConversation:
     num_bytes: int = 0
 
     def item(self, item_id: str) -> dict[str, Any]:
-        """Raises ``UnknownHandle``."""
+        """Return an item. Raises ``UnknownHandle`` if there is none with this id."""
         for item in self.items:
             if item["id"] == item_id:
                 return item
@@ -62,7 +63,8 @@ class _Shelf:
 
 
 class ConversationStore:
-    """``now_s`` is a monotonic clock, ``unix_s`` the time of day."""
+    """The conversations of all tenants. ``now_s`` is a monotonic clock, ``unix_s`` the time of
+    day."""
 
     def __init__(
         self,
@@ -78,7 +80,8 @@ class ConversationStore:
     def create(
         self, tenant: TenantId, metadata: Mapping[str, str], items: Sequence[dict[str, Any]]
     ) -> StoredConversation:
-        """Raises ``NeverWithinQuota``: too many items, or too large."""
+        """Create a conversation. Raises ``NeverWithinQuota`` if it has too many items, or is too
+        large."""
         entry = StoredConversation(
             f"conv_{secrets.token_hex(16)}", tenant, int(self._unix_s()), metadata
         )
@@ -89,7 +92,8 @@ class ConversationStore:
         return entry
 
     def get(self, tenant: TenantId, conversation_id: str) -> StoredConversation:
-        """Raises ``UnknownHandle``: no such conversation, or not this tenant's."""
+        """Return a conversation. Raises ``UnknownHandle`` if it does not exist, or is another
+        tenant's."""
         self._drop_old()
         shelf = self._shelves.get(tenant, _Shelf())
         entry = shelf.entries.get(conversation_id)
@@ -102,16 +106,17 @@ class ConversationStore:
         return entry
 
     def add(self, entry: StoredConversation, items: Sequence[dict[str, Any]]) -> None:
-        """Raises ``NeverWithinQuota``: too many items, or too large."""
+        """Add items. Raises ``NeverWithinQuota`` if there are too many, or if they are too
+        large."""
         self._check(entry, items)
         self.grow(entry, items)
 
     def check_room(self, entry: StoredConversation) -> None:
-        """Raises ``NeverWithinQuota`` if nothing can be added."""
+        """Raise ``NeverWithinQuota`` if nothing can be added."""
         self._check(entry, [{}])
 
     def grow(self, entry: StoredConversation, items: Sequence[dict[str, Any]]) -> None:
-        """Add a response's items to ``entry``, unless that has been deleted meanwhile."""
+        """Add a response's items to ``entry``, unless it has been deleted meanwhile."""
         shelf = self._shelves.get(entry.tenant, _Shelf())
         if shelf.entries.get(entry.id) is not entry:
             return
@@ -121,7 +126,7 @@ class ConversationStore:
         self._make_room(shelf, entry)
 
     def remove(self, entry: StoredConversation, item_id: str) -> None:
-        """Raises ``UnknownHandle``: it has no such item."""
+        """Remove an item. Raises ``UnknownHandle`` if there is none with this id."""
         item = entry.item(item_id)
         entry.items.remove(item)
         self._count(self._shelves[entry.tenant], entry, -_num_bytes([item]))

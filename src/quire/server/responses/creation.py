@@ -1,6 +1,5 @@
-"""From a request of ``/v1/responses`` to its work, and from a finished answer to a stored
-response.
-"""
+"""Turns a request of ``/v1/responses`` into its work, and a finished answer into a stored
+response."""
 
 from __future__ import annotations
 
@@ -45,8 +44,9 @@ from quire.server.strict_json import GENERATED_HEADER
 
 @dataclass(slots=True)
 class Creation:
-    """One response being made. ``entry`` is what will be stored, ``None`` with ``store: false``;
-    ``grow`` adds a complete response to its conversation; ``telling``: see ``GenerationPlan``."""
+    """One response that is being made. ``entry`` is what will be stored, ``None`` with
+    ``store: false``; ``grow`` adds a complete response to its conversation; ``telling``: see
+    ``GenerationPlan``."""
 
     body: ResponsesRequest
     chat: PreparedChat
@@ -71,7 +71,7 @@ class Creation:
         )
 
     def _on_finished(self, session: SessionHandle) -> None:
-        """The answer is complete: register it with the session and keep its pages for the stored
+        """Register the complete answer with the session, and keep its pages for the stored
         response."""
         answer = self.formatter.answer()
         self.chat.remember(session, [answer])
@@ -119,7 +119,8 @@ async def create(request: Request, body: ResponsesRequest) -> Creation:
 
 
 class _History(msgspec.Struct):
-    """What a response is asked behind, as another node goes on from it."""
+    """The messages before a response's answer, in the form in which they are sent to another node
+    that continues it."""
 
     messages: list[dict[str, Any]]
     shown: list[dict[str, Any]]
@@ -128,8 +129,9 @@ class _History(msgspec.Struct):
 
 @dataclass(slots=True)
 class _Asked:
-    """``messages``: all that is to be answered. ``shown``: the items of this request.
-    ``num_history_bytes``: of what was there before. ``grow``: see ``Creation``."""
+    """The content of a request. ``messages``: the whole conversation that is to be answered.
+    ``shown``: the items of this request. ``num_history_bytes``: the size of the conversation before
+    it. ``grow``: see ``Creation``."""
 
     messages: list[Message]
     shown: list[dict[str, Any]]
@@ -138,7 +140,8 @@ class _Asked:
 
 
 def _asked(request: Request, body: ResponsesRequest) -> _Asked:
-    """What the request says and refers to. Raises ``HttpError``: nothing."""
+    """Return the content of the request with what it refers to. Raises ``HttpError`` if there is
+    nothing to answer."""
     store, tenant = context_of(request).responses, caller_of(request)
     previous = _previous(request, body)
     items = items_of(body, lambda item_id, param: store.item(tenant, item_id, param))
@@ -165,10 +168,11 @@ def _asked(request: Request, body: ResponsesRequest) -> _Asked:
 
 
 def _asked_elsewhere(history: bytes) -> _Asked:
-    """What the node that was lost has told. Its conversation is lost with it.
+    """Return the content of a request whose node was lost, as that node has sent it. Its
+    conversation is lost with the node.
 
     Raises:
-        InvalidArgument: it cannot be read.
+        InvalidArgument: ``history`` cannot be read.
     """
     try:
         told = msgspec.json.decode(history, type=_History)
@@ -187,7 +191,7 @@ def _told(asked: _Asked) -> bytes:
 
 
 def _is_at_its_node(body: ResponsesRequest) -> bool:
-    """Whether it refers to what its node alone has."""
+    """Return whether the request refers to something that only its node has."""
     if body.previous_response_id is not None or body.conversation is not None:
         return True
     given = body.input if isinstance(body.input, list) else ()
@@ -206,7 +210,7 @@ def _conversation(request: Request, body: ResponsesRequest) -> StoredConversatio
 def _growing(
     request: Request, conversation: StoredConversation, said: Sequence[dict[str, Any]]
 ) -> Callable[[ResponseObject], None]:
-    """Adds the input and output items of a response."""
+    """Return a function that adds the input and output items of a response to ``conversation``."""
     store = context_of(request).conversations
 
     def grow(response: ResponseObject) -> None:
@@ -243,8 +247,8 @@ def _previous(request: Request, body: ResponsesRequest) -> StoredResponse | None
 async def _prepare(
     request: Request, body: ResponsesRequest, messages: list[Message]
 ) -> tuple[PreparedChat, list[Message]]:
-    """With ``truncation`` auto, a conversation that is too long loses its oldest turns, as few as
-    necessary."""
+    """Prepare the chat. With ``truncation`` auto, a conversation that is too long loses its oldest
+    turns, as few as necessary."""
     try:
         return await prepare_chat(request, chat_request(body, messages)), messages
     except PromptTooLong as exc:
@@ -269,7 +273,7 @@ async def _prepare(
 
 
 def _from_turn(messages: Sequence[Message], start: int) -> list[Message]:
-    """The messages from ``start`` on, and all system messages before."""
+    """Return the messages from ``start`` on, and all system messages before."""
     return [
         *(message for message in messages[:start] if message.role in ("system", "developer")),
         *messages[start:],
@@ -277,7 +281,7 @@ def _from_turn(messages: Sequence[Message], start: int) -> list[Message]:
 
 
 def base_response(body: ResponsesRequest, frame: Frame) -> ResponseObject:
-    """The response before anything has been generated."""
+    """Return the response before anything has been generated."""
     choice = body.tool_choice or "auto"
     text: dict[str, Any] = {"format": {"type": "text"}}
     if body.text is not None:
@@ -317,7 +321,8 @@ def base_response(body: ResponsesRequest, frame: Frame) -> ResponseObject:
 
 
 def stored_item(item: InputItem) -> dict[str, Any]:
-    """``item`` in the form in which it is shown later: with an id, and its content as parts."""
+    """Return ``item`` in the form in which it is shown later: with an id, and its content as
+    parts."""
     shown: dict[str, Any] = item.model_dump(exclude_none=True)
     prefix = "rs"
     if isinstance(item, MessageItem):

@@ -13,7 +13,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EventWriter:
-    """Numbers from 0 on, one per event. What it returns is framed."""
+    """Makes framed events with numbers from 0 on, one per event."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -22,7 +22,8 @@ class EventWriter:
         return named_event(kind, _encode({"type": kind, "sequence_number": self._take(), **fields}))
 
     def deltas(self, kind: str, **fields: Any) -> Callable[[str], bytes]:
-        """Makes the events for the parts of a text; everything but the text is rendered once."""
+        """Return a function that makes the events for the parts of a text; everything but the text
+        is rendered once."""
         head = named_event(kind, _encode({"type": kind, **fields}))[: -len(b"}\n\n")]
         head += b',"sequence_number":'
 

@@ -1,4 +1,5 @@
-"""One client that follows a background response; its disconnect does not affect the response.
+"""Sends a background response to a client that follows it; its disconnect does not affect the
+response.
 
 Owns the connection's life: a client that disconnects, or reads too slowly, is dropped.
 """
@@ -22,7 +23,7 @@ class FollowedResponse(Response):
         self, events: AsyncIterator[bytes], *, write_timeout_s: float, headers: Mapping[str, str]
     ) -> None:
         super().__init__(headers={**EVENT_HEADERS, **headers}, media_type="text/event-stream")
-        del self.headers["content-length"]  # of the empty body
+        del self.headers["content-length"]  # that of the empty body
         self._events = events
         self._writes = WriteLimit(write_timeout_s)
 

@@ -1,4 +1,4 @@
-"""From chunks to a response object and its events.
+"""Formats chunks as a response object and its events.
 
 Owns the order of items: reasoning, text and calls as they arrive, each opened, filled and closed
 before the next. Must not know how text is parsed (``ChoiceParser``), how bytes are sent, or what is
@@ -51,7 +51,7 @@ _UNFINISHED = ("queued", "in_progress")
 
 @dataclass(frozen=True, slots=True)
 class ResponseOptions:
-    """``num_logprobs`` ``None``: no log probabilities. ``page_size``: slots of a page."""
+    """``num_logprobs``: ``None`` for no log probabilities. ``page_size``: slots of a page."""
 
     num_prompt_tokens: int
     page_size: int
@@ -59,7 +59,7 @@ class ResponseOptions:
 
 
 class ResponseFormatter:
-    """One response. ``base``: the object before anything has been generated."""
+    """The formatter of one response. ``base``: the object before anything has been generated."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class ResponseFormatter:
     # -- beyond it ---------------------------------------------------------------------------------
 
     def begin(self) -> list[bytes]:
-        """The events before any work; without this call they come with the first chunk.
+        """Return the events before any work; without this call they come with the first chunk.
         Idempotent."""
         if self._created:
             return []
@@ -122,7 +122,7 @@ class ResponseFormatter:
         return events
 
     def response(self) -> ResponseObject:
-        """The response in its current state."""
+        """Return the response in its current state."""
         incomplete = self._status == "incomplete"
         return self._base.model_copy(
             update={
@@ -141,7 +141,7 @@ class ResponseFormatter:
         return whole_answer(self._pieces)
 
     def failed(self, error: QuireError) -> list[bytes]:
-        """The events of a failed response."""
+        """Return the events of a failed response."""
         events = self._opening() + self._close("incomplete")
         self._error = ResponseError(code=_error_code(error), message=error.message)
         self._status = "failed"
@@ -158,8 +158,8 @@ class ResponseFormatter:
         ]
 
     def cancelled(self) -> list[bytes]:
-        """Its client has cancelled it; its output so far is kept. There is no event for this
-        end."""
+        """Mark the response as cancelled by its client; its output so far is kept. There is no
+        event for this end."""
         events = self._close("incomplete")
         self._status = "cancelled"
         return events
@@ -228,7 +228,7 @@ class ResponseFormatter:
         return item.close(status)
 
     def _finish(self, *, length: bool) -> list[bytes]:
-        """An empty answer is one empty message."""
+        """Close the open item and the response. An empty answer becomes one empty message."""
         events = [] if self._items else self._switch_to(GrowingMessage)
         events += self._close("incomplete" if length else "completed")
         self._status = "incomplete" if length else "completed"
@@ -254,7 +254,7 @@ class ResponseFormatter:
 
 
 def _error_code(error: QuireError) -> str:
-    """One of the codes that OpenAI's clients know."""
+    """Return one of the error codes that OpenAI's clients know."""
     status = status_of(error)
     if status == 429:
         return "rate_limit_exceeded"

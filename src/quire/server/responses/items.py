@@ -36,13 +36,13 @@ class GrowingItem(Protocol):
     def close(self, status: ItemStatus) -> list[bytes]: ...
 
     def item(self) -> OutputMessage | OutputReasoning | OutputFunctionCall:
-        """The item in its current state."""
+        """Return the item in its current state."""
         ...
 
 
 class ItemIds:
-    """The ids of the items of a response: from its own, so that another node that goes on with it
-    names them alike."""
+    """The ids of the items of a response. They are derived from the response's id, so that another
+    node that continues it uses the same ones."""
 
     def __init__(self, response_id: str) -> None:
         self._response_id = response_id
@@ -51,7 +51,8 @@ class ItemIds:
         return f"{prefix}_{self._digest(index)[:32]}"
 
     def calls(self, dialect: Dialect) -> Callable[[], str]:
-        """Ids of calls, one after the other, as ``programs.chat`` makes them."""
+        """Return a function that makes ids of calls, one after the other, in the form of
+        ``programs.chat``."""
         digests = (self._digest(f"call/{number}") for number in count())
         if dialect is Dialect.MISTRAL:
             return lambda: next(digests)[:9]

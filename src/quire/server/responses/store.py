@@ -25,14 +25,14 @@ from quire.server.schemas.responses import ResponseObject
 
 _ITEM: TypeAdapter[InputItem] = TypeAdapter(InputItem)
 _BYTES_PER_ITEM = 1024
-"""Estimated size of an item's objects here and in the history, beside its text: a short item is far
-larger than its JSON."""
+"""Estimated size of an item's objects here and in the history, beside its text: a short item takes
+far more than its JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseLimits:
-    """Per tenant. ``ttl_s``: since the last use. ``max_running``: background responses.
-    ``page_share``: the part of a model's pages that stored responses may hold."""
+    """Limits for each tenant. ``ttl_s``: seconds since the last use. ``max_running``: background
+    responses. ``page_share``: the share of a model's pages that stored responses may hold."""
 
     ttl_s: float = 3600.0
     max_responses: int = 1024
@@ -43,7 +43,7 @@ class ResponseLimits:
 
 @dataclass(slots=True, eq=False)
 class StoredResponse:
-    """One response. ``history``: the conversation up to its answer and including it, without
+    """One response. ``history``: the conversation up to and including its answer, without
     instructions.
 
     ``run``: runs a background response; after its end it still has the response object.
@@ -63,7 +63,7 @@ class StoredResponse:
     """Bytes of its run's events that are already counted in ``num_bytes``."""
 
     def current(self) -> ResponseObject:
-        """The response in its current state."""
+        """Return the response in its current state."""
         if self.response is not None:
             return self.response
         assert self.run is not None, "a response that is not finished runs"
@@ -74,7 +74,7 @@ class StoredResponse:
         return self.run is not None and not self.run.ended
 
     def items(self) -> list[dict[str, Any]]:
-        """The items of its request and, once it is finished, of its output."""
+        """Return the items of its request and, once it is finished, of its output."""
         output = [] if self.response is None else self.response.output
         return [*self.input_items, *(item.model_dump() for item in output)]
 
@@ -90,7 +90,8 @@ class _Shelf:
 
 
 class ResponseStore:
-    """``now_s`` is a monotonic clock; ``num_blocks`` gives the size of a model's memory."""
+    """The responses of all tenants. ``now_s`` is a monotonic clock; ``num_blocks`` returns the size
+    of a model's memory."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class ResponseStore:
         """Store a response."""
         shelf = self._shelves.setdefault(entry.tenant, _Shelf())
         shelf.entries[entry.id] = entry
-        self._use(shelf, entry)  # first: it may have run for longer than the ttl
+        self._use(shelf, entry)  # set first: the response may have run for longer than the ttl
         self._drop_old()
         self._count(shelf, entry, _num_bytes(entry))
         for item in entry.items():
@@ -117,14 +118,14 @@ class ResponseStore:
             self._release_pages(shelf, entry.kept.model)
 
     def grown(self, entry: StoredResponse) -> None:
-        """A background response has new events. Other responses are dropped to make room for them,
-        as for all stored data; one response may not take all the room.
+        """Count the new events of a background response. Other responses are dropped to make room
+        for them, as for all stored data; one response may not take all the room.
 
         Raises:
             QuotaExceeded: background responses need more than the tenant may store.
         """
         if not self.holds(entry):
-            return  # deleted: its run has been told to end
+            return  # deleted: its run is being cancelled
         assert entry.run is not None, "what grows runs"
         shelf, limit = self._shelves[entry.tenant], self._limits.max_bytes
         more = entry.run.num_bytes - entry.num_event_bytes
@@ -138,15 +139,16 @@ class ResponseStore:
             )
 
     def finish(self, entry: StoredResponse) -> None:
-        """A background response has ended. If it was deleted while it ran, the pages that were kept
-        at its end are released."""
+        """Note that a background response has ended. If it was deleted while it ran, the pages that
+        were kept at its end are released."""
         if self.holds(entry):
             self.put(entry)
         elif entry.kept is not None:
             entry.kept.release()
 
     def get(self, tenant: TenantId, response_id: str) -> StoredResponse:
-        """Raises ``UnknownHandle``: no such response, or not this tenant's."""
+        """Return a response. Raises ``UnknownHandle`` if it does not exist, or is another
+        tenant's."""
         self._drop_old()
         shelf = self._shelves.get(tenant, _Shelf())
         entry = shelf.entries.get(response_id)
@@ -159,10 +161,10 @@ class ResponseStore:
         return entry
 
     def item(self, tenant: TenantId, item_id: str, param: str) -> InputItem:
-        """An item of a stored response, in the form of a request.
+        """Return an item of a stored response, in the form of a request.
 
         Raises:
-            InvalidArgument: no response of the tenant has it, or it is not valid in a request.
+            InvalidArgument: the tenant has no such item, or it is not valid in a request.
         """
         self._drop_old()
         shelf = self._shelves.get(tenant, _Shelf())
@@ -175,17 +177,17 @@ class ResponseStore:
         )
 
     def delete(self, tenant: TenantId, response_id: str) -> None:
-        """Raises ``UnknownHandle``. A response that is running is cancelled."""
+        """Delete a response; one that is running is cancelled. Raises ``UnknownHandle``."""
         entry = self.get(tenant, response_id)
         self._drop(self._shelves[tenant], entry)
 
     def holds(self, entry: StoredResponse) -> bool:
-        """Whether ``entry`` is still stored."""
+        """Return whether ``entry`` is still stored."""
         shelf = self._shelves.get(entry.tenant)
         return shelf is not None and shelf.entries.get(entry.id) is entry
 
     def check_running(self, tenant: TenantId) -> None:
-        """Raises ``QuotaExceeded`` if the tenant has too many background responses."""
+        """Raise ``QuotaExceeded`` if the tenant has too many background responses."""
         shelf = self._shelves.get(tenant, _Shelf())
         num_running = sum(entry.running for entry in shelf.entries.values())
         if num_running >= self._limits.max_running:
@@ -223,7 +225,8 @@ class ResponseStore:
         entry.num_event_bytes = 0 if entry.run is None else entry.run.num_bytes
 
     def _make_room(self, shelf: _Shelf, wanted: StoredResponse) -> None:
-        """``wanted`` is kept, whatever its size: its client has been told that it is stored."""
+        """Drop responses until the limits hold, but never ``wanted``: its client was answered that
+        it is stored."""
         limits = self._limits
         if len(shelf.entries) <= limits.max_responses and shelf.num_bytes <= limits.max_bytes:
             return
@@ -263,7 +266,8 @@ class ResponseStore:
 
 
 def sent_again(item: dict[str, Any], param: str) -> InputItem:
-    """A model may write items that a request may not contain, such as an invalid function name."""
+    """Return ``item`` as an item of a request. Raises ``InvalidArgument`` if a request may not
+    contain it: a model may have written, for example, an invalid function name."""
     try:
         return _ITEM.validate_python(item)
     except ValidationError as exc:
@@ -276,7 +280,7 @@ def sent_again(item: dict[str, Any], param: str) -> InputItem:
 
 
 def _num_bytes(entry: StoredResponse) -> int:
-    """Its approximate size, including its history."""
+    """Return the approximate size of a response, including its history."""
     total = entry.num_history_bytes + len(msgspec.json.encode(entry.input_items))
     total += len(entry.input_items) * _BYTES_PER_ITEM
     if entry.response is not None:

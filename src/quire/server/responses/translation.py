@@ -60,13 +60,13 @@ from quire.server.schemas.tools import (
 )
 
 FindItem = Callable[[str, str], InputItem]
-"""A stored item by its id; the second argument is the parameter that names it."""
+"""Returns a stored item by its id; the second argument is the parameter that names it."""
 
 _SHARED = (*SamplingFields.model_fields, *IdentityFields.model_fields)
 
 
 def items_of(body: ResponsesRequest, find: FindItem) -> list[InputItem]:
-    """The request's input as items, references resolved.
+    """Return the request's input as items, with references resolved.
 
     Raises:
         InvalidArgument: a reference to an item that is not stored.
@@ -82,7 +82,8 @@ def items_of(body: ResponsesRequest, find: FindItem) -> list[InputItem]:
 
 
 def messages_of(items: Sequence[InputItem]) -> list[Message]:
-    """Raises ``InvalidArgument`` for parts that no model can read."""
+    """Return the chat messages of ``items``. Raises ``InvalidArgument`` for parts that no model can
+    read."""
     joiner = _Joiner()
     for index, item in enumerate(items):
         joiner.add(item, f"input[{index}]")
@@ -116,7 +117,7 @@ class _Joiner:
                 self.messages.append(_other_message(item, param))
 
     def _assistant(self, *, fresh: Callable[[AssistantMessage], bool]) -> AssistantMessage:
-        """The assistant's current turn, or a new one if ``fresh``."""
+        """Return the assistant's current turn, or a new one if ``fresh``."""
         if self._turn is None or fresh(self._turn):
             self._turn = AssistantMessage(role="assistant")
             self.messages.append(self._turn)
@@ -137,7 +138,7 @@ def _other_message(item: InputItem, param: str) -> Message:
 
 
 def content_of(content: ItemContent, param: str) -> TextOrParts:
-    """Content of a message in the form of chat requests.
+    """Return the content of a message in the form of chat requests.
 
     Raises:
         InvalidArgument: a part that no model can read, or an image without its data.
@@ -170,7 +171,8 @@ def _part(part: object, param: str) -> TextPart | MediaPart:
 
 
 def message_of_answer(answer: Answer) -> AssistantMessage:
-    """The message with which a conversation continues. A model's own output needs no validation."""
+    """Return the message with which a conversation continues. A model's own output needs no
+    validation."""
     calls = [
         MessageToolCall.model_construct(
             id=call.id,
@@ -188,7 +190,7 @@ def message_of_answer(answer: Answer) -> AssistantMessage:
 
 
 def chat_request(body: ResponsesRequest, messages: Sequence[Message]) -> ChatCompletionRequest:
-    """``body`` as a chat request, with ``messages`` as its conversation. All parts have been
+    """Return ``body`` as a chat request, with ``messages`` as its conversation. All parts have been
     validated already."""
     shared = {name: getattr(body, name) for name in _SHARED}
     tools, choice = _tools(body)
@@ -213,7 +215,7 @@ def chat_request(body: ResponsesRequest, messages: Sequence[Message]) -> ChatCom
 
 
 def with_instructions(body: ResponsesRequest, messages: Sequence[Message]) -> list[Message]:
-    """``instructions`` come first; they belong to this request only."""
+    """Return ``messages`` after the ``instructions``, which belong to this request only."""
     if not body.instructions:
         return list(messages)
     return [SystemMessage(role="system", content=body.instructions), *messages]

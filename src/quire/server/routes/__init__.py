@@ -39,8 +39,8 @@ ROUTERS = (
     batches.router,
     models.router,
     tokenize.router,
-    uploads.router,  # before programs, whose ids would match its path
-    changes.router,  # so does this
+    uploads.router,  # before ``programs``, whose ids would match its path
+    changes.router,  # for the same reason
     programs.router,
     traces.router,
     attach.router,

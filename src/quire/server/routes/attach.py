@@ -12,14 +12,14 @@ To the program::
     {"type": "end_of_input"}
     {"type": "cancel"}
 
-``?after=N`` skips the first N messages, so that a client may attach again where it left. Detaching
-leaves the program running. Where a program has moved to another node, its connections are closed
-with code 1012, and the reason says how many frames of the connection were taken; the client sends
-the others again where it attaches next.
+``?after=N`` skips the first N messages, so that a client may attach again where it left off.
+Detaching leaves the program running. When a program has moved to another node, its connections are
+closed with code 1012, and the reason says how many frames of the connection were taken; the client
+sends the others again over its next attachment.
 
-A router names its connections (``x-quire-connection``). Where the one before broke off, it says so
-(``x-quire-connection-before``), and the answer to the handshake has the number of its frames that
-were taken (``x-quire-frames-taken``).
+A router names its connections (``x-quire-connection``). If the one before broke off, it names that
+as well (``x-quire-connection-before``), and the answer to the handshake has the number of its
+frames that were taken (``x-quire-frames-taken``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ router = APIRouter()
 _FRAMES: TypeAdapter[ClientFrame] = TypeAdapter(ClientFrame)
 _NORMAL = 1000
 HAS_MOVED = 1012
-"""The program is at another node now: a router attaches its client there."""
+"""Close code: the program is at another node now, to which a router attaches its client."""
 CONNECTION_HEADER = "x-quire-connection"
 BEFORE_HEADER = "x-quire-connection-before"
 TAKEN_HEADER = "x-quire-frames-taken"
@@ -60,11 +60,11 @@ _TAKEN = re.compile(r"frames taken here: (\d{1,15})$")
 
 
 def frames_taken(reason: str) -> int:
-    """How many frames of a connection that was closed with ``HAS_MOVED`` count: the program has
-    them, or their client was told why not.
+    """Return how many frames of a connection that was closed with ``HAS_MOVED`` were taken: the
+    program has them, or their client was answered why not.
 
     Raises:
-        EngineLost: the reason does not say it.
+        EngineLost: the reason does not contain it.
     """
     found = _TAKEN.search(reason)
     if found is None:
@@ -95,7 +95,7 @@ async def attach(websocket: WebSocket, program: PublicId, after: After = 0) -> N
 
 
 class _Connection:
-    """Both directions of one connection; ends with the program or with the client."""
+    """Both directions of one connection; it ends with the program or with the client."""
 
     def __init__(self, websocket: WebSocket, handle: ProgramHandle, write_timeout_s: float) -> None:
         self._websocket = websocket
@@ -104,7 +104,7 @@ class _Connection:
         name = websocket.headers.get(CONNECTION_HEADER, "")
         self._name = name if _NAME.fullmatch(name) else None
         self._num_taken = 0
-        """Frames of the client."""
+        """Number of frames taken from the client."""
 
     async def run(self, reader: MessageReader) -> None:
         outward = asyncio.create_task(self._send_messages(reader))
@@ -119,14 +119,14 @@ class _Connection:
             if isinstance(result, Exception) and not isinstance(result, _GONE):
                 raise result
         if isinstance(results[0], int):
-            with suppress(*_GONE):  # a client that has heard of the end may leave first
+            with suppress(*_GONE):  # a client that knows of the end may leave first
                 async with asyncio.timeout(self._write_timeout_s):
                     code = results[0]
                     reason = _MOVED.format(self._num_taken) if code == HAS_MOVED else None
                     await self._websocket.close(code, reason)
 
     async def _send_messages(self, reader: MessageReader) -> int:
-        """Until the program's end; the code to close with."""
+        """Send messages until the program's end; return the code to close with."""
         try:
             async for message in reader:
                 await self._send(message_frame(message))
@@ -140,8 +140,8 @@ class _Connection:
         return _NORMAL
 
     async def _take_frames(self) -> None:
-        """Until the client leaves. What the program does not read holds the client back, and so
-        does a move: a frame counts as taken where the program can be told at once."""
+        """Take frames until the client leaves. The client has to wait while the program does not
+        read, and during a move: a frame counts as taken once the program can receive it at once."""
         while True:
             raw = await self._receive()
             await self._handle.wait_here()
@@ -163,7 +163,8 @@ class _Connection:
                 await self._complain(body_of(error))
 
     async def _receive(self) -> bytes:
-        """The next frame, be it of text or bytes: what counts is that it is JSON."""
+        """Return the next frame as bytes. Frames of text and of bytes are both accepted: they
+        contain JSON."""
         message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message["code"], message.get("reason"))
@@ -179,4 +180,4 @@ class _Connection:
 
 
 _GONE = (WebSocketDisconnect, TimeoutError)
-"""The client has left, or has read nothing for too long."""
+"""The client has disconnected, or has read nothing for too long."""

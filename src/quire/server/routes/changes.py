@@ -1,7 +1,7 @@
-"""``/v1/programs/changes``: what has changed about programs since the caller asked last, as one
+"""``/v1/programs/changes``: what has changed about programs since the caller last asked, as one
 answer or as server-sent events.
 
-A caller is told of the programs of its own tenant only, and of the node's engines.
+A caller receives the programs of its own tenant only, and the node's engines.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def _wants_events(request: Request) -> bool:
 
 
 def _number(since: str, started: int) -> int:
-    """The change number in ``since``; 0 if it comes from before the node's last start.
+    """Return the change number in ``since``; 0 if it comes from before the node's last start.
 
     Raises:
-        InvalidArgument: it was never given out.
+        InvalidArgument: it is not the ``next`` of an answer.
     """
     if not since:
         return 0

@@ -115,7 +115,7 @@ def _find(request: Request, conversation_id: str) -> StoredConversation:
 
 
 def _stored(request: Request, items: Sequence[InputItem]) -> list[dict[str, Any]]:
-    """``items`` in their stored form, with references resolved."""
+    """Return ``items`` in their stored form, with references resolved."""
     store, tenant = context_of(request).responses, caller_of(request)
     return [
         stored_item(

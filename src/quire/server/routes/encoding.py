@@ -1,6 +1,6 @@
 """``/v1/embeddings``, ``/v1/rerank`` and ``/v1/score``: texts through the node's encoders.
 
-Clients of Cohere's and Jina's services, and of vLLM, look for the last two under other paths too.
+Clients of Cohere's and Jina's services, and of vLLM, use other paths for the last two as well.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ async def score(request: Request, body: ScoreRequest) -> Response:
 async def _scores(
     request: Request, body: RerankRequest | ScoreRequest, first: list[str], second: list[str]
 ) -> tuple[F32, list[EncodedText], str]:
-    """The score of each pair; one ``first`` goes with every ``second``."""
+    """Return the score of each pair; one ``first`` is paired with every ``second``."""
     encoder = context_of(request).node.encoder(body.model, "cross_encoder")
     sequences = await pair_sequences(
         encoder, first, second, body.truncate_prompt_tokens, body.instruction
@@ -108,8 +108,8 @@ async def _scores(
 
 
 def _embeddings(rows: F32, body: EmbeddingsRequest) -> list[msgspec.Raw]:
-    """In a thread, and row by row: two million numbers take as long to write as several steps of a
-    model, and one call would hold the interpreter's lock and so block the event loop."""
+    """Encode the rows, one by one in a thread: two million numbers take as long to write as several
+    steps of a model, and one call would hold the interpreter's lock and so block the event loop."""
     rows = shortened(rows, body.dimensions)
     as_text = body.encoding_format == "base64"
     return [

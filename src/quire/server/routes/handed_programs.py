@@ -1,8 +1,9 @@
-"""``/v1/microserving/programs``: restartable programs go from node to node.
+"""``/v1/microserving/programs``: restartable programs move from node to node.
 
-A router stops a program at one node (``hand_over``), gives its record to another one, and tells the
-first whether it was taken. It also keeps what a node tells of its programs' records, and gives
-those of a node that is lost to another one. Like the calls beside it, these need the cluster's key.
+A router stops a program at one node (``hand_over``), gives its record to another one, and reports
+to the first whether it was taken. It also keeps the records that a node sends of its programs, and
+gives those of a lost node to another one. Like the calls beside them, these routes need the
+cluster's key.
 """
 
 from __future__ import annotations
@@ -46,22 +47,22 @@ from quire.server.strict_json import StrictRoute
 router = APIRouter(route_class=StrictRoute, tags=["microserving"])
 
 _MAX_TOKENS = 1 << 20
-"""Of the texts of one program; the longest come first."""
+"""The most tokens of the texts of one program; the longest texts come first."""
 
 _RECORD: Responses = {200: {"content": {MSGPACK: {"schema": {"type": "string"}}}}}
 
 
 @router.post("/v1/microserving/programs", response_model=Program, status_code=201)
 async def take_program(request: Request) -> Response:
-    """Go on with a program of another node: the body is what its `hand_over` has answered."""
+    """Go on with a program of another node: the body is the answer of its `hand_over`."""
     _of_cluster(request)
     return await _taken(request, unpacked(await request.body()))
 
 
 @router.post("/v1/microserving/programs/lost", response_model=Program, status_code=201)
 async def take_lost(request: Request) -> Response:
-    """Go on with a program whose node is lost: the body has, in msgpack, what `records` of that
-    node has told of it, part by part."""
+    """Go on with a program whose node is lost: the body has, in msgpack, the parts of its record
+    that `records` of that node has returned."""
     _of_cluster(request)
     try:
         parts = msgspec.msgpack.decode(await request.body(), type=list[bytes])
@@ -72,8 +73,8 @@ async def take_lost(request: Request) -> Response:
 
 @router.post("/v1/microserving/records", responses=_RECORD, response_class=Response)
 async def records(request: Request, body: RecordsQuestion) -> Response:
-    """What has come to the records of the caller's restartable programs, in msgpack; waits until
-    there is something. The next question acknowledges the answer, and what the programs give to
+    """What is new in the records of the caller's restartable programs, in msgpack; waits until
+    there is something. The next request acknowledges the answer, and what the programs send to
     their clients waits for that."""
     asked = RecordsWanted(body.reader, body.feed, body.number, body.gone)
     node, tenant = _of_cluster(request).node, caller_of(request)
@@ -96,15 +97,15 @@ async def records(request: Request, body: RecordsQuestion) -> Response:
     "/v1/microserving/programs/{program}/hand_over", responses=_RECORD, response_class=Response
 )
 async def hand_over(request: Request, program: PublicId) -> Response:
-    """Stop a restartable program and its children, for another node to go on with them: the answer
-    is their code and their records, in msgpack. `handed_over` follows."""
+    """Stop a restartable program and its children, so that another node can go on with them: the
+    answer is their code and their records, in msgpack. `handed_over` must follow."""
     handle = _of_cluster(request).node.program(program, caller_of(request))
     return Response(packed(await hand_over_family(handle)), media_type=MSGPACK)
 
 
 @router.get("/v1/microserving/programs/{program}/texts", response_model=HeldTexts)
 async def texts(request: Request, program: PublicId) -> Response:
-    """What a program that can move has in its pages: whoever moves it sends them ahead."""
+    """The texts whose pages a program holds that can move: the router sends the pages ahead."""
     node = _of_cluster(request).node
     handle = node.program(program, caller_of(request))
     check_family(handle)
@@ -120,8 +121,8 @@ async def texts(request: Request, program: PublicId) -> Response:
 
 @router.post("/v1/microserving/programs/{program}/handed_over", status_code=204)
 async def handed_over(request: Request, program: PublicId, body: HandedOver) -> Response:
-    """Whether another node goes on with the program. Then it is forgotten here, and its clients are
-    told; else it begins again here."""
+    """Report whether another node goes on with the program. If so, it is dropped here, and its
+    clients are notified; else it begins again here."""
     handle = _of_cluster(request).node.program(program, caller_of(request))
     if body.is_taken:
         family_leaves(handle)

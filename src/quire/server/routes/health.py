@@ -1,5 +1,5 @@
-"""``/health`` and ``/ready``: has a part of the node failed, and may new work be sent. Without a
-key.
+"""``/health`` and ``/ready``: whether a part of the node has failed, and whether it takes new work.
+Without a key.
 
 ``/ping`` is SageMaker's only probe, so it is ``/ready``. Other servers do not answer while they
 load and need not distinguish the two. Probes may use HEAD.

@@ -30,7 +30,7 @@ from quire.server.strict_json import StrictRoute
 router = APIRouter(route_class=StrictRoute, tags=["messages"], responses=ANTHROPIC_ERRORS)
 
 _VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-"""Versions of Anthropic's API differ in nothing that is served here."""
+"""The form of a version. Versions of Anthropic's API differ in nothing that is served here."""
 
 _EVENTS = event_responses("message_start, blocks, message_delta, message_stop")
 _STYLE = EventStyle(as_it_is, b"", error_events)

@@ -1,7 +1,7 @@
 """``/v1/microserving``: K and V move between engines by three calls (LLM microserving).
 
-``prep_recv`` on the receiver, ``remote_send`` on the sender, ``start_generate`` where the answer is
-to come from. A node without a cluster key answers 401.
+``prep_recv`` goes to the receiver, ``remote_send`` to the sender, ``start_generate`` to the node
+that is to answer. A node without a cluster key answers 401.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _EVENTS = event_responses()
 
 @router.post("/v1/microserving/prep_recv", response_model=PrepRecvAnswer)
 async def prep_recv(request: Request, body: PrepRecvRequest) -> Response:
-    """Make ready to receive K and V of `prompt[:end]`, but for what the prefix cache has."""
+    """Prepare to receive the K and V of `prompt[:end]` that the prefix cache lacks."""
     return _answer(request, await exchanges_of(request).prep_recv(request, body))
 
 
 @router.post("/v1/microserving/remote_send", response_model=RemoteSendAnswer)
 async def remote_send(request: Request, body: RemoteSendRequest) -> Response:
-    """Send K and V of `prompt[begin:end]` to an engine that has been made ready; compute what is
-    not here. Answers when all has arrived."""
+    """Send K and V of `prompt[begin:end]` to an engine that has prepared for it; compute those that
+    are not here. Answers when everything has arrived."""
     return _answer(request, await exchanges_of(request).remote_send(request, body))
 
 
@@ -80,7 +80,7 @@ async def renew_lease(request: Request, body: RenewRequest) -> Response:
 
 @router.delete("/v1/microserving/leases", status_code=204)
 async def cancel_lease(request: Request, body: LeaseRequest) -> Response:
-    """End a lease in any state. What it holds is free when the engine writes it no more."""
+    """End a lease in any state. Its memory is free once the engine no longer writes it."""
     exchanges = exchanges_of(request)
     await exchanges.cancel(request, body.kv_addr_info, when_arrived=body.when_arrived)
     return Response(status_code=204)
@@ -88,20 +88,21 @@ async def cancel_lease(request: Request, body: LeaseRequest) -> Response:
 
 @router.post("/v1/microserving/pin", response_model=PinAnswer)
 async def pin(request: Request, body: PinRequest) -> Response:
-    """Have what is cached of a prompt evicted after what has a lower price, for a while."""
+    """Have what is cached of a prompt evicted after everything that has a lower price, for a
+    while."""
     return _answer(request, await exchanges_of(request).pin(request, body))
 
 
 @router.post("/v1/microserving/pages", response_model=PromptPages)
 async def prompt_pages(request: Request, body: PromptPagesRequest) -> Response:
-    """The tokens of a prompt, and by which keys its pages are found in prefix indexes."""
+    """The tokens of a prompt, and the keys of its pages in prefix indexes."""
     return _answer(request, await exchanges_of(request).pages(request, body))
 
 
 @router.get("/v1/microserving/index", response_class=StreamingResponse, responses=_EVENTS)
 async def index(request: Request) -> Response:
     """The prefix indexes of this node's engines, as server-sent events: each whole at first, then
-    what comes and goes."""
+    its changes."""
     exchanges_of(request)  # checks the cluster key
     context = context_of(request)
     return IndexStream(context.index, context.config.write_timeout_s)
@@ -110,7 +111,7 @@ async def index(request: Request) -> Response:
 @router.get("/v1/microserving/channel", response_class=StreamingResponse, responses=_FRAMES)
 async def channel(request: Request) -> Response:
     """A connection for the events of many streams: those of requests that name it in
-    `x-quire-channel`. Before each piece come the stream's number and the piece's length, four bytes
+    `x-quire-channel`. Each piece follows the stream's number and the piece's length, four bytes
     each, the lowest first; length 0: the stream goes on over its request's connection."""
     node = exchanges_of(request).node
     context = context_of(request)
@@ -133,7 +134,7 @@ async def leave_channel(request: Request, body: ChannelLeaveRequest) -> Response
 
 @router.get("/v1/microserving/engines", response_model=EngineRows)
 async def engines(request: Request) -> Response:
-    """The engines of this node: what their K and V are, and how busy they are."""
+    """The engines of this node: the kind of their K and V, and their load."""
     node = exchanges_of(request).node
     found = node.statistics().controller.engines
     return _answer(request, EngineRows(engines=[_row(node, one) for one in found]))
@@ -163,7 +164,7 @@ def _row(node: Node, engine: EngineStatistics) -> MicroservingEngine:
 
 
 def _answer(request: Request, answer: ResponseModel) -> Response:
-    """JSON, or msgpack for who asks for it."""
+    """Return JSON, or msgpack if the client accepts it."""
     if MSGPACK in request.headers.get("accept", ""):
         packed = msgspec.msgpack.encode(answer.model_dump(exclude_unset=True))
         return Response(packed, media_type=MSGPACK)

@@ -45,7 +45,7 @@ async def get_model(request: Request, model: ModelName) -> Response:
 
 
 def _encoder(context: ServerContext, encoder: EncoderService) -> Model | None:
-    """``None`` for a model that is not loaded."""
+    """Return the model of an encoder; ``None`` if it is not loaded."""
     try:
         limit = encoder.texts.max_tokens
     except EngineLost:

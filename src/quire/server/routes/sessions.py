@@ -1,7 +1,6 @@
 """``/v1/sessions``: create a session before its first request, look at it, end it.
 
-They are the sessions that identity headers make and find. A caller sees only those of its own
-tenant.
+Sessions are those that identity headers open and name. A caller sees only those of its own tenant.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ async def list_sessions(
 
 @router.get("/v1/sessions/{session}", response_model=Session)
 async def get_session(request: Request, session: SessionId) -> Response:
-    """One session and its figures. To look at a session does not keep it open."""
+    """One session and its figures. Reading a session does not keep it open."""
     context = context_of(request)
     found = context.node.find_session(caller_of(request), session)
     (described,) = _described(context, [found])

@@ -26,7 +26,7 @@ Family = Annotated[bool, Query(description="With the programs below it")]
 @router.get("/v1/programs/{program}/trace", response_model=ProgramTrace)
 async def get_trace(request: Request, program: Name, family: Family = False) -> Response:
     """The latest calls of a program or session, what it waited for between them, and the engines'
-    messages that carried them; of one that has ended as long as its record is kept."""
+    messages that carried them. After its end it is available as long as its record is kept."""
     node = context_of(request).node
     body = trace_body(node.traces.read(program, caller_of(request), family=family))
     return Response(body.to_json(), media_type="application/json")

@@ -1,7 +1,7 @@
 """``/v1/workflows``: the applications that the node serves, and queries of them.
 
-A query is refused before any work where that can be known: its inputs and configuration, and
-engines that the node lacks. Then it is a program of its tenant like any other.
+A query is refused before any work if that is possible: for its inputs and configuration, and for
+engines that the node lacks. After that it is a program of its tenant like any other.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ async def list_workflows(request: Request) -> Response:
 
 @router.post("/v1/workflows/{workflow}/query", response_model=QueryResult, responses=_EVENTS)
 async def query_workflow(request: Request, workflow: WorkflowName, body: QueryRequest) -> Response:
-    """Answer a query. With `stream` the answer is server-sent events, as the query runs: its
+    """Answer a query. With `stream` the answer is server-sent events while the query runs: its
     primitives, the text of its results, its end; then `[DONE]`."""
     context = context_of(request)
     served = context.workflows.find(workflow)
@@ -90,8 +90,8 @@ async def query_workflow(request: Request, workflow: WorkflowName, body: QueryRe
 
 @router.delete("/v1/workflows/{workflow}/queries/{query_id:path}", response_model=DeletedQuery)
 async def delete_query(request: Request, workflow: WorkflowName, query_id: KeptName) -> Response:
-    """Delete what is kept of a query that was given an id. One that is being answered is refused
-    with 503."""
+    """Delete what is kept of a query that was given an id. While the query is being answered this
+    is refused with 503."""
     context = context_of(request)
     context.workflows.find(workflow)
     await context.node.forget_query(workflow, query_id, caller_of(request))
@@ -99,7 +99,8 @@ async def delete_query(request: Request, workflow: WorkflowName, query_id: KeptN
 
 
 def _name(request: Request, body: QueryRequest) -> QueryId | None:
-    """Raises ``InvalidArgument`` if a field is given that is for a query with an id."""
+    """Return the query's id, if it has one. Raises ``InvalidArgument`` if a field is given that
+    needs an id."""
     key = body.query_id or request.headers.get("idempotency-key")
     if key is not None:
         return QueryId(key, body.resume, body.repeat_interrupted)
@@ -111,7 +112,7 @@ def _name(request: Request, body: QueryRequest) -> QueryId | None:
 
 
 async def _prepare(query: Query, body: QueryRequest) -> None:
-    """Raises ``InvalidArgument``, whose field is named as in the body."""
+    """Prepare the query. Raises ``InvalidArgument``, whose field is named as in the body."""
     try:
         await asyncio.to_thread(query.prepare)
     except InvalidArgument as exc:
@@ -132,8 +133,9 @@ def _top(field: str) -> str:
 
 
 def _check_engines(node: Node, query: Query, tenant: TenantId) -> None:
-    """Raises as the routes of completions and embeddings do: there is no such model, or it is not
-    loaded yet; or there is no search engine for the tenant."""
+    """Check that the node has the engines of the query. Raises as the routes of completions and
+    embeddings do if a model does not exist or is not loaded yet, and if the tenant has no search
+    engine."""
     for engine in query.app.used_engines:
         if engine.kind in ENCODER_KINDS:
             assert node.encoder(engine.config.get("model"), ENCODER_KINDS[engine.kind]).info
@@ -149,8 +151,8 @@ def _check_engines(node: Node, query: Query, tenant: TenantId) -> None:
 
 
 async def _result(query: Query, handle: ProgramHandle) -> QueryResult:
-    """Raises why the query has no results: of a failure what the query itself has raised, which
-    names the field or the engine."""
+    """Return the results of the query, or raise why it has none: after a failure the exception of
+    the query itself, which names the field or the engine."""
     try:
         results = await handle.result()
     except ProgramFailed as exc:

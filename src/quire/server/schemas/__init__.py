@@ -1,4 +1,4 @@
-"""Request and response bodies as pydantic models: what ``/openapi.json`` is generated from.
+"""Request and response bodies as pydantic models, from which ``/openapi.json`` is generated.
 
-Every integer, list, string and object is bounded here. Nothing in here runs anything.
+Every integer, list, string and object is bounded here. Nothing here carries out a request.
 """

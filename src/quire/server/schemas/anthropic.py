@@ -140,7 +140,7 @@ class ThinkingBlock(EchoedModel):
 
 
 class RedactedThinkingBlock(EchoedModel):
-    """Another service's encrypted reasoning, which cannot be read here: left out."""
+    """Another service's encrypted reasoning, which cannot be read here: it is ignored."""
 
     type: Literal["redacted_thinking"]
 
@@ -185,7 +185,7 @@ class InputMessage(EchoedModel):
 
 
 class MessageTool(EchoedModel):
-    """A tool of the client's. Tools that Anthropic's service runs have another ``type``."""
+    """A tool of the client. Tools that Anthropic's service runs have another ``type``."""
 
     type: CustomKind | None = None
     name: FunctionName
@@ -209,14 +209,14 @@ class Thinking(EchoedModel):
 
 
 class JsonOutputFormat(EchoedModel):
-    """The schema constrains the answer always."""
+    """The schema always constrains the answer."""
 
     type: Literal["json_schema"]
     json_schema: JsonObject = Field(alias="schema")
 
 
 class OutputConfig(EchoedModel):
-    """``effort`` is given to the model's template."""
+    """``effort`` is passed to the model's template."""
 
     effort: ShortText | None = None
     format: JsonOutputFormat | None = None
@@ -228,7 +228,7 @@ class MessageMetadata(EchoedModel):
 
 class Thread(RequestModel):
     """A feature of newer packages: the service keeps the conversation. It is not kept here:
-    ``create`` has no effect, and ``continue`` is an error upon which the package sends the whole
+    ``create`` has no effect, and ``continue`` is an error after which the package sends the whole
     conversation again."""
 
     type: Literal["create", "continue"]
@@ -315,7 +315,7 @@ class MessageUsage(WholeModel):
 
 
 class AnswerText(WholeModel):
-    """Without ``citations``: there are none, and Vercel's client takes no null for them."""
+    """Without ``citations``: there are none, and Vercel's client does not accept null for them."""
 
     type: Literal["text"] = "text"
     text: str
@@ -353,7 +353,7 @@ class TokenCount(WholeModel):
 
 
 class AnthropicErrorDetails(ResponseModel):
-    """``error_code``: what a client of the package acts upon."""
+    """``error_code``: the code on which a client of the package acts."""
 
     error_code: str
 
@@ -365,7 +365,7 @@ class AnthropicErrorObject(ResponseModel):
 
 
 class AnthropicError(ResponseModel):
-    """What every error of these routes looks like, streams included."""
+    """The body of every error of these routes, streams included."""
 
     type: Literal["error"]
     error: AnthropicErrorObject

@@ -55,7 +55,7 @@ def _text_or_list(value: object) -> str | None:
 TextOrList = Discriminator(
     _text_or_list, custom_error_type="shape", custom_error_message="must be a string or a list"
 )
-"""For unions of a ``TEXT_SHAPE`` and a ``LIST_SHAPE``."""
+"""The discriminator of unions of a ``TEXT_SHAPE`` and a ``LIST_SHAPE``."""
 
 
 def text_or_object(value: object) -> str | None:
@@ -79,7 +79,7 @@ class SparseModel(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """The document says so too."""
+        """Return the schema without null for these fields, so that the document agrees."""
         described = handler.resolve_ref_schema(handler(schema))
         required = described.get("required", ())
         for name, one in described.get("properties", {}).items():
@@ -108,7 +108,7 @@ class EchoedModel(SparseModel):
 
 
 class ResponseModel(BaseModel):
-    """Serialised without the fields that nobody set, so that ``null`` appears only on purpose."""
+    """Serialised without the fields that were not set, so that ``null`` appears only on purpose."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -117,7 +117,7 @@ class ResponseModel(BaseModel):
 
 
 class WholeModel(ResponseModel):
-    """Serialised with every field: the dialects that want ``null`` where nothing is said."""
+    """Serialised with every field, for APIs that want ``null`` where there is no value."""
 
     def to_json(self) -> bytes:
         return _encoded(self)
@@ -140,13 +140,13 @@ class ErrorObject(ResponseModel):
 
 
 class ErrorBody(ResponseModel):
-    """What every error looks like, on every route and inside streams."""
+    """The body of every error, on every route and inside streams."""
 
     error: ErrorObject
 
 
 Responses = dict[int | str, dict[str, Any]]
-"""What FastAPI calls the ``responses`` of a route."""
+"""The type of FastAPI's ``responses`` of a route."""
 
 _EVENT = {
     "type": "object",
@@ -156,8 +156,8 @@ _EVENT = {
 
 
 def event_responses(what: str = "") -> Responses:
-    """The documentation of a route that can answer with server-sent events; ``what`` describes
-    them. Each event is described (``itemSchema``, OpenAPI 3.2), as FastAPI does it."""
+    """Return the documentation of a route that can answer with server-sent events; ``what``
+    describes them. Each event is described (``itemSchema``, OpenAPI 3.2), as FastAPI does it."""
     described = {"description": what} if what else {}
     return {200: {"content": {"text/event-stream": {"itemSchema": _EVENT, **described}}}}
 
@@ -180,5 +180,5 @@ ERRORS: Responses = {
     status: {"model": ErrorBody, "description": description}
     for status, description in _DESCRIPTIONS.items()
 }
-"""The error responses that any route may give, for the OpenAPI document. With a default one FastAPI
-does not add its own 422, which this server never sends."""
+"""The error responses that any route may give, for the OpenAPI document. With a default one,
+FastAPI does not add its own 422, which this server never sends."""

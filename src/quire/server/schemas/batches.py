@@ -30,8 +30,8 @@ class ExpiresAfter(RequestModel):
 
 
 class BatchRequest(RequestModel):
-    """``completion_window``: hours, ``24h`` in OpenAI's service; what has not run by then has
-    expired. ``output_expires_after``: of the files that are made."""
+    """``completion_window``: hours, ``24h`` in OpenAI's service; requests that have not run by then
+    have expired. ``output_expires_after``: the lifetime of the files that are made."""
 
     input_file_id: ShortText
     endpoint: BatchEndpoint
@@ -41,7 +41,7 @@ class BatchRequest(RequestModel):
 
 
 class BatchError(WholeModel):
-    """What is wrong with the input; ``line`` counts from 1."""
+    """An error in the input; ``line`` counts from 1."""
 
     code: str
     message: str

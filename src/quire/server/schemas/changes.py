@@ -59,7 +59,7 @@ class ProcessRow(WholeModel):
 
 
 class EngineMessage(WholeModel):
-    """What stands in a message that the engine has now, of all programs together: ``num_decodes``
+    """The content of a message that the engine has now, of all programs together: ``num_decodes``
     sequences, each advanced by at most ``num_steps`` tokens, and ``num_chunks`` forward rows."""
 
     num_decodes: int
@@ -108,7 +108,7 @@ class NodeRow(WholeModel):
 
 class Changes(WholeModel):
     """``programs`` have changed, ``ended`` (their ``process``) have left the process table. With
-    ``whole`` the caller forgets what it knew before: its ``since`` was too old, or absent. With
+    ``whole`` the caller drops what it knew before: its ``since`` was too old, or absent. With
     ``more`` it asks again at once, with ``next`` as ``since`` as always."""
 
     object: Literal["program.changes"]

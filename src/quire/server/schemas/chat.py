@@ -72,8 +72,8 @@ class ChatCompletionRequest(GenerationFields, PromptFields):
                 raise ValueError(f"tool_choice names {name!r}, which is not in tools")
 
     def with_allowed_tools(self) -> ChatCompletionRequest:
-        """The same with the tools alone that ``tool_choice`` allows: the model is told of no
-        others."""
+        """Return the request with only the tools that ``tool_choice`` allows: the model does not
+        see the others."""
         choice = self.tool_choice
         if not isinstance(choice, AllowedToolsChoice):
             return self
@@ -82,7 +82,7 @@ class ChatCompletionRequest(GenerationFields, PromptFields):
         return self.model_copy(update={"tools": tools, "tool_choice": choice.allowed_tools.mode})
 
     def limit(self) -> int | None:
-        """``max_completion_tokens``, or the older ``max_tokens``."""
+        """Return ``max_completion_tokens``, or the older ``max_tokens``."""
         newer = self.max_completion_tokens
         return newer if newer is not None else self.max_tokens
 
@@ -114,7 +114,7 @@ class ToolCall(ResponseModel):
 
 
 class ChatMessage(ResponseModel):
-    """``reasoning`` and ``reasoning_content`` say the same: clients read one or the other."""
+    """``reasoning`` and ``reasoning_content`` are equal: clients read one or the other."""
 
     role: Literal["assistant"]
     content: str | None
@@ -134,7 +134,7 @@ class ChatChoice(ResponseModel):
 
 
 class PromptLogprob(ResponseModel):
-    """``rank`` is known of those among the best that were asked for."""
+    """``rank`` is given only for tokens among the best that were asked for."""
 
     logprob: float
     rank: int | None
@@ -143,7 +143,7 @@ class PromptLogprob(ResponseModel):
 
 class ChatCompletion(ResponseModel):
     """``prompt_logprobs``: as in vLLM, for each token of the prompt its figures and those of the
-    best there, by token id; none for the first."""
+    best tokens at its place, by token id; null for the first."""
 
     id: str
     object: Literal["chat.completion"]
@@ -162,7 +162,7 @@ class FunctionDelta(ResponseModel):
 
 
 class ToolCallDelta(ResponseModel):
-    """A part of call ``index``; ``id``, ``type`` and ``name`` stand in its first part alone."""
+    """A part of call ``index``; only its first part has ``id``, ``type`` and ``name``."""
 
     index: int
     id: str | None = None

@@ -19,7 +19,7 @@ PromptIdLists = Annotated[
 
 
 def _shape(prompt: object) -> str | None:
-    """A list is what its first item makes it."""
+    """Return the shape of the prompt; that of a list follows from its first item."""
     if isinstance(prompt, str):
         return TEXT_SHAPE.tag
     if not isinstance(prompt, list):
@@ -73,7 +73,7 @@ class CompletionsRequest(GenerationFields):
         prompt = self.prompt
         if isinstance(prompt, str):
             return [prompt]
-        # the shape that the prompt was checked against is that of its first item
+        # the prompt was validated against the shape of its first item
         if isinstance(prompt[0], int):
             return [prompt]
         return cast(list[str | list[int]], prompt)

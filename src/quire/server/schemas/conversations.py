@@ -1,4 +1,4 @@
-"""``/v1/conversations``: conversations and what is asked about their items."""
+"""``/v1/conversations``: conversations and their items."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from quire.server.schemas.base import (
 )
 
 MAX_TEXTS = 2048
-"""Of one request, as in OpenAI's service."""
+"""The most texts of one request, as in OpenAI's service."""
 
 InputText = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TEXT_CHARS)]
 InputTexts = Annotated[list[InputText], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True)]
@@ -31,7 +31,7 @@ ManyTokens = Annotated[list[OneTokens], Field(min_length=1, max_length=MAX_TEXTS
 
 
 def _shape(given: object) -> str | None:
-    """A list is what its first item makes it."""
+    """Return the shape of the input; that of a list follows from its first item."""
     if isinstance(given, str):
         return TEXT_SHAPE.tag
     if not isinstance(given, list):
@@ -176,7 +176,7 @@ class RerankedDocument(ResponseModel):
 
 
 class RerankResult(ResponseModel):
-    """``index``: of the document in the request."""
+    """``index``: the place of the document in the request, from 0."""
 
     index: int
     relevance_score: float
@@ -184,7 +184,7 @@ class RerankResult(ResponseModel):
 
 
 class RerankList(ResponseModel):
-    """Best first."""
+    """The results, best first."""
 
     id: str
     model: str

@@ -1,4 +1,4 @@
-"""``/v1/files``: what a stored file looks like."""
+"""``/v1/files``: a stored file."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class StructuredOutputs(RequestModel):
 
 
 class GenerationFields(SamplingFields, LimitFields, IdentityFields, AcceptedFields):
-    """What every generating route accepts."""
+    """The fields that every generating route accepts."""
 
     model: Name | None = Field(None, description="Absent: the node's default model")
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None

@@ -21,7 +21,7 @@ MAX_MESSAGES = 2048
 MAX_PARTS = 256
 MAX_TOOL_CALLS = 256
 MAX_URL_CHARS = 32 << 20
-"""An image of the largest size that is read, in base64."""
+"""The length of an image of the largest accepted size in base64."""
 
 ImageText = Annotated[str, StringConstraints(max_length=MAX_URL_CHARS)]
 """A data URL, or its base64 alone."""

@@ -28,7 +28,7 @@ MAX_GONE = 4096
 KvAddrInfo = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Ttl = Annotated[float, Field(gt=0, le=MAX_TTL_S)]
 Index = Annotated[int, Field(gt=-MAX_PROMPT_TOKENS, lt=MAX_PROMPT_TOKENS)]
-"""Of a token of the prompt; a negative one counts from its end."""
+"""The index of a token of the prompt; a negative one counts from its end."""
 
 
 def _shape(prompt: object) -> str | None:
@@ -56,12 +56,12 @@ class Rank(RequestModel):
 
 
 Images = Annotated[list[str], Field(max_length=MAX_IMAGES, fail_fast=True)]
-"""Data URLs of PNG and JPEG files, in the order of the prompt, which has the model's token for
-images once for each. Indices count the prompt with an image's tokens in the place of that one."""
+"""Data URLs of PNG and JPEG files, in the order of the prompt, which has the model's image token
+once for each. Indices count the prompt with the tokens of an image in the place of that one."""
 
 
 class CallPromptFields(IdentityFields):
-    """What the calls share: a prompt, or the messages of a chat, whose images are among them.
+    """The fields that the calls share: a prompt, or the messages of a chat with the images in it.
     ``request_id``: a request that is sent again under the same id is done once."""
 
     model: Name | None = Field(None, description="Absent: the node's default model")
@@ -110,7 +110,7 @@ class RemoteSendRequest(CallPromptFields):
 
 
 class RemoteSendAnswer(ResponseModel):
-    """What was sent; the receiver has it. What it had already is not sent again."""
+    """What was sent; the receiver has it. What the receiver had already was not sent again."""
 
     num_tokens: int
     num_bytes: int
@@ -137,8 +137,8 @@ class PromptPagesRequest(TokenizeRequest):
 
 
 class PromptPages(ResponseModel):
-    """``keys``: those of the prompt's full pages, as ``/v1/microserving/index`` tells them of
-    engines with this ``content`` and ``page_size``: eight bytes each, in base64."""
+    """``keys``: those of the prompt's full pages, as in ``/v1/microserving/index`` for engines with
+    this ``content`` and ``page_size``: eight bytes each, in base64."""
 
     tokens: list[int]
     content: str
@@ -177,14 +177,16 @@ class ChannelLeaveRequest(RequestModel):
 
 
 class RecordsQuestion(RequestModel):
-    """Of somebody who keeps the records of restartable programs."""
+    """The request of a reader that keeps the records of restartable programs."""
 
-    reader: Name = Field(description="Who asks; a node tells its records to one at a time")
+    reader: Name = Field(
+        description="The reader's name; a node sends its records to one reader at a time"
+    )
     feed: Annotated[str, StringConstraints(max_length=256)] = Field(
-        "", description="Of the last answer"
+        "", description="`feed` of the last answer"
     )
     number: Annotated[int, Field(ge=0, lt=1 << 53)] = Field(
-        0, description="Of the last answer, whose content is kept now"
+        0, description="`number` of the last answer, whose content the reader keeps now"
     )
     gone: Annotated[list[Name], Field(max_length=MAX_GONE, fail_fast=True)] = Field(
         [], description="Programs of this node that another node goes on with"
@@ -196,7 +198,7 @@ class HandedOver(RequestModel):
 
 
 class HeldText(ResponseModel):
-    """The first tokens of a text, as far as they fill pages."""
+    """The first tokens of a text that fill whole pages."""
 
     model: str
     tokens: list[int]
@@ -211,18 +213,18 @@ class RenewRequest(LeaseRequest):
 
 
 class RenewAnswer(ResponseModel):
-    """``kv_addr_info`` replaces the one before, which expires when the lease would have."""
+    """``kv_addr_info`` replaces the former one, which expires when the lease would have expired."""
 
     kv_addr_info: str
     expires_in_s: float
 
 
 class MicroservingEngine(ResponseModel):
-    """One engine of the node. ``content``: engines with equal ones exchange K and V; ``layout``:
-    those with equal ones copy them as they are. ``free_blocks``: free or cached. ``load``: running
-    and waiting calls over the sequences that it decodes at once. ``token_bytes``: K and V of a
-    token. ``step_s`` and ``prompt_token_s``: average times of a decode step and of one token of a
-    prompt; null: none was measured yet."""
+    """One engine of the node. Engines with equal ``content`` exchange K and V; those with equal
+    ``layout`` copy them unchanged. ``free_blocks``: free or cached. ``load``: running and waiting
+    calls, divided by the number of sequences that it decodes at once. ``token_bytes``: bytes of K
+    and V of one token. ``step_s`` and ``prompt_token_s``: average times of a decode step and of one
+    token of a prompt; null if none was measured yet."""
 
     engine: str
     epoch: int

@@ -21,9 +21,9 @@ _OTHERS = {
     # OpenAI, formerly
     "functions": '"tools": [{"type": "function", "function": ...}]',
     "function_call": '"tool_choice"',
-    # the openai package, which takes it apart
+    # the openai package, which sends its content as fields
     "extra_body": "its fields beside the others",
-    # what some services have for a variable of the template
+    # some services: a field for a variable of the template
     "enable_thinking": '"chat_template_kwargs": {"enable_thinking": ...}',
     # SGLang and TGI
     "lora_path": '"model": the name of the adapter',
@@ -63,12 +63,13 @@ _NOT_SERVED = {
 
 
 def why_not_served(field: str) -> str | None:
-    """For a field of other servers that is not supported here: the reason."""
+    """Return why a field of other servers is not supported here; ``None`` for any other field."""
     return _NOT_SERVED.get(field)
 
 
 def our_name(field: str) -> str | None:
-    """The field of chat completions and completions to use instead of ``field``."""
+    """Return the field of chat completions and completions to use instead of ``field``, if there is
+    one."""
     constraint = _CONSTRAINTS.get(field)
     if constraint is None:
         return _OTHERS.get(field)

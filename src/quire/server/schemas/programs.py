@@ -18,8 +18,8 @@ MAX_ARGUMENT_CHARS = 1 << 16
 
 
 def _argument(value: Any) -> str:
-    """A string unchanged, any other JSON value as its JSON text: the program's annotations decide
-    how it is converted.
+    """Return a string unchanged, any other JSON value as its JSON text: the program's annotations
+    decide how it is converted.
 
     Raises:
         ValueError: it is too long.
@@ -134,7 +134,7 @@ class ProcessFigures(ResponseModel):
 
 
 class ProgramUsage(ResponseModel):
-    """Resources that a program itself has used, without its children. ``guest_cpu_s`` and
+    """The resources that a program itself has used, without its children. ``guest_cpu_s`` and
     ``guest_memory_bytes`` (the maximum) are set for an ended sandboxed program; the memory of a
     Python guest is not known."""
 

@@ -15,9 +15,10 @@ Document = Annotated[dict[ShortText, Text], Field(max_length=32)]
 
 
 class PromptFields(RequestModel):
-    """``documents``: for templates that read them, texts by name each, mostly ``title`` and
-    ``text``. ``add_special_tokens``: what the tokenizer puts before a text stands before what the
-    template rendered too. ``include_reasoning``: false leaves it out of the answer."""
+    """``documents``: for templates that read them; each has texts by name, usually ``title`` and
+    ``text``. ``add_special_tokens``: also put before a rendered template the tokens that the
+    tokenizer puts before a text. ``include_reasoning``: false leaves the reasoning out of the
+    answer."""
 
     truncate_prompt_tokens: (
         Annotated[

@@ -81,7 +81,7 @@ class FunctionCallOutputItem(EchoedModel):
 
 
 class ReasoningItem(EchoedModel):
-    """Earlier reasoning: its ``content``, or where there is none its ``summary``."""
+    """Earlier reasoning: its ``content``, or its ``summary`` if there is no content."""
 
     type: Literal["reasoning"]
     summary: ItemTexts | None = None

@@ -1,4 +1,4 @@
-"""``/v1/responses``: the request, the response object, and what is asked about stored ones."""
+"""``/v1/responses``: the request, the response object, and requests about stored ones."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class JsonObjectFormat(RequestModel):
 
 
 class JsonSchemaTextFormat(RequestModel):
-    """The schema constrains the answer always."""
+    """The schema always constrains the answer."""
 
     type: Literal["json_schema"]
     name: FunctionName
@@ -110,7 +110,8 @@ class TextField(RequestModel):
 
 
 class ReasoningField(RequestModel):
-    """``effort`` is given to the model's template. There are no summaries: reasoning is shown."""
+    """``effort`` is passed to the model's template. There are no summaries: the reasoning itself is
+    shown."""
 
     effort: ShortText | None = None
     summary: ShortText | None = None

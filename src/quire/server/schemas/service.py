@@ -12,7 +12,7 @@ from quire.server.schemas.tools import MAX_TOOLS, ToolDefinition
 
 
 class Model(ResponseModel):
-    """``max_model_len`` counts prompt and answer together. ``parent``: of an adapter, its model."""
+    """``max_model_len`` counts prompt and answer together. ``parent``: the model of an adapter."""
 
     id: str
     object: Literal["model"]

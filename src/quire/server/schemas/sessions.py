@@ -15,19 +15,19 @@ SessionName = Annotated[
     str,
     StringConstraints(min_length=1, max_length=256, pattern=r"^[!-\-0-~]([ -.0-~]*[!-.0-~])?$"),
 ]
-"""What can stand in a header and in a path: printable ASCII without a slash, no space at its ends,
-no dot at its beginning."""
+"""A name that a header and a path can contain: printable ASCII without a slash, no space at its
+ends, no dot at its beginning."""
 
 MetadataName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 MetadataText = Annotated[str, StringConstraints(max_length=512)]
 
 
 class SessionRequest(RequestModel):
-    """``id``: what requests name it by; if absent, one is chosen. ``parent``: a session or launched
-    program of the same tenant. ``kind``: what sessions like this one are called; the policy
-    ``quire`` learns the lengths of each kind by itself. ``priority``: as in vLLM, lower runs
-    first; a request may have its own. ``deadline_s``: in so many seconds it should be done.
-    ``idle_ttl_s``: it ends by itself after this time without a request."""
+    """``id``: the name by which requests refer to it; if absent, one is chosen. ``parent``: a
+    session or launched program of the same tenant. ``kind``: a name for sessions like this one; the
+    policy ``quire`` learns the lengths of each kind. ``priority``: as in vLLM, lower runs first; a
+    request may have its own. ``deadline_s``: in how many seconds it should be done. ``idle_ttl_s``:
+    it ends by itself after this time without a request."""
 
     id: SessionName | None = None
     parent: Name | None = None
@@ -59,10 +59,10 @@ class SessionFigures(WholeModel):
 
 
 class Session(WholeModel):
-    """``id``: the client's name of it, else its ``program``, which is its id in ``/v1/programs``.
-    ``created_at`` is Unix time. ``parent``: as the client named it; null if there is none that this
-    node knows. ``num_calls``: requests so far, ``num_running_calls`` of them under way.
-    ``figures``: null until its first call."""
+    """``id``: the client's name for it, else its ``program``, which is its id in ``/v1/programs``.
+    ``created_at`` is Unix time. ``parent``: as the client named it; null if this node knows none.
+    ``num_calls``: requests so far, of which ``num_running_calls`` are running. ``figures``: null
+    until its first call."""
 
     id: str
     object: Literal["session"] = "session"

@@ -1,4 +1,4 @@
-"""Tools, tool choice and response formats, as chat requests carry them."""
+"""Tools, tool choice and response formats of chat requests."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ ToolChoice = Annotated[
 
 
 class JsonSchemaFormat(RequestModel):
-    """``schema`` constrains the answer always; ``strict`` changes nothing more."""
+    """``schema`` always constrains the answer; ``strict`` has no further effect."""
 
     name: FunctionName
     description: Text | None = None

@@ -13,12 +13,12 @@ class TraceError(WholeModel):
 
 
 class TraceCall(WholeModel):
-    """A command that needed an engine. ``kind``: its name, as ``decode``. ``engine``: null if it
-    was refused before it had one. ``sent``: when the first message with it was sent;
-    ``first_token``: of a decode. ``waiting_s``: time in which it could have run and did not;
-    ``service_s``: engine time of the messages that carried it. ``messages``: numbers of these, as
-    first and last of each run of numbers. ``end`` and ``outcome`` are null while it is under
-    way."""
+    """A command that needed an engine. ``kind``: its name, such as ``decode``. ``engine``: null if
+    it was refused before it had one. ``sent``: when the first message with it was sent;
+    ``first_token``: when a decode had its first token. ``waiting_s``: time in which it could have
+    run and did not; ``service_s``: engine time of the messages that carried it. ``messages``: the
+    numbers of these, as first and last of each run of numbers. ``end`` and ``outcome`` are null
+    while it runs."""
 
     command: int
     kind: str
@@ -41,8 +41,8 @@ class TraceCall(WholeModel):
 
 
 class TraceWait(WholeModel):
-    """Between the end of the program's calls and its next one: a tool, its client, its own code.
-    ``end`` is null while it goes on."""
+    """The time between the end of the program's calls and its next one: for a tool, its client, its
+    own code. ``end`` is null while it lasts."""
 
     start: float
     end: float | None
@@ -50,7 +50,7 @@ class TraceWait(WholeModel):
 
 class TraceTransfer(WholeModel):
     """Blocks that an engine copied together for the program, ``out`` to ``tier`` or back ``in`` to
-    the device. ``lost``: the engine was lost meanwhile, or its disk failed."""
+    the device. ``lost``: the engine was lost during the copy, or its disk failed."""
 
     engine: str
     direction: Literal["out", "in"]
@@ -64,8 +64,8 @@ class TraceTransfer(WholeModel):
 
 class TracedProgram(WholeModel):
     """``process`` and ``parent`` as in ``/v1/programs/changes``. ``calls``: the latest of
-    ``num_calls`` that have ended, in the order of their ends, then those under way;
-    ``transfers`` are the latest. ``end`` and ``reason`` are null while it lives."""
+    ``num_calls`` that have ended, in the order of their ends, then those that run; ``transfers``
+    are the latest. ``end`` and ``reason`` are null while it lives."""
 
     process: int
     id: str | None
@@ -85,7 +85,7 @@ class TracedProgram(WholeModel):
 
 class TraceMessage(WholeModel):
     """A message to an engine. ``start``: when the engine began with it. ``num_commands`` and
-    ``num_tokens`` count what it carried for all programs."""
+    ``num_tokens`` count its content for all programs."""
 
     engine: str
     number: int
@@ -97,7 +97,7 @@ class TraceMessage(WholeModel):
 
 
 class ProgramTrace(WholeModel):
-    """``programs``: the one that was asked for (once for each of its starts), then those below it.
+    """``programs``: the requested one (once for each of its starts), then those below it.
     ``messages`` carried their calls. ``time``: now."""
 
     object: Literal["program.trace"]

@@ -50,9 +50,9 @@ class QueryRequest(RequestModel):
 
 
 class SpeculationUsage(ResponseModel):
-    """``num_begun`` primitives ran before it was known that they must; ``num_kept`` of them were
-    used, ``num_dropped`` were not. ``num_dropped_tokens``: of the generated tokens of ``usage``,
-    those in dropped ones."""
+    """``num_begun`` primitives ran before it was known whether they were needed; ``num_kept`` of
+    them were used, ``num_dropped`` were not. ``num_dropped_tokens``: those of the generated tokens
+    of ``usage`` that dropped ones have generated."""
 
     num_begun: int
     num_kept: int
@@ -61,8 +61,8 @@ class SpeculationUsage(ResponseModel):
 
 
 class QueryResult(ResponseModel):
-    """``id``: of the program that answered the query. ``results`` by name. ``num_primitives``: how
-    many operations the query was; ``num_kept`` of them were not carried out again.
+    """``id``: the program that answered the query. ``results`` by name. ``num_primitives``: the
+    number of operations of the query; ``num_kept`` of them were not carried out again.
     ``speculation``: null unless the query speculates."""
 
     id: str
@@ -77,7 +77,7 @@ class QueryResult(ResponseModel):
 
 
 class DeletedQuery(ResponseModel):
-    """What was kept of a query is gone. ``id``: its ``query_id``."""
+    """What was kept of a query is deleted. ``id``: its ``query_id``."""
 
     id: str
     object: Literal["workflow.query"]
@@ -85,9 +85,9 @@ class DeletedQuery(ResponseModel):
 
 
 class Workflow(ResponseModel):
-    """``query``, ``config`` and ``results``: JSON Schemas of what a query brings, what it may
-    change, and what it gives. ``components`` in an order in which each stands behind those that it
-    needs."""
+    """``query``, ``config`` and ``results``: JSON Schemas of a query's inputs, of the configuration
+    that it may change, and of its results. ``components`` in an order in which each follows those
+    that it needs."""
 
     name: str
     object: Literal["workflow"]
