@@ -20,11 +20,12 @@ TEMPLATES: tuple[TemplateName, ...] = get_args(TemplateName)
 
 
 def _python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    """A program's tests need pytest alone; its plugins here take seconds to import."""
+    alone = {"OMP_NUM_THREADS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=folder,
-        env=environment,
+        env={**os.environ, **alone},
         capture_output=True,
         text=True,
         check=False,

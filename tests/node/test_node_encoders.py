@@ -40,7 +40,7 @@ from quire.node.encoders.transport import EncoderTransports, in_process_encoder
 from quire.node.engines import engine_id
 from quire.node.health import EngineHealth, EngineReadiness
 from quire.node.recorder import LogEntry, read_log
-from quire.node.replay import replay
+from quire.node.replaying import replay
 from quire.node.supervisor import RestartLimits
 from quire.node.transports import ZeroMQTransport
 from quire.testing import FakeEncoder

@@ -20,7 +20,7 @@ from quire.core.config import EngineConfig, NodeConfig
 from quire.core.errors import EngineLost, ModelFormatError, QuireError
 from quire.core.ids import EngineId, ModelId
 from quire.node import Node, RestartLimits, read_model_files
-from quire.node.replay import replay
+from quire.node.replaying import replay
 from quire.node.session_handle import SessionHandle
 from quire.programs.api import Api
 from quire.programs.builtin import CompletionRequest, complete

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from fake_node import TENANT, StartNode, fake_config, fake_model_files, fake_transport
 
+import quire.node
 from quire.core.batch import Batch
 from quire.core.batch_result import BatchResult
 from quire.core.config import EngineConfig, NodeConfig
@@ -257,9 +258,24 @@ async def test_the_loss_of_one_engine_leaves_the_others_alone(start_node: StartN
     assert node.model("sound").id == "sound"
 
 
-def test_importing_the_node_does_not_import_torch() -> None:
-    code = "import sys, quire.node; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize(
+    ("imported", "spared"),
+    [
+        ("from quire.node import Node", "torch"),
+        ("import quire.node.engine_process", "quire.node.node"),
+        ("import quire.node.encoder_process", "quire.node.node"),
+        ("import quire.node.sandbox_process", "quire.node.node"),
+    ],
+)
+def test_what_a_process_does_not_need_is_not_imported(imported: str, spared: str) -> None:
+    code = f"import sys; {imported}; sys.exit({spared!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_name_that_the_package_has_not_is_an_attribute_error() -> None:
+    assert "Node" in quire.node.__all__
+    with pytest.raises(AttributeError, match=r"'quire\.node' has no attribute 'Nodes'"):
+        quire.node.Nodes  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_the_shipped_model_is_found_by_its_name_and_by_none() -> None:

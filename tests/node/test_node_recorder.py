@@ -22,7 +22,7 @@ from quire.core.ids import TenantId
 from quire.core.scheduler_config import SchedulerConfig
 from quire.node import Node
 from quire.node.recorder import EventRecorder, LogEntry, LogHeader, read_log
-from quire.node.replay import replay
+from quire.node.replaying import replay
 from quire.programs.builtin import CompletionRequest, complete
 
 

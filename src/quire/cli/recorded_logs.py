@@ -9,7 +9,7 @@ from pathlib import Path
 from quire.core.actions import Action
 from quire.core.errors import InvalidArgument
 from quire.core.events import Event
-from quire.node.replay import replay
+from quire.node.replaying import replay
 from quire.simulation.message_times import MessageTimes
 from quire.simulation.workloads.recorded import RecordedLoad, RecordedPrograms
 

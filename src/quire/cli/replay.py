@@ -9,7 +9,7 @@ import typer
 
 from quire.cli.console import output
 from quire.cli.exit_codes import EXIT_FAILED
-from quire.node.replay import replay as replay_log
+from quire.node.replaying import replay as replay_log
 
 
 def replay(

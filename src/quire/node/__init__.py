@@ -1,70 +1,23 @@
 """The asyncio shell around the I/O-free core: control thread, engines, program hosts, sessions.
 
-An edge needs ``Node`` and the values below; nothing here imports torch.
+An edge needs ``Node`` and the values of ``quire.node.edge``, which have their names here too;
+nothing here imports torch. They are imported when the first of them is asked for: the processes
+that a node starts have their main modules in this package and need a tenth of it, and the rest
+would be a quarter of the processor time in which an engine starts.
 """
 
-from quire.node.calls import BuiltIn, SessionCall
-from quire.node.conversations import ConversationTurn
-from quire.node.health import EngineHealth, EngineReadiness, NodeHealth
-from quire.node.kept_pages import KeptPages
-from quire.node.latency import EngineLatencies, HistogramSnapshot
-from quire.node.message_log import MailboxMessage, MessageReader
-from quire.node.metrics import NodeChanges, NodeStatistics, ProcessRecord
-from quire.node.models import (
-    SHIPPED_MODEL,
-    SHIPPED_READER,
-    ModelFiles,
-    read_model_files,
-    resolve_source,
-)
-from quire.node.node import Node
-from quire.node.program_handle import ProgramHandle
-from quire.node.program_records import ProgramLogLine, ProgramRecord
-from quire.node.replay import Divergence, ReplayReport, replay
-from quire.node.session_handle import SessionHandle
-from quire.node.sessions import SessionLimits
-from quire.node.supervisor import RestartLimits
-from quire.node.tracing.classes import ClassFigures
-from quire.node.tracing.from_log import LogTrace, trace_log
-from quire.node.tracing.reading import NodeTrace, TracedProgram, TraceReader, waits
-from quire.node.tracing.sending import SpanCounts
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "SHIPPED_MODEL",
-    "SHIPPED_READER",
-    "BuiltIn",
-    "ClassFigures",
-    "ConversationTurn",
-    "Divergence",
-    "EngineHealth",
-    "EngineLatencies",
-    "EngineReadiness",
-    "HistogramSnapshot",
-    "KeptPages",
-    "LogTrace",
-    "MailboxMessage",
-    "MessageReader",
-    "ModelFiles",
-    "Node",
-    "NodeChanges",
-    "NodeHealth",
-    "NodeStatistics",
-    "NodeTrace",
-    "ProcessRecord",
-    "ProgramHandle",
-    "ProgramLogLine",
-    "ProgramRecord",
-    "ReplayReport",
-    "RestartLimits",
-    "SessionCall",
-    "SessionHandle",
-    "SessionLimits",
-    "SpanCounts",
-    "TraceReader",
-    "TracedProgram",
-    "read_model_files",
-    "replay",
-    "resolve_source",
-    "trace_log",
-    "waits",
-]
+if TYPE_CHECKING:
+    from quire.node.edge import *  # noqa: F403 - all of its names, and no others
+    from quire.node.edge import __all__ as __all__
+else:
+
+    def __getattr__(name: str) -> object:
+        if name == "__all__" or not name.startswith("__"):  # the import system asks for its own
+            edge = import_module(f"{__name__}.edge")
+            if name in ("__all__", *edge.__all__):
+                globals().update((one, getattr(edge, one)) for one in ("__all__", *edge.__all__))
+                return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
