@@ -74,11 +74,10 @@ class _Family:
 
     def rank(self) -> float:
         """By what is known of its kind, else of all kinds, else of none."""
-        attained = self.life.served
-        rank = self.kind.rank(attained)
+        rank = self.kind.rank(self.life.progress(self.kind.prompt_weight))
         if rank is None:
-            rank = self.any_kind.rank(attained)
-        return log2(max(attained, UNKNOWN)) if rank is None else rank
+            rank = self.any_kind.rank(self.life.progress(self.any_kind.prompt_weight))
+        return log2(max(self.life.served, UNKNOWN)) if rank is None else rank
 
 
 class _Call(RankedCall):
