@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import benchmarks.options  # noqa: F401 - before control is imported, whose form it chooses
 from quire.core.events import ProgramStarted
 from quire.core.ids import ProgramId
 from quire.core.scheduler_config import SchedulerConfig

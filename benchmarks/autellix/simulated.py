@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 
+import benchmarks.options  # noqa: F401 - before control is imported, whose form it chooses
 from quire.core.scheduler_config import LevelsConfig, SchedulerConfig
 from quire.simulation.engines import IDENTICAL_STEPS, EngineSpec
 from quire.simulation.studies import Study, examine

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import benchmarks.options  # noqa: F401 - before control is imported, whose form it chooses
 from quire.core.scheduler_config import PausingConfig, SchedulerConfig
 from quire.simulation.engines import EngineSpec
 from quire.simulation.step_cost import StepCost

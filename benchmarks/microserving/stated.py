@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import benchmarks.options  # noqa: F401 - before control is imported, whose form it chooses
 from quire.core.scheduler_config import SchedulerConfig
 from quire.simulation.engines import EngineSpec
 from quire.simulation.exchange import LinkCost

@@ -1,4 +1,6 @@
-"""Estimates how long programs are, in tokens of service, and what the end of one is worth.
+"""How long programs are, in tokens that they are served: estimated from those that ended and from
+those that live; and what the end of one is worth. A token of a prompt counts what it costs beside a
+generated one (``prompt_weight``).
 
 Owns the window of programs that ended and of those that live, and the product-limit estimate
 (Kaplan and Meier 1958). Programs that ended would mislead alone: where engines are overloaded the
@@ -13,6 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire.control.policies.tails import cost_beyond
 from quire.core.policy import ServiceFigures
 
 MAX_SAMPLES = 256
@@ -25,47 +28,78 @@ FEWEST = 16.0
 
 class Lifetime:
     """The service of one program, or of a session between two long pauses. ``figures`` are its
-    family's and go on counting; ``before``: the service that they had when this life began.
-    ``total``: its whole service, None while it lives."""
+    family's and go on counting; ``before``: the service that they had when it began. ``is_over``:
+    it has ended, and its figures say nothing of it any more."""
 
-    __slots__ = ("_before", "_figures", "_generated_before", "number", "total")
+    __slots__ = ("_before", "_figures", "_generated_before", "_seconds_before", "is_over", "number")
 
     def __init__(self, figures: ServiceFigures, before: int, number: int) -> None:
         self._figures = figures
         self._before = before
         self._generated_before = figures.generated_tokens if before else 0
+        self._seconds_before = figures.service_s if before else 0.0
         self.number = number
-        self.total: float | None = None
+        self.is_over = False
 
     @property
     def served(self) -> float:
         return float(self._figures.service_tokens - self._before)
 
     @property
+    def generated(self) -> float:
+        return float(self._figures.generated_tokens - self._generated_before)
+
+    @property
+    def service_s(self) -> float:
+        return self._figures.service_s - self._seconds_before
+
+    def progress(self, prompt_weight: float) -> float:
+        """What it was served, where a token of a prompt counts so much."""
+        served = float(self._figures.service_tokens - self._before)
+        if prompt_weight == 1.0:
+            return served
+        generated = float(self._figures.generated_tokens - self._generated_before)
+        return generated + prompt_weight * max(0.0, served - generated)
+
+    @property
     def worth(self) -> float:
-        """The worth of its end: what counts is the time for each token that a program generates, so
-        a second of waiting is worse for one that generates few. One that generates none counts by
-        its service."""
-        num_generated = self._figures.generated_tokens - self._generated_before
-        return 1.0 / max(num_generated or self.served, FEWEST)
+        """Of its end: what counts is the time for each token that a program generates, so a second
+        of waiting is worse for one that generates few. One that generates none counts by what it
+        was served."""
+        return 1.0 / max(self.generated or self.served, FEWEST)
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A distribution of totals: ``masses[i]`` is the probability of ``totals[i]``, which rise. The
-    rest to 1 belongs to programs that are longer than any that ended. ``worths[i]``: the mean worth
-    of the end of such a program; all are equal if there are none."""
+    """Of totals: ``masses[i]`` is the chance of ``totals[i]``, which rise. What they leave of 1
+    belongs to programs that are longer than any that ended. ``worths[i]``: of the end of such a
+    program, on average; of all the same if there are none. ``cost_beyond``: what the end of one of
+    the longer ones costs, as a share of what it was served (``tails``)."""
 
     totals: Sequence[float]
     masses: Sequence[float]
     worths: Sequence[float] = ()
+    cost_beyond: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLife:
+    """``served`` and ``generated``: tokens. ``num_begun``: of its kind, when it ended."""
+
+    served: float
+    generated: float
+    num_begun: int
+    worth: float
+
+    def progress(self, prompt_weight: float) -> float:
+        return self.generated + prompt_weight * max(0.0, self.served - self.generated)
 
 
 class Lifetimes:
     """The lifetimes of one kind of program. ``num_ended``: how many have ended in all."""
 
     def __init__(self) -> None:
-        self._ended: deque[tuple[float, int, float]] = deque()
+        self._ended: deque[EndedLife] = deque()
         self._begun: deque[Lifetime] = deque()
         self._num_begun = 0
         self.num_ended = 0
@@ -74,33 +108,41 @@ class Lifetimes:
         self._num_begun += 1
         life = Lifetime(figures, before, self._num_begun)
         self._begun.append(life)
-        while len(self._begun) > MAX_LIVE or self._begun[0].total is not None:
+        while len(self._begun) > MAX_LIVE or self._begun[0].is_over:
             self._begun.popleft()
         return life
 
-    def end(self, life: Lifetime) -> None:
-        """End ``life``, if it lives. One without any service is not counted."""
-        if life.total is not None:
-            return
-        life.total = life.served
-        if not life.total:
-            return
+    def end(self, life: Lifetime) -> bool:
+        """Once. False: it is over, or was never served and says nothing."""
+        if life.is_over:
+            return False
+        life.is_over = True
+        served = life.served
+        if not served:
+            return False
         self.num_ended += 1
-        self._ended.append((life.total, self._num_begun, life.worth))
+        self._ended.append(EndedLife(served, life.generated, self._num_begun, life.worth))
         if len(self._ended) > MAX_SAMPLES:
             self._ended.popleft()
+        return True
 
-    def distribution(self) -> Distribution:
-        """The estimated distribution. Of the living programs those count that began after the first
-        of the counted ends: so both groups are from the same time."""
-        since = self._ended[0][1] if len(self._ended) == MAX_SAMPLES else 0
-        live = [one.served for one in self._begun if one.total is None and one.number > since]
-        lengths = product_limit([total for total, _, _ in self._ended], live)
+    def distribution(self, prompt_weight: float) -> Distribution:
+        """Of those that live, the ones count that began since the first of the ended ones did
+        end: both are then of one time."""
+        since = self._ended[0].num_begun if len(self._ended) == MAX_SAMPLES else 0
+        live = [
+            one.progress(prompt_weight)
+            for one in self._begun
+            if not one.is_over and one.number > since
+        ]
+        ended = sorted((one.progress(prompt_weight), one.worth) for one in self._ended)
+        totals = [total for total, _ in ended]
+        lengths = product_limit(totals, live)
         worths: dict[float, list[float]] = {}
-        for total, _, worth in self._ended:
+        for total, worth in ended:
             worths.setdefault(total, []).append(worth)
         means = [sum(worths[total]) / len(worths[total]) for total in lengths.totals]
-        return Distribution(lengths.totals, lengths.masses, means)
+        return Distribution(lengths.totals, lengths.masses, means, cost_beyond(totals, live))
 
 
 def product_limit(ended: Sequence[float], live: Sequence[float]) -> Distribution:

@@ -73,12 +73,11 @@ class _Family:
         self.any_kind.end(self.life_of_any)
 
     def rank(self) -> float:
-        """Its rank by what is known of its kind, else of all kinds, else by its service alone."""
-        attained = self.life.served
-        rank = self.kind.rank(attained)
+        """By what is known of its kind, else of all kinds, else of none."""
+        rank = self.kind.rank(self.life.progress(self.kind.prompt_weight))
         if rank is None:
-            rank = self.any_kind.rank(attained)
-        return log2(max(attained, UNKNOWN)) if rank is None else rank
+            rank = self.any_kind.rank(self.life.progress(self.any_kind.prompt_weight))
+        return log2(max(self.life.served, UNKNOWN)) if rank is None else rank
 
 
 class _Call(RankedCall):

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from math import inf, log2
 
 from quire.control.policies.lifetimes import MAX_SAMPLES, Distribution, Lifetime, Lifetimes
+from quire.control.policies.prompt_weight import PromptWeight
 from quire.core.policy import ServiceFigures
 
 MIN_SAMPLES = 4
@@ -57,15 +58,27 @@ def best_ratio(lengths: Distribution, whole: float, attained: float) -> float:
 
 
 class KindOfProgram:
-    """The lengths of the programs of one kind, and the ranks that follow from them."""
+    """The lengths of its programs, and the ranks that follow from them. ``prompt_weight``: what a
+    token of a prompt counts in both, beside a generated one."""
 
-    __slots__ = ("_bounds", "_lives", "_num_learned", "_ranks")
+    __slots__ = (
+        "_beyond",
+        "_bounds",
+        "_lives",
+        "_num_learned",
+        "_ranks",
+        "_weight",
+        "prompt_weight",
+    )
 
     def __init__(self) -> None:
         self._lives = Lifetimes()
+        self._weight = PromptWeight()
         self._num_learned = 0
         self._bounds: list[float] = []
         self._ranks: list[float] = []
+        self._beyond = 0.0
+        self.prompt_weight = 1.0
 
     def begin(self, figures: ServiceFigures, before: int = 0) -> Lifetime:
         """Begin a life: a program of this kind calls for the first time, or for the first time in
@@ -74,27 +87,33 @@ class KindOfProgram:
 
     def end(self, life: Lifetime) -> None:
         lives = self._lives
-        lives.end(life)
+        if not lives.end(life):
+            return
+        self._weight.learn(life.served - life.generated, life.generated, life.service_s)
         num_new = lives.num_ended - self._num_learned
         if lives.num_ended >= MIN_SAMPLES and num_new * 8 >= min(lives.num_ended, MAX_SAMPLES):
             self._learn()
 
     def rank(self, attained: float) -> float | None:
-        """The rank of a program with a service of ``attained``; the smaller goes first. It is the
-        logarithm (base 2) of tokens: the geometric mean of the service that an end costs now and of
-        the tokens that the programs generate that end so. None: not enough is known."""
+        """Of a program that has made so much progress, by ``prompt_weight``. The logarithm (base 2)
+        of tokens: the geometric mean of the service that an end costs now and of what the programs
+        generate that end so. The smaller goes first. None: not enough is known."""
         if not self._ranks:
             return None
         index = bisect_right(self._bounds, attained) - 1
         if self._ranks[index] == inf:
-            return log2(max(attained, SHORTEST))
+            return max(log2(max(attained, SHORTEST)) + self._beyond, log2(SHORTEST))
         return self._ranks[index]
 
     def _learn(self) -> None:
-        """Compute the ranks at half octaves of attained service, rather than at each sample. With
-        the worth of an end the index is one over tokens squared, so its root is taken."""
+        """Ranks at half octaves of progress: so many steps, and not one a sample. With the worth of
+        an end the index is one over tokens squared, so its root is taken. Past the largest total
+        both the cost of an end and what a program generates rise with its progress."""
         self._num_learned = self._lives.num_ended
-        lengths = self._lives.distribution()
+        self.prompt_weight = self._weight.value
+        lengths = self._lives.distribution(self.prompt_weight)
+        longest = max(lengths.totals[-1], SHORTEST)
+        self._beyond = log2(lengths.cost_beyond / (longest * lengths.worths[-1])) / 2
         self._bounds, self._ranks = [0.0], []
         while self._bounds[-1] < lengths.totals[-1]:
             self._bounds.append(max(SHORTEST, self._bounds[-1] * 2**0.5))
