@@ -67,7 +67,19 @@ def test_the_critical_path_is_that_of_time_and_the_oldest_query_goes_first() -> 
     assert policy.key(of_old) < policy.key(of_young)
 
 
-def test_a_program_without_a_profile_has_no_head_start() -> None:
+def test_without_profiles_a_querys_steps_go_by_depth_and_queries_by_age() -> None:
+    policy = create_policy("critical_path")
+    assert isinstance(policy, StagedPolicy)
+    known = ready(1, invocation=1, remaining_us=900)
+    deep, shallow = ready(2, invocation=2, depth=7), ready(3, invocation=3, depth=1)
+    assert policy.stage(known) < policy.stage(deep) < policy.stage(shallow)
+    old, young = ServiceFigures(arrival_s=1.0), ServiceFigures(arrival_s=2.0)
+    last_of_old = ready(4, program=2, invocation=9, arrival_s=9.0, program_figures=old)
+    of_young = ready(5, program=1, invocation=1, depth=3, arrival_s=3.0, program_figures=young)
+    assert policy.key(last_of_old) < policy.key(of_young)
+
+
+def test_a_program_without_a_graph_has_no_head_start() -> None:
     """An agent of yesterday does not go before everybody; nor does one that invents times."""
     policy = create_policy("critical_path")
     yesterday = ServiceFigures(arrival_s=0.0)
@@ -253,7 +265,10 @@ def decode(
 def batches_of(policy: str, asked: list[dict[str, Any]]) -> list[list[int]]:
     """The first token of each request in each batch, of those that wait behind the first two."""
     world = EncodingWorld(policy=policy, max_batch_tokens=4)
-    programs = {number: world.program(number) for number in (1, 2, 9)}
+    programs = {}
+    for number in (1, 2, 9):
+        programs[number] = world.program(number)
+        world.harness.clock.advance(0.001)
     for number in (91, 92):
         world.harness.call(programs[9], AskEncoder(ENCODER, encode_command(number, [4])))
     for number, one in enumerate(asked, 1):
@@ -278,6 +293,21 @@ def test_an_encoders_batch_has_the_deepest_of_each_query() -> None:
 
     assert batches_of("fcfs", asked()) == [[1, 2], [3, 4]]
     assert batches_of("topology", asked()) == [[1, 3], [2, 4]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"), [("topology", [[1, 1], [2, 2]]), ("critical_path", [[2, 2], [1, 1]])]
+)
+def test_what_an_old_query_asks_last_goes_first_by_the_critical_path_alone(
+    policy: str, order: list[list[int]]
+) -> None:
+    """A younger query's chunks came before the expanded queries of an older one; no engine has a
+    profile."""
+    asked = [
+        {"program": 2, "depth": 3, "invocation": 1, "num": 2},
+        {"program": 1, "depth": 2, "invocation": 2, "num": 2},
+    ]
+    assert batches_of(policy, asked) == order
 
 
 def test_each_batch_of_an_encoder_begins_with_whoever_came_first() -> None:

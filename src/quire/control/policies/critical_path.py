@@ -12,11 +12,11 @@ ever."""
 
 
 class LongestRemaining(StatelessPolicy):
-    """As ``topology``, but by time instead of hops: a message takes of each program the command
-    after which the most time remains by its engines' profiles. Programs are ordered by their begin,
-    so that a query that has almost ended does not wait behind each step of those that came later. A
-    command of a program without profiles counts from its own arrival. Nothing that runs is
-    displaced."""
+    """As ``topology``, but by time instead of hops: a message takes of each program what remains
+    for longest by its engines' profiles; what no profile knows goes by its depth, behind that.
+    Programs go by when they began, so that a query that has almost ended does not wait behind each
+    step of those that came later. A command that serves no step of a graph counts from when it came
+    itself. Nothing that runs is displaced."""
 
     @property
     def name(self) -> str:
@@ -24,9 +24,9 @@ class LongestRemaining(StatelessPolicy):
 
     def key(self, command: ReadyCommand) -> tuple[float, ...]:
         since_s = command.arrival_s
-        if command.remaining_us > 0:
+        if command.remaining_us > 0 or command.invocation > 0:
             since_s = max(command.program_figures.arrival_s, since_s - MAX_HEAD_START_S)
         return (0, since_s, command.arrival_s, command.program, command.queue, command.command)
 
     def stage(self, command: ReadyCommand) -> float:
-        return -float(command.remaining_us)
+        return -float(command.remaining_us if command.remaining_us > 0 else command.depth)
