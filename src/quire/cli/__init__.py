@@ -12,7 +12,7 @@ from quire.cli.exit_codes import EXIT_INTERRUPTED
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The ``quire`` command.
+    """Run the ``quire`` command.
 
     Its modules are imported here, inside the handler for Ctrl-C: the import takes a while on a busy
     machine.

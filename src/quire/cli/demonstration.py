@@ -46,8 +46,8 @@ class StreamedCall:
 
     @property
     def tokens_per_s(self) -> float:
-        """Return the rate over the whole call. The time between the first and the last token means
-        little for a short answer, because an engine may send several tokens at once."""
+        """The rate over the whole call. The time between the first and the last token means little
+        for a short answer, because an engine may send several tokens at once."""
         return self.num_generated_tokens / self.elapsed_s
 
 

@@ -24,7 +24,7 @@ class GivenArguments(NamedTuple):
 
     @property
     def body(self) -> dict[str, Any]:
-        """Return the arguments in the form of a launch request."""
+        """The arguments in the form of a launch request."""
         return {"args": self.args, "named_args": self.named}
 
 

@@ -94,7 +94,7 @@ class PlayedOptions:
 
     @property
     def share(self) -> float | None:
-        """Return the load as a share of the capacity; None if it is given as a rate, or not at all.
+        """The load as a share of the capacity; None if it is given as a rate, or not at all.
 
         Raises:
             ConfigError: it is given both ways.

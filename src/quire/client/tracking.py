@@ -66,7 +66,7 @@ class program:  # noqa: N801 - it reads as a statement: with program("name")
     def __init__(
         self, name: str, *, priority: int | None = None, deadline_s: float | None = None
     ) -> None:
-        """Raises ``InvalidArgument`` if a header cannot contain ``name``."""
+        """Raise ``InvalidArgument`` if a header cannot contain ``name``."""
         if not 1 <= len(name) <= 128 or not name.isascii() or not name.isprintable():
             raise InvalidArgument(
                 f"the program's name {name!r} must be 1 to 128 printable ASCII characters"

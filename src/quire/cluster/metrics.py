@@ -52,7 +52,7 @@ class RouterMetrics:
         self._refused.labels(str(status), code or "").inc()
 
     def exposition(self) -> bytes:
-        """All series in Prometheus' text format."""
+        """Return all series in Prometheus' text format."""
         return generate_latest(self._registry)
 
 

@@ -145,7 +145,7 @@ def _empty() -> CompletionLogprobs:
 
 
 def joined(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
-    """Joins several parts."""
+    """Join several parts."""
     whole = _empty()
     for part in parts:
         whole.tokens += part.tokens

@@ -79,7 +79,7 @@ def send(process: ProcessIdentity, number: signal.Signals) -> bool:
     except ProcessLookupError:
         return False
     try:
-        if not is_running(process):  # checked last: the pidfd names one process for good
+        if not is_running(process):  # after pidfd_open: it names one process for good
             return False
         signal.pidfd_send_signal(fd, number)
     except ProcessLookupError:

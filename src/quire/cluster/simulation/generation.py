@@ -51,7 +51,7 @@ class VirtualGeneration:
         self.close()
 
     def close(self) -> None:
-        """Frees everything; ends the decode. Idempotent."""
+        """Free everything and end the decode. Idempotent."""
         self._api.close()
 
 
@@ -92,7 +92,7 @@ def _decode(
     max_tokens: int,
     taken: LeasedPrefix | None,
 ) -> DecodeStream:
-    """The decode continues in the last page of the lease if that page is not full."""
+    """Decode after the prompt, in the last page of the lease if that page is not full."""
     size = queue.page_size
     position = 0 if taken is None else taken.num_tokens
     output = context[-1:] if position % size else []

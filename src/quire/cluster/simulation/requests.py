@@ -127,8 +127,8 @@ class RequestLoad:
         return plans
 
     def programs(self) -> list[ProgramPlan]:
-        """The requests as programs, to estimate the engines' capacity. Each program computes its
-        prefix."""
+        """Return the requests as programs, to estimate the engines' capacity. Each program computes
+        its prefix."""
         return [
             ProgramPlan("request", (CallPlan(len(plan.prompt), plan.num_output),))
             for plan in self.drawn()

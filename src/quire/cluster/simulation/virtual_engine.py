@@ -72,7 +72,8 @@ class Addresses:
         return name
 
     def find(self, kv_addr_info: str) -> _Address:
-        """
+        """Return the lease behind ``kv_addr_info``.
+
         Raises:
             UnknownHandle: there is no such lease.
         """
@@ -290,7 +291,8 @@ class VirtualEngine(EngineFigures):
             return (await self._result(pin, asked)).num_tokens
 
     async def move(self, answer: RoutedAnswer, to: Engine) -> bool:
-        """
+        """Refuse to move the answer.
+
         Raises:
             InvalidArgument: always. Moves are not modelled; returning that the answer stays would
                 simulate another strategy.

@@ -105,7 +105,7 @@ class VirtualFleet:
 
 
 def _figures(node: VirtualNode) -> NodeFigures:
-    """The figures as in ``/v1/microserving/engines``."""
+    """Return the figures as in ``/v1/microserving/engines``."""
     (engine,) = node.controller.engine_statistics()
     return NodeFigures(
         models=(node.model_id,),

@@ -118,7 +118,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """The handle stays in the agenda until its time."""
+        """Do nothing: the handle stays in the agenda until its time."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -138,6 +138,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """An exception of a callback ends the run; one of a task that is never awaited does not."""
+        """End the run if a callback raised; an exception of a task that is never awaited does not
+        end it."""
         if "handle" in context and isinstance(context.get("exception"), BaseException):
             self._faults.append(context["exception"])

@@ -76,7 +76,7 @@ class VirtualNode:
         return self.model.id
 
     def api(self) -> Api:
-        """The API of a new program. The caller must close it."""
+        """Return the API of a new program. The caller must close it."""
         issuer = Issuer(self._loop)
         program = ProgramId(next(self._programs))
         self._sinks[program] = issuer
@@ -89,7 +89,8 @@ class VirtualNode:
     # -- events ------------------------------------------------------------------------------------
 
     def _post(self, event: Event) -> None:
-        """Calls at the same time belong together: control decides after the last of them."""
+        """Post an event. Calls at the same time belong together: control decides after the last of
+        them."""
         if not self._events:
             self._loop.call_soon(self._flush)
         self._events.append(event)

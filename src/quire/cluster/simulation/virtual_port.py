@@ -56,7 +56,7 @@ class CodePoints:
 
 
 def served(info: EngineInfo) -> ServedModel:
-    """The model of an engine as programs see it."""
+    """Return the model of an engine as programs see it."""
     name = ModelId(info.model)
     return ServedModel(id=name, base=name, info=info, tokenizer=CodePoints(info.vocab_size))
 

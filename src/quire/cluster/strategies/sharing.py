@@ -33,7 +33,7 @@ class ShareByLoad:
     def next(
         self, num_before: int, num_answers: int, cost: float = 1.0, num_senders: float = 1.0
     ) -> float:
-        """The share for a request that finds ``num_before`` others at the prefill engine and
+        """Return the share for a request that finds ``num_before`` others at the prefill engine and
         ``num_answers`` at the generating engine. ``cost``: the cost of a prompt token at the
         generating engine divided by that at the prefill engine; ``num_senders``: prefill engines
         for each generating engine."""
@@ -56,18 +56,18 @@ class ShareByLoad:
 
 
 def _saved(busy: float) -> float:
-    """The time saved by one token less for the sender, in times of a token."""
+    """Return the time saved by one token less for the sender, in times of a token."""
     return 1 + busy * (2 - busy) / (2 * (1 - busy) ** 2) if busy < 1 else math.inf
 
 
 def _lost(work: float, num_answers: float, cost: float) -> float:
-    """The time lost by one token more for the receiver. ``work``: the work that it has taken from
-    the senders, in their time."""
+    """Return the time lost by one token more for the receiver. ``work``: the work that it has taken
+    from the senders, in their time."""
     busy = work * cost
     return cost + cost * num_answers / (1 - busy) if busy < 1 else math.inf
 
 
 def _busy(num_there: float) -> float:
-    """The share of time in which a server is busy, from the average number of its jobs, waiting or
-    served, if all have one length (Pollaczek and Khinchine)."""
+    """Return the share of time in which a server is busy, from the average number of its jobs,
+    waiting or served, if all have one length (Pollaczek and Khinchine)."""
     return 1 + num_there - math.sqrt(1 + num_there**2)

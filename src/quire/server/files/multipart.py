@@ -38,7 +38,7 @@ class MultipartReader:
     same, however the body is cut."""
 
     def __init__(self, content_type: str) -> None:
-        """Raises ``InvalidArgument`` for another content type, or if the boundary is missing."""
+        """Raise ``InvalidArgument`` for another content type, or if the boundary is missing."""
         header = Message()
         header["content-type"] = content_type
         boundary = header.get_boundary()

@@ -169,8 +169,8 @@ class Channels:
 
     @contextmanager
     def over(self, scope: Scope, send: Send) -> Iterator[Send]:
-        """Return the ``send`` for the request of ``scope``: over the channel that the request
-        names, if that is open. The answer says over which connection its events are sent."""
+        """Yield the ``send`` for the request of ``scope``: over the channel that the request names,
+        if that is open. The answer says over which connection its events are sent."""
         named = next((value for name, value in scope["headers"] if name == _HEADER), b"")
         name, _, number = named.decode("latin-1").partition(".")
         channel = self._open.get(name)

@@ -89,7 +89,7 @@ class GrowingMessage:
         return self._delta(text)
 
     def add_scored(self, text: str, logprobs: Sequence[TokenLogprob]) -> bytes:
-        """``add``, with the log probabilities of the tokens that made ``text``."""
+        """Like ``add``, with the log probabilities of the tokens that made ``text``."""
         scored = [output_logprob(one) for one in logprobs]
         self._texts.append(text)
         self._logprobs += scored

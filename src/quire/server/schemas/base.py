@@ -127,8 +127,8 @@ def _encoded(body: BaseModel, exclude_unset: bool = False) -> bytes:
     try:
         return body.model_dump_json(exclude_unset=exclude_unset).encode()
     except PydanticSerializationError:
-        # A program's result, log or error may have half of a surrogate pair, which UTF-8 cannot
-        # say. An escape can.
+        # A program's result, log or error may have half of a surrogate pair, which only an escape
+        # can express in UTF-8.
         return json.dumps(body.model_dump(mode="json", exclude_unset=exclude_unset)).encode()
 
 

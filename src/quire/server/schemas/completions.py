@@ -69,7 +69,7 @@ class CompletionsRequest(GenerationFields):
         return self
 
     def prompts(self) -> list[str | list[int]]:
-        """One entry per prompt."""
+        """Return the prompts, one entry each."""
         prompt = self.prompt
         if isinstance(prompt, str):
             return [prompt]

@@ -86,7 +86,7 @@ class EmbeddingsRequest(EncodingFields):
     )
 
     def inputs(self) -> list[str] | list[list[int]]:
-        """Texts, or sequences of token ids."""
+        """Return texts, or sequences of token ids."""
         given = self.input
         if isinstance(given, str):
             return [given]
