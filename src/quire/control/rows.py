@@ -109,8 +109,8 @@ class ProcessRows:
         return wait_of(program, self._places, self._schedulers)
 
     def mark(self, program: Program) -> tuple[object, ...]:
-        """A value that differs when the program's row differs. Costs less than a row, as it reads
-        no page."""
+        """A value that changes only if the program's row changes. Costs less than a row, as it
+        reads no page."""
         figures = program.figures
         return (
             len(program.entries),

@@ -22,8 +22,8 @@ class ToldPart(msgspec.Struct, frozen=True):
 
 
 class EndedRecord(msgspec.Struct, frozen=True):
-    """The program ``id`` has ended. ``may_be_lost``: this end need not be delivered, because its
-    clients know it already or have ended the program themselves."""
+    """The program ``id`` has ended. ``may_be_lost``: the reader may forget its record at once,
+    because its clients know of the end, or have ended it themselves."""
 
     id: str
     may_be_lost: bool

@@ -63,7 +63,7 @@ class Deployments:
         return self._least_costly(queue, commands, engines)
 
     def others(self, engine: EngineState) -> list[EngineState]:
-        """The other engines of its model that may be used again."""
+        """The other engines of its model, except those that were given up."""
         return [other for other in self._engines[engine.model] if other is not engine]
 
     def refuges(self, engine: EngineState) -> list[EngineState]:
