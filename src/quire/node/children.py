@@ -31,7 +31,7 @@ from quire.programs.services.children import ChildWanted, Family
 
 
 class Ancestry(msgspec.Struct, frozen=True):
-    """What the services know of a launched program: its code, limits, family and seed, and the
+    """The data of a launched program for the services: its code, limits, family and seed, and the
     number of tokens that it and its descendants have encoded."""
 
     program: Inferlet | GuestProgram

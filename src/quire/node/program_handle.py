@@ -139,8 +139,8 @@ class ProgramHandle:
         return ChildState() if self._restarts is None else self._restarts.child_state
 
     def check_movable(self, *, is_alone: bool = True) -> None:
-        """Raises ``InvalidArgument`` if the program cannot move to another node; the message says
-        why. ``is_alone``: its parent does not move with it."""
+        """Raise ``InvalidArgument``, with the reason, if the program cannot move to another node.
+        ``is_alone``: its parent does not move with it."""
         self._move.check(
             self._launch, self._origin, self._restarts, is_over=self._is_over, is_alone=is_alone
         )
