@@ -196,7 +196,7 @@ class MovedChild:
         return self._ended.result
 
     def cancel(self, reason: str) -> None:
-        """Nothing is left to cancel."""
+        """Do nothing: nothing is left to cancel."""
 
     async def send(self, message: str) -> None:
         raise MailboxClosed(f"child {self.name!r} has ended; nothing more can be sent")

@@ -56,7 +56,7 @@ class QueryRecord(Protocol):
 
 class _NoRecord:
     def follow(self, graph: PrimitiveGraph) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     def known(self, primitive: Primitive, state: GraphState) -> Mapping[str, Any] | None:
         return None
@@ -68,16 +68,16 @@ class _NoRecord:
         return None
 
     async def begins(self, primitive: Primitive) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     async def failed(self, primitive: Primitive) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     async def ended(self, primitive: Primitive, outputs: Mapping[str, Any]) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
     async def grew(self, primitive: Primitive, growth: Growth, num_primitives: int) -> None:
-        """Nothing is kept."""
+        """Do nothing: nothing is kept."""
 
 
 NO_RECORD: QueryRecord = _NoRecord()

@@ -91,7 +91,7 @@ class Ref:
 
     @property
     def whole(self) -> bool:
-        """Whether it stands for all of the value."""
+        """Whether it refers to the whole value."""
         return self.start is None and self.index is None
 
     def element(self, index: int) -> Ref:

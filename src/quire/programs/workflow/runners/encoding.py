@@ -77,7 +77,7 @@ class EncoderRunner:
         return {"out": await (self._scored if is_ranking else self._embedded)(primitive, inputs)}
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it holds nothing."""
 
     async def run_ahead(self, run: Run) -> Mapping[str, Any]:
         """See ``AheadRunner``. Score a few texts at a time, so that their scores stay if the run is

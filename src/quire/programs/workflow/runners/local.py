@@ -31,7 +31,7 @@ class DocumentRunner:
         return {"out": await asyncio.to_thread(_cut, documents, size, overlap)}
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it holds nothing."""
 
 
 class VectorRunner:
@@ -83,7 +83,7 @@ class ToolRunner:
         return {"out": made}
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it holds nothing."""
 
 
 def _cut(documents: list[dict[str, str]], size: int, overlap: int) -> list[str]:

@@ -47,7 +47,7 @@ class SearchRunner:
         return {"out": found}
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it holds nothing."""
 
 
 def _written(primitive: Primitive, hit: SearchHit) -> str:
