@@ -51,7 +51,7 @@ def add(left: int, right: int = 1) -> int:
 
 @inferlet("rehearsal", hosts=["example.org"])
 async def main(api, *args):
-    """Do what programs do."""
+    """What programs do."""
     print("here")
     steps = [Step(await api.receive())]
     toolbox = Toolbox([Tool.of(add)])
