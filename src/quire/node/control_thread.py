@@ -244,11 +244,7 @@ class ControlThread:
         self._wake.ring()
 
     def engine_answered(self, engine: EngineId, answer: EngineAnswer | EncodeResult) -> None:
-        """Handle an answer of an engine.
-
-        Raises:
-            EngineFault: a result without a message, or transfers that are not in flight.
-        """
+        """Handle an answer; raise ``EngineFault`` if nothing that it answers is in flight."""
         if engine not in self._engines:
             return  # it was lost between the answer and this call
         if isinstance(answer, BatchResult):

@@ -85,8 +85,7 @@ class ProgramHandle:
         restarts: Restarts | None,
         origin: Origin | None = None,
     ) -> None:
-        """Start the program; called by the table. ``start`` gives the program to its runtime, now
-        and at each restart."""
+        """Start the program. ``start`` gives it to its runtime, now and at each restart."""
         self._table, self._restarts, self._origin = table, restarts, origin
         if restarts is not None:
             self._start = start
